@@ -23,7 +23,7 @@ else ifneq ($(profile),gpu)
 export UV_TORCH_BACKEND ?= cpu
 endif
 
-.PHONY: help setup eval quick test test-all drill lint format lock schemas wheel clean
+.PHONY: help setup eval quick test test-all drill lint format lock schemas docs wheel clean
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST)
@@ -61,6 +61,9 @@ format: $(tested) ## let ruff rewrite what it can
 
 schemas: $(tested) ## docs/schemas, from the classes of what commands print
 	$(py) -c "from raypipe.api.outputs import *; write_schemas(Path('docs/schemas'))"
+
+docs: $(tested)   ## out/site, from docs/, the README and docstrings; a broken link fails it
+	@NO_MKDOCS_2_WARNING=1 $(py) -m mkdocs build --strict --quiet && echo "out/site/index.html"
 
 # $(1): the lists.
 define sync

@@ -1,16 +1,16 @@
-"""The README's step in a folder of its own, as its three parts are written there, word for word."""
+"""The step of docs/extend.md in a folder of its own, as its three parts are written there, word for word."""
 
 import re
 import shlex
 import textwrap
 from pathlib import Path
 
-README = Path(__file__).parents[1] / "README.md"
+PAGE = Path(__file__).parents[1] / "docs/extend.md"
 
 
 def section():
-    text = README.read_text(encoding="utf-8")
-    return text[text.index("## Add a step") : text.index("## Where things are")]
+    text = PAGE.read_text(encoding="utf-8")
+    return text[text.index("## A step") : text.index("## A reader")]
 
 
 def block(language):

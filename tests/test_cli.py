@@ -78,7 +78,7 @@ def loaded(*args, home):
     [
         (("--help",), 0, "run: run a recipe over a store"),
         ((), 0, "usage: raypipe COMMAND"),
-        (("--version",), 0, "raypipe 0."),
+        (("--version",), 0, "raypipe 0.1.0 ("),
         (("plam",), 2, "unknown command 'plam'; did you mean 'plan'?"),
         (("--versio",), 2, "unknown option '--versio'; did you mean '--version'?"),
         (("eval", "--ouut", "x"), 2, "did you mean '--out'?"),
@@ -203,6 +203,7 @@ def test_a_misspelt_name_is_refused_before_a_store_is_made(capsys, world, tmp_pa
     assert code == 2 and "'laptop'" in err and not (tmp_path / "s").exists()
 
 
+@pytest.mark.slow
 def test_it_is_said_which_questions_are_taken_where_data_is_missing(capsys, ran, tmp_path, monkeypatch):
     store = ran.folder / "store"
     code, out, err = run(capsys, "plan", FAKES, "--store", store, "--json")
@@ -215,6 +216,7 @@ def test_it_is_said_which_questions_are_taken_where_data_is_missing(capsys, ran,
     assert code == 0 and err == f"no --data: the questions in {store}\n"
 
 
+@pytest.mark.slow
 def test_the_demo_is_said_to_be_one(capsys, tmp_path):
     (tmp_path / "home/stores/default").mkdir(parents=True)
     (tmp_path / "file").write_text("no folder")
@@ -481,6 +483,7 @@ def test_a_recipe_with_a_graph_is_indexed_and_ranks_without_one_and_asks_for_it_
     assert code == 2 and "--graph world=FOLDER" in err
 
 
+@pytest.mark.slow
 def test_synth_then_ingest_counts_what_was_written(capsys, tmp_path):
     args = ("synth", tmp_path / "w", "--questions", 3, "--pages", 4, "--page-chars", 1200, "--json")
     code, out, _ = run(capsys, *args)

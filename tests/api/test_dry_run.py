@@ -51,6 +51,7 @@ def test_a_model_that_is_not_here_is_exit_code_4_with_the_way_to_get_it(refused,
     assert f"model '{ABSENT[name]}'" in said and f"Get it with: hf download a/b --revision {COMMIT}" in said
 
 
+@pytest.mark.slow
 def test_a_judge_that_is_not_here_is_exit_code_4(refused):
     said = refused(FAKES, "--judge", "absent-judge")
     assert "model 'absent-judge'" in said and "Get it with: hf download" in said

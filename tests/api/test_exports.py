@@ -179,6 +179,7 @@ def test_a_run_with_nothing_to_do_needs_no_ray_and_gives_its_questions_as_rows(b
     assert next.changes is not None and next.table().num_rows == 0 and next.changes.same == 6
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_explained_and_released(bench, session):
     run = raypipe.evaluate(
         FAKES, bench.world, bench.folder / "store", bench.folder / "run", format="crag", session=session

@@ -15,6 +15,8 @@ from raypipe.readers import ReadCounts
 from raypipe.store import Store
 from raypipe.text.html import fold
 
+pytestmark = pytest.mark.slow
+
 TOWNS = ("Tarn", "Halden", "Vesk", "Orland", "Tamar", "Brin", "Solna", "Kirk", "Lund", "Moss", "Nord", "Pell")
 
 

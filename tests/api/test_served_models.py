@@ -26,6 +26,7 @@ def of(name, llm, **more):
     return load_recipe(name, str(ROOT / "tests/fake_models.yaml"), CONF, llm=llm, **more)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_one_served_model_answers_in_the_place_of_every_generator_of_a_recipe(name):
     graphs = {"": str(ROOT / "tests/goldgraph")} if name == "weknow" else {}

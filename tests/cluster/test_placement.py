@@ -217,6 +217,7 @@ def test_too_small_a_machine_is_refused_in_seconds_and_no_ray_is_started(world, 
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_plan_says_where_each_pool_runs_and_what_is_planned_for_too_small_machines_is_refused(
     world, tmp_path, capsys, monkeypatch
 ):

@@ -30,6 +30,7 @@ def test_what_the_function_raises_is_the_requests_refusal_alone(sandbox):
     assert "incorrect header" in bad.detail and good == b"fine"
 
 
+@pytest.mark.slow
 def test_a_request_that_needs_too_much_memory_is_refused_and_the_next_is_answered(sandbox):
     bomb = zlib.compress(bytes(200 << 20))
     refused, good = sandbox.run([(bomb,), (zlib.compress(b"fine"),)])

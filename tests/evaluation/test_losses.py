@@ -287,6 +287,7 @@ def test_losses_add_up_to_the_misses_whatever_is_right_or_unscored() -> None:
         losses({"e": False}, found)
 
 
+@pytest.mark.slow
 def test_the_command_names_the_places_and_refuses_what_is_none(bench: Bench) -> None:
     done = losses_of(bench.folder / "qa")
     assert [q["id"] for q in done.at(place("recall")).questions] == ["recall"]

@@ -146,6 +146,7 @@ def test_a_port_that_is_taken_is_an_error_and_a_server_that_ended_gives_its_port
         assert post(url, "/open/get_entity", {"query": "nothing"}) == (200, {"result": None})
 
 
+@pytest.mark.slow
 def test_every_endpoint_answers_from_tables_without_raw_objects_and_an_unknown_name_is_null_not_an_error():
     api = client()
     samples = {"string": "Amélie", "int": 2001, "string?": None, "strings": ["1"]}

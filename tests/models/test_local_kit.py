@@ -116,6 +116,7 @@ def test_an_index_belongs_to_the_kit_it_was_given_to() -> None:
         kit.index()
 
 
+@pytest.mark.slow
 def test_the_event_loop_runs_on_while_a_model_computes() -> None:
     minilm = catalog.read(yaml.safe_load(CONF.read_text()), CONF).model("all-MiniLM-L6-v2")
     embed = LocalKit(None, backend="transformers").embedder(minilm)

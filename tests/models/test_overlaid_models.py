@@ -1,4 +1,4 @@
-"""`--models FILE`: its entries are laid over the shipped ones; README's remote model works as it stands."""
+"""`--models FILE`: its entries are laid over the shipped ones; the entry of docs/models.md works as it is."""
 
 import re
 import shlex
@@ -14,7 +14,7 @@ from raypipe.core.errors import ConfError
 
 ROOT = Path(__file__).parents[2]
 CONF = Conf((ROOT / "conf",))
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/models.md").read_text(encoding="utf-8")
 FORMATS = (ROOT / "docs/formats.md").read_text(encoding="utf-8")
 
 
@@ -56,8 +56,8 @@ def test_a_remote_models_tokenizer_that_falls_back_to_that_model_is_its_own(tmp_
     )
 
 
-def test_readmes_remote_model_answers_through_readmes_command(tmp_path, monkeypatch, capsys):
-    part = README.split("`--models FILE` lays the entries")[1]
+def test_the_remote_model_of_the_page_answers_through_the_command_of_the_page(tmp_path, monkeypatch, capsys):
+    part = PAGE.split("`--models FILE` lays the entries")[1]
     models, endpoints = re.findall(r"^```yaml\n(.*?)^```", part, re.DOTALL | re.MULTILINE)[:2]
     command = shlex.split(re.search(r"^raypipe (ask .*)$", part, re.MULTILINE)[1])
     asked = []

@@ -1,4 +1,4 @@
-"""The README's step in a folder of its own: checked, planned and evaluated as it is written there."""
+"""The step of docs/extend.md in its own folder: checked, planned and evaluated as it is written there."""
 
 import json
 import sys
@@ -25,7 +25,7 @@ def folder(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
-def test_the_step_of_the_readme_is_checked_planned_and_evaluated_word_for_word(
+def test_the_step_of_the_page_is_checked_planned_and_evaluated_word_for_word(
     folder, world, local_ray, capsys
 ):
     places = {"/data/world": world, "/data/shout": folder / "store", "/data/runs/shout": folder / "out"}

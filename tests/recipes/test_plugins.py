@@ -21,7 +21,7 @@ from raypipe.runs.release import live, promote
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """The README's step in the current folder, importable for this test alone."""
+    """The step of docs/extend.md in the current folder, importable for this test alone."""
     own_step.write(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
@@ -157,6 +157,7 @@ def test_fields_may_hold_classes_of_their_own_and_the_models_in_them_are_the_rec
     assert "mypkg" not in sys.modules
 
 
+@pytest.mark.slow
 def test_reading_a_run_its_rows_and_its_release_imports_nothing_from_outside(folder, world, capsys):
     bench = Bench(folder, world)
     recipe = shout()

@@ -70,6 +70,7 @@ def test_a_row_that_came_with_a_fault_keeps_it():
     assert reasons(parsed) == ["broken", None] and parsed["text"].to_pylist() == [None, "b"]
 
 
+@pytest.mark.slow
 def test_one_page_in_256_is_compared_chosen_by_its_id():
     pages = [f"<p>page {i}" for i in range(4 * COMPARED_EVERY)]
     once = parse(table(*pages))
@@ -100,6 +101,7 @@ def test_what_cannot_be_is_refused_when_the_recipe_is_read(fields):
         Parse(**fields)
 
 
+@pytest.mark.slow
 def test_the_event_loop_stays_free_while_pages_are_parsed():
     async def beat():
         beats = 0

@@ -124,6 +124,7 @@ def test_postings_give_the_hits_of_the_words_after_sources_came_and_went(store, 
     same(looked_up, memory, variant)
 
 
+@pytest.mark.slow
 def test_ties_at_the_cut_are_broken_by_chunk(store):
     looked_up, gathered, _ = indexes(store)
     some = questions(3)
@@ -207,6 +208,7 @@ def test_scopes_and_the_whole_snapshot_may_stand_in_one_batch(store):
     assert looked_up == gathered
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("common", [False, True])
 def test_okapi_over_postings_gives_the_scores_of_rank_bm25(tmp_path, common):
     """2,000 documents; with and without a word in more than half of them."""

@@ -165,6 +165,7 @@ def test_no_name_is_given_twice(world: World) -> None:
     assert len({n.lower() for n in names}) == len(names)
 
 
+@pytest.mark.slow
 def test_another_seed_is_another_world(world: World) -> None:
     other = build_world(2)
     assert not {m.title for m in world.film.movies} & {m.title for m in other.film.movies}

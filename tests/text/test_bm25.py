@@ -48,6 +48,7 @@ def test_counts_give_the_idf_that_rank_bm25_counts_in_the_passages(passages):
         assert (counted.k1, counted.b) == (expected.k1, expected.b) == bm25.DEFAULTS["okapi"] == (1.5, 0.75)
 
 
+@pytest.mark.slow
 @given(PASSAGES, st.lists(st.integers(0, 15), max_size=8), st.sampled_from(["okapi", "lucene"]))
 @settings(max_examples=100, deadline=None)
 def test_hits_are_exactly_the_passages_that_hold_a_word_of_the_query(passages, query, variant):

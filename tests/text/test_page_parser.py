@@ -50,6 +50,7 @@ def test_time_on_the_wall_is_transient_as_load_may_have_taken_it():
     assert isinstance(refused, ParseRefused) and refused.reason == "timeout" and refused.transient
 
 
+@pytest.mark.slow
 def test_a_page_that_only_comparing_made_slow_is_parsed_without(quick):
     slow_to_compare = ParseJob(SLOW.html, compare=True)
     (page,) = quick.run([slow_to_compare])
@@ -85,6 +86,7 @@ def test_a_child_that_someone_kills_costs_no_page(quick):
     assert texts(quick.run(GOOD)) == ["one", "two x", "dreißig 😀"]
 
 
+@pytest.mark.slow
 def test_many_pages_and_large_ones_pass_in_order(quick):
     jobs = [ParseJob(f"<p>{i} ".encode() + b"word " * (i % 7) * 20_000) for i in range(60)]
     assert [t.split()[0] for t in texts(quick.run(jobs))] == [str(i) for i in range(60)]
@@ -103,6 +105,7 @@ def test_threads_share_one_child(quick):
     assert len(children()) == 1
 
 
+@pytest.mark.slow
 def test_pages_that_nobody_waits_for_are_not_read_and_the_next_are(quick):
     stop = threading.Event()
     later = threading.Timer(0.2, stop.set)

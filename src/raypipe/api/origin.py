@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-import subprocess
 from pathlib import Path
 
 from raypipe.api.settings import Settings
+from raypipe.core.checkout import commit
 from raypipe.runs.manifest import Origin
 
 PACKAGES = (
@@ -27,7 +27,7 @@ def origin(settings: Settings) -> Origin:
             continue
     found["python"] = platform.python_version()
     return Origin(
-        commit=_commit(Path(__file__).parent),
+        commit=commit(),
         packages=found,
         host=platform.node(),
         chip=chip(),
@@ -49,17 +49,3 @@ def _line(file: Path, name: str) -> str:
     except OSError:
         return ""
     return next((v.strip() for k, _, v in (x.partition(":") for x in lines) if k.strip() == name), "")
-
-
-def _commit(folder: Path) -> str:
-    """The commit of the checkout that a folder is in, with -dirty where files differ; "" outside of one."""
-    try:
-        said = subprocess.run(
-            ["git", "-C", str(folder), "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"],
-            capture_output=True,
-            text=True,
-            timeout=10,
-        )
-    except (OSError, subprocess.TimeoutExpired):  # no git here, or a checkout too slow to look at
-        return ""
-    return said.stdout.strip() if said.returncode == 0 else ""

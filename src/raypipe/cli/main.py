@@ -58,7 +58,7 @@ def overview() -> str:
                 lines += textwrap.wrap(
                     command.about, WIDTH, initial_indent=f"  {name:<12}", subsequent_indent=" " * 14
                 )
-    lines += ["", "options:", "  --help      Print this.", "  --version   Print the version.", ""]
+    lines += ["", "options:", "  --help      Print this.", "  --version   Print version and commit.", ""]
     return "\n".join([*lines, "raypipe COMMAND --help has an example for each. Start with: raypipe doctor"])
 
 
@@ -99,8 +99,9 @@ def main(argv: Sequence[str] | None = None, whole: bool | None = None) -> int:
         return 0
     if argv[0] == "--version":
         import raypipe
+        from raypipe.core.checkout import commit
 
-        print(f"raypipe {raypipe.__version__}")
+        print(f"raypipe {raypipe.__version__} ({commit() or 'commit not known'})")
         return 0
     args = read(argv)
     args.began = began

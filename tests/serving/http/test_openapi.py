@@ -57,6 +57,7 @@ def test_a_schema_says_what_it_is_and_what_each_of_its_fields_means_with_an_exam
             conforms(example, said)
 
 
+@pytest.mark.slow
 def test_the_example_of_every_request_is_answered_as_its_schema_says(app):
     for path, method, operation in OPERATIONS:
         if method == "get":

@@ -1,0 +1,205 @@
+"""A folder of training labels: labels.parquet, a row for each question, and labels.json, what they are.
+
+`raypipe labels` writes it and `raypipe finetune` reads it. Knows the two files alone; not how a label came
+about, which `training_labels` does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias, cast, get_args
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from raypipe.core.errors import DataError
+from raypipe.core.llm import Chat, Message, MessageRole
+from raypipe.core.records import digest
+from raypipe.metrics.textfile import replaced
+
+FORMAT = 1  # of both files
+ROWS, ABOUT = "labels.parquet", "labels.json"
+
+LabelRule: TypeAlias = Literal["1", "2", "3.1", "3.2.1", "3.2.2", "imported"]
+"""The rule of db3's label building (section 3.3 of its paper) that gave a label; imported: a file did."""
+RULES: tuple[LabelRule, ...] = get_args(LabelRule)
+
+Split: TypeAlias = Literal["train", "held-out"]
+"""What a row is for: weights are fitted to train rows, and training is stopped by the held-out ones."""
+SPLITS: tuple[Split, ...] = get_args(Split)
+
+SCHEMA = pa.schema(
+    [
+        ("question_id", pa.string()),
+        ("messages", pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))),
+        ("label", pa.string()),
+        ("rule", pa.string()),
+        ("domain", pa.string()),
+        ("split", pa.string()),
+        ("gold", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """One training example: a chat, and what the model should say to it."""
+
+    question_id: str
+    messages: Chat  # as the recipe's generate step sends it: system and user
+    label: str  # the assistant's turn
+    rule: LabelRule
+    domain: str | None = None  # of the question, where the data names one
+    split: Split = "train"
+    gold: str | None = None  # the first true answer; None: the data has none
+
+
+@dataclass(frozen=True, slots=True)
+class LabelFolder:
+    """The labels of a folder, and what they were made of."""
+
+    path: Path
+    labels: tuple[Label, ...]  # in order
+    digest: str  # of the labels' content in order
+    recipe: str  # digest of the recipe whose step the labels are for; "": they were imported
+    data: str  # digest of the questions and their golds
+    about: Mapping[str, str]  # what else labels.json says, such as the step and the model
+
+
+def labels_digest(labels: Sequence[Label]) -> str:
+    """32 hex digits that name the content of labels, in order."""
+    return digest(*(_content(x) for x in labels))
+
+
+def counts(labels: Sequence[Label]) -> dict[str, dict[str, int]]:
+    """How many labels each rule gave, and how many questions each domain and each split has."""
+    by = {
+        "rule": Counter(x.rule for x in labels),
+        "domain": Counter(x.domain or "" for x in labels),
+        "split": Counter(x.split for x in labels),
+    }
+    return {name: dict(sorted(found.items())) for name, found in by.items()}
+
+
+def write_labels(
+    folder: Path, labels: Sequence[Label], recipe: str, data: str, about: Mapping[str, str] | None = None
+) -> str:
+    """Writes labels into a folder, labels.json last, and returns their digest.
+
+    `recipe` and `data` are digests; `about`: what else labels.json is to say. Raises DataError for no labels
+    and for two of one question.
+    """
+    _require(labels, str(folder))
+    folder.mkdir(parents=True, exist_ok=True)
+    draft = folder / f".{ROWS}.{os.getpid()}.tmp"
+    try:
+        pq.write_table(pa.Table.from_pylist([_row(x) for x in labels], SCHEMA), draft, compression="zstd")
+        os.replace(draft, folder / ROWS)
+    finally:
+        draft.unlink(missing_ok=True)
+    named = labels_digest(labels)
+    tree = {"format": FORMAT, "digest": named, "recipe": recipe, "data": data, "rows": len(labels),
+            "counts": counts(labels), **(about or {})}  # fmt: skip
+    with replaced(folder / ABOUT) as out:
+        out.write(json.dumps(tree, ensure_ascii=False, indent=1) + "\n")
+    return named
+
+
+def read_labels(folder: Path) -> LabelFolder:
+    """The labels of a folder, whole. Raises DataError for a folder without them, for files that do not belong
+    together, for rows of another form, and for no rows."""
+    tree = _about(folder / ABOUT)
+    try:
+        table = pq.read_table(folder / ROWS)
+    except (OSError, pa.ArrowInvalid) as e:
+        raise DataError(f"{folder / ROWS}: expected a table of labels ({e}). {_AGAIN}") from e
+    if lacking := [name for name in SCHEMA.names if name not in table.column_names]:
+        raise DataError(
+            f"{folder / ROWS}: expected the columns {', '.join(SCHEMA.names)}; {lacking[0]!r} is missing. "
+            f"{_AGAIN}"
+        )
+    try:
+        rows = table.select(SCHEMA.names).cast(SCHEMA).to_pylist()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as e:
+        raise DataError(f"{folder / ROWS}: expected columns of {SCHEMA} ({e}). {_AGAIN}") from e
+    labels = tuple(_label(row, folder / ROWS, n) for n, row in enumerate(rows, 1))
+    _require(labels, str(folder))
+    if (found := labels_digest(labels)) != tree["digest"]:
+        raise DataError(
+            f"{folder}: {ROWS} is not the table that {ABOUT} is of: expected rows of digest "
+            f"{str(tree['digest'])[:12]}, found {found[:12]}. {_AGAIN}"
+        )
+    known = {"format", "digest", "recipe", "data", "rows", "counts"}
+    rest = {k: str(v) for k, v in tree.items() if k not in known}
+    return LabelFolder(folder, labels, found, str(tree["recipe"]), str(tree["data"]), rest)
+
+
+_AGAIN = "Make the labels again: `raypipe labels RECIPE --store URI`"
+
+
+def _about(path: Path) -> dict[str, object]:
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as e:
+        raise DataError(
+            f"{path.parent}: expected a folder of labels with {ABOUT} and {ROWS} ({e}). {_AGAIN}"
+        ) from e
+    lacking = [k for k in ("format", "digest", "recipe", "data") if k not in tree]
+    if not isinstance(tree, dict) or lacking or tree["format"] != FORMAT:
+        raise DataError(f"{path}: expected format {FORMAT} with digest, recipe and data. {_AGAIN}")
+    return tree
+
+
+def _require(labels: Sequence[Label], where: str) -> None:
+    if not labels:
+        raise DataError(f"{where}: expected labels, found none. {_AGAIN}")
+    seen = Counter(x.question_id for x in labels)
+    if twice := [id for id, n in seen.items() if n > 1]:
+        raise DataError(
+            f"{where}: expected one label for each question, found {seen[twice[0]]} of {twice[0]}"
+        )
+    if empty := [x.question_id for x in labels if not x.label.strip()]:
+        raise DataError(f"{where}: expected a label that says something, found an empty one of {empty[0]}")
+
+
+def _row(label: Label) -> dict[str, object]:
+    return {
+        "question_id": label.question_id,
+        "messages": [{"role": m.role, "content": m.content} for m in label.messages],
+        "label": label.label,
+        "rule": label.rule,
+        "domain": label.domain,
+        "split": label.split,
+        "gold": label.gold,
+    }
+
+
+def _label(row: Mapping[str, object], path: Path, number: int) -> Label:
+    where = f"{path}: row {number}"
+    for name in ("question_id", "label"):
+        if not isinstance(row[name], str):
+            raise DataError(f"{where}: expected text as {name}, found {row[name]!r}")
+    for name, allowed in (("rule", RULES), ("split", SPLITS)):
+        if row[name] not in allowed:
+            raise DataError(
+                f"{where}: expected {name} to be one of {', '.join(allowed)}, found {row[name]!r}"
+            )
+    turns = cast("list[dict[str, str | None]]", row["messages"] or [])
+    odd = any(t["content"] is None or t["role"] not in get_args(MessageRole) for t in turns)
+    if not turns or odd or turns[-1]["role"] != "user":
+        raise DataError(f"{where}: expected messages, the last one of the user, found {turns!r:.120}")
+    chat = tuple(Message(cast("MessageRole", t["role"]), str(t["content"])) for t in turns)
+    return Label(
+        str(row["question_id"]), chat, str(row["label"]), cast("LabelRule", row["rule"]),
+        cast("str | None", row["domain"]), cast("Split", row["split"]), cast("str | None", row["gold"]),
+    )  # fmt: skip
+
+
+def _content(label: Label) -> str:
+    """A label as one text, the same in every process."""
+    return json.dumps(_row(label), ensure_ascii=True, sort_keys=True, separators=(",", ":"))
