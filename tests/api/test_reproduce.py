@@ -62,7 +62,7 @@ def test_a_run_is_as_good_as_its_worst_number():
 
 def test_every_run_names_recipes_scores_and_measures_that_there_are(tmp_path):
     known = reproductions(session(tmp_path))
-    assert set(known.runs) == {"scifact", "qasper", "crag-runs"}
+    assert {"scifact", "qasper", "crag-runs"} <= set(known.runs)
     for run in known.runs.values():
         if run.how == "rank":
             ranks = ranking_of(load_recipe(run.recipe, conf=CONF))

@@ -1,4 +1,4 @@
-"""Builds an approximate index anew and is killed on the way: `killed_ann.py STORE TABLE EVENT:FUNCTION:N`.
+"""Builds an approximate index and is killed on the way: `killed_ann.py STORE TABLE EVENT:FUNCTION:N`.
 
 SIGKILL at the Nth call or return of a function of Lance.
 """

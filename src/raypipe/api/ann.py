@@ -62,8 +62,8 @@ def build_ann(
     """Builds the approximate indexes that a recipe's steps name (`ann`), where they are missing or lack
     vectors, and measures their recall over at most `questions` stored questions.
 
-    `rebuild` builds them anew; what is found may then differ, so questions of the whole store are answered
-    again. `check` raises RecallTooLow below a step's `min_recall`. Raises ConfError for a recipe without
+    `rebuild` replaces those that are there; what is found may then differ, so questions of the whole store
+    are answered again. `check` raises RecallTooLow below a step's `min_recall`. Raises ConfError for a recipe without
     `ann`, StoreError for vectors that are not there, DataError without questions.
     """
     session = session or Session()

@@ -25,7 +25,7 @@ def add(commands: options.Commands) -> None:
     made.add_argument(
         "--rebuild",
         action="store_true",
-        help="build indexes that are there anew; questions of the whole store are then answered again",
+        help="replace indexes that are there; questions of the whole store are then answered again",
     )
     options.as_json(made)
 

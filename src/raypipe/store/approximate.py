@@ -47,7 +47,7 @@ def ann_index(dataset: LanceDataset) -> AnnIndex | None:
 
 
 def build_ann(store: Store, table: str, how: Approximate) -> str:
-    """Builds the index of a table anew, in place of an older one, and returns its name. Versions that are
+    """Builds the index of a table, in place of an older one, and returns its name. Versions that are
     pinned keep theirs. Raises ConfError for vectors that cannot be indexed so."""
     dataset = store.dataset(table)
     rows, dim = dataset.count_rows(), dataset.schema.field("vector").type.list_size
