@@ -63,8 +63,8 @@ def build_ann(
     vectors, and measures their recall over at most `questions` stored questions.
 
     `rebuild` replaces those that are there; what is found may then differ, so questions of the whole store
-    are answered again. `check` raises RecallTooLow below a step's `min_recall`. Raises ConfError for a recipe without
-    `ann`, StoreError for vectors that are not there, DataError without questions.
+    are answered again. `check` raises RecallTooLow below a step's `min_recall`. Raises ConfError for a recipe
+    without `ann`, StoreError for vectors that are not there, DataError without questions.
     """
     session = session or Session()
     opened, found = session.store(store), session.recipe(recipe)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,6 @@ from raypipe.core.config import Where, did_you_mean
 from raypipe.core.errors import ConfError, DataError, RaypipeError
 from raypipe.metrics.crag import Rule
 from raypipe.metrics.ranking import read_qrels, score
-from raypipe.pipeline.ingest import fingerprint
 from raypipe.readers.pooled import write_pool
 from raypipe.report.report import JSON_FORMAT
 from raypipe.store import Store
@@ -200,7 +200,9 @@ def _ranked(run: Reproduction, folder: Path, store: Place, session: Session) -> 
 
 
 def _pooled(run: Reproduction, file: Path, store: Place, session: Session) -> Find:
-    folder = session.settings.home / "reproduce" / fingerprint([file], "beir")[:12]
+    with file.open("rb") as stream:
+        named = hashlib.file_digest(stream, "blake2b").hexdigest()[:12]
+    folder = session.settings.home / "reproduce" / f"{named}-{run.questions}"
     write_pool(file, folder, run.questions)
     return _ranked(run, folder, store, session)
 
