@@ -8,8 +8,8 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
@@ -69,6 +69,7 @@ class Running:
     runs: tuple
     process: subprocess.Popen
     log: Path
+    written: set = field(default_factory=set)  # log files of its processes that were seen
 
     def client(self):
         return httpx.Client(base_url=self.url, timeout=90, headers=AUTH)
@@ -86,14 +87,12 @@ class Running:
 
     def logs(self):
         """What the endpoint and all of its processes have written."""
-        texts = [self.log.read_text()]
-        for child in psutil.Process(self.process.pid).children(recursive=True):
-            try:
-                files = [Path(f.path) for f in child.open_files() if "/logs/" in f.path]
-                texts += [f.read_text(errors="replace") for f in files]
-            except (psutil.Error, OSError):
-                continue
-        return "\n".join(texts)
+        if self.process.poll() is None:
+            for child in psutil.Process(self.process.pid).children(recursive=True):
+                with suppress(psutil.Error):
+                    self.written.update(Path(f.path) for f in child.open_files() if "/logs/" in f.path)
+        there = [f for f in sorted(self.written) if f.is_file()]
+        return "\n".join([self.log.read_text(), *(f.read_text(errors="replace") for f in there)])
 
     def secrets(self):
         """Keys and questions that stand in a log."""

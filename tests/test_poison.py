@@ -258,7 +258,8 @@ def test_too_many_faults_are_exit_code_6_after_everything_else_is_stored(world, 
     assert main([*args, "--cluster", str(tmp_path / "strict.yaml")]) == 6
     said = capsys.readouterr().err
     assert "sources failed, 0 may fail" in said and "not_html" in said
-    assert json.loads((tmp_path / "out" / "report.json").read_text())["n_unscored"] == 0
+    predicted = (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()
+    assert len(predicted) == len(lines) and all(json.loads(p)["prediction"] for p in predicted)
     assert main(["faults", str(tmp_path / "out"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     [letter] = found["faults"]

@@ -13,7 +13,7 @@ CACHE_KIB = 2048  # of pages in memory; 20,000 ids fit, the rest is read from th
 
 
 class DiskMap:
-    """Text -> text, each key with its first value.
+    """Text -> text, each key with its first value, or its greatest.
 
     >>> seen = DiskMap()
     >>> seen.setdefault("a", "1"), seen.setdefault("a", "2"), "a" in seen, "b" in seen
@@ -35,6 +35,19 @@ class DiskMap:
             return value
         [(first,)] = self._db.execute("SELECT value FROM found WHERE key = ?", (name,))
         return str(first, "utf-8", "surrogatepass")
+
+    def setmax(self, key: str, value: str) -> None:
+        """Sets a key, where it had none or a smaller value."""
+        self._db.execute(
+            "INSERT INTO found VALUES (?, ?) "
+            "ON CONFLICT (key) DO UPDATE SET value = excluded.value WHERE excluded.value > value",
+            (_name(key), value.encode("utf-8", "surrogatepass")),
+        )
+
+    def get(self, key: str, default: str) -> str:
+        """The value of a key."""
+        found = self._db.execute("SELECT value FROM found WHERE key = ?", (_name(key),)).fetchone()
+        return default if found is None else str(found[0], "utf-8", "surrogatepass")
 
     def update(self, keys: Iterable[str]) -> None:
         """Puts in keys whose value does not matter."""

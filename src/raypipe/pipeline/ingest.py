@@ -11,12 +11,13 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from raypipe import readers
 from raypipe.core import arrow
@@ -36,7 +37,7 @@ PART_BYTES = 16 << 20  # of records per part, one Lance fragment: it takes three
 ROW_BYTES = 500  # of a record on top of its content, about
 SHOWN = 3  # ids of replaced rows that a summary names
 BAD_SHOWN = 3  # lines that could not be read, in messages; the table of faults has all
-READER = "2"  # raised when the readers make other rows of the same bytes
+READER = "3"  # raised when the readers make other rows of the same bytes
 
 
 def ingest(
@@ -69,7 +70,7 @@ def ingest(
                 staging.add(batch)
         readers.require_rows(paths, counts, staging.bad)
         names = tuple(file.name for file in readers.files_of(paths, format))
-        decision = staging.decision(counts, names, kind=kind or kind_of(format))
+        decision = staging.decision(counts, names, staging.left(), kind=kind or kind_of(format))
         decide(store, decision)
     return decision.summary
 
@@ -152,6 +153,8 @@ class Staging:
         self._replaced: dict[str, None] = {}  # ids of questions
         self._documents_replaced = 0
         self._first_documents: list[str] = []  # of those replaced
+        self._left: dict[str, str] = {}  # document that is replaced -> its source
+        self._given = DiskMap()  # sources of what is read
         # An earlier read of the same bytes, some of whose rows were replaced since, has told them already.
         self._told = set(store.rows("faults", "digest", [of], ["id"])["id"].to_pylist())
 
@@ -176,6 +179,9 @@ class Staging:
             replaced += self._stage("annotations", name, arrow.annotated.table(said))
         self._replaced |= dict.fromkeys(replaced)
         others = self._stage("documents", name, arrow.document.table(batch.documents))
+        had = self._store.rows("documents", "id", sorted(others), ["id", "source"]).to_pylist()
+        self._left.update({row["id"]: row["source"] for row in had})
+        self._given.update(source.id for source in batch.sources)
         self._documents_replaced += len(others)
         self._first_documents = [*self._first_documents, *others][:SHOWN]
         if batch.layouts:
@@ -192,6 +198,12 @@ class Staging:
         if staged.added or staged.replaced:
             self._parts.setdefault(table, []).append(part)
         return staged.replaced
+
+    def left(self) -> dict[str, tuple[str, ...]]:
+        """Rows that go: sources of documents that are replaced, where nothing else names them."""
+        sources = {s for s in self._left.values() if s not in self._given}
+        sources -= named_elsewhere(self._store, sources, self._left)
+        return {"sources": tuple(sorted(sources))} if sources else {}
 
     def decision(
         self, counts: ReadCounts, files: tuple[str, ...], gone: Mapping[str, tuple[str, ...]] = {},
@@ -213,6 +225,19 @@ class Staging:
         )  # fmt: skip
         parts = {table: tuple(names) for table, names in self._parts.items()}
         return Decision(self._run, parts, tuple({**asked, **had}), summary, gone, state)
+
+
+def named_elsewhere(store: Store, sources: set[str], own: Collection[str]) -> set[str]:
+    """Those sources that a question cites, or a document that is not among `own` has."""
+    if not sources:
+        return set()
+    found = store.rows("documents", "source", sorted(sources), ["id", "source"]).to_pylist()
+    named = {r["source"] for r in found if r["id"] not in own}
+    for batch in store.batches("questions", ["citations"]):
+        for kind in ("page", "snippet", "name"):
+            cited = pc.struct_field(pc.list_flatten(batch["citations"]), kind)
+            named |= sources & set(cited.unique().to_pylist())
+    return named
 
 
 def _flat(reads: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:

@@ -14,11 +14,17 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from urllib.parse import quote
 
-import pyarrow.compute as pc
-
 from raypipe.core.errors import DataError
 from raypipe.core.records import Document, Fault, Layout, Source, digest, source_id
-from raypipe.pipeline.ingest import BAD_SHOWN, PART_BYTES, ROW_BYTES, IngestBatch, Staging, fault_id
+from raypipe.pipeline.ingest import (
+    BAD_SHOWN,
+    PART_BYTES,
+    ROW_BYTES,
+    IngestBatch,
+    Staging,
+    fault_id,
+    named_elsewhere,
+)
 from raypipe.pipeline.ingest_log import IngestSummary, decide, driving
 from raypipe.readers.documents import DOCUMENT_LIMITS, DocumentReader, FileText, FoundFile, reader_of, walk
 from raypipe.readers.documents.walk import content_digest, fresh_bytes
@@ -220,19 +226,6 @@ def _gone(store: Store, read: _Read) -> dict[str, tuple[str, ...]]:
     documents = {f.document for f in then} - {f.document for f in now} - {""}
     faults = {id for f in then for id in f.faults} - {id for f in now for id in f.faults}
     sources = {f.source for f in then} - {f.source for f in now} - {""}
-    sources -= _named_elsewhere(store, sources, {f.document for f in then} | documents)
+    sources -= named_elsewhere(store, sources, {f.document for f in then} | documents)
     gone = {"documents": documents, "layouts": documents, "faults": faults, "sources": sources}
     return {table: tuple(sorted(ids)) for table, ids in gone.items() if ids}
-
-
-def _named_elsewhere(store: Store, sources: set[str], own: set[str]) -> set[str]:
-    """Those sources that a question cites, or a document that is not among `own` has."""
-    if not sources:
-        return set()
-    found = store.rows("documents", "source", sorted(sources), ["id", "source"]).to_pylist()
-    named = {r["source"] for r in found if r["id"] not in own}
-    for batch in store.batches("questions", ["citations"]):
-        for kind in ("page", "snippet", "name"):
-            cited = pc.struct_field(pc.list_flatten(batch["citations"]), kind)
-            named |= sources & set(cited.unique().to_pylist())
-    return named

@@ -47,7 +47,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
         "chunk", "sentences", "passage", "page_snippet",
     ),
     "path": ("path", "file", "file_path", "filename"),
-    "modified": ("modified", "last_modified", "page_last_modified"),
+    "modified": ("modified", "last_modified", "page_last_modified", "fetched_at", "crawled_at"),
 }  # fmt: skip
 """Role -> common names of its field, the first that is there counts. Case, `_`, `-` and spaces make no
 difference. The roles from `url` on are those of a document: an object in `documents`, or the row itself."""

@@ -13,7 +13,7 @@ from raypipe.core import plugins
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.plugins import is_path
 from raypipe.core.records import Gold
-from raypipe.readers import beir, crag, files, lines, qasper, qrels, row_files, row_format
+from raypipe.readers import beir, crag, files, lines, qasper, qrels, row_files, row_format, warc
 from raypipe.readers.row_format import RowFormat
 from raypipe.readers.rows import (
     LIMITS,
@@ -27,7 +27,7 @@ from raypipe.readers.rows import (
 Format: TypeAlias = str | RowFormat
 """One of FORMATS, or the path of a reader of your own: `mypkg.readers:rows`, a function of one file that
 yields a `Row` for each of its questions and documents. `RowFormat` is rows with named fields."""
-FORMATS: tuple[str, ...] = ("crag", "beir", "synth", "qasper", row_format.NAME)
+FORMATS: tuple[str, ...] = ("crag", "beir", "synth", "qasper", "warc", row_format.NAME)
 
 _KINDS = {"crag": "crag", "synth": "crag", "beir": "ranking", "qasper": "qasper"}
 OWN_KIND = "qa"
@@ -57,6 +57,8 @@ def open(
         return _from_outside(paths, str(format), counts)
     if format == "qasper":
         return qasper.rows(paths, counts, limits)
+    if format == "warc":
+        return warc.rows(paths, counts)
     judged, others = _judgements(paths, format)
     inputs = _find(others, format, counts, judged)
     if format != "beir":
@@ -77,6 +79,8 @@ def files_of(paths: Iterable[str | Path], format: Format) -> list[Path]:
         return _plain_files(paths)
     if format == "qasper":
         return qasper.files_of(paths)
+    if format == "warc":
+        return warc.files_of(paths)
     judged, others = _judgements(paths, format)
     return [part for found in _find(others, format, None, judged) for part in found.parts] + judged
 
@@ -119,9 +123,9 @@ def check(paths: Iterable[str | Path], format: Format) -> None:
 def looks_like(paths: Iterable[str | Path]) -> Format:
     """The format of files by their looks: crag, where nothing else is sure.
 
-    A folder of `raypipe synth` is synth, JSON that begins as a paper is qasper, names that start with corpus
-    and queries are beir. Files that are no JSON lines are rows, and so are JSON lines without a field that
-    CRAG's alone have.
+    A folder of `raypipe synth` is synth, JSON that begins as a paper is qasper, names that end in .warc or
+    .warc.gz are warc, names that start with corpus and queries are beir. Files that are no JSON lines are
+    rows, and so are JSON lines without a field that CRAG's alone have.
     """
     given = [Path(p) for p in paths]
     if given and all((p / "synth.json").is_file() for p in given):
@@ -129,6 +133,8 @@ def looks_like(paths: Iterable[str | Path]) -> Format:
     if any(p.is_dir() and row_files.is_saved(p) for p in given):
         return row_format.NAME
     names = [f for p in given for f in (sorted(p.iterdir()) if p.is_dir() else [p]) if f.name[0] != "."]
+    if names and all(warc.is_warc(f) for f in names):
+        return "warc"
     others = [f for f in names if not qrels.is_qrels(f)]
     if names and not others:
         return "beir"

@@ -28,6 +28,7 @@ from raypipe.core.records import (
     Document,
     Fault,
     Gold,
+    Layout,
     Question,
     Source,
     SourceKind,
@@ -35,6 +36,7 @@ from raypipe.core.records import (
     source_id,
 )
 from raypipe.readers.field_map import CONTENT, OF_DOCUMENT, FieldMap, by_name, listed
+from raypipe.readers.newest import Newest
 from raypipe.readers.row_files import PlainRow
 from raypipe.readers.rows import KINDS, LIMITS, DuplicateCheck, ReadCounts, Row, UnusableLine
 
@@ -74,15 +76,25 @@ class SeenIds:
 
 
 def rows(
-    plain: Iterable[PlainRow], fields: FieldMap, folder: Path, counts: ReadCounts, seen: SeenIds
+    plain: Iterable[PlainRow],
+    fields: FieldMap,
+    folder: Path,
+    counts: ReadCounts,
+    seen: SeenIds,
+    newest: Newest,
 ) -> Iterator[Row]:
-    """A row for each line: a question, a document, or the line's fault. `folder`: where paths begin."""
+    """A row for each line: a question, a document, or the line's fault. `folder`: where paths begin;
+    `newest`: which fetch of a document counts."""
     for line in plain:
         try:
             if line.fault is not None or line.value is None:
                 raise UnusableLine(line.fault.reason, line.fault.detail) if line.fault else _blank()
             if _optional(fields.get(line.value, "review")).lower() == DROP:
                 counts.dropped_rows += 1
+                continue
+            fetch = _fetch(line.value, fields)
+            if fetch is not None and not newest.has(*fetch, line.where):
+                counts.older_pages += 1
                 continue
             make = _question if fields.asks() else _document
             row = make(line.where, line.value, fields, folder, counts)
@@ -161,7 +173,24 @@ def _document(
         return None
     id = _optional(fields.get(value, "id")) or found.url or digest(found.source.id)[:16]
     sources = (found.source, found.name) if found.name else (found.source,)
-    return Row(where, document=Document(id, found.title, found.source.id), sources=sources)
+    layout = Layout(id, found.source.id, found.url, found.title, (), ()) if found.url else None
+    return Row(where, document=Document(id, found.title, found.source.id), layout=layout, sources=sources)
+
+
+def fetches(plain: Iterable[PlainRow], fields: FieldMap) -> Iterator[tuple[str, str, str]]:
+    """Name, date and place of each document that says when it was fetched."""
+    for line in plain:
+        if line.value is not None and (fetch := _fetch(line.value, fields)) is not None:
+            yield *fetch, line.where
+
+
+def _fetch(value: Mapping[str, Any], fields: FieldMap) -> tuple[str, str] | None:
+    """Name and date of a document that says both, else None."""
+    if fields.asks():
+        return None
+    name = _optional(fields.get(value, "id")) or _optional(fields.get(value, "url"))
+    date = _optional(fields.get(value, "modified"))
+    return (name, date) if name and date else None
 
 
 def _items(value: Mapping[str, Any], fields: FieldMap) -> list[Any]:

@@ -16,6 +16,7 @@ from typing import Any
 from raypipe.core.errors import DataError
 from raypipe.readers import field_map, own_rows, row_files
 from raypipe.readers.field_map import FieldMap
+from raypipe.readers.newest import Newest
 from raypipe.readers.row_files import RowFile
 from raypipe.readers.rows import LIMITS, BadLine, ReadCounts, ReaderLimits, Row, require_rows
 
@@ -81,10 +82,14 @@ def open(
     paths: Iterable[str | Path], format: RowFormat, counts: ReadCounts, limits: ReaderLimits = LIMITS
 ) -> Iterator[Row]:
     """The rows of all files, documents and questions as they come."""
-    seen = own_rows.SeenIds()
-    for m in mapped(paths, format, limits):
+    seen, newest, files = own_rows.SeenIds(), Newest(), mapped(paths, format, limits)
+    for m in files:
+        if not m.fields.asks() and "modified" in m.fields.fields:  # a crawl: read twice
+            for fetch in own_rows.fetches(row_files.rows(m.file, ReadCounts(), limits), m.fields):
+                newest.note(*fetch)
+    for m in files:
         plain = row_files.rows(m.file, counts, limits)
-        yield from own_rows.rows(plain, m.fields, m.folder, counts, seen)
+        yield from own_rows.rows(plain, m.fields, m.folder, counts, seen, newest)
 
 
 def referenced(paths: Iterable[str | Path], format: RowFormat) -> list[Path]:

@@ -3,7 +3,7 @@
 Knows the records, nothing of files or formats. A reader turns every line into one `Row` or into a count, so
 that the caller that stores the rows can prove that nothing was lost:
 
-    lines == blank_lines + rows + faults + repeated_rows + empty_documents + dropped_rows
+    lines == blank_lines + rows + faults + repeated_rows + empty_documents + dropped_rows + older_pages
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ class ReadCounts:
     repeated_rows: int = 0  # same id and same content as an earlier row
     empty_documents: int = 0  # title and text blank
     dropped_rows: int = 0  # questions that a reviewer marked as drop
+    older_pages: int = 0  # of a crawl: the same address was fetched later
+    other_records: int = 0  # of a crawl: redirects, images and others that are no page; not among `lines`
     page_faults: int = 0  # pages omitted of a row that was handed out
     blank_lines: int = 0
     byte_order_marks: int = 0

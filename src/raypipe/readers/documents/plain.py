@@ -33,14 +33,14 @@ _SEPARATORS = ",;\t|"
 _NUMBER = re.compile(r"[-+]?[\d.,]+%?")
 
 
-def decoded(data: bytes, is_html: bool = False) -> str:
-    """The text of a file: by its byte order mark, by what an HTML page says, as UTF-8; else by a guess where
-    there is enough to guess from, else as Windows' western encoding."""
+def decoded(data: bytes, is_html: bool = False, named: str = "") -> str:
+    """The text of a file: by its byte order mark, by what its server `named`, by what an HTML page says, as
+    UTF-8; else by a guess where there is enough to guess from, else as Windows' western encoding."""
     for mark, name in _BOMS:
         if data.startswith(mark):
             return _clean(data.decode(name, "replace"))
     said = _META.search(data[:4096]) if is_html else None
-    for name in ([said[1].decode()] if said else []) + ["utf-8"]:
+    for name in filter(None, (named, said[1].decode() if said else "", "utf-8")):
         try:
             return _clean(data.decode(name))
         except (UnicodeDecodeError, LookupError):

@@ -1,0 +1,155 @@
+"""WARC files of a crawl to documents: a page for each address, as it was fetched last.
+
+One record, behind whose two heads the page stands (a `.warc.gz` packs each record by itself):
+
+    WARC/1.0
+    WARC-Type: response
+    WARC-Target-URI: https://example.org/velora
+    WARC-Date: 2024-03-05T23:18:31Z
+
+    HTTP/1.1 200 OK
+    Content-Type: text/html; charset=utf-8
+
+Pages are responses with status 200 whose type is HTML or plain text. All other records are counted and left
+out: requests, redirects, images, PDFs, and revisits, which say that a page is what it was.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from warcio.archiveiterator import ArchiveIterator
+from warcio.exceptions import ArchiveLoadFailed
+
+from raypipe.core.errors import DataError
+from raypipe.core.records import Document, Layout, Source, SourceKind, source_id
+from raypipe.readers.documents import plain
+from raypipe.readers.documents.limits import DOCUMENT_LIMITS
+from raypipe.readers.newest import Newest
+from raypipe.readers.rows import ReadCounts, Row, UnusableLine
+
+KINDS: dict[str, SourceKind] = {
+    "text/html": "page",
+    "application/xhtml+xml": "page",
+    "text/plain": "document",
+}
+
+
+_AGAIN = "Get the file again, and compare its size and digest with the publisher's."
+
+
+def is_warc(file: Path) -> bool:
+    """Whether a name is that of a WARC file."""
+    return file.name.lower().endswith((".warc", ".warc.gz"))
+
+
+def files_of(paths: Iterable[str | Path]) -> list[Path]:
+    """The WARC files that paths name, each once, in order; of a folder all in it and below."""
+    found: dict[Path, None] = {}
+    for path in map(Path, paths):
+        if not path.exists():
+            raise DataError(f"{path}: no such file or folder. Check the path, or get the data first.")
+        inside = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+        named = [p for p in inside if is_warc(p) and not p.name.startswith(".")]
+        if not named:
+            raise DataError(f"{path}: expected files named .warc or .warc.gz, found none")
+        found |= dict.fromkeys(named)
+    return list(found)
+
+
+def rows(paths: Iterable[str | Path], counts: ReadCounts) -> Iterator[Row]:
+    """A row for each address, of its last page. Files are read twice: to know which that is, and for it."""
+    inputs, newest = files_of(paths), Newest()
+    for file in inputs:
+        for where, url, date, _ in _pages(file, ReadCounts()):
+            newest.note(url, date, where)
+    for file in inputs:
+        for where, url, date, record in _pages(file, counts):
+            counts.lines += 1
+            if not newest.has(url, date, where):
+                counts.older_pages += 1
+                continue
+            try:
+                row = _row(where, url, record)
+            except UnusableLine as e:
+                row = Row(where, faults=(e.fault,))
+            counts.faults += bool(row.faults)
+            if not row.faults and row.document is None:
+                counts.empty_documents += 1
+                continue
+            counts.rows += row.document is not None
+            yield row
+
+
+def _pages(file: Path, counts: ReadCounts) -> Iterator[tuple[str, str, str, Any]]:
+    """Where it stands, address, date and record of each page of a file. Raises DataError for a damaged
+    one."""
+    counts.files += 1
+    with file.open("rb") as raw:
+        stream = _Counted(raw, counts)
+        try:
+            records = ArchiveIterator(stream)
+            for n, record in enumerate(records, 1):
+                url = record.rec_headers.get_header("WARC-Target-URI") or ""
+                if url and record.rec_type == "response" and _kind(record) and _status(record) == "200":
+                    date = record.rec_headers.get_header("WARC-Date") or ""
+                    yield f"{file.name}:{n}", url.strip("<>"), date, record
+                else:
+                    counts.other_records += 1
+                records.read_to_end(record)
+                if left := getattr(
+                    record.raw_stream, "limit", 0
+                ):  # warcio takes a cut record for a whole one
+                    raise DataError(f"{file}: record {n} is cut, {left:,} bytes are missing. {_AGAIN}")
+        except (ArchiveLoadFailed, EOFError, OSError, zlib.error) as e:
+            raise DataError(f"{file}: damaged or no WARC file: {e}. {_AGAIN}") from e
+
+
+class _Counted:
+    """A file whose bytes are counted as they are read."""
+
+    def __init__(self, file: IO[bytes], counts: ReadCounts) -> None:
+        self._file, self._counts = file, counts
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(size)
+        self._counts.bytes_read += len(data)
+        return data
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+def _status(record: Any) -> str:
+    return str(record.http_headers.get_statuscode()) if record.http_headers else ""
+
+
+def _kind(record: Any) -> SourceKind | None:
+    """What a page becomes; None for a type that is not read."""
+    given = record.http_headers.get_header("Content-Type", "") if record.http_headers else ""
+    return KINDS.get(given.partition(";")[0].strip().lower())
+
+
+def _charset(record: Any) -> str:
+    """The encoding that the server named; "" where it named none."""
+    given = str(record.http_headers.get_header("Content-Type", "")).lower()
+    return given.partition("charset=")[2].partition(";")[0].strip().strip("\"'")
+
+
+def _row(where: str, url: str, record: Any) -> Row:
+    """The page as a document whose name is its address. Raises UnusableLine for one that is too large."""
+    most = DOCUMENT_LIMITS.text_bytes
+    data = record.content_stream().read(most + 1)
+    if len(data) > most:
+        raise UnusableLine("too_large", f"{url}: expected at most {most:,} bytes of text")
+    kind = _kind(record) or "document"
+    content = plain.decoded(data, kind == "page", _charset(record)).replace("\0", "")
+    if not content or content.isspace():
+        return Row(where)
+    title = plain.html_title(content) if kind == "page" else ""
+    source = Source(source_id(kind, content), kind, content)
+    layout = Layout(url, source.id, url, title, (), ())
+    return Row(where, document=Document(url, title, source.id), layout=layout, sources=(source,))
