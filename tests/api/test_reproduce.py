@@ -22,7 +22,8 @@ from raypipe.api.settings import from_environment
 from raypipe.cli.main import main
 from raypipe.cli.main import parser as parser_of
 from raypipe.core.errors import ConfError, DataError
-from raypipe.metrics.ranking import MEASURES
+from raypipe.metrics.ranking import MEASURES, read_qrels
+from raypipe.readers.pooled import write_pool
 from raypipe.recipes.recipe import ranking_of
 
 RUNS = Path(os.environ.get("RAYPIPE_DATA", ".")) / "crag/runs"
@@ -62,9 +63,9 @@ def test_a_run_is_as_good_as_its_worst_number():
 
 def test_every_run_names_recipes_scores_and_measures_that_there_are(tmp_path):
     known = reproductions(session(tmp_path))
-    assert {"scifact", "qasper", "crag-runs"} <= set(known.runs)
+    assert set(known.runs) == {"scifact", "nq", "qasper", "crag-runs"}
     for run in known.runs.values():
-        if run.how == "rank":
+        if run.how in ("rank", "pool"):
             ranks = ranking_of(load_recipe(run.recipe, conf=CONF))
             scores = {w.removeprefix("hits.") for s in ranks.question for w in s.step.writes()}
             assert {e.by for e in run.expected} <= {*scores, "final"}
@@ -119,6 +120,23 @@ def test_files_of_predictions_are_scored_and_compared(tmp_path):
     with pytest.raises(NotReproduced, match="2 of 2"):
         reproduce("two", tmp_path, session=mine)
     assert reproduce("two", tmp_path, check=False, session=mine).verdict == "FAIL"
+
+
+def test_gold_passages_of_all_questions_are_one_collection(tmp_path):
+    rows = [
+        {"question": f"who is {n}?", "answers": [n], "ctxs": [{"title": n, "text": f"{n} lives in a house."}]}
+        for n in ("anna", "berta", "anna")
+    ]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_pool(file, tmp_path / "pool", 2)
+    corpus = [json.loads(line) for line in (tmp_path / "pool/corpus.jsonl").read_text().splitlines()]
+    assert [d["title"] for d in corpus] == ["anna", "berta"], "an equal passage is one document"
+    judged = read_qrels(tmp_path / "pool/qrels.trec")
+    assert judged == {"q0": {corpus[0]["_id"]: 1}, "q1": {corpus[1]["_id"]: 1}}
+    file.write_text('{"question": "who?"}\n')
+    with pytest.raises(DataError, match=r"rows\.jsonl:1: expected question and ctxs of title and text"):
+        write_pool(file, tmp_path / "pool", 2)
 
 
 def test_another_name_and_data_that_is_not_there_are_said(tmp_path):

@@ -25,7 +25,7 @@ from raypipe.store.layout import ANN
 
 PARTITION_ROWS = 4096  # of a partition on average: what LanceDB's documentation advises
 AT_ONCE = 16  # queries of a call: their candidates with whole vectors are in memory together
-BITS = 8  # RaBitQ rotates blocks of so many dimensions
+BITS = 8  # RaBitQ rotates the dimensions in blocks of this size
 
 
 @dataclass(frozen=True, slots=True)

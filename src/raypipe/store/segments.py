@@ -2,8 +2,8 @@
 
 Statistics are sums over segments, so how a snapshot is cut changes none. Merging leaves out what segments say
 of passages that were taken out, which frees their bytes. Three commits: the merged rows come into `postings`,
-which nobody reads yet; `lengths` names them in place of the old ones; the old rows go. A process that dies in
-between leaves rows that `lengths` does not name, which the next merge removes.
+which no reader looks at yet; `lengths` names them in place of the old ones; the old rows go. A process that
+dies in between leaves rows that `lengths` does not name, which the next merge removes.
 
 Only for the driver, and only while no build of these tables is unfinished: its rows are not named yet either.
 """
@@ -24,7 +24,7 @@ from raypipe.store.database import Store
 from raypipe.store.errors import reaching
 from raypipe.store.inverter import SEGMENT_WORDS
 from raypipe.store.passage_spans import grouped_postings, segment_id
-from raypipe.store.postings import PostingsTables, Segment, flat_lists
+from raypipe.store.postings import PostingsTables, WordSegment, flat_lists
 from raypipe.store.tables import LENGTHS, POSTINGS, checked
 
 MERGED_AT = 8
@@ -65,7 +65,7 @@ def merge_segments(
 
 
 def _parts(
-    dataset: lance.LanceDataset, segments: dict[int, Segment], most: int
+    dataset: lance.LanceDataset, segments: dict[int, WordSegment], most: int
 ) -> tuple[list[_Part], list[int]]:
     """The fragments whose segments are all small, and those of which no segment is named."""
     words = {id: int(s.lengths[s.lengths >= 0].sum(dtype=np.int64)) for id, s in segments.items()}
@@ -124,7 +124,7 @@ def _merge(store: Store, postings: str, lengths: str, tables: PostingsTables, gr
 
 
 def _postings(store: Store, postings: str, part: _Part) -> dict[int, tuple[np.ndarray, ...]]:
-    """Segment -> word, passage and how often, one entry for each word in each passage."""
+    """WordSegment -> word, passage and how often, one entry for each word in each passage."""
     dataset = store.dataset(postings)
     with reaching(dataset.uri):
         found = dataset.get_fragment(part.fragment).to_table(
