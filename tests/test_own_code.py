@@ -19,19 +19,18 @@ from raypipe.models.kit import LocalKit
 from raypipe.readers import ReadCounts, open, reader_id
 from raypipe.store import Store
 
-DOC = Path(__file__).parents[1] / "docs" / "extend.md"
+PAGE = (Path(__file__).parents[1] / "docs" / "extend.md").read_text(encoding="utf-8")
+DOC = PAGE[PAGE.index("## A reader") :]  # a step is that of tests/own_step.py
 
 
 def blocks(language):
-    return re.findall(
-        rf"^```{language}\n(.*?)^```", DOC.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
-    )
+    return re.findall(rf"^```{language}\n(.*?)^```", DOC, re.DOTALL | re.MULTILINE)
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """The page's modules in the current folder, importable for this test alone."""
-    names = re.findall(r"`(mypkg/[a-z]+\.py)`:$", DOC.read_text(encoding="utf-8"), re.MULTILINE)
+    names = re.findall(r"`(mypkg/[a-z]+\.py)`:$", DOC, re.MULTILINE)
     assert names == [f"mypkg/{n}.py" for n in ("readers", "kinds", "metrics", "judges", "loaders")]
     (tmp_path / "mypkg").mkdir()
     for name, block in zip(names, blocks("python"), strict=True):
@@ -120,7 +119,7 @@ def test_a_verdict_that_is_none_is_refused(folder):
 @pytest.fixture
 def judged(folder, bench, capsys, monkeypatch):
     """The report of an eval with a judge of one's own; its answers are in the store already."""
-    monkeypatch.setenv("RAYPIPE_CONF", str(DOC.parents[1] / "conf"))
+    monkeypatch.setenv("RAYPIPE_CONF", str(Path(__file__).parents[1] / "conf"))
 
     bench.run(FAKES.replace("threshold: 0.5\n", "threshold: 0.0\n"))
 

@@ -1,0 +1,121 @@
+"""Where the tasks of one run go on Ray: one warm pool, a pool for each table, or workers next to engines."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from raypipe.api.probes import require_unchanged
+from raypipe.api.served import require_answering
+from raypipe.cluster.capacity import fitting, reachable, startable, this_machine, workers
+from raypipe.cluster.file import Cluster
+from raypipe.core.protocols import Model
+from raypipe.models import load
+from raypipe.models.load import EndpointAddress
+from raypipe.pipeline.tasks import HandedBack, TableTask, Task, TaskResult, Verb, Workers, with_worker
+from raypipe.recipes.recipe import Recipe
+from raypipe.store import Store
+
+if TYPE_CHECKING:
+    from raypipe.api.judges import JudgeKit
+    from raypipe.cluster.pools import EngineGroup
+    from raypipe.cluster.warm_pool import WarmPool
+
+
+class Sized(NamedTuple):
+    """A cluster file on the nodes that there are, and the engines of the recipe on it."""
+
+    cluster: Cluster
+    group: EngineGroup | None
+
+
+class RayRun:
+    """Runs the tasks of a recipe over a store.
+
+    Ray is connected to when the first task is run: starting it takes seconds, and a run with nothing missing
+    needs none. Where the judge is one of the models, its engine is the recipe's, and stays up.
+    """
+
+    def __init__(
+        self,
+        ray: str,
+        uri: str,
+        recipe: Recipe,
+        written: Cluster,
+        engines: Sequence[Model],
+        used: Sequence[Model],
+        endpoints: Mapping[str, EndpointAddress],
+        judge: JudgeKit | None,
+    ) -> None:
+        """`ray`: the address, or "local" for a Ray of this run; `written`: the cluster file;
+        `engines`: the recipe's models that may get an engine; `used`: all models that tasks ask."""
+        self._ray, self._uri, self._recipe, self._written = ray, uri, recipe, written
+        self._engines, self._used, self._endpoints, self._judge = engines, used, endpoints, judge
+        self._wanted = startable(written, engines)
+        self._warm: WarmPool | None = None
+        if judge is not None:
+            judge.before_start(self.close)
+        if "ray" in sys.modules and sys.modules["ray"].is_initialized():
+            self.connect()
+        elif ray == "local":  # the most that a Ray started here can have
+            fitting(written, self._wanted, reachable(written, [this_machine()]))
+
+    @cached_property
+    def _sized(self) -> Sized:
+        for model in self._used:
+            load.present(model)
+        require_answering(self._engines, self._endpoints)
+        require_unchanged(Store.open(self._uri), self._used, self._endpoints)
+        if self._judge is not None:
+            self._judge.require_answering()
+        from raypipe.cluster import connection, pools  # Ray takes a second to import
+
+        connection.connect(self._ray)
+        connection.carry(self._recipe)
+        cluster = fitting(self._written, self._wanted, reachable(self._written, connection.nodes()))
+        return Sized(cluster, pools.EngineGroup.of(cluster, self._engines))
+
+    def connect(self) -> None:
+        """Joins Ray, once, and sizes the cluster file on its nodes. Raises ClusterTooSmall, and ModelMissing,
+        which a worker would find out only at its first row."""
+        _ = self._sized
+
+    def workers(self, verb: Verb) -> Workers:
+        """How many workers do such tasks."""
+        return workers(self._sized.cluster, verb, bool(self._wanted))
+
+    def run(self, verb: Verb, work: TableTask, tasks: Sequence[Task]) -> Iterator[TaskResult | HandedBack]:
+        """Does the tasks, in the order in which they end."""
+        if not tasks:
+            return iter(())
+        cluster, group = self._sized
+        if verb == "answer" and group is not None:
+            return self._with_engines(cluster, group, work, tasks)
+        from raypipe.cluster import pools
+        from raypipe.cluster.warm_pool import WarmPool
+
+        if (pool := cluster.one_pool) is None:
+            return pools.run_tasks(work, tasks, cluster.pools[verb], cluster.limits)
+        if self._warm is None:
+            self._warm = WarmPool(pool, cluster.limits)
+        return self._warm.run(work, tasks)
+
+    def _with_engines(
+        self, cluster: Cluster, group: EngineGroup, work: TableTask, tasks: Sequence[Task]
+    ) -> Iterator[TaskResult | HandedBack]:
+        from raypipe.cluster import pools
+
+        self.close()  # the engines and their workers take its room
+        work = with_worker(work, engines=group.names)
+        if self._judge is None or not self._judge.share(group):
+            return pools.run_with_engines(group, work, tasks, cluster.limits)
+        self._judge.start()
+        return pools.run_tasks(work, tasks, group.engines.answer, cluster.limits)
+
+    def close(self) -> None:
+        """Ends the workers that stay between tables."""
+        pool, self._warm = self._warm, None
+        if pool is not None:
+            pool.close()
