@@ -11,9 +11,10 @@ import pyarrow as pa
 import pytest
 from test_index import PARTS, TEXTS, VECTORS, fill
 
+from raypipe.core.ann import Approximate
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError
-from raypipe.core.protocols import Approximate, Model, VectorHit
+from raypipe.core.protocols import Model, VectorHit
 from raypipe.core.records import source_id
 from raypipe.evaluation.ann import recall_over, share
 from raypipe.pipeline.approximate import AnnStage, RecallTooLow, require_recall

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 from raypipe.api.pipelines import offline_pipeline
 from raypipe.api.results import Result, outside_loop
 from raypipe.api.session import Session
+from raypipe.core.ann import AnnRecall
 from raypipe.core.errors import ConfError
-from raypipe.core.protocols import AnnRecall
 from raypipe.evaluation import ann as measuring
 from raypipe.pipeline.approximate import AnnStage, ann_stages, require_recall
 from raypipe.recipes.recipe import Recipe

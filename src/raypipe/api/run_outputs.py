@@ -11,7 +11,7 @@ from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict
 
 from raypipe.cluster.placement import Bottleneck, MemoryUse
-from raypipe.core.protocols import AnnRecall
+from raypipe.core.ann import AnnRecall
 from raypipe.metrics.crag import CragScore, Rule
 from raypipe.metrics.losses import Losses
 from raypipe.metrics.routing import Routing

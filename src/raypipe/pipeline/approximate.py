@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from raypipe.core.ann import AnnRecall, Approximate
 from raypipe.core.errors import ConfError, RaypipeError
-from raypipe.core.protocols import AnnRecall, Approximate, Model
+from raypipe.core.protocols import Model
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import approximate, embedder_of
 from raypipe.store import Store
@@ -71,8 +72,7 @@ def ann_states(store: Store, recipe: Recipe) -> list[AnnState]:
 def _state(store: Store, stage: AnnStage) -> AnnState:
     if not store.has(stage.table):
         return AnnState(stage.name, stage.how.index, 0, "", 0, None)
-    dataset = store.dataset(stage.table)
-    rows, found = dataset.count_rows(), ann_index(dataset)
+    rows, found = store.count(stage.table), ann_index(store.dataset(stage.table))
     if found is None:
         return AnnState(stage.name, stage.how.index, rows, "", rows, None)
     recall = recall_of(store, stage.table, found.name, stage.top, stage.how)

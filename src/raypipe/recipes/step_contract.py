@@ -11,11 +11,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, cast
 
 from raypipe.core import plugins
+from raypipe.core.ann import Approximate
 from raypipe.core.errors import ConfError
 from raypipe.core.examples import PoolRef
 from raypipe.core.kg import FactsRef
 from raypipe.core.plugins import Plugin
-from raypipe.core.protocols import Approximate, CorpusStep, GraphRef, GraphReplies, Kit, Model, Step
+from raypipe.core.protocols import CorpusStep, GraphRef, GraphReplies, Kit, Model, Step
 from raypipe.core.records import Question, SourceKind
 
 Table: TypeAlias = Literal["texts", "passages", "vectors"]

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from raypipe.core.protocols import AnnRecall
+from raypipe.core.ann import AnnRecall
 from raypipe.core.records import FAULT, RANKED, Hit, Question
 from raypipe.metrics.crag import Marks, rate_intervals
 from raypipe.metrics.kinds import NOT_SCORED, RunScores

@@ -19,11 +19,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from lance import LanceDataset
 
+from raypipe.core.ann import Approximate
 from raypipe.core.arrow import SPANS
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError
 from raypipe.core.gathering import Gathering
-from raypipe.core.protocols import Approximate, Model, PassageWords, VectorHit
+from raypipe.core.protocols import Model, PassageWords, VectorHit
 from raypipe.core.records import Block, Span, parse_chunk_id
 from raypipe.store import Store, approximate
 from raypipe.store.approximate import by_query
