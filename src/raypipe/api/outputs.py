@@ -111,7 +111,7 @@ class IngestPreview(TypedDict):
     """`ingest --dry-run --json`: how files would be read."""
 
     format: Literal[2]
-    data_format: str  # crag, beir, synth, qasper, warc, rows, or MODULE:NAME
+    data_format: str  # crag, beir, synth, qasper, oag, warc, rows, or MODULE:NAME
     files: list[FileFields]  # of rows: role -> fields
     question: FirstQuestion | None
     document: FirstDocument | None

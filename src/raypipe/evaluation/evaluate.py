@@ -64,7 +64,8 @@ from raypipe.store.keep import compact, tables
 # Counts of the readers that say what was put right on the way in, for the report.
 NORMALISED = (
     "blank_lines", "byte_order_marks", "crlf_lines", "nul_lines", "null_fields", "number_golds",
-    "repeated_rows", "questions_without_pages", "dropped_rows", "made_questions", "unreviewed_questions",
+    "unknown_golds", "repeated_rows", "questions_without_pages", "dropped_rows", "made_questions",
+    "unreviewed_questions",
 )  # fmt: skip
 NOWHERE = Origin()
 SOURCES_AT_ONCE = 4096  # whose chunks are counted in one look: some 10 MB
