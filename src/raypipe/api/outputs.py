@@ -26,6 +26,8 @@ from raypipe.api.run_outputs import (
     STRICT,
     Eval,
     Interval,
+    MeasureMean,
+    MeasureSliceMean,
     PlanOutput,
     Reprocess,
     Score,
@@ -173,6 +175,17 @@ class Faults(TypedDict):
     run: str  # "": of no run, but of all that was read into the store
     rows: list[RowCounts]
     faults: list[UndoneRow]
+
+
+@with_config(STRICT)
+class QaScoreOutput(TypedDict):
+    """`score qa --json`."""
+
+    format: Literal[2]
+    lead: str  # the measure of the slices
+    measures: list[MeasureMean]
+    measure_slices: list[MeasureSliceMean]
+    normalized: dict[str, int]  # what was normalized on reading -> how often
 
 
 @with_config(STRICT)
@@ -624,6 +637,7 @@ OUTPUTS: Mapping[str, Any] = {
     "export": Export,
     "reproduce": ReproduceOutput | ReproductionsOutput,
     "score crag": CragScoreOutput,
+    "score qa": QaScoreOutput,
     "score qasper": QasperScoreOutput,
     "score ranking": RankingScoreOutput,
     "promote": LiveRelease,

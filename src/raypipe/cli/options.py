@@ -220,6 +220,10 @@ def judged(made: argparse.ArgumentParser) -> None:
         const="llama-2-tokens",
         help="cut answers to 75 tokens first, as CRAG's evaluator does (llama-2-tokens of the models file)",
     )
+    labels(made)
+
+
+def labels(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "--labels", metavar="FILE", help="people's verdicts (labels.jsonl), which outrank the judge's"
     )

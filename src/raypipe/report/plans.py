@@ -30,6 +30,8 @@ def print_plan(console: Console, plan: Mapping[str, Any]) -> None:
     console.print(shown)
     for a in plan.get("ann", ()):
         console.print(Text(ann_plan(a)), soft_wrap=True)
+    if judge := plan.get("judge"):
+        console.print(Text(f"judge {judge['model']}: at most {judge['max_calls']:,} calls"), soft_wrap=True)
     if plan.get("cost"):
         console.print(Text(cost_line(plan["cost"], plan["unpriced"])), soft_wrap=True)
 
