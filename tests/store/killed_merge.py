@@ -8,7 +8,7 @@ import signal
 import sys
 
 from raypipe.store import Store
-from raypipe.store.segments import merge_segments
+from raypipe.store.merged_postings import merge_segments
 
 
 def main(store: str, postings: str, lengths: str, at: str) -> None:

@@ -18,7 +18,7 @@ from raypipe.steps.bm25 import Bm25
 from raypipe.store import PASSAGES, Store, commit, with_chunkless, write_part
 from raypipe.store.index import LanceIndex, MemoryIndex, index_spec
 from raypipe.store.inverter import Inverter
-from raypipe.store.segments import merge_segments
+from raypipe.store.merged_postings import merge_segments
 from raypipe.store.tables import LENGTHS, POSTINGS
 from raypipe.text.words import analyse
 

@@ -75,7 +75,7 @@ from raypipe.store import (
 )  # fmt: skip
 from raypipe.store.disk_space import need
 from raypipe.store.leftovers import abandon
-from raypipe.store.segments import merge_segments
+from raypipe.store.merged_postings import merge_segments
 from raypipe.store.tables import LENGTHS, POSTINGS
 
 T = TypeVar("T")
