@@ -11,10 +11,12 @@ from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict
 
 from raypipe.cluster.placement import Bottleneck, MemoryUse
+from raypipe.core.ann import AnnRecall
 from raypipe.metrics.calibration import CalibrationReport
 from raypipe.metrics.crag import CragScore, Rule
 from raypipe.metrics.losses import Losses
 from raypipe.metrics.routing import Routing
+from raypipe.pipeline.approximate import AnnState
 from raypipe.recipes.executor import StageCounters
 from raypipe.report.report import (
     AnswerCut,
@@ -130,11 +132,12 @@ class Eval(Score):
     cost: CostReport | None  # estimate against actual
     fits: list[FitLine]  # fitted numbers of the recipe, and how many scored questions the fit has seen
     unseen: MeasureMean | None  # the leading measure of the others; null: no fit has seen a question
-    oracle: Literal["passages", "answer"] | None  # golds stood in the place of a stage; null: none did
+    oracle: Literal["passages", "answer", "labels"] | None  # golds stood in a stage's place; null: none did
     oracle_golds: int | None  # questions of which they did; null: no oracle run
     routing: Routing | None  # routers and calls against golds; null: not looked at
     calibration: CalibrationReport | None  # of the confidence of answers; null: too few, or none is stated
     losses: Losses | None  # where the misses were lost; null: not looked for
+    ann: list[AnnRecall]  # measured recall of the approximate indexes that were searched
     steps: list[StepLine]
 
 
@@ -195,6 +198,7 @@ class PlanOutput(TypedDict):
     placement: NotRequired[_Placement]
     cost: NotRequired[Estimate | None]  # of all steps together
     unpriced: NotRequired[list[str]]  # what has no price, so is not in `cost.usd`
+    ann: NotRequired[list[AnnState]]  # approximate indexes that the recipe searches
 
 
 @with_config(STRICT)

@@ -34,6 +34,11 @@ def add(commands: options.Commands) -> None:
     )
     options.models(made)
     options.llm(made)
+    made.add_argument(
+        "--trainable",
+        action="store_true",
+        help=f"of {STANDINS}: the chat model can learn to end its replies, so that `finetune` can teach it",
+    )
     more = made.add_argument_group(f"of {ADD}")
     more.add_argument(
         "--name", metavar="NAME", default="", help="in the models file (default: the model's own)"
@@ -70,7 +75,7 @@ def _models(args: argparse.Namespace, settings: Settings) -> int:
     from raypipe.api.model_files import build_standins, model_needs
 
     if args.folder is not None:
-        made = build_standins(Path(args.folder))
+        made = build_standins(Path(args.folder), args.trainable)
         if args.json:
             options.print_json(made.to_json())
         else:

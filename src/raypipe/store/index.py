@@ -19,19 +19,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from lance import LanceDataset
 
+from raypipe.core.ann import Approximate
 from raypipe.core.arrow import SPANS
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError
 from raypipe.core.gathering import Gathering
 from raypipe.core.protocols import Model, PassageWords, VectorHit
 from raypipe.core.records import Block, Span, parse_chunk_id
-from raypipe.store import Store
+from raypipe.store import Store, approximate
 from raypipe.store.database import rows
 from raypipe.store.errors import reaching
 from raypipe.store.page_search import PageVectors, best_within
 from raypipe.store.passage_spans import passage_words, word_columns
 from raypipe.store.postings import LancePostings, PostingsTables
-from raypipe.store.products import SnapshotVectors
+from raypipe.store.products import Product, SnapshotVectors, numpy_product
 from raypipe.store.text_columns import blocks_of, hidden_of, text_columns
 from raypipe.store.vector_copy import folder as vector_copies
 
@@ -78,17 +79,26 @@ def index_spec(
         return Pinned(table, version)
 
     searched = tuple((identity, pin(table)) for identity, table in sorted(vectors.items()))
-    # `lengths` first: it is committed last, and names the segments that are read.
-    inverted = [(name, pin(lengths), pin(postings)) for name, (postings, lengths) in sorted(words.items())]
-    looked_up = tuple((name, postings, lengths) for name, lengths, postings in inverted)
+
+    def pin_words(name: str) -> tuple[str, Pinned, Pinned]:
+        postings, lengths = words[name]
+        while True:
+            # `lengths` first: it is committed last, and names the segments that are read.
+            named = pin(lengths)
+            found = pin(postings)
+            if store.version(lengths) == named.version:  # else segments may have been merged in between
+                return name, found, named
+
+    looked_up = tuple(pin_words(name) for name in sorted(words))
     return IndexSpec(store.uri, pin(texts), pin(passages), searched, looked_up)
 
 
 class LanceIndex:
     """The tables of a store at pinned versions (`protocols.Index`). Later commits do not show."""
 
-    def __init__(self, spec: IndexSpec) -> None:
-        """Raises StoreError if a table, its pinned version or a scalar index is missing."""
+    def __init__(self, spec: IndexSpec, product: Product = numpy_product) -> None:
+        """`product`: of many questions with the vectors. Raises StoreError if a table, its pinned version or
+        a scalar index is missing."""
         store = Store.open(spec.store)
 
         def at(pinned: Pinned) -> LanceDataset:
@@ -98,7 +108,9 @@ class LanceIndex:
         self._texts, self._passages = at(spec.texts), at(spec.passages)
         self._vectors = {identity: at(pinned) for identity, pinned in spec.vectors}
         copies = vector_copies()
-        self._products = {m: Gathering(SnapshotVectors(d, copies).best) for m, d in self._vectors.items()}
+        self._products = {
+            m: Gathering(SnapshotVectors(d, copies, product=product).best) for m, d in self._vectors.items()
+        }
         self._postings = {name: PostingsTables(at(p), at(q)) for name, p, q in spec.words}
         self._whole: dict[str, PassageWords] = {}  # analyzer -> words of the whole snapshot
         self._gathering = threading.Lock()
@@ -125,6 +137,13 @@ class LanceIndex:
         found = await asyncio.gather(of_whole(), of_pages())
         hits = dict(zip([*whole, *pages], [*found[0], *found[1]], strict=True))
         return [hits[i] for i in range(len(queries))]
+
+    async def near(
+        self, model: Model, vectors: np.ndarray, top: int, how: Approximate
+    ) -> list[list[VectorHit]]:
+        dataset = _of_model(self._vectors, model)
+        _checked(vectors, [None] * len(vectors), dataset.schema.field("vector").type.list_size, top)
+        return await asyncio.to_thread(approximate.near, dataset, np.asarray(vectors, np.float32), top, how)
 
     async def texts(self, chunks: Sequence[str]) -> list[str]:
         return _passage_texts(chunks, await self._source_texts([parse_chunk_id(c)[0] for c in chunks]))
@@ -192,6 +211,11 @@ class MemoryIndex:
         pages = _of_model(self._vectors, model)
         queries = _checked(vectors, scopes, pages.matrix.shape[1], top)
         return best_within([pages], queries, top)
+
+    async def near(
+        self, model: Model, vectors: np.ndarray, top: int, how: Approximate
+    ) -> list[list[VectorHit]]:
+        return await self.search(model, vectors, [None] * len(vectors), top)
 
     async def texts(self, chunks: Sequence[str]) -> list[str]:
         return _passage_texts(chunks, self._by_source)

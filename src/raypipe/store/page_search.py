@@ -107,6 +107,7 @@ def best_within(
 
 
 def matrix_of(column: pa.FixedSizeListArray) -> np.ndarray:
-    """(rows, dim) float32: a column of vectors, in place."""
-    matrix: np.ndarray = column.flatten().to_numpy().reshape(len(column), column.type.list_size)
+    """(rows, dim) float32: a column of vectors, in place; of a float16 table a copy."""
+    numbers = column.flatten().to_numpy().astype(np.float32, copy=False)
+    matrix: np.ndarray = numbers.reshape(len(column), column.type.list_size)
     return matrix
