@@ -17,7 +17,16 @@ from raypipe.core import arrow
 from raypipe.core.digests import model_identity
 from raypipe.core.kg import FactsRef
 from raypipe.core.protocols import GraphRef
-from raypipe.core.records import ABSTAINED, ANSWERED, IDK, SKIPPED_REPLY, Question, Reply
+from raypipe.core.records import (
+    ABSTAINED,
+    ANSWERED,
+    IDK,
+    SKIPPED_REPLY,
+    Question,
+    Reply,
+    Source,
+    source_id,
+)
 from raypipe.kg.graph_adapter import tables_version
 from raypipe.kg.language.example_bank import ExampleBank, ExampleGroup
 from raypipe.kg.public_data import facts_version
@@ -36,11 +45,13 @@ from raypipe.recipes.samples import (
     sources,
 )
 from raypipe.steps.bm25 import Bm25
+from raypipe.steps.clean import Clean
 from raypipe.steps.compress import Compress
 from raypipe.steps.decide import Decide
 from raypipe.steps.demote import Demote
 from raypipe.steps.dense import Dense
 from raypipe.steps.embed import Embed
+from raypipe.steps.embed_document import EmbedDocument
 from raypipe.steps.examples import Examples
 from raypipe.steps.extract import Extract
 from raypipe.steps.facts import Facts, FactsRule
@@ -53,6 +64,7 @@ from raypipe.steps.match_calls import MatchCalls
 from raypipe.steps.parse import Parse
 from raypipe.steps.rerank import Rerank
 from raypipe.steps.shortlist import Shortlist
+from raypipe.steps.similarity import Similarity
 from raypipe.steps.split import Split
 from raypipe.steps.tokenize import Tokenize
 from raypipe.store.index import MemoryIndex
@@ -87,7 +99,15 @@ CORPUS: Mapping[str, Any] = {
     "tokenize": Tokenize(words="stems"),
     "split": Split(child_chars=80, child_overlap=20, parent_chars=200, parent_overlap=40),
     "embed": Embed(model=HASH),
+    "clean": Clean(),
+    "embed_document": EmbedDocument(model=HASH, passage="Title: {{ title | colon }} {{ abstract }}"),
 }
+DOCUMENTS = (
+    "Velora\n<p>A film of\n1994, see http://velora.com</p>",
+    "\nNo title",
+    "Title alone",
+    "<b></b>\n ",
+)
 QUESTION: Mapping[str, Any] = {
     "match_calls": MatchCalls(graph=GRAPH, bank=BANK, embedder=HASH, least=0.3),
     "function_calls": FunctionCalls(reply="web", into="calls2", rule="rule2"),
@@ -116,6 +136,7 @@ QUESTION: Mapping[str, Any] = {
     "shortlist": Shortlist(model=OVERLAP, pages=2),
     "dense": Dense(model=HASH, top=20),
     "bm25": Bm25(words="stems", variant="okapi", top=10),
+    "similarity": Similarity(model=HASH, query="about {{ text }}"),
     "fuse": Fuse(weights={"dense": 0.5, "bm25": 0.5}, missing="min", top=8),
     "rerank": Rerank(model=OVERLAP, candidates=6, top=4),
     "extract": Extract(
@@ -191,11 +212,14 @@ def chain() -> dict[str, Trial]:
     """Every step of the table over the golden rows."""
     links: dict[str, Trial] = {}
     kit = LocalKit(None, clock=lambda: 0.0)  # a trace says how long a call took
-    table = arrow.corpus_table(sources())
+    table = chunks = arrow.corpus_table(sources())
+    documents = arrow.corpus_table([Source(source_id("document", d), "document", d) for d in DOCUMENTS])
     for verb, cls in CORPUS_STEPS.items():
         step = CORPUS.get(verb) or cls()
-        links[verb] = Trial(step, kit, table, run(step, kit, table))
-        table = links[verb].out
+        given = {"clean": documents, "embed_document": chunks}.get(verb, table)
+        links[verb] = Trial(step, kit, given, run(step, kit, given))
+        if verb != "clean":  # another way to begin
+            chunks, table = table, links[verb].out
     index = MemoryIndex(
         fine(links["tokenize"].out),
         fine(links["split"].out),

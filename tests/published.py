@@ -366,7 +366,155 @@ PAPERS: Rows = {
     "dense.scope": ("own", "5.1 scope not stated: the paper, with a switch"),
     "bm25.scope": ("own", "as dense"),
 }
+RECALLED = (
+    ("minilm-l6", "all-MiniLM-L6-v2"),
+    ("minilm-l12", "all-MiniLM-L12-v2"),
+    ("paraphrase", "paraphrase-MiniLM-L12-v2"),
+    ("bge-large", "bge-large-both-sides"),
+    ("bge-m3", "bge-m3-both-sides"),
+    ("gte-large", "gte-large-both-sides"),
+)
+WORDS = "{{ text }}\n{{ body | clean }}"
+INSTRUCTED = "{{ text | colon }} {{ body | clean }}"
+ONEWO_RECALL: Rows = {
+    "clean.kinds": (("document",), "4.2 cleaning: titles and abstracts"),
+    "split.child_chars": (1_000_000, "open: papers are not split"),
+    **{
+        f"embed{'' if n == 0 else f'#{n + 1}'}.model": (model, "4.2 recall models")
+        for n, (_, model) in enumerate(RECALLED[:3])
+    },
+    **{
+        f"embed_document{'' if n == 0 else f'#{n + 1}'}.{field}": (value, source)
+        for n, (_, model) in enumerate(RECALLED[3:])
+        for field, value, source in (
+            ("model", model, "4.2 recall models"),
+            ("passage", "{{ title | colon }} {{ abstract }}", "4.2 the colon rule, on the passage side"),
+        )
+    },
+    **{
+        f"dense:recall-{name}.{field}": (value, source)
+        for name, model in RECALLED
+        for field, value, source in (
+            ("model", model, "4.2 recall models; 10: the code unions six"),
+            ("top", 150, "4.2: 150 is the best of four on the leaderboard"),
+            ("query", WORDS if "MiniLM" in model else INSTRUCTED, "4.2 query text"),
+        )
+    },
+}
+ONEWO_FIVE: Rows = {
+    **ONEWO_RECALL,
+    **{
+        f"similarity:{name}.{field}": (value, source)
+        for name, model in RECALLED
+        if name != "paraphrase"
+        for field, value, source in (
+            ("model", model, "4.2 five recall weights"),
+            ("query", WORDS if "MiniLM" in model else INSTRUCTED, "4.2 query text"),
+        )
+    },
+}
+KEPT: Rows = {
+    "fuse:final.method": ("weighted", "4.2 ensemble at coefficient level"),
+    "fuse:final.missing": ("fault", "6, row 33: a missing column fails loudly"),
+    "fuse:final.top": (20, "4.2 keep 20"),
+}
+ANALYSED = "Question: {{ text }}\n\n The Detailed Analysis of the Question: {{ body | clean }}"
+ONEWO_QUERIES = {
+    "": ANALYSED,
+    "-noclean": ANALYSED.replace(" | clean", ""),
+    "-response": ANALYSED + "{{ '\n\n AI-Response: ' ~ replies.response if replies.response else '' }}",
+    "-keywords": ANALYSED + "{{ '\n\n Keywords: ' ~ replies.keywords if replies.keywords else '' }}",
+    "-glm4": ANALYSED + "{{ '\n\n Keywords: ' ~ replies.glm4 if replies.glm4 else '' }}",
+}
+LLM_EMBEDDERS = {"sfr": "sfr-embedding-mistral", "linq": "linq-embed-mistral"}
+
+
+def enhanced(into: str, model: str, reply: str, most: int, penalties: bool) -> Rows:
+    """What a language model writes about a question, as Onewo samples it."""
+    sampling = {"max_tokens": most, "temperature": 0.45, "top_p": 0.7}
+    if penalties:
+        sampling |= {"frequency_penalty": 0.5, "presence_penalty": 0.6}
+    return {
+        f"generate:{into}.model": (model, "4.2 LLM enhancement"),
+        f"generate:{into}.reply": (reply, "4.2 enhancement, post"),
+        **{f"generate:{into}.{n}": (value, "4.2 LLM enhancement") for n, value in sampling.items()},
+    }
+
+
+def ranked(variants: tuple[str, ...]) -> Rows:
+    """The LLM embedders over the union, with these queries."""
+    return {
+        **ONEWO_RECALL,
+        **{
+            f"embed_document#{n}.{field}": (value, "4.2 ranking with LLM embedders, passage")
+            for n, model in enumerate(LLM_EMBEDDERS.values(), 4)
+            for field, value in (
+                ("model", model),
+                ("passage", "Title: {{ title }}\n The Abstract of the Title: {{ abstract }}"),
+            )
+        },
+        **{
+            f"similarity:{short}{v}.{field}": (value, "4.2 ranking with LLM embedders, query variants")
+            for v in variants
+            for short, model in LLM_EMBEDDERS.items()
+            for field, value in (("model", model), ("query", ONEWO_QUERIES[v]))
+        },
+        **KEPT,
+    }
+
+
+QWEN, GLM4 = "qwen1.5-14b-chat-gptq", "glm-4-9b-chat"
 PUBLISHED: Mapping[str, Rows] = {
+    "onewo-recall": {
+        **ONEWO_FIVE,
+        **KEPT,
+        "fuse:final.weights": (
+            {"minilm-l6": 0.18, "minilm-l12": 0.16, "bge-large": 0.24, "gte-large": 0.2, "bge-m3": 0.22},
+            "4.2 base recall weights",
+        ),
+    },
+    "onewo-concat": {
+        **ONEWO_FIVE,
+        **KEPT,
+        "fuse:concat.method": ("weighted", "4.2 concat: the product of stacked vectors is a sum"),
+        "fuse:concat.weights": (
+            dict.fromkeys(("minilm-l6", "minilm-l12", "bge-large", "gte-large", "bge-m3"), 1.0),
+            "4.2 concat: five stacked vectors",
+        ),
+        "fuse:concat.missing": ("fault", "6, row 33: a missing column fails loudly"),
+        "fuse:concat.top": (1000, "4.2: above the 832 of the largest union"),
+        "fuse:final.weights": ({"concat": 1.0}, "4.2 concat"),
+        "fuse:final.norms": ({"concat": "minmax"}, "4.2 concat: min-max per question"),
+    },
+    "onewo-llm": {
+        **ranked(tuple(ONEWO_QUERIES)),
+        **enhanced("response", QWEN, "text", 2048, penalties=True),
+        **enhanced("keywords", QWEN, "keywords", 512, penalties=True),
+        **enhanced("glm4", GLM4, "keywords", 2048, penalties=False),
+        "fuse:final.weights": (
+            {
+                **{f"{short}{v}": 0.1 for v in ONEWO_QUERIES for short in LLM_EMBEDDERS},
+                **{"linq": 0.15, "sfr-noclean": 0.15},
+            },
+            "4.2 alternative kept: .1, .15, .15, six of .1 for nine columns; open: the tenth's .1, and which "
+            "columns the nine are",
+        ),
+    },
+    "onewo-submitted": {
+        **ranked(("", "-noclean", "-response")),
+        **enhanced("response", QWEN, "text", 2048, penalties=True),
+        "fuse:final.weights": (
+            {
+                "sfr": 0.144,
+                "linq": 0.156,
+                "sfr-noclean": 0.15,
+                "linq-noclean": 0.15,
+                "sfr-response": 0.1,
+                "linq-response": 0.1,
+            },
+            "4.2 final submitted: .3 x (.48, .52), .3 x (.5, .5), .2 x (.5, .5)",
+        ),
+    },
     "weknow": WEKNOW,
     "weknow-750": {**WEKNOW, "split.tokens": (750, "3.2 chunk unit: best offline")},
     "weknow-medium": {**WEKNOW, "generate:web.confident": ("medium", "3.2 confidence levels")},

@@ -91,14 +91,14 @@ def test_the_word_limits_of_web_and_public_data_answers_fill_the_same_prompt(nam
 @pytest.mark.parametrize("name", PROMPTS)
 def test_every_prompt_renders_and_puts_the_context_before_the_question(name):
     prompt = prompt_file(CONF, name)
-    chat = prompt.renderer()({v: f"<{v}>" for v in prompt.variables})
+    chat = prompt.renderer()({v: f"({v})" for v in prompt.variables})
     text = "\n".join(m.content for m in chat)
-    assert all(f"<{v}>" in text for v in prompt.variables)
+    assert all(f"({v})" in text for v in prompt.variables)
     if "context" in prompt.variables:
         assert "{{ context }}" not in prompt.system
-        assert text.index("<context>") < text.index("<text>")
-        before = text[: text.index("<context>")]
-        assert not [v for v in prompt.variables if v not in ("words", "context") and f"<{v}>" in before]
+        assert text.index("(context)") < text.index("(text)")
+        before = text[: text.index("(context)")]
+        assert not [v for v in prompt.variables if v not in ("words", "context") and f"({v})" in before]
 
 
 def test_the_prompts_that_the_published_systems_need_are_here():

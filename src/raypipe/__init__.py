@@ -53,6 +53,7 @@ if TYPE_CHECKING:  # the same names as EXPORTS, for type checkers and editors
     from raypipe.api.run import reprocess as reprocess
     from raypipe.api.schemas import schema as schema
     from raypipe.api.scores import score_crag as score_crag
+    from raypipe.api.scores import score_qa as score_qa
     from raypipe.api.scores import score_qasper as score_qasper
     from raypipe.api.scores import score_ranking as score_ranking
     from raypipe.api.session import Session as Session

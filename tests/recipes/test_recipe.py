@@ -36,7 +36,11 @@ def changed(path, value):
 
 @pytest.mark.parametrize("name", [p.stem for p in (HERE.parent / "conf/recipes").glob("*.yaml")])
 def test_every_recipe_that_ships_can_be_read(name):
-    recipe = load_recipe(name, None, CONF)
+    if name.startswith("onewo-"):  # most of its models have no pinned commit
+        with pytest.raises(ConfError, match=r"expected the 40 hex digits .* `raypipe models add "):
+            load_recipe(name, None, CONF)
+    models = str(HERE / "fake_models.yaml") if name.startswith("onewo-") else None
+    recipe = load_recipe(name, models, CONF)
     assert recipe.about and recipe.question
 
 

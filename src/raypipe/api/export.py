@@ -23,7 +23,7 @@ class ExportResult(Result):
 
     file: str
     shape: Shape
-    counts: Mapping[str, int]  # its lines; of a submission, questions that failed and say "i don't know"
+    counts: Mapping[str, int]  # its lines; of a submission, questions that failed
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
         """One row: the file and its counts."""
@@ -35,7 +35,7 @@ class ExportResult(Result):
 
 def export_run(run: str | Path, shape: Shape, out: str | Path) -> ExportResult:
     """Writes the results of a finished eval in another shape: `predictions` (predictions.jsonl), `crag` (what
-    CRAG's evaluation reads) or `trec` (the ranking).
+    CRAG's evaluation reads), `trec` (the ranking) or `oag` (OAG-QA's submission: the best 20 papers).
 
     `run` is the folder of the eval. The documents of a collection are named by their ids, which the run's
     store knows; pages by their addresses. Raises DataError.
@@ -44,7 +44,7 @@ def export_run(run: str | Path, shape: Shape, out: str | Path) -> ExportResult:
     if Path(out).resolve() in (folder.results.resolve(), folder.manifest.resolve()):
         raise DataError(f"{out}: expected another file: this one belongs to the run")
     listed: dict[str, list[str]] = {}
-    if shape == "trec":
+    if shape in ("trec", "oag"):
         for d in arrow.document.records(Store.open(read(folder.path).store).scan("documents")):
             listed.setdefault(d.source, []).append(d.id)
     return ExportResult(str(out), shape, write(folder, shape, Path(out), listed))

@@ -26,7 +26,7 @@ EXPORTS = {  # exported name -> module that defines it
         "api.results": ("Result",),
         "api.run": ("answer", "evaluate", "index", "reprocess"),
         "api.schemas": ("schema",),
-        "api.scores": ("score_crag", "score_qasper", "score_ranking"),
+        "api.scores": ("score_crag", "score_qa", "score_qasper", "score_ranking"),
         "api.session": ("Session", "load_recipe"),
         "api.settings": ("from_environment",),
         "api.steps": ("check_step",),

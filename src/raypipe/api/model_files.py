@@ -69,7 +69,7 @@ class _All(Catalog):
     def __init__(self, whole: Catalog) -> None:
         # Each entry as itself, also where another would stand in for it.
         entries = {name: replace(entry, fallback="") for name, entry in whole.entries.items()}
-        super().__init__(entries, whole.file, whole.hub, whole.files)
+        super().__init__(entries, whole.file, whole.hub, whole.files, llm=whole.llm)
         self.wrong: dict[str, str]
         object.__setattr__(self, "wrong", {})
 

@@ -26,6 +26,8 @@ from raypipe.api.run_outputs import (
     STRICT,
     Eval,
     Interval,
+    MeasureMean,
+    MeasureSliceMean,
     PlanOutput,
     Reprocess,
     Score,
@@ -111,7 +113,7 @@ class IngestPreview(TypedDict):
     """`ingest --dry-run --json`: how files would be read."""
 
     format: Literal[2]
-    data_format: str  # crag, beir, synth, qasper, warc, rows, or MODULE:NAME
+    data_format: str  # crag, beir, synth, qasper, oag, warc, rows, or MODULE:NAME
     files: list[FileFields]  # of rows: role -> fields
     question: FirstQuestion | None
     document: FirstDocument | None
@@ -173,6 +175,17 @@ class Faults(TypedDict):
     run: str  # "": of no run, but of all that was read into the store
     rows: list[RowCounts]
     faults: list[UndoneRow]
+
+
+@with_config(STRICT)
+class QaScoreOutput(TypedDict):
+    """`score qa --json`."""
+
+    format: Literal[2]
+    lead: str  # the measure of the slices
+    measures: list[MeasureMean]
+    measure_slices: list[MeasureSliceMean]
+    normalized: dict[str, int]  # what was normalized on reading -> how often
 
 
 @with_config(STRICT)
@@ -569,6 +582,7 @@ OUTPUTS: Mapping[str, Any] = {
     "judge pick": ToLabel,
     "export": Export,
     "score crag": CragScoreOutput,
+    "score qa": QaScoreOutput,
     "score qasper": QasperScoreOutput,
     "score ranking": RankingScoreOutput,
     "promote": LiveRelease,

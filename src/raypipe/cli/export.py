@@ -17,9 +17,10 @@ def add(commands: options.Commands) -> None:
     made.add_argument(
         "--as",
         dest="shape",
-        choices=("predictions", "crag", "trec"),
+        choices=("predictions", "crag", "trec", "oag"),
         required=True,
-        help="predictions: as predictions.jsonl; crag: what CRAG's evaluation reads; trec: the ranking",
+        help="predictions: as predictions.jsonl; crag: what CRAG's evaluation reads; trec: the ranking; "
+        "oag: OAG-QA's submission, a line of 20 papers a question",
     )
     made.add_argument("--out", metavar="FILE", required=True, help="the file to write")
     options.as_json(made)
@@ -34,5 +35,6 @@ def _export(args: argparse.Namespace, settings: Settings) -> int:
         return 0
     print(f"{found['lines']} lines: {found['file']}")
     if found.get("failed"):
-        print(f'{found["failed"]} questions failed; the file says "i don\'t know" of them')
+        said = "their lines are empty" if args.shape == "oag" else 'the file says "i don\'t know" of them'
+        print(f"{found['failed']} questions failed; {said}")
     return 0

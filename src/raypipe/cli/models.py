@@ -38,6 +38,7 @@ def add(commands: options.Commands) -> None:
         action="store_true",
         help=f"of {STANDINS}: the chat model can learn to end its replies, so that `finetune` can teach it",
     )
+    options.llm(made)
     more = made.add_argument_group(f"of {ADD}")
     more.add_argument(
         "--name", metavar="NAME", default="", help="in the models file (default: the model's own)"
@@ -65,6 +66,10 @@ def _models(args: argparse.Namespace, settings: Settings) -> int:
     if (args.recipe in (STANDINS, ADD)) != (args.folder is not None):
         ways = f"`raypipe models {STANDINS} DIR` or `raypipe models {ADD} SOURCE`"
         raise ConfError(f"expected `raypipe models RECIPE`, {ways}")
+    if args.folder is not None and args.llm is not None:
+        raise ConfError(
+            f"--llm: it stands in for the generators of a recipe; found {args.recipe}. Leave it out"
+        )
     if args.recipe == ADD:
         return _add(args, settings)
     from raypipe.api.model_files import build_standins, model_needs

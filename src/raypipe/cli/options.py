@@ -220,6 +220,10 @@ def judged(made: argparse.ArgumentParser) -> None:
         const="llama-2-tokens",
         help="cut answers to 75 tokens first, as CRAG's evaluator does (llama-2-tokens of the models file)",
     )
+    labels(made)
+
+
+def labels(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "--labels", metavar="FILE", help="people's verdicts (labels.jsonl), which outrank the judge's"
     )
@@ -231,9 +235,9 @@ def format_of(made: argparse.ArgumentParser, files: bool = False) -> None:
     documents = "files (a folder of txt, md, html, csv, pdf, docx), " if files else ""
     made.add_argument(
         "--format",
-        type=one_of("crag", "beir", "synth", "qasper", "warc", "rows", *more),
-        help="of the data: crag, beir, synth, qasper, warc (a crawl's pages), rows (questions or documents "
-        "of your own: jsonl, json, csv, parquet, a folder of save_to_disk), "
+        type=one_of("crag", "beir", "synth", "qasper", "oag", "warc", "rows", *more),
+        help="of the data: crag, beir, synth, qasper, oag (OAG-QA), warc (a crawl's pages), rows (questions "
+        "or documents of your own: jsonl, json, csv, parquet, a folder of save_to_disk), "
         f"{documents}or MODULE:NAME of a reader of your own (default: by its looks)",
     )
     made.add_argument(

@@ -27,6 +27,7 @@ def add(commands: options.Commands) -> None:
     made.add_argument(
         "--limit", metavar="N", type=options.at_least(1), help="plan the first N questions only"
     )
+    options.scoring(made)
     options.refresh(made)
     made.add_argument(
         "--calibrate",
@@ -47,7 +48,8 @@ def _plan(args: argparse.Namespace, settings: Settings) -> int:
         calibrate(args.recipe, options.session(args, settings, not args.json))
     found = plan(
         args.recipe, args.data, args.store, args.format, args.limit, args.refresh,
-        session=options.session(args, settings), kind=args.kind, fields=args.fields,
+        judge=args.judge, rule=args.rule, session=options.session(args, settings), kind=args.kind,
+        fields=args.fields,
     )  # fmt: skip
     return show(args, found)
 

@@ -297,6 +297,8 @@ class Bound:
     that the plan can look it up in the memo."""
     tokens: float = 0  # of one call of a language model, prompt and reply together
     reply_tokens: float = 0  # of its reply
+    replies: float = math.inf  # calls of a language model among `calls`, where there are tokens; inf: all
+    all_tokens: float = math.inf  # of all these calls about one question together; inf: `tokens` each
     dim: int = 0  # of the vector that one call gives; 0: it gives a score or a text
     likely: float | None = None
     """Calls about an ordinary question, where they are far fewer than `calls`; math.inf: not known. None:

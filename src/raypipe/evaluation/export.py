@@ -1,4 +1,4 @@
-"""Files of other shapes, made from a run's table of results: predictions, a CRAG submission, a TREC run.
+"""Files of other shapes, made from a run's table of results: predictions, submissions, a TREC run.
 
 Knows the table; changes nothing of it.
 """
@@ -6,10 +6,10 @@ Knows the table; changes nothing of it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 from raypipe.core.errors import DataError
 from raypipe.core.records import IDK, parse_chunk_id
@@ -18,7 +18,8 @@ from raypipe.metrics.ranking import write_run
 from raypipe.metrics.textfile import replaced
 from raypipe.report.report import RunFolder
 
-Shape = Literal["predictions", "crag", "trec"]
+Shape = Literal["predictions", "crag", "trec", "oag"]
+SUBMITTED = 20  # papers of a question in OAG-QA's submission
 
 
 def export(folder: RunFolder, shape: Shape, out: Path, documents: Mapping[str, list[str]]) -> dict[str, int]:
@@ -31,6 +32,7 @@ def export(folder: RunFolder, shape: Shape, out: Path, documents: Mapping[str, l
         "predictions": lambda: _predictions(folder, out),
         "crag": lambda: _crag(folder, out),
         "trec": lambda: _trec(folder, out, documents),
+        "oag": lambda: _oag(folder, out, documents),
     }
     return made[shape]()
 
@@ -70,18 +72,41 @@ def _trec(
     """The ranking: a document's place is that of its best passage; scores are falling numbers."""
     run: dict[str, dict[str, float]] = {}
     for row in each(folder.results):
-        ranked: dict[str, None] = {}
-        for hit in row["hits"]:
-            if hit["ranked"]:
-                source, _ = parse_chunk_id(hit["chunk"])
-                for name in documents.get(source) or [hit["url"] or source]:
-                    ranked.setdefault(name)
+        ranked = _ranked(row, documents)
         if odd := next((name for name in ranked if len(name.split()) != 1), None):
             raise DataError(
                 f"{folder.results}: question {row['id']}: {odd!r} is no name that a TREC run can hold"
             )
         run[row["id"]] = {name: float(len(ranked) - i) for i, name in enumerate(ranked)}
-    if not any(run.values()):
-        raise DataError(f"{folder.results}: expected a ranking, found none: the recipe ranks nothing")
+    _require_ranking(folder, run.values())
     write_run(out, run, "raypipe")
     return {"lines": sum(map(len, run.values()))}
+
+
+def _oag(folder: RunFolder, out: Path, documents: Mapping[str, list[str]]) -> dict[str, int]:
+    """OAG-QA's submission: a line for each question, by id and so as its file has them; the ids of its best
+    papers with commas between them. The line of a question that failed is empty, and counted."""
+    run = {row["id"]: _ranked(row, documents)[:SUBMITTED] for row in each(folder.results)}
+    _require_ranking(folder, run.values())
+    if odd := next((name for names in run.values() for name in names if set(name) & set(",\n\r")), None):
+        raise DataError(f"{folder.results}: {odd!r} is no id that a list with commas can hold")
+    with replaced(out) as stream:
+        for id in sorted(run):
+            stream.write(",".join(run[id]) + "\n")
+    return {"lines": len(run), "failed": sum(not names for names in run.values())}
+
+
+def _ranked(row: Mapping[str, Any], documents: Mapping[str, list[str]]) -> list[str]:
+    """The documents of a question, each at the place of its best passage."""
+    found: dict[str, None] = {}
+    for hit in row["hits"]:
+        if hit["ranked"]:
+            source, _ = parse_chunk_id(hit["chunk"])
+            for name in documents.get(source) or [hit["url"] or source]:
+                found.setdefault(name)
+    return list(found)
+
+
+def _require_ranking(folder: RunFolder, rankings: Collection[Collection[str]]) -> None:
+    if not any(rankings):
+        raise DataError(f"{folder.results}: expected a ranking, found none: the recipe ranks nothing")

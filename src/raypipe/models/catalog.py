@@ -136,7 +136,7 @@ class Catalog:
             weights=weights,
             dtype=entry.dtype,
             dim=entry.dim,
-            pooling=entry.pooling,
+            pooling="last" if entry.loader == "last-token" else entry.pooling,
             max_tokens=entry.max_tokens,
             max_model_len=entry.max_model_len if entry.kind == "generator" else 0,
             query_instruction=entry.query_instruction,

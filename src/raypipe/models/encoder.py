@@ -1,8 +1,9 @@
 """The backend `transformers`: texts sorted by length, batches filled to a budget of tokens.
 
-Knows torch, transformers and the two shapes it serves: an encoder whose token vectors are pooled, and an
-encoder with one logit over a pair. Gives the numbers of FlagEmbedding's classes within 1e-5 in float32; it
-differs in padding less and in tokenising a pair once, where FlagEmbedding decodes and tokenises it again.
+Knows torch, transformers and three shapes: an encoder whose token vectors are pooled, a decoder whose last
+token's vector is taken, and an encoder with one logit over a pair. Gives the numbers of FlagEmbedding's
+classes within 1e-5 in float32; it differs in padding less and in tokenising a pair once, where FlagEmbedding
+decodes and tokenises it again.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class EncoderBatch:
     """Some encodings of like length on their way through a model."""
 
     rows: list[int]  # which of the encodings
-    ids: torch.Tensor  # (rows, tokens) int64, padded to the right
+    ids: torch.Tensor  # (rows, tokens) int64, padded on one side
     types: torch.Tensor  # (rows, tokens) int64
     mask: torch.Tensor  # (rows, tokens) int64, 0 where padded
 
@@ -116,7 +117,9 @@ class Encoder:
         self.net.to(device).eval()
         self.device = device
         self.budget = CPU_TOKENS if device == "cpu" else GPU_TOKENS
-        self.typed = "token_type_ids" in self.tokenizer.model_input_names
+        self.placed = model.pooling == "last"  # a decoder counts positions from where a text begins
+        self.typed = not self.placed and "token_type_ids" in self.tokenizer.model_input_names
+        self.pad = self.tokenizer.pad_token_id or 0  # Mistral has none; what stands there is masked
 
     def copy_of_tokenizer(self) -> Tokenizer:
         """A tokenizer that cuts and pads nothing, and whose settings no other caller changes."""
@@ -129,7 +132,7 @@ class Encoder:
         lengths = [len(e.ids) for e in encodings]
         for rows in by_length(lengths, self.budget):
             shape = (len(rows), max(lengths[i] for i in rows))
-            ids = np.full(shape, self.tokenizer.pad_token_id, np.int64)
+            ids = np.full(shape, self.pad, np.int64)
             types, mask = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
             for r, i in enumerate(rows):
                 n = lengths[i]
@@ -141,8 +144,23 @@ class Encoder:
         inputs = {"input_ids": batch.ids, "attention_mask": batch.mask}
         if self.typed:
             inputs["token_type_ids"] = batch.types
+        if self.placed:
+            inputs["position_ids"] = (batch.mask.cumsum(1) - 1).clamp(min=0)
         with torch.inference_mode():
             return self.net(**inputs)
+
+
+def pool(hidden: torch.Tensor, mask: torch.Tensor, pooling: str) -> torch.Tensor:
+    """(rows, tokens, dim) token vectors -> (rows, dim). The mask is 0 where a row is padded, left or right.
+
+    cls: the first token's vector of rows padded to the right; last: the last token's; else their mean."""
+    if pooling == "cls":
+        return hidden[:, 0]
+    if pooling == "last":
+        last = mask.shape[1] - 1 - mask.flip(1).argmax(1)  # (rows,)
+        return hidden[torch.arange(len(hidden), device=hidden.device), last]
+    weights = mask.unsqueeze(-1).float()
+    return (hidden * weights).sum(1) / weights.sum(1)
 
 
 class TransformersEmbedder:
@@ -161,11 +179,7 @@ class TransformersEmbedder:
         out = np.empty((len(texts), self._model.dim), np.float32)  # (texts, dim) float32, unit rows
         for batch in self._encoder.batches(encodings):
             hidden = self._encoder.run(batch).last_hidden_state.float()
-            if self._model.pooling == "cls":
-                pooled = hidden[:, 0]
-            else:
-                weights = batch.mask.unsqueeze(-1).float()
-                pooled = (hidden * weights).sum(1) / weights.sum(1)
+            pooled = pool(hidden, batch.mask, self._model.pooling)
             out[batch.rows] = torch.nn.functional.normalize(pooled, dim=-1).cpu().numpy()
         return out
 

@@ -20,6 +20,7 @@ KIND: Mapping[str, ModelKind] = {
     "sentence-transformers": "embedder",  # that library's models, as their folders say: sentence_models.py
     "instructor": "embedder",  # the same, with the instruction left out of the mean of the token vectors
     "cross-encoder": "reranker",  # its cross-encoders
+    "last-token": "embedder",  # encoder.py: decoders such as Mistral and Qwen, the last token's vector
     "embeddings": "embedder",  # behind an address: remote_vectors.py, as the next one
     "rerank": "reranker",
     "tokens": "tokenizer",  # tokenizer.json of a folder

@@ -109,9 +109,9 @@ def poolings(config: Mapping[str, Any]) -> list[str]:
     >>> poolings({"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}), poolings({})
     (['mean'], [])
     """
+    long = {"cls_token": "cls", "mean_tokens": "mean", "max_tokens": "max", "lasttoken": "last"}
     if isinstance(named := config.get("pooling_mode"), str):
-        return [named]
-    long = {"cls_token": "cls", "mean_tokens": "mean", "max_tokens": "max"}
+        return [long.get(named, named)]
     said = [k.removeprefix("pooling_mode_") for k, v in config.items() if k.startswith("pooling_mode_") and v]
     return [long.get(k, k) for k in said]
 

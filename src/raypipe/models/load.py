@@ -35,7 +35,7 @@ Backend: TypeAlias = Literal["flagembedding", "transformers"]
 """flagembedding: its own classes. transformers: sorted by length, in batches of a token budget."""
 
 
-OWN_LIBRARY = frozenset({"maxsim", "sentence-transformers", "instructor", "cross-encoder"})
+OWN_LIBRARY = frozenset({"maxsim", "sentence-transformers", "instructor", "cross-encoder", "last-token"})
 """Loaders that are the same with either backend."""
 
 
@@ -109,7 +109,7 @@ def open_embedder(model: Model, backend: Backend, device: str) -> Embedder:
         from raypipe.models.sentence_models import SentenceEmbedder
 
         return SentenceEmbedder(model, device)
-    if backend == "transformers":
+    if backend == "transformers" or model.loader == "last-token":
         from raypipe.models.encoder import TransformersEmbedder
 
         return TransformersEmbedder(model, device)

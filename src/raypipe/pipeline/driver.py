@@ -500,6 +500,9 @@ class Pipeline:
         if run.name not in done.tables:
             for facts in here.values():
                 done.add(run.name, stage_counts(facts), earlier=True)
+        if build.pool == "answer":
+            for name, facts in here.items():
+                done.share(run.parts[name], stage_counts(facts))
         left = [Task(name, ids) for name, ids in run.parts.items() if name not in here]
         if left:
             self.caps.check(done, self.clock.total())
@@ -536,6 +539,7 @@ class Pipeline:
     ) -> Iterator[HandedBack]:  # fmt: skip
         """The same; `busy` gets the seconds of each worker by part of the run."""
         left, results = len(tasks), self.runner(build.pool, build.work(run), tasks)
+        ids = {t.name: t.ids for t in tasks}
         try:
             for result in results:
                 left -= 1
@@ -546,6 +550,8 @@ class Pipeline:
                     yield result
                     continue
                 done.add(run.name, result.counts)
+                if build.pool == "answer":
+                    done.share(ids[result.name], result.counts)
                 rows = done.rows_by_worker.setdefault(build.pool, {})
                 rows[result.worker_name] = rows.get(result.worker_name, 0) + result.ids
                 spent = busy.setdefault(result.worker_name, {})

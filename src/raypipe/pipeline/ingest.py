@@ -170,11 +170,12 @@ class Staging:
         self._stage("sources", name, sources)
         write_sizes(self._store, f"{self._run}-{name}", sources)
         replaced = self._stage("questions", name, arrow.question.table(batch.questions))
-        replaced += self._stage("golds", name, arrow.gold.table(batch.golds))
-        if judged := [g for g in batch.golds if g.grades]:
+        golds = self._with_lost("golds", batch, batch.golds)
+        replaced += self._stage("golds", name, arrow.gold.table(golds))
+        if judged := self._with_lost("relevance", batch, [g for g in batch.golds if g.grades]):
             self._store.ensure("relevance", arrow.RELEVANCE)
             replaced += self._stage("relevance", name, arrow.relevance.table(judged))
-        if said := [g for g in batch.golds if g.annotators]:
+        if said := self._with_lost("annotations", batch, [g for g in batch.golds if g.annotators]):
             self._store.ensure("annotations", arrow.ANNOTATIONS)
             replaced += self._stage("annotations", name, arrow.annotated.table(said))
         self._replaced |= dict.fromkeys(replaced)
@@ -191,6 +192,16 @@ class Staging:
         if faults:
             write_part(self._store, "faults", self._run, name, faults_table(faults, self._what), {})
             self._parts.setdefault("faults", []).append(name)
+
+    def _with_lost(self, table: str, batch: IngestBatch, golds: Sequence[Gold]) -> list[Gold]:
+        """The golds of a table, and an empty one for each question of the batch that has one there and has
+        none any more: what files say of a question takes the place of all that earlier ones said."""
+        given = {g.question for g in golds}
+        bare = [q.id for q in batch.questions if q.id not in given]
+        if not bare or not self._store.has(table):
+            return list(golds)
+        strange = set(self._store.missing(table, "question", bare))
+        return [*golds, *(Gold(id, (), {}) for id in bare if id not in strange)]
 
     def _stage(self, table: str, part: str, rows: pa.Table) -> tuple[str, ...]:
         """Ids of the rows that replace others."""

@@ -13,7 +13,7 @@ from raypipe.core import plugins
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.plugins import is_path
 from raypipe.core.records import Gold
-from raypipe.readers import beir, crag, files, lines, qasper, qrels, row_files, row_format, warc
+from raypipe.readers import beir, crag, files, lines, oag, qasper, qrels, row_files, row_format, warc
 from raypipe.readers.row_format import RowFormat
 from raypipe.readers.rows import (
     LIMITS,
@@ -27,9 +27,9 @@ from raypipe.readers.rows import (
 Format: TypeAlias = str | RowFormat
 """One of FORMATS, or the path of a reader of your own: `mypkg.readers:rows`, a function of one file that
 yields a `Row` for each of its questions and documents. `RowFormat` is rows with named fields."""
-FORMATS: tuple[str, ...] = ("crag", "beir", "synth", "qasper", "warc", row_format.NAME)
+FORMATS: tuple[str, ...] = ("crag", "beir", "synth", "qasper", "oag", "warc", row_format.NAME)
 
-_KINDS = {"crag": "crag", "synth": "crag", "beir": "ranking", "qasper": "qasper"}
+_KINDS = {"crag": "crag", "synth": "crag", "beir": "ranking", "qasper": "qasper", "oag": "ranking"}
 OWN_KIND = "qa"
 """Kind of what other formats read, and of a reader from outside that has no attribute `kind`."""
 
@@ -57,6 +57,8 @@ def open(
         return _from_outside(paths, str(format), counts)
     if format == "qasper":
         return qasper.rows(paths, counts, limits)
+    if format == "oag":
+        return oag.rows(paths, counts, limits)
     if format == "warc":
         return warc.rows(paths, counts)
     judged, others = _judgements(paths, format)
@@ -79,6 +81,8 @@ def files_of(paths: Iterable[str | Path], format: Format) -> list[Path]:
         return _plain_files(paths)
     if format == "qasper":
         return qasper.files_of(paths)
+    if format == "oag":
+        return oag.files_of(paths)
     if format == "warc":
         return warc.files_of(paths)
     judged, others = _judgements(paths, format)
@@ -124,8 +128,8 @@ def looks_like(paths: Iterable[str | Path]) -> Format:
     """The format of files by their looks: crag, where nothing else is sure.
 
     A folder of `raypipe synth` is synth, JSON that begins as a paper is qasper, names that end in .warc or
-    .warc.gz are warc, names that start with corpus and queries are beir. Files that are no JSON lines are
-    rows, and so are JSON lines without a field that CRAG's alone have.
+    .warc.gz are warc, names that start with corpus and queries are beir, and names of OAG-QA's files are oag.
+    Files that are no JSON lines are rows, and so are JSON lines without a field that CRAG's alone have.
     """
     given = [Path(p) for p in paths]
     if given and all((p / "synth.json").is_file() for p in given):
@@ -138,6 +142,8 @@ def looks_like(paths: Iterable[str | Path]) -> Format:
     others = [f for f in names if not qrels.is_qrels(f)]
     if names and not others:
         return "beir"
+    if others and all(oag.is_oag(f) for f in others):
+        return "oag"
     kinds = {row_files.kind_of(f): f for f in reversed(others)}
     if "json" in kinds and qasper.is_qasper(kinds["json"]):
         return "qasper"

@@ -48,6 +48,7 @@ class ReadCounts:
     rows: int = 0  # handed out with a question or a document
     faults: int = 0  # lines that made neither
     judgements: int = 0  # lines of relevance judgements; they are not among `lines`
+    unknown_golds: int = 0  # papers that a question of OAG-QA names and that its files of papers lack
     repeated_rows: int = 0  # same id and same content as an earlier row
     empty_documents: int = 0  # title and text blank
     dropped_rows: int = 0  # questions that a reviewer marked as drop
@@ -130,6 +131,10 @@ class DuplicateCheck:
         if before != now:
             raise UnusableLine("conflicting_id", f"id {id!r} has other content than at {at}, which is kept")
         return at != where
+
+    def knows(self, id: str) -> bool:
+        """Whether this id occurred before."""
+        return id in self._first
 
 
 def unseen(sources: tuple[Source, ...], seen: set[str] | DiskMap) -> list[Source]:

@@ -34,11 +34,13 @@ from raypipe.recipes.step_contract import (
     table_of,
 )
 from raypipe.steps.bm25 import Bm25
+from raypipe.steps.clean import Clean
 from raypipe.steps.compress import Compress
 from raypipe.steps.decide import Decide
 from raypipe.steps.demote import Demote
 from raypipe.steps.dense import Dense
 from raypipe.steps.embed import Embed
+from raypipe.steps.embed_document import EmbedDocument
 from raypipe.steps.examples import Examples
 from raypipe.steps.extract import Extract
 from raypipe.steps.facts import Facts
@@ -51,12 +53,20 @@ from raypipe.steps.match_calls import MatchCalls
 from raypipe.steps.parse import Parse
 from raypipe.steps.rerank import Rerank
 from raypipe.steps.shortlist import Shortlist
+from raypipe.steps.similarity import Similarity
 from raypipe.steps.split import Split
 from raypipe.steps.tokenize import Tokenize
 from raypipe.text.by_label import ByLabel
 
 CORPUS_STEPS: Mapping[str, type[CorpusStep]] = MappingProxyType(
-    {"parse": Parse, "tokenize": Tokenize, "split": Split, "embed": Embed}
+    {
+        "parse": Parse,
+        "clean": Clean,
+        "tokenize": Tokenize,
+        "split": Split,
+        "embed": Embed,
+        "embed_document": EmbedDocument,
+    }
 )
 QUESTION_STEPS: Mapping[str, type[Step]] = MappingProxyType(
     {
@@ -76,6 +86,7 @@ QUESTION_STEPS: Mapping[str, type[Step]] = MappingProxyType(
         "examples": Examples,
         "iterate": Iterate,
         "compress": Compress,
+        "similarity": Similarity,
     }
 )
 STEPS: Mapping[str, type[Any]] = MappingProxyType({**CORPUS_STEPS, **QUESTION_STEPS})

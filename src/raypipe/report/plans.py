@@ -28,6 +28,8 @@ def print_plan(console: Console, plan: Mapping[str, Any]) -> None:
         cells += [_range(s["estimate"]["seconds"]), *([_counts(s["estimate"]["tokens"])] if tokens else [])]
         shown.add_row(Text(s["step"]), *cells, Text(reasons))
     console.print(shown)
+    if judge := plan.get("judge"):
+        console.print(Text(f"judge {judge['model']}: at most {judge['max_calls']:,} calls"), soft_wrap=True)
     if plan.get("cost"):
         console.print(Text(cost_line(plan["cost"], plan["unpriced"])), soft_wrap=True)
 

@@ -29,6 +29,26 @@ def fit_lines(report: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def calibration_line(name: str, c: Mapping[str, Any]) -> str:
+    """How well the probabilities of some answers hold (`metrics.calibration.CalibrationReport`)."""
+    return (
+        f"{name} of {c['n']} answers: ECE {c['ece']:.3f} [{c['ece_interval'][0]:.3f}, "
+        f"{c['ece_interval'][1]:.3f}], {c['ece_if_perfect']:.3f} if it were exact; Brier "
+        f"{c['brier']:.3f}; area under risk and coverage {c['risk_area']:.3f} "
+        f"[{c['risk_area_interval'][0]:.3f}, {c['risk_area_interval'][1]:.3f}]"
+    )
+
+
+def label_text(report: Mapping[str, Any]) -> str:
+    """What people's labels did to the verdicts; "" where there were none."""
+    if (found := report.get("labels")) is None:  # a run of before there were any has no such key
+        return ""
+    return (
+        f"people outrank judges: {found['used']} of the {found['labels']} labels of {found['file']} are of "
+        f"answers of this run, {found['changed']} verdicts are people's"
+    )
+
+
 def told_apart(slices: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], dict[str, int]]:
     """The slices to show, and label -> its values for each omitted label. A label with one value says what
     all questions together say, one with very many drowns the others."""

@@ -47,30 +47,38 @@ class Embed:
             texts = table["chunk_text"].to_pylist()
             if self.lower:
                 texts = [None if t is None else t.lower() for t in texts]
-            vectors, fine = await self._vectors(texts, embedder)
-            bad = pc.is_null(table["fault"]).to_numpy() & ~fine
-            array = pa.FixedSizeListArray.from_arrays(
-                pa.array(vectors.reshape(-1)), self.model.dim, mask=pa.array(~fine)
-            )
-            return (_refuse(table, bad, self.model) if bad.any() else table).append_column("vector", array)
+            return await with_vectors(table, texts, self.model, embedder)
 
         return build
 
-    async def _vectors(self, texts: list[str | None], embedder: Embedder) -> tuple[np.ndarray, np.ndarray]:
-        """(texts, dim) float32, unit rows, and (texts,) bool: for which there is one. The others are zero."""
-        place = {text: i for i, text in enumerate(dict.fromkeys(t for t in texts if t is not None))}
-        distinct = np.asarray(await embedder(list(place), "passage"), np.float32)  # (distinct, dim)
-        if distinct.shape != (len(place), self.model.dim):
-            raise ConfError(
-                f"model {self.model.name!r}: expected {len(place)} vectors of {self.model.dim} numbers as "
-                f"models.yaml says, found an array of shape {distinct.shape}. Correct dim or the weights"
-            )
-        good = np.isfinite(distinct).all(axis=1) & (distinct != 0).any(axis=1)
-        rows = np.array([place.get(t, -1) if t is not None else -1 for t in texts], np.int64)
-        fine = (rows >= 0) & np.append(good, False)[rows]
-        vectors = np.zeros((len(texts), self.model.dim), np.float32)
-        vectors[fine] = distinct[rows[fine]]
-        return vectors, fine
+
+async def with_vectors(
+    table: pa.Table, texts: list[str | None], model: Model, embedder: Embedder
+) -> pa.Table:
+    """The table with the vector of each row's text, None where it has a fault; a bad vector is a fault."""
+    vectors, fine = await _vectors(texts, model, embedder)
+    bad = pc.is_null(table["fault"]).to_numpy() & ~fine
+    array = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), model.dim, mask=pa.array(~fine))
+    return (_refuse(table, bad, model) if bad.any() else table).append_column("vector", array)
+
+
+async def _vectors(
+    texts: list[str | None], model: Model, embedder: Embedder
+) -> tuple[np.ndarray, np.ndarray]:
+    """(texts, dim) float32, unit rows, and (texts,) bool: for which there is one. The others are zero."""
+    place = {text: i for i, text in enumerate(dict.fromkeys(t for t in texts if t is not None))}
+    distinct = np.asarray(await embedder(list(place), "passage"), np.float32)  # (distinct, dim)
+    if distinct.shape != (len(place), model.dim):
+        raise ConfError(
+            f"model {model.name!r}: expected {len(place)} vectors of {model.dim} numbers as models.yaml "
+            f"says, found an array of shape {distinct.shape}. Correct dim or the weights"
+        )
+    good = np.isfinite(distinct).all(axis=1) & (distinct != 0).any(axis=1)
+    rows = np.array([place.get(t, -1) if t is not None else -1 for t in texts], np.int64)
+    fine = (rows >= 0) & np.append(good, False)[rows]
+    vectors = np.zeros((len(texts), model.dim), np.float32)
+    vectors[fine] = distinct[rows[fine]]
+    return vectors, fine
 
 
 def _refuse(table: pa.Table, bad: np.ndarray, model: Model) -> pa.Table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypeAlias
 
 from raypipe.core.llm import Choice, Constraint, Generated, Grammar, JsonSchema, Sampling
 from raypipe.core.protocols import FIELDS, Ask, Bound, Index, Kit, Model, Reach, Tokenize
@@ -32,6 +32,10 @@ from raypipe.text.sanitize import escape_markup, prompted_spans
 from raypipe.text.sentences import require_splitter
 from raypipe.text.template import REPLY
 from raypipe.text.thoughts import answer_of
+
+ReplyKind: TypeAlias = Literal[
+    "plain", "label", "certainty", "json", "confidence", "calls", "text", "keywords", "rewrite"
+]
 
 SHOWN = 200  # characters of an unreadable reply that its fault repeats
 
@@ -60,6 +64,8 @@ class Generate:
     - json: answered, its text the JSON object;
     - confidence: as plain, with a stated confidence; abstained below `confident`;
     - calls: answered, or abstained where the model says that no call fits;
+    - text: answered, whatever it says;
+    - keywords: answered, keywords on one line with commas between them;
     - rewrite: answered, a query in the question's place; the question itself, labelled kept, where the reply
       is empty, longer than the question, or cannot be read. What went wrong stays as the reply's fault.
 
@@ -80,7 +86,7 @@ class Generate:
     prompt: ByLabel[Prompt]  # one, or one for each label of an earlier reply
     into: str
     max_tokens: int  # of the reply, in the model's own tokens; a model that thinks has its own on top
-    reply: Literal["plain", "label", "certainty", "json", "confidence", "calls", "rewrite"] = "plain"
+    reply: ReplyKind = "plain"
     labels: tuple[str, ...] = ()  # of a reply of kind label, in the order in which they are looked for
     default: str | None = None  # label of a reply in which none is found; None: it is a fault
     after: str = ""  # of a reply of kind plain: the mark before the answer; "": all is the answer
@@ -259,6 +265,10 @@ class Generate:
             case "certainty":
                 assert self.default is not None
                 return replies.read_certainty(text, self.labels, self.certain, self.default)
+            case "text":
+                return replies.read_text(text)
+            case "keywords":
+                return replies.read_keywords(text)
             case "json":
                 return replies.read_json(text)
             case "confidence":

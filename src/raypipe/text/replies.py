@@ -144,6 +144,39 @@ def read_label(text: str, labels: Sequence[str], default: str | None) -> ParsedR
     return ParsedReply(said, found)
 
 
+def read_text(text: str) -> ParsedReply:
+    """A text of any kind, such as a passage to search with: nothing in it is an abstention.
+
+    >>> read_text(" Why it scales, I don't know. ").label
+    'answered'
+    """
+    said = text.strip()
+    if not said:
+        raise UnreadableReply("expected a text, found white space alone")
+    return ParsedReply(said, ANSWERED)
+
+
+_KEYWORDS = re.compile(r"keywords|:", re.IGNORECASE)
+_BULLET = re.compile(r"^(?:[-*\u2022]|\d{1,2}[.)])\s+")
+
+
+def read_keywords(text: str) -> ParsedReply:
+    """Keywords on one line, as Onewo takes them from a reply: lines, bullets or not, are joined by commas;
+    the word "keywords" and colons go.
+
+    >>> read_keywords("Keywords: graph nets, sampling").text
+    'graph nets, sampling'
+    >>> read_keywords("- graph nets\\n- sampling\\n").text
+    'graph nets, sampling'
+    """
+    lines = (_BULLET.sub("", line.strip(), count=1) for line in text.splitlines())
+    folded = (" ".join(_KEYWORDS.sub(" ", line).split()).strip(",;* ") for line in lines)
+    said = ", ".join(line for line in folded if line)
+    if not said:
+        raise UnreadableReply("expected keywords, found none")
+    return ParsedReply(said, ANSWERED)
+
+
 def read_json(text: str) -> ParsedReply:
     """A JSON object, alone or with words around it; the reply's text is the object alone."""
     return ParsedReply(json.dumps(json_object(text), ensure_ascii=False, separators=(",", ":")), ANSWERED)

@@ -2,8 +2,8 @@
 
 Knows Jinja2's sandbox and the record Question. A template may use names, `replies.NAME` (the text of an
 earlier step's reply; "" where the step was skipped), filters, tests, `or` and `if`, and no methods or
-indexing, so that whether it renders does not depend on the row: an error shows when the recipe is read. Texts
-that are filled in are never read as templates.
+indexing, so that whether it renders does not depend on the row: an error shows when the recipe is read. Two
+filters are ours, `clean` and `colon` (`text.clean`). Texts that are filled in are never read as templates.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from jinja2 import StrictUndefined, TemplateError, meta, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from raypipe.core.records import Question
+from raypipe.text.clean import clean, colon
+from raypipe.text.sanitize import escape_markup
 
 PLAIN = "{{ text }}"
 """The question as it was asked."""
@@ -96,9 +98,16 @@ def renderer(template: str) -> Callable[[Mapping[str, str]], str]:
 
 
 def _environment() -> ImmutableSandboxedEnvironment:
-    return ImmutableSandboxedEnvironment(
+    made = ImmutableSandboxedEnvironment(
         undefined=StrictUndefined, autoescape=False, trim_blocks=True, lstrip_blocks=True
     )
+    made.filters |= {"clean": _cleaned, "colon": colon}
+    return made
+
+
+def _cleaned(text: str) -> str:
+    """Cleaned, and escaped behind it: what cleaning takes out may have kept a mark of a prompt apart."""
+    return escape_markup(clean(text))
 
 
 def _replies(tree: nodes.Template) -> set[str]:
