@@ -165,6 +165,14 @@ DB3_GRAPH: Rows = {
     ),
     "decide.prefer": (("kg", "web"), "2.5 the KG answer outranks the web answer"),
 }
+DB3_TASK3: Rows = {
+    **db3(700, 150, 10),
+    **DB3_GRAPH,
+    "shortlist.model": ("bge-reranker-v2-m3", "2.2 snippet stage"),
+    "shortlist.lower": (True, "2.2 snippet stage: page_snippet lower-cased"),
+    "shortlist.query": ("{{ text | lower }}", "2.2 snippet stage"),
+}
+DB3_WEB_ADAPTER: Rows = {"generate:web.adapter": ("db3-web", "2.8 adapters shipped: web answer")}
 OURS = "docs/performance.md"
 LOCAL: Rows = {
     "parse.html": ("lxml", OURS),
@@ -536,12 +544,21 @@ PUBLISHED: Mapping[str, Rows] = {
         ),
         "examples.top": (8, "open"),
     },
-    "db3-task3": {
-        **db3(700, 150, 10),
-        **DB3_GRAPH,
-        "shortlist.model": ("bge-reranker-v2-m3", "2.2 snippet stage"),
-        "shortlist.lower": (True, "2.2 snippet stage: page_snippet lower-cased"),
-        "shortlist.query": ("{{ text | lower }}", "2.2 snippet stage"),
+    "db3-task3": DB3_TASK3,
+    "db3-task1-700-tuned": {**db3(700, 150, 10), **DB3_WEB_ADAPTER},
+    "db3-task1-2000-tuned": {**db3(2000, 400, 5), **DB3_WEB_ADAPTER},
+    "db3-task3-tuned": {
+        **DB3_TASK3,
+        **DB3_WEB_ADAPTER,
+        "generate:domain.adapter": (None, "2.8 domain runs with adapters disabled"),
+        "generate:calls.adapter": (
+            {"by": "domain", "sports": "db3-calls-sports", "else": "db3-calls"},
+            "2.8 adapters shipped: API generation without and including sports",
+        ),
+        "generate:kg.adapter": (
+            {"by": "domain", "sports": "db3-kg-sports", "else": "db3-kg"},
+            "2.8 adapters shipped: KG answer without and including sports",
+        ),
     },
     "qasper-llm": QASPER_LLM,
     "qasper-fewshot": {**QASPER_LLM, **shots("qasper-train", 1500)},

@@ -24,12 +24,15 @@ if TYPE_CHECKING:  # the same names as EXPORTS, for type checkers and editors
     from raypipe.api.finetune import plan_finetune as plan_finetune
     from raypipe.api.fit import fit_decide as fit_decide
     from raypipe.api.fit import fit_fuse as fit_fuse
+    from raypipe.api.forget import forget as forget
     from raypipe.api.graphs import build_facts as build_facts
     from raypipe.api.graphs import run_calls as run_calls
     from raypipe.api.graphs import serve_graph as serve_graph
     from raypipe.api.judge_check import check_judge as check_judge
     from raypipe.api.judge_check import pick_to_label as pick_to_label
     from raypipe.api.kg_score import score_calls as score_calls
+    from raypipe.api.labels import make_labels as make_labels
+    from raypipe.api.labels import plan_labels as plan_labels
     from raypipe.api.look import faults as faults
     from raypipe.api.look import losses as losses
     from raypipe.api.look import why as why
@@ -62,6 +65,11 @@ if TYPE_CHECKING:  # the same names as EXPORTS, for type checkers and editors
     from raypipe.api.steps import check_step as check_step
     from raypipe.api.swaps import swap_steps as swap_steps
     from raypipe.api.sweep import sweep as sweep
+    from raypipe.api.trials import show_trials as show_trials
+    from raypipe.api.trials import start_canary as start_canary
+    from raypipe.api.trials import start_shadow as start_shadow
+    from raypipe.api.trials import stop_trials as stop_trials
+    from raypipe.api.usage import usage as usage
     from raypipe.api.validate import validate as validate
     from raypipe.api.view import list_runs as list_runs
     from raypipe.api.view import write_view as write_view

@@ -34,6 +34,7 @@ from raypipe.api.run_outputs import (
     SliceScore,
     StepCounts,
 )
+from raypipe.api.usage import TenantUsage
 from raypipe.api.validate import CheckedFile, Problem
 from raypipe.core.records import Fault
 from raypipe.evaluation.compare import RunComparison
@@ -42,6 +43,7 @@ from raypipe.evaluation.fault_budget import RowCounts, UndoneRow
 from raypipe.evaluation.fit_decide import DecideFitReport
 from raypipe.evaluation.fit_fuse import FuseFitReport
 from raypipe.evaluation.judge_check import JudgeCheck
+from raypipe.evaluation.label_set import LabelExample, MixLine
 from raypipe.evaluation.repeats import Repeats
 from raypipe.evaluation.sweep import PlannedPoint, Sweep
 from raypipe.evaluation.view.details import Part
@@ -53,7 +55,9 @@ from raypipe.readers import BadLine, ReadCounts
 from raypipe.recipes.check import Half, LawCheck, Lock
 from raypipe.report.report import JudgeLine, ReplacedRows
 from raypipe.runs.explain import Explanation
+from raypipe.runs.forget.records import Holding
 from raypipe.runs.prune import Removal
+from raypipe.runs.trial_verdict import TrialReport
 from raypipe.serving.http.reply_types import AnswerResponse
 from raypipe.text.made_questions import MadeKind
 
@@ -256,6 +260,7 @@ class _LeadMeasure(TypedDict):
 class _ReleaseLine(TypedDict):
     id: str
     live: bool
+    pointers: list[str]  # live, live@NAME: those that name it
     run: str
     recipe: str
     digest: str
@@ -285,12 +290,45 @@ class LiveRelease(_ReleaseLine):
 
 
 @with_config(STRICT)
+class Trials(TypedDict):
+    """`trial --json` and `promote --canary --json`."""
+
+    format: Literal[2]
+    store: str  # URI
+    running: list[TrialReport]  # the canary, then the shadow
+    ended: TrialReport | None  # the last; null: none has
+
+
+@with_config(STRICT)
 class Prune(TypedDict):
     """`prune --json`."""
 
     format: Literal[2]
     dry_run: bool
     removed: list[Removal]
+
+
+@with_config(STRICT)
+class Usage(TypedDict):
+    """`usage --json`."""
+
+    format: Literal[2]
+    tenants: list[TenantUsage]
+
+
+@with_config(STRICT)
+class Forget(TypedDict):
+    """`forget --json`."""
+
+    format: Literal[2]
+    store: str  # URI
+    target: Literal["url", "document", "source", "question"]
+    name: str  # the url, or its id
+    reason: str  # that its tombstone gives
+    tombstone: str  # id
+    dry_run: bool
+    finished: bool  # a forget that was killed was finished
+    holdings: list[Holding]
 
 
 @with_config(STRICT)
@@ -550,6 +588,46 @@ class SweepOutput(TypedDict):
 
 
 @with_config(STRICT)
+class _SplitCounts(TypedDict):
+    train: int
+    held_out: int
+
+
+@with_config(STRICT)
+class _LabelPath(TypedDict):
+    rule: str  # "": no label
+    why: str  # the reason for no label; "": there is one
+    questions: int
+    about: str  # how a question gets there
+    label: str  # what it is labelled with; "": nothing
+
+
+@with_config(STRICT)
+class LabelsOutput(TypedDict):
+    """`labels --json`."""
+
+    format: Literal[2]
+    out: str  # folder
+    digest: str  # of the labels; "": drafts alone were written
+    recipe: str  # its name
+    step: str  # the reply that labels are for
+    model: str  # that answered
+    judge: str  # model that judged; "": none, of calls
+    questions: int
+    labels: int
+    split: _SplitCounts
+    rules: list[str]  # that gave labels
+    mix: list[MixLine]  # by domain; the last is all
+    paths: list[_LabelPath]
+    examples: list[LabelExample]
+    evaluated: int  # questions that they were held against, without a leak; 0: none were named
+    planned: int | None  # calls and sources at most; null: not known
+    computed: int
+    cached: int
+    review: str | None  # file of drafts; null: none was written
+
+
+@with_config(STRICT)
 class Validate(TypedDict):
     """`validate --json`."""
 
@@ -570,6 +648,7 @@ OUTPUTS: Mapping[str, Any] = {
     "eval": Eval | RepeatsOutput,
     "reprocess": Reprocess,
     "sweep": SweepOutput,
+    "labels": LabelsOutput | PlanOutput,
     "fit decide": DecideFitOutput,
     "fit fuse": FuseFitOutput,
     "finetune": Finetuned | FinetunePlan,
@@ -585,10 +664,13 @@ OUTPUTS: Mapping[str, Any] = {
     "score qa": QaScoreOutput,
     "score qasper": QasperScoreOutput,
     "score ranking": RankingScoreOutput,
-    "promote": LiveRelease,
+    "promote": LiveRelease | Trials,
     "rollback": LiveRelease,
     "releases": Releases,
+    "trial": Trials,
     "prune": Prune,
+    "forget": Forget,
+    "usage": Usage,
     "ask": Ask,
     "doctor": Doctor,
     "init": Project,

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from raypipe.api.captured import open_data
 from raypipe.api.judges import judge_model, open_judge
 from raypipe.api.measured import measured
-from raypipe.api.paths import Fields, format_for, inputs
+from raypipe.api.paths import Fields
 from raypipe.api.pipelines import offline_pipeline, open_pipeline
 from raypipe.api.prices import prices_of
 from raypipe.api.results import Result, outside_loop
@@ -70,20 +71,22 @@ def plan(
     session: Session | None = None,
     kind: str | None = None,
     fields: Fields | None = None,
+    only: Sequence[str] | None = None,
 ) -> PlanResult:
     """Estimates the model calls, time and memory of an eval, with the reason for each. Runs nothing.
 
     `check_run` checks what the eval itself would refuse before its first row: it connects to the cluster, and
     finds every model. With `judge`, for this `rule`, the calls of a model that judges count, too. `kind` is
     what the data would be scored as. `refresh` counts answers that rest on expired replies of a graph as
-    missing. `fields` are those of rows, as `ingest` takes them. Raises ClusterTooSmall, ConfError,
-    ModelMissing, and DataError also where there are no questions, or none with a gold of the `kind`.
+    missing. `fields` are those of rows, as `ingest` takes them. `only`: ids of questions, of which alone the
+    plan is; None: of all. Raises ClusterTooSmall, ConfError, ModelMissing, and DataError also where there are
+    no questions, or none with a gold of the `kind`.
     """
     session = session or Session()
     scoring = None if kind is None else open_kind(kind, rule, judge is not None)
     given = [data] if isinstance(data, str | Path) else data
-    found, files = session.recipe(recipe, given), inputs(given, session.settings)
-    opened = session.store_to_fill(store) if files else session.store(store)
+    found = session.recipe(recipe, given)
+    opened, files, wanted = open_data(given, store, session, format, fields)
     if check_run:
         with (
             open_judge(session, judge, rule or DEFAULT_RULE) as (_, kit),
@@ -92,10 +95,12 @@ def plan(
             connecting.connect()
     pipeline = offline_pipeline(session, opened, found)
     if files:
-        questions, coming = read_questions(opened, files, format_for(format, files, fields))
+        questions, coming = read_questions(opened, files, wanted)
         questions = questions[:limit]
     else:
         questions, coming = list(questions_of(pipeline, None, limit)), NewSources()
+    if only is not None:
+        questions = [q for q in questions if q.id in set(only)]
     require_questions(questions, files, opened)
     form: GoldForm = "answers" if scoring is None else gold_form(scoring)
     ids, here = {q.id for q in questions}, list[Gold]()

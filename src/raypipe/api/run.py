@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, ClassVar, TypedDict, Unpack
 
 from raypipe import readers
+from raypipe.api.captured import open_data
 from raypipe.api.judges import judge_model, open_judge, read_judge
 from raypipe.api.measured import keep, measured
 from raypipe.api.origin import origin
-from raypipe.api.paths import Fields, deliver, format_for, inputs, require_writable, run_folder
+from raypipe.api.paths import Fields, deliver, require_writable, run_folder
 from raypipe.api.pipelines import open_pipeline
 from raypipe.api.prices import prices_of
 from raypipe.api.results import Result, outside_loop
@@ -260,11 +261,9 @@ def evaluate(
     judging = judge_model(session, options.get("judge"), rule or DEFAULT_RULE)
     prices = prices_of(session, found, judging)
     caps = Caps(options.get("max_calls"), options.get("max_usd"), options.get("max_hours"), prices)
-    files = inputs(given, session.settings)
-    format = format_for(options.get("format"), files, options.get("fields"))
+    filled, files, format = open_data(given, store, session, options.get("format"), options.get("fields"))
     if files:
         readers.check(files, format)  # a missing file or field is reported before anything starts
-    filled = session.store_to_fill(store) if files else session.store(store)
     folder = run_folder(out, session.settings, filled.uri, found.name)
     require_writable(folder, "--out")
     with (

@@ -130,7 +130,7 @@ class Eval(Score):
     cost: CostReport | None  # estimate against actual
     fits: list[FitLine]  # fitted numbers of the recipe, and how many scored questions the fit has seen
     unseen: MeasureMean | None  # the leading measure of the others; null: no fit has seen a question
-    oracle: Literal["passages", "answer"] | None  # golds stood in the place of a stage; null: none did
+    oracle: Literal["passages", "answer", "labels"] | None  # golds stood in a stage's place; null: none did
     oracle_golds: int | None  # questions of which they did; null: no oracle run
     routing: Routing | None  # routers and calls against golds; null: not looked at
     calibration: CalibrationReport | None  # of the confidence of answers; null: too few, or none is stated

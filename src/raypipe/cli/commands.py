@@ -57,6 +57,9 @@ COMMANDS: Mapping[str, Command] = {
     "fit": Command(
         "run", "fit", "Fit numbers of a recipe to one half of a run, and report on the other half."
     ),
+    "labels": Command(
+        "run", "labels", "Make training labels for a step: its answers, judged against golds by a model."
+    ),
     "finetune": Command(
         "run", "finetune", "Train a LoRA adapter on labels, check that it acts, and keep it in the store."
     ),
@@ -90,9 +93,16 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "rollback": Command("release", "releases", "Make the release before the live one live again."),
     "releases": Command("release", "releases", "List the releases of a store."),
+    "trial": Command(
+        "release", "trial", "Show how a canary or a shadow does against the live release, or stop it."
+    ),
     "prune": Command("release", "releases", "Delete tables and replies that nothing references."),
+    "forget": Command(
+        "release", "forget", "Take a page, a document or a question out of a store and its runs, for good."
+    ),
     "ask": Command("serve", "ask", "Answer one question, from the store or from pages in a file."),
     "serve": Command("serve", "serve", "Answer questions over HTTP on this machine."),
+    "usage": Command("serve", "usage", "Print what each tenant asked of an endpoint, from its log."),
     "doctor": Command(
         "tools", "doctor", "Check what is installed and reachable, and print the command that mends the rest."
     ),

@@ -33,12 +33,12 @@ def add(commands: options.Commands) -> None:
         "$HF_TOKEN), a folder, or URL#MODEL of a server; the entry goes to --models, else to models.yaml",
     )
     options.models(made)
+    options.llm(made)
     made.add_argument(
         "--trainable",
         action="store_true",
         help=f"of {STANDINS}: the chat model can learn to end its replies, so that `finetune` can teach it",
     )
-    options.llm(made)
     more = made.add_argument_group(f"of {ADD}")
     more.add_argument(
         "--name", metavar="NAME", default="", help="in the models file (default: the model's own)"

@@ -292,6 +292,14 @@ def above_0(text: str) -> float:
     return value
 
 
+def share(text: str) -> float:
+    """An argument type: a share above 0 and at most 1."""
+    value = float(text)
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"expected a share above 0 and at most 1, found {text}")
+    return value
+
+
 def between(least: int, most: int) -> Callable[[str], int]:
     """An argument type: a whole number from `least` to `most`."""
 

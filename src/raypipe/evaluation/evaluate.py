@@ -22,6 +22,7 @@ from raypipe.evaluation.expiry import expired_answers
 from raypipe.evaluation.fault_budget import UndoneRows, retry, undone_rows
 from raypipe.evaluation.golds import Scoring, golds_of, require_rule, scoring_of
 from raypipe.evaluation.judge import Judge, ModelJudge, Spend, judge_plan
+from raypipe.evaluation.labelling import holds_truths
 from raypipe.evaluation.labels import PersonLabels, label_line, labelled
 from raypipe.evaluation.losses import misses
 from raypipe.evaluation.oracle import Oracle, OracleRecipe, require_stage, with_oracle
@@ -182,7 +183,8 @@ def evaluate(
                 done,
                 lost,
             )
-            report = replace(report, oracle=oracle or "", oracle_golds=oracle_golds)
+            marked = oracle or ("labels" if holds_truths(pipeline.recipe) else "")
+            report = replace(report, oracle=marked, oracle_golds=oracle_golds)
             report = replace(report, calibration=stated_calibration(answers.stated, right))
             report = replace(report, labels=None if labels is None else label_line(labels, rows, marks))
             report = marked_by_fits(report, pipeline.recipe, scoring.kind, answers.texts)

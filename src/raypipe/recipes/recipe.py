@@ -115,11 +115,13 @@ class Stage(Generic[S]):
 
     def digest(self) -> str:
         """Names everything that decides what this stage puts out: class, version, fields and gate, and the
-        source of a class from outside."""
+        source of a class from outside. A tokenizer counts the same whatever adapters its model has."""
         if self.written:
             return self.written
         step: Any = self.step
         fields = {f.name: getattr(step, f.name) for f in dataclasses.fields(step)}
+        if isinstance(counts := fields.get("tokenizer"), Model):
+            fields["tokenizer"] = replace(counts, adapters=())
         source = () if self.plugin is None else (self.plugin.source,)
         return digest(self.kind(), stable(step.version), stable(fields), stable(dict(self.when)), *source)
 

@@ -20,7 +20,11 @@ def print_report(console: Console, report: Mapping[str, Any], folder: RunFolder)
     """A run (`report.to_json`): scores, steps, faults, and where its files are."""
     console.print(Text(f"{report['recipe']}, run {report['run']}, {seconds(report['seconds'])}", "bold"))
     pages = f"{report['distinct_pages']} distinct pages ({report['empty_pages']} empty)"
-    if report["oracle"]:
+    if report["oracle"] == "labels":
+        console.print(
+            Text("this run made labels: a stage holds golds, so its score is no system's; no release")
+        )
+    elif report["oracle"]:
         golds = f"golds of {report['oracle_golds']} of {report['questions']} questions"
         console.print(Text(f"oracle run: {golds} stood in the place of the {report['oracle']}; no release"))
     inputs = f"{report['questions']} questions, {report['citations']} citations, {pages}"

@@ -189,7 +189,7 @@ class EvalReport:
     cost: CostReport | None = None  # None: a run of before there was one
     fits: tuple[FitLine, ...] = ()  # fitted numbers of the recipe
     unseen: MeasureSummary | None = None  # the leading measure without what a fit has seen; None: it saw none
-    oracle: str = ""  # passages or answer: golds stood in the place of a stage; "": none did
+    oracle: str = ""  # passages or answer: golds stood in the place of a stage; labels: in one; "": none
     oracle_golds: int = 0  # questions of which they did; the others ran as without
     routing: Routing | None = None  # routers and calls against golds; None: not looked at
     calibration: CalibrationReport | None = None  # of stated confidence; None: too few, or none
