@@ -143,11 +143,16 @@ def test_feedback_makes_golds_and_labels_and_the_last_word_counts(asked, tmp_pat
     golds = {line["query"]: line["answers"] for line in map(json.loads, files.data.open())}
     assert golds[whole[0]["query"]] == ["ada lovelace"] and golds[whole[2]["query"]] == ["grace hopper"]
     assert golds[whole[1]["query"]] == []
+    stored = [golds[r.json()["query"]] for r in replies[:6]]
+    assert all(stored), "a stored question keeps its golds"
     labels = [json.loads(line) for line in files.labels.open()]
     assert sorted((x["prediction"], x["label"], x["picked"]) for x in labels) == sorted(
         (said["answer"], "wrong", "chosen") for said in whole[:2]
     )
+    before = endpoint.pipe.store.scan("golds").to_pylist()
     done, _ = job(endpoint, files.data, tmp_path / "out")
+    after = endpoint.pipe.store.scan("golds").to_pylist()
+    assert [g for g in before if g["answers"]] == [g for g in after if g in before and g["answers"]]
     assert done.report.scores.kind == "qa" and done.report.without_truth == len(golds) - 6 - 2
 
 

@@ -16,7 +16,7 @@ from raypipe.api.paths import Fields, format_for, inputs
 from raypipe.api.session import Session
 from raypipe.core import arrow
 from raypipe.core.errors import ConfError, DataError
-from raypipe.core.records import Question, Source, digest
+from raypipe.core.records import Gold, Question, Source, digest
 from raypipe.metrics.textfile import replaced
 from raypipe.readers.captured import NAME
 from raypipe.readers.formats import Format
@@ -187,7 +187,8 @@ def _rows(
     """Each answer as a line of data, or why it is left out."""
     here = served.uri == filled.uri
     stored = _by_id(served, [a.id for a in some]) if here else {}
-    has_gold = set(served.rows("golds", "question", list(stored), ["question"])["question"].to_pylist())
+    own_golds = {g.question: g for g in arrow.gold.records(served.rows("golds", "question", list(stored)))}
+    judged = _judged(served, list(stored))
     cited = {s for a in some for s in a.question("").sources() or ()}
     kept = {s.id: s for s in arrow.source.records(served.rows("sources", "id", sorted(cited)))}
     for a in some:
@@ -201,10 +202,23 @@ def _rows(
             yield a, "gone"
         else:
             known = stored.get(a.id)
-            same = known is not None and known == a.question(a.id)
-            answers = () if same and a.id in has_gold else tuple(golds[a.own_id()])
+            # What is read replaces all that the store has of a question, so its golds are written, too.
+            same = known is not None and known == a.question(a.id) and a.id not in judged
+            gold = own_golds.get(a.id) if same else None
+            if gold is None or not gold.answers:
+                said = tuple(golds[a.own_id()])
+                gold = Gold("", said, {"feedback": "users"} if said else {})
             id = a.id if same else a.own_id()
-            yield a, _line(a, id, answers, [] if here else [s for s in mine if s is not None])
+            yield a, _line(a, id, gold, [] if here else [s for s in mine if s is not None])
+
+
+def _judged(store: Store, ids: Sequence[str]) -> set[str]:
+    """Those of some questions with judged documents or answers of annotators, which a line does not hold."""
+    found: set[str] = set()
+    for table in ("relevance", "annotations"):
+        if store.has(table):
+            found |= set(store.rows(table, "question", ids, ["question"])["question"].to_pylist())
+    return found
 
 
 def _by_id(store: Store, ids: Sequence[str]) -> dict[str, Question]:
@@ -212,16 +226,14 @@ def _by_id(store: Store, ids: Sequence[str]) -> dict[str, Question]:
     return {q.id: q for q in found}
 
 
-def _line(
-    a: CapturedAnswer, id: str, answers: tuple[str, ...], sources: Sequence[Source]
-) -> dict[str, Any]:  # fmt: skip
+def _line(a: CapturedAnswer, id: str, gold: Gold, sources: Sequence[Source]) -> dict[str, Any]:
     cited = None
     if a.citations is not None:
         cited = [{k: v for k, v in asdict(c).items() if k != "question"} for c in a.citations]
     return {
         "id": id, "query": a.query, "body": a.body, "asked_at": a.asked_at, "citations": cited,
         "sources": [{"kind": s.kind, "content": s.content} for s in sources],
-        "answers": list(answers), "labels": {"feedback": "users"} if answers else {},
+        "answers": list(gold.answers), "labels": dict(gold.labels),
     }  # fmt: skip
 
 
