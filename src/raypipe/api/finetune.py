@@ -136,7 +136,7 @@ def finetune(
 ) -> FinetuneResult:
     """Trains a LoRA adapter on labels, in workers on Ray, and keeps it in the store.
 
-    `preset` is a name under conf/finetune or a path, `labels` a folder of labels, `base` a
+    `preset` is a name under conf/finetune or a path, `labels` a folder that `raypipe labels` wrote, `base` a
     model of loader vllm in the models file, `name` what recipes call the adapter (default: the preset's
     name). `out` gets the report and a models file with the adapter's entry; None: neither is written.
     `workers`: None: one for each GPU of the cluster file, else one. `sets`: FIELD=VALUE in place of the

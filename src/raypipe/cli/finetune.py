@@ -18,9 +18,7 @@ def add(commands: options.Commands) -> None:
         _finetune,
     )
     made.add_argument("preset", metavar="PRESET", help="a name under conf/finetune, or a path")
-    made.add_argument(
-        "--labels", metavar="DIR", required=True, help="a folder of labels: labels.parquet and labels.json"
-    )
+    made.add_argument("--labels", metavar="DIR", required=True, help="a folder that `raypipe labels` wrote")
     made.add_argument(
         "--base", metavar="MODEL", required=True, help="the model that gets the adapter: of loader vllm"
     )
