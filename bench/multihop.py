@@ -1,7 +1,8 @@
 """What `iterate` and `compress` keep of the evidence of multi-hop and comparison questions.
 
     python bench/multihop.py                          the demo's, and those of an invented world of seed 7
-    python bench/multihop.py --questions 0            the demo's alone
+    python bench/multihop.py --questions 0            the demo's alone: too few to tell ways apart
+    python bench/multihop.py --questions 60 --no-demo the invented world's alone, and fewer of them
 
 Evidence: what each call of a question's gold program gives (the person of the first hop, the birthday of the
 second; both values of a comparison), as far as the question's own pages say it. Counted: how much of it is in
@@ -45,6 +46,7 @@ from raypipe.kg.execute import run
 from raypipe.kg.graph import open_folder
 from raypipe.kg.language.parser import parser
 from raypipe.kg.language.time_words import moment
+from raypipe.memo.memo import CallCounts, MemoryMemo, cached
 from raypipe.models.kit import LocalKit
 from raypipe.models.scripted import Scripted, echo
 from raypipe.recipes.executor import QuestionExecutor, build
@@ -167,7 +169,8 @@ async def measured(folder: Path) -> dict[str, Any]:
     cases, corpus, count = await cases_of(folder)
     recipe = load_recipe(RECIPE, None, CONF)
     vectors = {model_identity(m): corpus.vectors[m.name] for m in recipe.embedders()}
-    kit = ScriptedKit(MemoryIndex(corpus.texts, corpus.passages, vectors), "transformers")
+    own = ScriptedKit(MemoryIndex(corpus.texts, corpus.passages, vectors), "transformers")
+    kit = cached(own, MemoryMemo(), CallCounts())  # all ways and budgets score much the same sentences
     at = next(i for i, s in enumerate(recipe.question) if isinstance(s.step, Iterate))
     ranked = await QuestionExecutor(replace(recipe, question=recipe.question[:at]), kit)(
         [c.question for c in cases]
@@ -175,8 +178,8 @@ async def measured(folder: Path) -> dict[str, Any]:
     ways = {"search": ranked}
     counts: dict[str, Any] = {}
     for name, script in (("extract", extract), ("oracle", oracle(cases))):
-        kit.script = script
-        ways[name], counts[name] = await searched_again(recipe, kit, ranked)
+        own.script = script
+        ways[name], counts[name] = await searched_again(recipe, kit, ranked, name)
     out: dict[str, Any] = {
         "questions": {t: sum(c.type == t for c in cases) for t in TYPES},
         "without_evidence_on_pages": count - len(cases),
@@ -185,17 +188,17 @@ async def measured(folder: Path) -> dict[str, Any]:
     }
     for name, questions in ways.items():
         out["recall"][name] = await shown(recipe, kit, cases, questions)
-    await kit.close()
+    await own.close()
     return out
 
 
 async def searched_again(
-    recipe: Recipe, kit: Kit, ranked: Sequence[Question]
+    recipe: Recipe, kit: Kit, ranked: Sequence[Question], script: str
 ) -> tuple[list[Question], dict[str, Any]]:
-    """The questions after `iterate` and the fusion of its searches."""
+    """The questions after `iterate` and the fusion of its searches. `script`: the name of who writes them."""
     iterate = next(s.step for s in recipe.question if isinstance(s.step, Iterate))
     fuse = next(s.step for s in recipe.question if isinstance(s.step, Fuse) and s.step.into == "merged")
-    model = Model("script", "generator", "scripted", "", "", "", "script@1", max_model_len=1_000_000)
+    model = Model(script, "generator", "scripted", "", "", "", f"{script}@1", max_model_len=1_000_000)
     rows = await replace(iterate, model=model).open(kit)(list(ranked))
     said = [json.loads(q.replies["stop"].text) for q in rows]
     labels = [q.replies["stop"].label for q in rows]
@@ -248,8 +251,9 @@ def _none(question: Question) -> dict[str, Any]:
 def main() -> int:
     args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     args.add_argument("--questions", type=int, default=200, metavar="N", help="of the world of seed 7 (200)")
+    args.add_argument("--no-demo", action="store_true", help="without the demo's questions")
     given = args.parse_args()
-    sets = {"demo": DEMO}
+    sets = {} if given.no_demo else {"demo": DEMO}
     if given.questions:
         sets["synth"] = {**WORLD, "questions": given.questions}
     found = {}

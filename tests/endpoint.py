@@ -165,6 +165,7 @@ class started:
             "RAYPIPE_KEYS": f"{KEY},another-key-for-rotation",
         }
         command = [sys.executable, "-m", "raypipe", "serve", "live", "--store", self.store, "--gateways", "2"]
+        command += ["--memo", "0"]  # what is asked again is computed again: a load that lasts
         with self.log.open("wb") as out:
             self.process = subprocess.Popen(
                 [*command, "--port", str(self.port)], env=env, stdout=out, stderr=out

@@ -217,6 +217,30 @@ def the_endpoint_asks_for_a_key(trees: Trees) -> Iterator[str]:
                 yield f"{tree['metadata']['name']}: auth"
 
 
+TENANTS = "RAYPIPE_TENANTS"
+
+
+def _tenant_entries(trees: Trees) -> list[Tree]:
+    """Where a container of the endpoint gets its tenants."""
+    found = [c for p in serving_pods(trees) for c in p["spec"]["containers"]]
+    return [e for c in found for e in c["env"] if e["name"] == TENANTS]
+
+
+@rule(
+    at(_tenant_entries, "name", to="OTHER_TENANTS"),
+    at(_tenant_entries, "valueFrom", "secretKeyRef", "optional", gone=True),
+    at(_tenant_entries, "valueFrom", "secretKeyRef", "name", to="raypipe-env"),
+    at(_tenant_entries, "valueFrom", "secretKeyRef", "key", to="keys"),
+)
+def tenants_come_from_a_secret_that_need_not_be_there(trees: Trees) -> Iterator[str]:
+    expected = [{"name": "raypipe-tenants", "key": "tenants.yaml", "optional": True}]
+    for pod in serving_pods(trees):
+        for c in pod["spec"]["containers"]:
+            named = [e.get("valueFrom", {}).get("secretKeyRef") for e in c["env"] if e["name"] == TENANTS]
+            if named != expected:
+                yield f"{c['name']}: {named}"
+
+
 def ray_containers(trees: Trees) -> list[Tree]:
     return [c for p in ray_pods(trees) for c in p["spec"]["containers"]]
 
@@ -246,7 +270,7 @@ OWN_KEYS = [{"secretRef": {"name": "raypipe-env", "optional": True}}]
 )
 def every_container_is_told_where_things_are(trees: Trees) -> Iterator[str]:
     for c in ray_containers(trees):
-        said = {e["name"]: e.get("value") for e in c["env"] if e["name"] != KEYS}
+        said = {e["name"]: e.get("value") for e in c["env"] if e["name"] not in (KEYS, TENANTS)}
         serves = any(c in p["spec"]["containers"] for p in serving_pods(trees))
         code = {"PYTHONPATH": "/opt/raypipe"} if serves else {}  # where serve/app.py is
         if said != {**PLACES, **code} or c.get("envFrom") != OWN_KEYS:

@@ -165,6 +165,14 @@ DB3_GRAPH: Rows = {
     ),
     "decide.prefer": (("kg", "web"), "2.5 the KG answer outranks the web answer"),
 }
+DB3_TASK3: Rows = {
+    **db3(700, 150, 10),
+    **DB3_GRAPH,
+    "shortlist.model": ("bge-reranker-v2-m3", "2.2 snippet stage"),
+    "shortlist.lower": (True, "2.2 snippet stage: page_snippet lower-cased"),
+    "shortlist.query": ("{{ text | lower }}", "2.2 snippet stage"),
+}
+DB3_WEB_ADAPTER: Rows = {"generate:web.adapter": ("db3-web", "2.8 adapters shipped: web answer")}
 OURS = "docs/performance.md"
 LOCAL: Rows = {
     "parse.html": ("lxml", OURS),
@@ -207,6 +215,13 @@ COLLECTION: Rows = {
     "dense.top": (150, "4.2 candidate generation: 150 is the best of four on the leaderboard"),
     "bm25.top": (150, "4.2 candidate generation, as for dense"),
     "fuse:final.top": (150, "4.2: the candidates of one recall model; recall at 100 is measured"),
+}
+COLLECTION_BM25: Rows = {
+    **{k: v for k, v in COLLECTION.items() if k.startswith(("parse.", "tokenize.", "split.", "bm25."))},
+    "fuse.method": ("weighted", "open: one score, in its own order"),
+    "fuse.weights": ({"bm25": 1.0}, "open: one score, in its own order"),
+    "fuse.missing": ("zero", "open: every hit has it"),
+    "fuse.top": (150, "4.2 candidate generation, as for dense"),
 }
 OWN: Rows = {
     **LOCAL,
@@ -536,12 +551,21 @@ PUBLISHED: Mapping[str, Rows] = {
         ),
         "examples.top": (8, "open"),
     },
-    "db3-task3": {
-        **db3(700, 150, 10),
-        **DB3_GRAPH,
-        "shortlist.model": ("bge-reranker-v2-m3", "2.2 snippet stage"),
-        "shortlist.lower": (True, "2.2 snippet stage: page_snippet lower-cased"),
-        "shortlist.query": ("{{ text | lower }}", "2.2 snippet stage"),
+    "db3-task3": DB3_TASK3,
+    "db3-task1-700-tuned": {**db3(700, 150, 10), **DB3_WEB_ADAPTER},
+    "db3-task1-2000-tuned": {**db3(2000, 400, 5), **DB3_WEB_ADAPTER},
+    "db3-task3-tuned": {
+        **DB3_TASK3,
+        **DB3_WEB_ADAPTER,
+        "generate:domain.adapter": (None, "2.8 domain runs with adapters disabled"),
+        "generate:calls.adapter": (
+            {"by": "domain", "sports": "db3-calls-sports", "else": "db3-calls"},
+            "2.8 adapters shipped: API generation without and including sports",
+        ),
+        "generate:kg.adapter": (
+            {"by": "domain", "sports": "db3-kg-sports", "else": "db3-kg"},
+            "2.8 adapters shipped: KG answer without and including sports",
+        ),
     },
     "qasper-llm": QASPER_LLM,
     "qasper-fewshot": {**QASPER_LLM, **shots("qasper-train", 1500)},
@@ -558,6 +582,7 @@ PUBLISHED: Mapping[str, Rows] = {
     "local": LOCAL,
     "local-kg": LOCAL_KG,
     "collection-local": COLLECTION,
+    "collection-bm25": COLLECTION_BM25,
     "rag": OWN,
     "rag-multihop": MULTIHOP,
 }

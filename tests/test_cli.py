@@ -10,8 +10,10 @@ import sys
 import time
 from pathlib import Path
 
+import jsonschema
 import pytest
 
+from raypipe.api.outputs import schemas
 from raypipe.cli.commands import COMMANDS, GROUPS
 from raypipe.cli.main import main, parser
 from raypipe.store import Store
@@ -406,6 +408,38 @@ def test_score_crag_reads_any_systems_predictions(capsys, tmp_path):
         1,
         1,
     )
+
+
+def test_score_qa_needs_no_judge_and_takes_files_and_runs(capsys, ran, tmp_path):
+    file = tmp_path / "p.jsonl"
+    rows = [("a", "Paris", "in Paris", []), ("b", "rome", "berlin", ["Berlin"]), ("c", "oslo", None, [])]
+    lines = [
+        {"query": q, "answer": a, "prediction": p, "alternatives": more, "judge_response": "{}",
+         "judge_rule": "accuracy"}
+        for q, a, p, more in rows
+    ]  # fmt: skip
+    file.write_text("\n".join(map(json.dumps, lines)))
+    code, out, err = run(capsys, "score", "qa", file, "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    jsonschema.validate(found, dict(schemas())["score qa"])
+    means = {m["measure"]: (round(m["mean"], 3), m["scored"], m["of"]) for m in found["measures"]}
+    assert means == {"f1": (0.833, 2, 3), "exact_match": (0.5, 2, 3), "contains": (1.0, 2, 3)}
+    code, out, err = run(capsys, "score", "qa", ran.folder / "out")
+    report = json.loads((ran.folder / "out/report.json").read_text())
+    f1 = next(m["mean"] for m in report["measures"] if m["measure"] == "f1")
+    assert code == 0 and f"{f1:.3f}" in out, err
+    file.write_text(json.dumps({"query": "q", "answer": None, "prediction": "x"}))
+    assert run(capsys, "score", "qa", file)[0] == 3
+
+
+def test_models_lists_the_server_that_stands_in_for_a_recipes_language_models(capsys):
+    code, out, err = run(capsys, "models", "rag", "--llm", "http://127.0.0.1:9/v1#my/model", "--json")
+    assert code == 0, err
+    found = {m["name"]: m for m in json.loads(out)["models"]}
+    assert found["my/model"]["state"] == "remote" and "my/model at endpoint" in found["my/model"]["where"]
+    code, _, err = run(capsys, "models", "standins", "x", "--llm", "http://127.0.0.1:9/v1#my/model")
+    assert code == 2 and "--llm" in err
 
 
 def test_score_crag_reads_the_predictions_of_a_run_and_gives_the_score_of_its_report(capsys, ran):

@@ -19,6 +19,7 @@ from k8s_lines import flipped, free, leaves, problems, render, strict
 from k8s_trees import RULES, cluster_of, containers, gpu_groups, of_kind, worker_groups
 from serve_config import builder, unknown
 
+from raypipe.api.endpoint import ServeArgs
 from raypipe.cli.main import parser
 from raypipe.cluster import capacity
 from raypipe.cluster.file import Cluster
@@ -262,6 +263,19 @@ def test_the_service_is_the_application_that_the_builder_makes_and_fits_its_work
     assert bool(gpu_groups([service])) == (cluster_file(app["args"]["cluster"]).device == "cuda")
 
 
+def test_the_overlay_live_follows_releases_and_differs_from_ha_in_its_arguments_alone(rendered):
+    live = render(K8S / "overlays/live")
+    [mine], [theirs] = (of_kind(trees, "RayService") for trees in (live, rendered["overlays/ha"]))
+    config, ha = (yaml.safe_load(t["spec"].pop("serveConfigV2")) for t in copy.deepcopy([mine, theirs]))
+    [app], [before] = config["applications"], ha["applications"]
+    args = conf.build(ServeArgs, app["args"], Where("args"))
+    assert args.follow_live and args.capture.rate == 0.1 and args.capture.retention_days == 7
+    assert {**app, "args": 0} == {**before, "args": 0}
+    others = [[{**t, "spec": {**t.get("spec", {}), "serveConfigV2": 0}} for t in some] for some in
+              (live, rendered["overlays/ha"])]  # fmt: skip
+    assert others[0] == others[1]
+
+
 def test_every_file_is_named_by_a_kustomization():
     for folder in {f.parent for f in K8S.rglob("kustomization.yaml")}:
         text = (folder / "kustomization.yaml").read_text()
@@ -271,10 +285,13 @@ def test_every_file_is_named_by_a_kustomization():
 
 
 def exported():
-    """What Ray's own dashboards read, so what Ray exports: names of metrics, without `_bucket` and such."""
+    """What Ray's own dashboards read, so what Ray exports, and what the endpoint counts: names of metrics,
+    without `_bucket` and such."""
     import ray.dashboard.modules.metrics.dashboards as dashboards
 
     text = "".join(p.read_text() for p in Path(dashboards.__file__).parent.glob("*.py"))
+    own = (ROOT / "src/raypipe/serving/ray/metrics.py").read_text()
+    text += " ".join(f"ray_{name}" for name in re.findall(r'"(raypipe_[a-z_]+)"', own))
     return {re.sub("_(bucket|sum|count)$", "", m) for m in re.findall(r"\bray_[a-z_0-9]+", text)}
 
 

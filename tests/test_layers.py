@@ -34,7 +34,11 @@ LAYERS: tuple[dict[str, str], ...] = (
         "runs": "plan, manifest, explain, changes, release, prune",
         "cluster": "cluster files, capacity, placement, pools",
     },
-    {"evaluation": "dataset to scored report", "serving": "answering one question: HTTP, Ray Serve"},
+    {
+        "evaluation": "dataset to scored report",
+        "serving": "answering one question: HTTP, Ray Serve",
+        "training": "LoRA adapters: rows, batches, the loop, its workers",
+    },
     {"api": "the session, and what `import raypipe` gives"},
     {"cli": "argument parsing and printing"},
 )  # fmt: skip
@@ -43,13 +47,14 @@ ALONE = {"synth": {"core"}}  # packages that import less than their layer lets t
 
 # Which packages may import a heavy library. `store` and `memo` are the only ones that know LanceDB.
 HEAVY = {
-    "ray": {"models", "cluster", "serving", "api"},  # api: the type of Serve's application
+    "ray": {"models", "cluster", "serving", "training", "api"},  # api: the type of Serve's application
     "fastapi": {"serving", "kg"},  # kg: the mock server
     "uvicorn": {"kg"},
-    "torch": {"models"},
+    "torch": {"models", "training"},
     "FlagEmbedding": {"models"},
     "vllm": {"models"},
-    "transformers": {"models"},
+    "transformers": {"models", "training"},
+    "peft": {"training"},
     "lancedb": {"store", "memo"},
     "lance": {"store", "memo"},
 }

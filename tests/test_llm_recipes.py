@@ -5,13 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from raypipe import readers
 from raypipe.api.session import load_recipe
 from raypipe.core import arrow, config
 from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
-from raypipe.core.errors import ConfError
+from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.memo.memo import MemoryMemo
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import QuestionExecutor, build
@@ -212,6 +213,45 @@ def test_a_prompt_is_looked_for_under_prompts_alone(name):
         made(prompt=name)
 
 
+def test_an_adapter_that_the_model_lacks_is_missing_and_the_error_has_the_command_that_makes_it():
+    with pytest.raises(
+        ModelMissing, match=r"has no adapter 'calls'; it has db3-calls, .*raypipe finetune calls"
+    ):
+        made(adapter="calls")
+
+
+@pytest.mark.parametrize("name", [n for n in ALL if n.endswith("-tuned")])
+def test_a_tuned_recipe_is_its_base_with_adapters_and_shares_its_tables(name):
+    tuned, base = recipe(name), recipe(name.removesuffix("-tuned"))
+    differ = [s.name for s, t in zip(tuned.question, base.question, strict=True) if s.digest() != t.digest()]
+    assert differ == (
+        ["generate:calls", "generate:kg", "generate:web"] if "task3" in name else ["generate:web"]
+    )
+    assert tuned.passages_digest() == base.passages_digest()
+    with pytest.raises(ModelMissing, match=r"Get it with: raypipe finetune db3-(web|calls)") as missing:
+        load_recipe(name, None, CONF)
+    assert missing.value.exit_code == 4
+
+
+def test_an_adapter_is_a_field_that_a_sweep_can_set():
+    points = [
+        load_recipe("db3-task1-700", MODELS, CONF, sets=[f"generate:web.adapter={name}"])
+        for name in ("db3-web", "db3-kg")
+    ]
+    chosen = [s.step.adapter.values() for p in points for s in p.question if s.name == "generate:web"]
+    assert chosen == [("db3-web",), ("db3-kg",)] and len({p.digest() for p in points}) == 2
+
+
+def test_an_adapter_of_a_model_changes_no_table_that_counts_its_tokens(tmp_path):
+    (tmp_path / "models.yaml").write_text(
+        "llama-3-8b: {kind: generator, loader: scripted, max_model_len: 8192}\n"
+    )
+    without = config.read_yaml(Path(MODELS)) | config.read_yaml(tmp_path / "models.yaml")
+    (tmp_path / "models.yaml").write_text(yaml.safe_dump(without))
+    plain = load_recipe("db3-task1-700", str(tmp_path / "models.yaml"), CONF)
+    assert plain.passages_digest() == recipe("db3-task1-700").passages_digest()
+
+
 @pytest.mark.parametrize(
     "fields, said",
     [
@@ -223,7 +263,6 @@ def test_a_prompt_is_looked_for_under_prompts_alone(name):
         ({"fill": {"words": 70}}, "fill: 'words' is used by no prompt"),
         ({"context_tokens": 10}, "context_tokens: expected a prompt that uses context"),
         ({"model": "bge-base-en-v1.5"}, "model: expected a generator, found 'bge-base-en-v1.5', a embedder"),
-        ({"adapter": "calls"}, "adapter: 'llama-3-8b' has no adapter 'calls'; it has none"),
         ({"adapter": 3}, "adapter: expected the name of an adapter"),
         ({"temperature": 3}, "temperature: expected 0 to 2"),
         ({"max_tokens": 8192}, "max_tokens: 'llama-3-8b' has room for 8192 tokens of prompt and reply"),

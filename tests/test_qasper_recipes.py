@@ -1,6 +1,7 @@
 """The recipes of the QASPER pipeline: their prompts, what they never touch, and answers with fakes."""
 
 import asyncio
+import io
 import json
 import tempfile
 from dataclasses import replace
@@ -10,6 +11,7 @@ import pytest
 
 from raypipe import readers
 from raypipe.api.session import load_recipe
+from raypipe.cli.main import main
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
@@ -17,9 +19,13 @@ from raypipe.core.examples import ExampleRow
 from raypipe.core.records import Question
 from raypipe.models.kit import LocalKit
 from raypipe.models.scripted import Scripted, echo
+from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
+from raypipe.pipeline.tasks import WorkerConfig
 from raypipe.readers.example_pool import write_pool
 from raypipe.readers.qasper import ARXIV
 from raypipe.recipes.executor import QuestionExecutor, build
+from raypipe.report.progress import Progress
+from raypipe.store import Store
 from raypipe.store.index import MemoryIndex
 
 HERE = Path(__file__).parent
@@ -192,6 +198,29 @@ def test_with_scope_all_passages_of_other_papers_are_found(data):
     assert whole.searches_all() and not recipe.searches_all()
     found = answered("", data, CountingKit(script), recipe=whole)
     assert any({h.source for h in q.hits} - set(q.sources()) for q in found)
+
+
+@pytest.mark.slow
+def test_ask_answers_a_stored_question_from_its_paper_and_any_other_from_all_of_them(data, tmp_path, capsys):
+    store = ["--store", str(tmp_path / "store")]
+    assert main(["ingest", str(data / "papers.json"), "--format", "qasper", *store]) == 0
+    opened_store = Store.open(str(tmp_path / "store"))
+    with Progress(io.StringIO(), silent=True) as progress:
+        place = WorkerConfig(opened_store.uri, "transformers", "cpu", 1)
+        recipe = load_recipe("qasper-documents", MODELS, CONF)
+        Pipeline(opened_store, recipe, place, TaskSizes(100, 100), inline, progress).index(None)
+    capsys.readouterr()
+
+    def ask(question):
+        assert main(["ask", "qasper-documents", question, "--models", MODELS, "--json", *store]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    first = answered("qasper-documents", data, CountingKit())[0]
+    own, anyones = ask(first.id), ask("What is said of paper b2, and of its corpus?")
+    assert (own["answer"], [h["chunk"] for h in own["hits"]]) == (first.answer, list(first.order))
+    assert {h["chunk"].partition(":")[0] for h in own["hits"]} == set(first.sources())
+    assert len({h["chunk"].partition(":")[0] for h in anyones["hits"]}) == 2
+    assert all(h["url"].startswith(ARXIV) for h in own["hits"])
 
 
 def test_a_question_by_itself_gets_the_examples_that_it_gets_in_a_job(data):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from raypipe.api import EXPORTS
 
 if TYPE_CHECKING:  # the same names as EXPORTS, for type checkers and editors
+    from raypipe.api.ann import build_ann as build_ann
     from raypipe.api.compare import compare as compare
     from raypipe.api.data import ingest as ingest
     from raypipe.api.data import parse_html as parse_html
@@ -20,14 +21,19 @@ if TYPE_CHECKING:  # the same names as EXPORTS, for type checkers and editors
     from raypipe.api.datasets import synthesize_papers as synthesize_papers
     from raypipe.api.example_pools import build_examples as build_examples
     from raypipe.api.export import export_run as export_run
+    from raypipe.api.finetune import finetune as finetune
+    from raypipe.api.finetune import plan_finetune as plan_finetune
     from raypipe.api.fit import fit_decide as fit_decide
     from raypipe.api.fit import fit_fuse as fit_fuse
+    from raypipe.api.forget import forget as forget
     from raypipe.api.graphs import build_facts as build_facts
     from raypipe.api.graphs import run_calls as run_calls
     from raypipe.api.graphs import serve_graph as serve_graph
     from raypipe.api.judge_check import check_judge as check_judge
     from raypipe.api.judge_check import pick_to_label as pick_to_label
     from raypipe.api.kg_score import score_calls as score_calls
+    from raypipe.api.labels import make_labels as make_labels
+    from raypipe.api.labels import plan_labels as plan_labels
     from raypipe.api.look import faults as faults
     from raypipe.api.look import losses as losses
     from raypipe.api.look import why as why
@@ -44,6 +50,7 @@ if TYPE_CHECKING:  # the same names as EXPORTS, for type checkers and editors
     from raypipe.api.release import releases as releases
     from raypipe.api.release import rollback as rollback
     from raypipe.api.repeats import evaluate_repeatedly as evaluate_repeatedly
+    from raypipe.api.reproduce import reproduce as reproduce
     from raypipe.api.results import Result as Result
     from raypipe.api.run import answer as answer
     from raypipe.api.run import evaluate as evaluate
@@ -51,6 +58,7 @@ if TYPE_CHECKING:  # the same names as EXPORTS, for type checkers and editors
     from raypipe.api.run import reprocess as reprocess
     from raypipe.api.schemas import schema as schema
     from raypipe.api.scores import score_crag as score_crag
+    from raypipe.api.scores import score_qa as score_qa
     from raypipe.api.scores import score_qasper as score_qasper
     from raypipe.api.scores import score_ranking as score_ranking
     from raypipe.api.session import Session as Session
@@ -59,6 +67,11 @@ if TYPE_CHECKING:  # the same names as EXPORTS, for type checkers and editors
     from raypipe.api.steps import check_step as check_step
     from raypipe.api.swaps import swap_steps as swap_steps
     from raypipe.api.sweep import sweep as sweep
+    from raypipe.api.trials import show_trials as show_trials
+    from raypipe.api.trials import start_canary as start_canary
+    from raypipe.api.trials import start_shadow as start_shadow
+    from raypipe.api.trials import stop_trials as stop_trials
+    from raypipe.api.usage import usage as usage
     from raypipe.api.validate import validate as validate
     from raypipe.api.view import list_runs as list_runs
     from raypipe.api.view import write_view as write_view

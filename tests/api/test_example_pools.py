@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from chat_server import serving
 
 from raypipe.api.example_pools import ExamplePoolResult, _explanations
 from raypipe.cli.main import main
@@ -36,3 +37,22 @@ def test_the_count_of_examples_without_an_explanation_is_said(tmp_path):
     made = ExamplePoolResult(tmp_path / "p.jsonl", 5, 1, 3, 2)
     assert "3 with an explanation, 2 without one" in made.title
     assert json.loads(json.dumps(made.to_json()))["unexplained"] == 2
+
+
+def test_explanations_that_a_model_writes_stand_in_the_pool(tmp_path):
+    lines = [{"question": "Which corpus?", "answer": "SQuAD"}, {"question": "Which year?", "answer": "2016"}]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    out, asked = tmp_path / "pool.jsonl", []
+
+    def reply(request, body):
+        asked.append(body["messages"][-1]["content"])
+        request.reply("<think>SQuAD?</think>Section 4 names it.")
+
+    with serving(reply) as server:
+        command = ["examples", str(tmp_path / "rows.jsonl"), "--out", str(out), "--explain", "llama-3-8b"]
+        assert main([*command, "--llm", f"{server.url}#any"]) == 0
+    assert len(asked) == 2 and any("Which corpus?" in x and "SQuAD" in x for x in asked)
+    pool = [json.loads(x) for x in out.read_text().splitlines()]
+    assert [(p["question"], p["explanation"]) for p in pool] == [
+        ("Which corpus?", "Section 4 names it."), ("Which year?", "Section 4 names it."),
+    ]  # fmt: skip

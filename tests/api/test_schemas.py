@@ -13,6 +13,7 @@ from raypipe.cli import schema as command
 CONF = Path(__file__).parents[2] / "conf"
 FILES = {
     "recipe": sorted((CONF / "recipes").glob("*.yaml")),
+    "finetune": sorted((CONF / "finetune").glob("*.yaml")),
     "cluster": sorted((CONF / "clusters").glob("*.yaml")),
     "models": sorted(CONF.glob("models*.yaml")),
     "graphs": [CONF / "graphs.yaml"],

@@ -8,14 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reruns import CONF, FAKES, Bench
+from chat_server import serving
+from reruns import CONF, FAKES, MODELS, Bench
 
 from raypipe.api.session import load_recipe
 from raypipe.api.swaps import swap_steps
 from raypipe.cli.main import main
 from raypipe.core.errors import ConfError
+from raypipe.evaluation.compare import scored_run
+from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.repeats import repeats
 from raypipe.evaluation.result_table import each
 from raypipe.metrics.ranking import read_run
+from raypipe.models.load import EndpointAddress
 from raypipe.recipes.swap import swapped
 from raypipe.report.report import RunFolder
 from raypipe.runs.release import live
@@ -231,3 +236,37 @@ def test_repeats_of_an_eval_are_the_same_or_cannot_tell(folder: Path, said: Any,
     assert kept == found and (tmp_path / "k/repeat-2/report.html").exists()
     with pytest.raises(SystemExit, match="2"):
         said(*words, "--repeats", "0")
+
+
+def test_repeats_ask_a_language_model_again_and_say_how_far_its_answers_move(
+    folder: Path, tmp_path: Path
+) -> None:
+    files = sorted((folder / "world").glob("questions*.jsonl"))
+    lines = [json.loads(line) for f in files for line in f.read_text().splitlines()]
+    golds = {line["query"]: line["answer"] for line in lines}
+    asked: list[str] = []
+
+    def reply(request: Any, body: Any) -> Any:
+        text = body["messages"][-1]["content"]
+        query = next((q for q in golds if q in text), "")
+        if not query:  # whether the server answers
+            return request.reply("yes")
+        asked.append(query)
+        lucky = list(golds).index(query) % 2 == asked.count(query) % 2  # half are right at first, half later
+        return request.reply(golds[query] if lucky else "nothing of that kind")
+
+    entry = "noisy: {kind: generator, loader: openai, endpoint: here, model: m, max_model_len: 8192}\n"
+    with serving(reply) as server:
+        bench = Bench(tmp_path, folder / "world", models=MODELS + entry)
+        bench.endpoints = {"here": EndpointAddress(server.url)}
+        pipe = bench.pipeline(ASKING.replace("model: scripted", "model: noisy"))
+        runs = [
+            evaluate(
+                pipe, [bench.world], "crag", None, None, tmp_path / f"repeat-{n}", fresh=n > 0, kind="qa"
+            )
+            for n in range(2)
+        ]
+    found = repeats([scored_run(r.folder.path, "official") for r in runs])
+    assert {asked.count(q) for q in golds} == {2}, "the second run asks again"
+    assert found.moved > len(golds) / 2 and set(found.verdicts) == {"cannot tell"}
+    assert max(q.spread for q in found.questions) == 0.5

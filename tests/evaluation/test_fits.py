@@ -143,6 +143,15 @@ def test_what_a_fit_has_seen_is_marked_wherever_its_score_stands(
     assert live.seen == (0, mine["n"])
 
 
+def test_the_table_has_the_seconds_of_each_stage_of_questions_that_the_run_answered(made: FittedRun) -> None:
+    rows, steps = made.rows(made.always), {s.step: s for s in made.always.report.steps}
+    for stage in ("bm25", "rerank", "extract"):
+        took = sum(r["seconds"][stage] for r in rows.values())
+        assert took == pytest.approx(steps[stage].seconds) and took > 0
+    again = run(made.bench, SURE, "again", only=[*rows][:3])
+    assert [r["seconds"] for r in each(again.folder.results)] == [None] * 3
+
+
 def test_numbers_of_another_recipe_are_refused_before_any_work(made: FittedRun) -> None:
     made.bench.pipeline(with_fit(made.fit.file))
     other = SURE.replace("dense: {model: hash-embedder, top: 30}", "dense: {model: hash-embedder, top: 31}")
@@ -232,6 +241,9 @@ def test_a_fit_of_fuse_is_what_a_run_with_it_scores_on_the_half_that_it_has_not_
     assert len(rows) == found["unseen_questions"] < 60
     mean = sum(r["measures"]["ndcg_cut_10"] for r in rows) / len(rows)
     assert mean == pytest.approx(fitted["score"], abs=1e-9)
+    assert fit_fuse(again.folder.path, 0, bench.folder / "second.yaml").report.seen_before == 0
+    with pytest.raises(DataError, match=f"no fit of the recipe has seen \\({60 - len(rows)} questions were"):
+        fit_fuse(again.folder.path, 1)  # the other half is the one that the weights were fitted to
     assert main(["fit", "fuse", str(done.folder.path), "--scores", "bm25,dense", "--measure", "map"]) == 0
     said = capsys.readouterr().out
     assert "that the fit has not seen" in said and "--set fuse.fitted=" in said

@@ -14,23 +14,31 @@ from raypipe.api.judges import JudgeKit
 from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
-from raypipe.core.errors import DataError
+from raypipe.core.errors import CapReached, DataError
 from raypipe.core.llm import STEP
-from raypipe.core.records import Fault
+from raypipe.core.prices import JUDGE, Prices, TokenPrice
+from raypipe.core.records import Fault, Gold
+from raypipe.evaluation.compare import scored_run
 from raypipe.evaluation.evaluate import evaluate
-from raypipe.evaluation.judge import PROMPTS, ModelJudge, judged
+from raypipe.evaluation.judge import PROMPTS, ModelJudge, judge_plan, judged
+from raypipe.evaluation.labels import add_label, read_labels
 from raypipe.evaluation.result_table import each
+from raypipe.memo.memo import CallCount, CallCounts, Tokens
 from raypipe.metrics.crag import CragScore, Prediction, mark
 from raypipe.metrics.files import score_crag_file
 from raypipe.models import catalog
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import EndpointAddress
 from raypipe.models.scripted import Scripted
+from raypipe.pipeline.caps import Caps
+from raypipe.pipeline.counters import RunCounters
 from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
 from raypipe.pipeline.tasks import WorkerConfig
 from raypipe.recipes.resolve import prompt_file
 from raypipe.report.progress import Progress
 from raypipe.report.report import RunFolder
+from raypipe.runs.plan.money import estimated
+from raypipe.runs.plan.records import JudgePlan, Plan
 from raypipe.store import Store
 
 ROOT = Path(__file__).parents[2]
@@ -166,20 +174,72 @@ def test_a_judge_that_the_recipe_asks_too_shares_its_engine_and_another_has_its_
     assert (own.starts, recipe.starts) == (1, 1)
 
 
+def answered(report):
+    """Calls of the question half and of embedders that a run made."""
+    return sum(s.computed for s in report.steps if s.step not in ("parse", "split", "tokenize"))
+
+
+class ScriptedKit(LocalKit):
+    """A kit with one model, which calls every answer wrong."""
+
+    def __init__(self):
+        super().__init__(None)
+        self.scripted = Scripted(lambda *_: WRONG, max_model_len=8192)
+
+    def generator(self, model):
+        return self.scripted.generate
+
+
+def test_a_judge_stays_within_the_caps_and_the_next_command_asks_the_rest(tmp_path):
+    store = Store.create(str(tmp_path / "store"))
+    rows = [Prediction(f"q{i}", f"answer {i}", ("truth",)) for i in range(250)]
+    texts, caps = {r.question: r.question for r in rows}, Caps(calls=60)
+    asked = []
+    for _ in range(3):
+        kit = ScriptedKit()
+        who = judge(kit=kit)
+        try:
+            said, line = who.ask(
+                store, rows, texts, False, lambda n: caps.check_judge(RunCounters(), n, seconds=1)
+            )
+        except CapReached as e:
+            assert "--max-calls 60 is reached after 100 calls" in str(e)
+        asked.append(len(kit.scripted.asked))
+    assert asked == [100, 100, 50] and len(said) == 250 and (line.computed, line.cached) == (50, 200)
+    by_usd = Caps(usd=1e-3, prices=Prices({JUDGE: TokenPrice(1.0, 1.0)}))
+    spent = CallCounts(CallCount(), CallCount(), CallCount(3), Tokens(900, 0, 200))
+    with pytest.raises(CapReached, match="--max-usd"):
+        by_usd.check_judge(RunCounters(), spent, 1)
+    by_usd.check_judge(RunCounters(), CallCounts(), 1)
+
+
+def test_a_plan_has_the_most_that_a_judge_may_be_asked():
+    golds = [Gold("a", ("one", "two", "invalid question")), Gold("b", ("three",)), Gold("c", ())]
+    model = judge().model
+    assert judge_plan(model, "official", golds).max_calls == 3
+    assert judge_plan(model, "accuracy", golds) == JudgePlan("judge", 2, 2 * 8192)
+    plan = Plan((), JudgePlan("judge", 2, 2 * 8192))
+    found = estimated(plan, Prices({JUDGE: TokenPrice(1.0, 4.0)}), ())
+    assert (found.calls, found.max_calls, found.tokens) == ((0, 2), 2, (0, 2 * 8192))
+    assert found.usd == (0, pytest.approx(4 * 2 * 8192 / 1e6))
+
+
 @pytest.mark.slow
 def test_an_endpoint_judges_a_run_and_the_second_run_asks_nothing(tmp_path, world, endpoint):
     url, bodies = endpoint
     entry = {"kind": "generator", "loader": "openai", "endpoint": "here", "model": "judge-1"}
     store = Store.create(str(tmp_path / "store"))
 
-    def run(out):
+    def run(out, labels=None):
         kit = LocalKit(None, endpoints={"here": EndpointAddress(url, key="the-key")})
         who = judge(kit=kit, max_model_len=8192, **entry)
         with Progress(io.StringIO(), silent=True) as progress:
             place = WorkerConfig(store.uri, "transformers", "cpu", 1)
             made = load_recipe("crag-baseline", FAKES, CONF)
             pipeline = Pipeline(store, made, place, TaskSizes(50, 6), inline, progress)
-            return evaluate(pipeline, [world], "crag", None, "official", tmp_path / out, who).report
+            return evaluate(
+                pipeline, [world], "crag", None, "official", tmp_path / out, who, labels=labels
+            ).report
 
     first = run("one")
     line = first.judge
@@ -196,5 +256,15 @@ def test_an_endpoint_judges_a_run_and_the_second_run_asks_nothing(tmp_path, worl
     second = run("two")
     assert second.judge is not None and second.judge.computed == 0 and second.judge.cached == line.computed
     assert second.marks == first.marks
+    assert (first.cost.actual.calls, second.cost.actual.calls) == (line.computed + answered(first), 0)
+    assert first.cost.estimate.max_calls >= first.cost.actual.calls
+    wrong = next(r for r in each(RunFolder(tmp_path / "one").results) if r["verdict"] == "hallucination")
+    add_label(tmp_path / "labels.jsonl", wrong["id"], wrong["answer"], "right")
+    add_label(tmp_path / "labels.jsonl", "other", "an answer of another run", "wrong")
+    third = run("three", read_labels(tmp_path / "labels.jsonl"))
+    assert third.marks.score.n_correct == first.marks.score.n_correct + 1
+    assert (third.labels.labels, third.labels.used, third.labels.changed) == (2, 1, 1)
+    assert scored_run(tmp_path / "three", "official").people == 1
+    assert "people outrank judges" in (tmp_path / "three/report.html").read_text()
     assert not any(b"the-key" in p.read_bytes() for p in (tmp_path / "one").iterdir())
     assert "the-key" not in str(list(each(RunFolder(tmp_path / "one").results)))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,17 @@ from raypipe.api.compare import compare
 from raypipe.api.outputs import schemas
 from raypipe.cli.main import main
 from raypipe.core.errors import ConfError, DataError
+from raypipe.core.records import Hit, Question
 from raypipe.evaluation.evaluate import Evaluation, evaluate
+from raypipe.evaluation.golds import golds_of
+from raypipe.evaluation.loss_paths import GoldEvidence, RecipePaths
 from raypipe.evaluation.result_table import each
+from raypipe.metrics.losses import GoldText
 from raypipe.metrics.ranking import read_qrels, score
+from raypipe.pipeline.ingest import ingest
 from raypipe.pipeline.ingest_log import kinds_of
 from raypipe.recipes.recipe import Recipe
+from raypipe.recipes.serialize import from_plain
 
 pytestmark = pytest.mark.slow
 
@@ -85,6 +92,44 @@ def test_a_recipe_without_decide_ranks_judged_documents(run: Callable[..., Evalu
     assert "ndcg_cut_10" in page and "heron (3)" in page and "What became of the questions" not in page
 
 
+def test_ranked_questions_are_lost_where_their_relevant_documents_were(
+    run: Callable[..., Evaluation], beir: Path
+) -> None:
+    with (beir / "queries.jsonl").open("a") as queries:
+        for id in ("ghost", "late"):
+            queries.write(
+                json.dumps({"_id": f"q-{id}", "text": "what does the robin eat at the lake?"}) + "\n"
+            )
+    with (beir / "qrels.trec").open("a") as qrels:  # one is in no corpus, one does not match the query
+        qrels.write("q-ghost 0 ghost 1\nq-late 0 heron-swift 1\n")
+    few = RANKS.replace("top: 30", "top: 2").replace("top: 20}", "top: 2}").replace("top: 10}", "top: 1}")
+    done = run(few)
+    found = done.report.losses
+    assert found is not None and (found.right + found.misses, found.unscored) == (8, 0)
+    lost = {r["id"]: (r["lost"], r["lost_step"]) for r in each(done.folder.results)}
+    assert lost["q-ghost"] == ("pages", None) and lost["q-late"] == ("recall", "bm25")
+    assert {p.loss: p.questions for p in found.places if p.questions} == Counter(
+        loss for loss, _ in lost.values() if loss
+    )
+    assert lost["q-heron"] == (None, None) and lost["q-eagle"] == (None, None)
+    paths = RecipePaths(done_recipe := from_plain(done.manifest.recipe))
+    assert done_recipe.question[-1].name == "rerank"
+
+    def place(ranked: tuple[str, ...], *scores: Mapping[str, float]) -> tuple[str, str]:
+        hits = tuple(Hit(f"{i}", f"{i}", (0, 1), s) for i, s in enumerate(scores))
+        question = Question("q", "?", hits=hits, order=ranked)
+        at = paths.place_of_documents(
+            GoldEvidence(Question("q", "?"), question, GoldText(()), passages=frozenset({"0"}))
+        )
+        return at.loss.value, at.step
+
+    first = {"dense": 1.0, "bm25": 1.0, "fuse": 1.0}
+    assert place(("0",), {**first, "rerank": 0.5}) == ("rerank", "rerank")  # not among the first ten
+    assert place(("1",), {**first, "rerank": 0.5}, {**first, "rerank": 0.9}) == ("rerank", "rerank")
+    below = {"dense": 0.1, "bm25": 0.1}
+    assert place(("1",), below, {**first, "rerank": 0.9}, {**first, "rerank": 0.8}) == ("fusion", "fuse")
+
+
 def _documents(done: Evaluation) -> list[tuple[str, str]]:
     from raypipe.store import Store
 
@@ -122,6 +167,23 @@ def test_gates_and_comparisons_take_what_the_kind_measures(
 def test_a_recipe_that_answers_is_scored_by_its_ranking_too(run: Callable[..., Evaluation]) -> None:
     done = run(FAKES)
     assert done.report.scores.kind == "ranking" and done.report.scores.of("map").scored == 6
+
+
+def test_a_query_that_is_read_again_without_judgements_has_none_any_more(beir: Path, tmp_path: Path) -> None:
+    pipeline = Bench(tmp_path, beir).pipeline(RANKS)
+
+    def read() -> tuple[dict[str, Mapping[str, int]], tuple[Any, ...]]:
+        summary = ingest(pipeline.store, [beir], "beir", pipeline.progress)
+        found = golds_of(pipeline.store, [f"q-{b}" for b in BIRDS], "grades")
+        return {q.removeprefix("q-"): g.grades for q, g in found.items()}, summary.replaced
+
+    before, _ = read()
+    assert all(before[b] for b in BIRDS)
+    lines = [x for x in (beir / "qrels.trec").read_text().splitlines() if not x.startswith("q-heron ")]
+    (beir / "qrels.trec").write_text("\n".join(lines) + "\n")
+    after, (replaced,) = read()
+    assert after["heron"] == {} and {b: after[b] for b in BIRDS[1:]} == {b: before[b] for b in BIRDS[1:]}
+    assert (replaced.rows, replaced.ids) == (1, ("q-heron",))
 
 
 def test_the_kind_is_kept_with_the_data(run: Callable[..., Evaluation], beir: Path) -> None:

@@ -102,7 +102,7 @@ class Never:
     """A judge that calls every answer wrong."""
 
     def ask(
-        self, store: Store, rows: Sequence[Prediction], texts: Mapping[str, str], fresh: bool
+        self, store: Store, rows: Sequence[Prediction], texts: Mapping[str, str], fresh: bool, spend: object
     ) -> tuple[Mapping[str, str], JudgeLine]:
         said = {r.question: json.dumps({"score": 0}) for r in rows}
         return said, JudgeLine("never", len(said), len(said), 0, 0, 0, {}, 0, 0, 0)

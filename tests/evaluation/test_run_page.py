@@ -7,7 +7,7 @@ import json
 import re
 import shutil
 import zlib
-from dataclasses import replace
+from dataclasses import asdict, replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,9 @@ import pytest
 from hostile_run import hostile_run
 
 from raypipe.evaluation.result_table import each
+from raypipe.evaluation.view.details import TOP, RunTable, block
 from raypipe.evaluation.view.run_page import IN_ONE_FILE, MOST_BYTES, ShownParts, run_page
+from raypipe.metrics.calibration import stated_calibration
 from raypipe.report.report import RunFolder
 from raypipe.report.web_page import script_json
 from raypipe.runs.field_diff import recipe_lines
@@ -58,7 +60,11 @@ def page(folder: RunFolder) -> str:
 def details(page: str) -> list[Any]:
     """The rows of all blocks, as the page's script reads them."""
     packed = re.findall(r'<script type="text/plain" id="b\d+">(.*?)</script>', page)
-    return [json.loads(zlib.decompress(base64.b64decode(p))) for p in packed]
+    blocks = [json.loads(zlib.decompress(base64.b64decode(p))) for p in packed]
+    return [
+        {"rows": [q["rows"] for q in b], "texts": {c: t for q in b for c, t in q["texts"].items()}}
+        for b in blocks
+    ]
 
 
 def test_every_question_with_its_answer_stands_in_the_file_as_text(folder: RunFolder, page: str) -> None:
@@ -77,11 +83,51 @@ def test_the_blocks_have_all_that_the_table_knows_and_each_text_once(folder: Run
     blocks = details(page)
     rows = [q for b in blocks for [q] in b["rows"]]
     assert [q["id"] for q in rows] == [r["id"] for r in each(folder.results)]
-    for block in blocks:
-        shown = {h["chunk"] for [q] in block["rows"] for h in q["hits"] if h["ranked"]}
-        assert shown <= block["texts"].keys() and all(
-            h["text"] is None for [q] in block["rows"] for h in q["hits"]
+    for held in blocks:
+        shown = {h["chunk"] for [q] in held["rows"] for h in q["hits"] if h["ranked"]}
+        assert shown <= held["texts"].keys() and all(
+            h["text"] is None for [q] in held["rows"] for h in q["hits"]
         )
+
+
+def test_a_page_without_all_candidates_keeps_those_that_are_ranked_cited_gold_or_among_the_first(
+    folder: RunFolder,
+) -> None:
+    run = RunTable(folder.results)
+    for id in run.ids:
+        row = run.row(id)
+        whole, best, used = (block([run], [id], kept=k)["rows"][0][0] for k in ("all", "best", "used"))
+        assert [h["chunk"] for h in whole["hits"]] == [h["chunk"] for h in row["hits"]]
+        left = {h["chunk"] for h in best["hits"]}
+        assert left >= {h["chunk"] for i, h in enumerate(row["hits"]) if h["ranked"] or i < TOP}
+        assert [h["chunk"] for h in best["hits"]] == [h["chunk"] for h in row["hits"] if h["chunk"] in left]
+        texts = block([run], [id], kept="used")["texts"]
+        assert {h["chunk"] for h in row["hits"] if h["ranked"]} <= texts.keys() <= left
+        for quote in used["quotes"]:
+            source = quote["source"]
+            within = any(c.startswith(source) for c in texts)
+            assert (quote["text"] is None) == within or quote["text"]
+    run.close()
+
+
+def test_the_confidence_of_enough_answers_is_held_against_what_came(
+    folder: RunFolder, tmp_path: Path
+) -> None:
+    stated = {f"q{i}": i / 60 for i in range(60)}
+    right = {q: p > 0.5 for q, p in stated.items()}
+    found = stated_calibration(stated, right)
+    assert found is not None and found.n == 60 and found.risk_area < 0.5
+    assert stated_calibration({**stated, "q0": None}, right) is None  # an answer that states none
+    assert stated_calibration(dict(list(stated.items())[:49]), right) is None  # too few
+    assert stated_calibration(stated, {**right, "q0": None}).n == 59  # type: ignore[union-attr]
+    other = RunFolder(Path(shutil.copytree(folder.path, tmp_path / "other")))
+    report = json.loads(other.report.read_text())
+    assert report["calibration"] is None
+    other.report.write_text(json.dumps(report | {"calibration": asdict(found)}))
+    page, _ = run_page(other, read(folder.path), None, IN_ONE_FILE)
+    assert "How well the stated confidence holds" in page and 'aria-label="Risk and coverage"' in page
+    tags = Tags(page)
+    assert not any("style" in attributes for _, attributes in tags.seen)
 
 
 def test_the_file_asks_nobody_and_its_policy_runs_its_own_script_alone(page: str) -> None:
@@ -136,10 +182,10 @@ def test_a_report_of_an_earlier_version_is_shown_too(folder: RunFolder, tmp_path
 def test_a_file_to_share_has_no_page_text_and_no_prompt_and_says_so(folder: RunFolder) -> None:
     page, _ = run_page(folder, read(folder.path), None, ShownParts(without=("prompts", "pages")))
     assert "Left out on purpose: prompts, pages" in page
-    for block in details(page):
-        assert not block["texts"]
-        assert all(r["prompt"] is None for [q] in block["rows"] for r in q["replies"])
-        assert all(c["text"] is None for [q] in block["rows"] for c in q["quotes"])
+    for held in details(page):
+        assert not held["texts"]
+        assert all(r["prompt"] is None for [q] in held["rows"] for r in q["replies"])
+        assert all(c["text"] is None for [q] in held["rows"] for c in q["quotes"])
     pages, _ = run_page(folder, read(folder.path), None, ShownParts(without=("pages",)))
     assert all(r["prompt"] is None for block in details(pages) for [q] in block["rows"] for r in q["replies"])
     assert "Replies and answers may quote pages" in pages
@@ -150,7 +196,8 @@ def test_a_file_that_would_grow_too_big_leaves_out_details_and_says_which(folder
     page, pages = run_page(folder, read(folder.path), None, IN_ONE_FILE)[0], 0
     while blocks := details(page):
         held = re.findall(r"This page holds (.*?)\.", page)[0]
-        assert ("prompts" in held) != ("leaves out prompts" in page)
+        gone = " ".join(re.findall(r"it leaves out (.*?)\.", page))
+        assert ("prompts" in held) != ("prompts" in gone)
         assert ("texts of pages" in held) == any(b["texts"] for b in blocks)
         most, pages = len(page.encode()) - 1, pages + 1
         page, _ = run_page(folder, read(folder.path), None, ShownParts(most_bytes=most))

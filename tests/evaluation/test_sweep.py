@@ -53,7 +53,8 @@ def swept(folder: Path, questions: int, sample: int):
         return planner.plan(pipe, questions_of(pipe, ids, None))
 
     planned = sweeping.planned(found, plan, PRICES)
-    done = sweeping.sweep(found, run, ids, unseen, 1, 0.02, folder / "out")
+    f1 = sweeping.measure_of("crag", "f1")
+    done = sweeping.sweep(found, run, ids, unseen, 1, 0.02, folder / "out", f1)
     return base.store, planned, done, made
 
 
@@ -104,6 +105,9 @@ def test_four_points_on_200_questions_ask_only_what_differs(tmp_path):
 def test_it_ends_in_one_table_against_the_first_and_the_best_is_scored_on_other_questions(small):
     _, planned, done, made = small
     assert (done.questions, done.unseen, len(done.points)) == (8, 4, 4)
+    means = [e.report.scores.of("f1").mean for e in made[:4]]
+    assert done.measure == "f1" and [p.score for p in done.points] == pytest.approx(means)
+    assert done.scored == 8  # by its first measure, which asks a judge, fewer are
     best = max(p.score for p in done.points)
     assert next(p.score for p in done.points if p.point == done.winner) == best
     assert done.points[0].against_first is None and done.points[0].p is None
@@ -117,7 +121,7 @@ def test_it_ends_in_one_table_against_the_first_and_the_best_is_scored_on_other_
     print_sweep(console, to_json(done))
     said = out.getvalue()
     assert "plan of 4 points" in said and "corrected for 3 comparisons (maxT)" in said
-    assert "4 questions that the sweep did not see" in said
+    assert "4 questions that the sweep did not see" in said and "f1" in said
     assert said.count("split.parent_chars=500, rerank.top=5") >= 2
 
 
@@ -135,6 +139,15 @@ def test_the_sample_is_drawn_by_its_seed_and_leaves_as_many_others():
     assert (len(some), len(others)) == (4, 4) and not set(some) & set(others)
     assert sweeping.drawn(ids, 7, 1)[1] != [] and len(sweeping.drawn(ids, 7, 1)[1]) == 3
     assert sweeping.drawn(ids, None, 1) == (ids, []) == sweeping.drawn(ids, 10, 1)
+
+
+def test_a_sweep_goes_by_a_measure_of_the_kind_of_which_more_is_better():
+    assert sweeping.measure_of("ranking", None).name == "ndcg_cut_10"
+    assert sweeping.measure_of("ranking", "map").name == "map"
+    with pytest.raises(ConfError, match=r"--measure ff1: kind qa has no such; did you mean 'f1'"):
+        sweeping.measure_of("qa", "ff1")
+    with pytest.raises(ConfError, match="--measure hallucination: expected one of which more is better"):
+        sweeping.measure_of("crag", "hallucination")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from reruns import FAKES, Bench
+from reruns import FAKES, MODELS, Bench
 
 from raypipe.cli.main import main
 from raypipe.core.errors import ConfError
@@ -18,6 +18,7 @@ from raypipe.runs.manifest import read, recent
 from raypipe.runs.prune import prune, uncited
 from raypipe.runs.release import promote
 from raypipe.store import Store, begin, commit, write_part
+from raypipe.store.adapters import RECIPE, adapter_names, put_adapter
 from raypipe.store.keep import tag, tagged, unfinished
 from raypipe.store.sizes import sizes
 
@@ -189,3 +190,27 @@ def test_faults_manifests_and_sizes_that_say_nothing_any_more_go(bench, store, m
     assert {r["id"] for r in left} == {"pending", "q"}
     assert sizes(store, list(wanted)) == wanted
     assert prune(store, dry_run=True) == []
+
+
+def with_adapter(bench, name, out):
+    """A run of the recipe whose model has this adapter alone."""
+    bench.models = MODELS.replace(
+        "  loader: scripted\n", f"  loader: scripted\n  adapters: {{{name}: folder}}\n", 1
+    )
+    bench.run(LLM.replace("into: llm,", f"into: llm, adapter: {name},"), out=out)
+    put_adapter(bench_store(bench).files, f"{name}-0", {RECIPE: f"adapter: scripted@1:{name}\n".encode()})
+
+
+def bench_store(bench):
+    return Store.open(str(bench.folder / "store"))
+
+
+def test_adapters_stay_while_a_release_or_a_last_run_names_them(bench, store):
+    put_adapter(store.files, "unused-0", {RECIPE: b"adapter: sha256:0\n", "adapter_model.safetensors": b"."})
+    with_adapter(bench, "one", "a")
+    promote(store, read(bench.folder / "a"), [])
+    with_adapter(bench, "two", "b")
+    with_adapter(bench, "three", "c")
+    assert {n for kind, n in removed(store) if kind == "adapter"} == {"two-0"}
+    assert adapter_names(store.files) == ["one-0", "three-0", "unused-0"]  # the last: no run named it so far
+    assert not {n for kind, n in removed(store) if kind == "adapter"}

@@ -1,6 +1,8 @@
 """Search again: rounds, their bound and their budget, why they end, and hits of each round kept apart."""
 
 import json
+import math
+from dataclasses import replace
 
 import pytest
 from shelf import HASH, Shelf, chunk, holds_laws, question
@@ -13,6 +15,7 @@ from raypipe.models.fake import whitespace
 from raypipe.models.kit import LocalKit
 from raypipe.models.scripted import Scripted
 from raypipe.recipes.laws import run
+from raypipe.runs.plan.stage_bounds import stored_bytes, tokens_of
 from raypipe.steps.iterate import Iterate
 from raypipe.text.prompt import Prompt
 
@@ -114,6 +117,16 @@ def test_the_rounds_end_where_the_next_could_pass_the_budget(shelf):
 def test_no_call_is_planned_with_more_tokens_than_the_rounds_have_or_the_model_holds(shelf):
     assert step(tokens=500).bound(first(shelf), Reach(1, 1)).tokens == 500
     assert step(tokens=9000).bound(first(shelf), Reach(1, 1)).tokens == MODEL.max_model_len
+
+
+def test_a_plan_counts_no_tokens_of_vectors_and_not_more_than_all_rounds_have(shelf):
+    bound = step(rounds=4, tokens=500, embedder=HASH).bound(first(shelf), Reach(1, 1))
+    assert (bound.calls, bound.replies, tokens_of(bound, 80, 10)) == (8, 4, 10 * 500)
+    assert tokens_of(bound, 5, 10) == 5 * 500  # a call each of five questions: all may be replies
+    few = replace(bound, tokens=100, all_tokens=math.inf)
+    assert tokens_of(few, 80, 10) == 40 * 100
+    vector = stored_bytes(replace(bound, tokens=0), 1, 1)
+    assert stored_bytes(bound, 80, 10) - stored_bytes(bound, 40, 10) == 40 * vector > 0
 
 
 def test_a_query_that_was_asked_before_ends_the_rounds(shelf):

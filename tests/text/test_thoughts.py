@@ -2,7 +2,7 @@
 
 import pytest
 
-from raypipe.text.thoughts import split_thoughts
+from raypipe.text.thoughts import DraftText, split_thoughts
 
 
 @pytest.mark.parametrize(
@@ -29,3 +29,22 @@ def test_only_what_stands_behind_the_last_thought_is_the_answer(text, answer, cl
     found = split_thoughts(text)
     assert (found.answer, found.closed) == (answer, closed)
     assert found.thoughts + found.answer == text
+
+
+@pytest.mark.parametrize(
+    ("pieces", "thinks", "shown"),
+    [
+        (["It is ", "Bob."], False, "It is Bob."),
+        (["<th", "ink>Ann or B", "ob?</thi", "nk>\nBob"], False, "\nBob"),
+        (["Ann or Bob?", "</think> Bob"], True, " Bob"),  # its chat template opened the thought
+        (["<think>Ann or Bob"], False, ""),
+        (["a < b, c <", " d"], False, "a < b, c < d"),
+        (["[THI", "NK]so[/THINK]yes [1", "]"], False, "yes [1]"),
+        (["one <thought>two</thought> three"], False, "one  three"),
+        (["ends with <"], False, "ends with <"),
+    ],
+)
+def test_a_draft_shows_no_thought_and_all_else(pieces, thinks, shown):
+    for cut in (pieces, [*"".join(pieces)]):  # as it came, and a character at a time
+        draft = DraftText(thinks)
+        assert "".join([*(draft.add(p) for p in cut), draft.rest()]) == shown

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,7 +12,7 @@ from raypipe.api.judged_runs import JudgingOptions, opened
 from raypipe.api.results import Result
 from raypipe.api.session import Session
 from raypipe.core.config import did_you_mean
-from raypipe.core.errors import ConfError
+from raypipe.core.errors import ConfError, DataError
 from raypipe.evaluation import compare as comparing
 from raypipe.evaluation.compare import RunComparison, ScoredRun, judged_again, scored_run, stored_run
 from raypipe.evaluation.labels import read_labels
@@ -21,6 +21,8 @@ from raypipe.metrics.paired import MARGIN
 from raypipe.report.report import JSON_FORMAT
 from raypipe.runs import release
 from raypipe.runs.manifest import find, to_json
+from raypipe.runs.trial_evidence import TrialEvidence, side_values
+from raypipe.runs.trials import ROLES, read_trial
 from raypipe.store import Store
 
 _RELEASE = re.compile(r"live|r\d+-\w+")
@@ -68,7 +70,8 @@ def compare(
     """Compares each run with the first: better, worse, same, or cannot tell.
 
     A run is the folder of a finished eval; a file of predictions, scored by `rule` (None: official); or a
-    release of `store`, by its id or as `live`. `margin` is how far apart two runs of the same quality may
+    release of `store`, by its id or as `live`; or `live` and `shadow` (or `canary`): what both sides of a
+    trial answered to live questions. `margin` is how far apart two runs of the same quality may
     lie; `group` a label whose values are groups of questions that count as one each. `rejudge` names a judge
     that is asked about the answers of all runs ("": the first run's), and then all are scored by `rule`
     (None: the first run's); `trim` a tokenizer that cuts answers first; `labels` a file of people's verdicts.
@@ -87,11 +90,53 @@ def compare(
     judge = _first_judge(runs[0], rule) if rejudge == "" else rejudge
     options = JudgingOptions(judge, trim, people)
     scored: list[ScoredRun] = []
-    for run in runs:
+    trials = traffic_runs(runs, session, store)
+    for run in () if trials else runs:
         alike = scored[0].rule if scored and judge is not None and rule is None else rule
         scored.append(_scored(session, run, alike, options, store))
+    scored += trials
     chosen = comparing.unseen_alone(scored) if unseen else scored
     return CompareResult(comparing.compare(chosen, margin, group, measure))
+
+
+def traffic_runs(
+    runs: Sequence[str | Path], session: Session, store: Store | str | Path | None
+) -> list[ScoredRun]:
+    """Both sides of a trial over the questions that they answered, for `live` and `shadow` or `canary`; none,
+    for other runs. Raises ConfError where there is no such trial, and DataError without a question that has a
+    gold."""
+    roles = [r for r in ROLES if r in map(str, runs)]
+    if not roles or Path(roles[0]).exists():
+        return []
+    if sorted(map(str, runs)) != sorted(["live", roles[0]]):
+        raise ConfError(
+            f"compare: expected `live {roles[0]}`, the two sides of one trial; found {len(runs)} runs"
+        )
+    opened_store = session.store(store)
+    trial = read_trial(opened_store, roles[0])
+    if trial is None:
+        raise ConfError(
+            f"compare: {opened_store.uri} has no {roles[0]}; `raypipe trial` says how the last ended"
+        )
+    evidence = TrialEvidence(opened_store, trial)
+    truths = evidence.read()
+    pairs = {q: p for q, p in evidence.first.items() if q in truths}
+    if not pairs:
+        raise DataError(
+            f"compare: both releases answered {len(evidence.first)} questions, none of which has a gold: a "
+            "stored one, or a text that a user gave (/v1/feedback). `raypipe trial` says how many they "
+            "answered alike"
+        )
+    values = {
+        "live": {q: side_values(p.live, truths[q]) for q, p in pairs.items()},
+        roles[0]: {q: side_values(p.trial, truths[q]) for q, p in pairs.items()},
+    }
+    ids = {"live": trial.live, roles[0]: trial.release}
+    none: dict[str, Mapping[str, str]] = {q: {} for q in pairs}
+    return [
+        ScoredRun(f"{name} ({ids[name]})", "official", "", values[name], none, kind="qa")
+        for name in map(str, runs)
+    ]
 
 
 def _scored(

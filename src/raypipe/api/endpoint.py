@@ -19,6 +19,7 @@ from raypipe.api.session import endpoint_addresses, load_recipe, read_cluster, r
 from raypipe.api.settings import Settings
 from raypipe.cluster.capacity import declared_nodes, preflight, sized, startable
 from raypipe.cluster.file import Cluster
+from raypipe.core import config
 from raypipe.core.errors import ConfError
 from raypipe.core.protocols import Model
 from raypipe.models import load
@@ -29,7 +30,9 @@ from raypipe.recipes.deadlines import DegradePolicy, fallback_of
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import from_plain
 from raypipe.report.progress import heartbeat
-from raypipe.serving.access import ApiKeys, RequestLimits, ServerConfig
+from raypipe.serving.access import MEMO_MB, ApiKeys, RequestLimits, ServerConfig
+from raypipe.serving.capture_config import CaptureConfig
+from raypipe.serving.tenants import read_tenants, tenants_in
 from raypipe.store import Store, StoreError
 
 if TYPE_CHECKING:
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
 
 
 KEYS = "RAYPIPE_KEYS"
+TENANTS = "RAYPIPE_TENANTS"  # what a file of tenants would say, as a Secret gives it to a pod
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,9 @@ class ServeArgs:
     graphs: Mapping[str, str] = field(default_factory=dict)  # name -> where it lies; "": all others
     limits: RequestLimits = field(default_factory=RequestLimits)
     llm: str | None = None  # URL#MODEL of a server that stands in the place of every generator
+    capture: CaptureConfig | None = None  # which answers are written into the store; None: none
+    tenants: str | None = None  # file of tenants: keys with a name, a share, quotas, releases and filters
+    memo_mb: int = MEMO_MB  # memory of a gateway for what models computed about its store; 0: none is kept
 
     def application(self, settings: Settings) -> Application:
         """The application for Ray Serve. The store need not exist yet."""
@@ -90,7 +97,7 @@ class ServeArgs:
     def check(self, settings: Settings) -> None:
         """Raises ModelMissing, ConfError or DataError unless the store is there, every model's files are here
         and may be read, graphs and public data are what the recipe was resolved with, and the cluster file
-        has room for engines where the recipe needs one."""
+        has room for engines where the recipe needs one; and for a capture that could write nothing."""
         store = settings.store_to_use(self.store)
         Store.open(store)
         models = require_graphs(self.recipe_to_serve(settings, store)).models()
@@ -101,6 +108,12 @@ class ServeArgs:
         addresses = endpoint_addresses(cluster, models, settings.keys)
         require_answering(models, addresses)
         require_unchanged(Store.open(store), models, addresses)
+        if self.capture is not None:
+            from raypipe.runs.captured import answer_ids
+            from raypipe.serving.redaction import redaction
+
+            redaction(self.capture.redact)
+            answer_ids(Store.open(store))  # a store that cannot be written captures nothing
 
     def has_tables(self, settings: Settings) -> bool:
         """Whether the store has the tables that the recipe searches."""
@@ -132,8 +145,15 @@ class ServeArgs:
             given += _in_file(Path(self.keys))
         if given and self.auth == "none":
             raise ConfError("auth none and keys: expected one of them, found both")
+        tenants = () if self.tenants is None else read_tenants(Path(self.tenants))
+        if self.tenants is None and (text := environ.get(TENANTS, "").strip()):
+            tenants = tenants_in(config.read_value(text, f"${TENANTS}"), f"${TENANTS}")
+        if tenants and self.auth == "none":
+            raise ConfError("auth none and tenants: expected one of them, found both")
         keys = ApiKeys(open=True) if self.auth == "none" else ApiKeys.of(given)
-        return ServerConfig(keys, self.limits, self.page, self.traces, self.log)
+        return ServerConfig(
+            keys, self.limits, self.page, self.traces, self.log, self.capture, self.memo_mb, tenants
+        )
 
     def degrade_policy(self, settings: Settings) -> DegradePolicy:
         """How unavailable services are handled."""
@@ -199,7 +219,9 @@ def serve(endpoint: ServeArgs, host: str, port: int, say: Callable[[str], None],
     Raises ConfError for an address that others reach without keys, a port that is taken, and a store that is
     not there; ModelMissing, ClusterTooSmall.
     """
-    check_host(host, endpoint.server_config(settings.keys).keys)
+    server = endpoint.server_config(settings.keys)
+    if not server.tenants:
+        check_host(host, server.keys)
     check_port(host, port)
     endpoint.check(settings)  # Serve retries a replica that cannot start without end
     log = Path(endpoint.log or _log_file(settings, port))

@@ -102,6 +102,13 @@ def read_judge(session: Session, name: str, rule: Rule) -> Model | OwnJudge:
     return model
 
 
+def judge_model(session: Session, name: str | None, rule: Rule) -> Model | None:
+    """The model of a judge by name; None: there is no judge, or it is code from outside. Raises as
+    `read_judge`."""
+    found = None if name is None else read_judge(session, name, rule)
+    return None if isinstance(found, OwnJudge) else found
+
+
 @contextmanager
 def open_judge(
     session: Session, name: str | None, rule: Rule

@@ -69,7 +69,7 @@ class _All(Catalog):
     def __init__(self, whole: Catalog) -> None:
         # Each entry as itself, also where another would stand in for it.
         entries = {name: replace(entry, fallback="") for name, entry in whole.entries.items()}
-        super().__init__(entries, whole.file, whole.hub, whole.files)
+        super().__init__(entries, whole.file, whole.hub, whole.files, llm=whole.llm)
         self.wrong: dict[str, str]
         object.__setattr__(self, "wrong", {})
 
@@ -126,12 +126,14 @@ class StandinsResult(Result):
         }
 
 
-def build_standins(target: Path) -> StandinsResult:
-    """Builds tiny stand-ins for a chat model with adapters, two embedders and a reranker."""
+def build_standins(target: Path, trainable: bool = False) -> StandinsResult:
+    """Builds tiny stand-ins for a chat model with adapters, two embedders and a reranker. `trainable`: the
+    chat model can learn to end its replies, so that `finetune` can teach it."""
     from raypipe.models import standins
 
     prose, draw = Prose(random.Random(0)), random.Random(1)
-    return StandinsResult(standins.build(target, [prose.sentence(draw) for _ in range(SENTENCES)]))
+    texts = [prose.sentence(draw) for _ in range(SENTENCES)]
+    return StandinsResult(standins.build(target, texts, trainable=trainable))
 
 
 def _need(model: Model, catalog: _All) -> ModelNeed:

@@ -16,21 +16,26 @@ from typing import Any, Literal, NotRequired, get_type_hints
 from pydantic import TypeAdapter, with_config
 from typing_extensions import TypedDict
 
+from raypipe.api.finetune_outputs import Finetuned, FinetunePlan
 from raypipe.api.kg_score import CallRate
 from raypipe.api.machine import Finding
 from raypipe.api.made_questions import QuestionsPlan
 from raypipe.api.model_files import ModelNeed
 from raypipe.api.previews import FileFields, FirstDocument, FirstQuestion
+from raypipe.api.reproduce import PublishedNumber, Reproduction, Verdict
 from raypipe.api.run_outputs import (
     STRICT,
     Eval,
     Interval,
+    MeasureMean,
+    MeasureSliceMean,
     PlanOutput,
     Reprocess,
     Score,
     SliceScore,
     StepCounts,
 )
+from raypipe.api.usage import TenantUsage
 from raypipe.api.validate import CheckedFile, Problem
 from raypipe.core.records import Fault
 from raypipe.evaluation.compare import RunComparison
@@ -39,6 +44,7 @@ from raypipe.evaluation.fault_budget import RowCounts, UndoneRow
 from raypipe.evaluation.fit_decide import DecideFitReport
 from raypipe.evaluation.fit_fuse import FuseFitReport
 from raypipe.evaluation.judge_check import JudgeCheck
+from raypipe.evaluation.label_set import LabelExample, MixLine
 from raypipe.evaluation.repeats import Repeats
 from raypipe.evaluation.sweep import PlannedPoint, Sweep
 from raypipe.evaluation.view.details import Part
@@ -50,7 +56,9 @@ from raypipe.readers import BadLine, ReadCounts
 from raypipe.recipes.check import Half, LawCheck, Lock
 from raypipe.report.report import JudgeLine, ReplacedRows
 from raypipe.runs.explain import Explanation
+from raypipe.runs.forget.records import Holding
 from raypipe.runs.prune import Removal
+from raypipe.runs.trial_verdict import TrialReport
 from raypipe.serving.http.reply_types import AnswerResponse
 from raypipe.text.made_questions import MadeKind
 
@@ -175,6 +183,17 @@ class Faults(TypedDict):
 
 
 @with_config(STRICT)
+class QaScoreOutput(TypedDict):
+    """`score qa --json`."""
+
+    format: Literal[2]
+    lead: str  # the measure of the slices
+    measures: list[MeasureMean]
+    measure_slices: list[MeasureSliceMean]
+    normalized: dict[str, int]  # what was normalized on reading -> how often
+
+
+@with_config(STRICT)
 class CragScoreOutput(Score):
     """`score crag --json`."""
 
@@ -242,6 +261,7 @@ class _LeadMeasure(TypedDict):
 class _ReleaseLine(TypedDict):
     id: str
     live: bool
+    pointers: list[str]  # live, live@NAME: those that name it
     run: str
     recipe: str
     digest: str
@@ -271,12 +291,45 @@ class LiveRelease(_ReleaseLine):
 
 
 @with_config(STRICT)
+class Trials(TypedDict):
+    """`trial --json` and `promote --canary --json`."""
+
+    format: Literal[2]
+    store: str  # URI
+    running: list[TrialReport]  # the canary, then the shadow
+    ended: TrialReport | None  # the last; null: none has
+
+
+@with_config(STRICT)
 class Prune(TypedDict):
     """`prune --json`."""
 
     format: Literal[2]
     dry_run: bool
     removed: list[Removal]
+
+
+@with_config(STRICT)
+class Usage(TypedDict):
+    """`usage --json`."""
+
+    format: Literal[2]
+    tenants: list[TenantUsage]
+
+
+@with_config(STRICT)
+class Forget(TypedDict):
+    """`forget --json`."""
+
+    format: Literal[2]
+    store: str  # URI
+    target: Literal["url", "document", "source", "question"]
+    name: str  # the url, or its id
+    reason: str  # that its tombstone gives
+    tombstone: str  # id
+    dry_run: bool
+    finished: bool  # a forget that was killed was finished
+    holdings: list[Holding]
 
 
 @with_config(STRICT)
@@ -536,12 +589,106 @@ class SweepOutput(TypedDict):
 
 
 @with_config(STRICT)
+class _SplitCounts(TypedDict):
+    train: int
+    held_out: int
+
+
+@with_config(STRICT)
+class _LabelPath(TypedDict):
+    rule: str  # "": no label
+    why: str  # the reason for no label; "": there is one
+    questions: int
+    about: str  # how a question gets there
+    label: str  # what it is labelled with; "": nothing
+
+
+@with_config(STRICT)
+class LabelsOutput(TypedDict):
+    """`labels --json`."""
+
+    format: Literal[2]
+    out: str  # folder
+    digest: str  # of the labels; "": drafts alone were written
+    recipe: str  # its name
+    step: str  # the reply that labels are for
+    model: str  # that answered
+    judge: str  # model that judged; "": none, of calls
+    questions: int
+    labels: int
+    split: _SplitCounts
+    rules: list[str]  # that gave labels
+    mix: list[MixLine]  # by domain; the last is all
+    paths: list[_LabelPath]
+    examples: list[LabelExample]
+    evaluated: int  # questions that they were held against, without a leak; 0: none were named
+    planned: int | None  # calls and sources at most; null: not known
+    computed: int
+    cached: int
+    review: str | None  # file of drafts; null: none was written
+
+
+@with_config(STRICT)
 class Validate(TypedDict):
     """`validate --json`."""
 
     format: Literal[2]
     files: list[CheckedFile]
     problems: list[Problem]
+
+
+@with_config(STRICT)
+class _AnnStage(TypedDict):
+    stage: str
+    built: bool  # by this command; false: its index was there
+    index: str  # its name, which no other build has
+    top: int
+    probes: int
+    refine: int
+    questions: int  # on which recall was measured
+    mean: float
+    fifth: float  # 5 % of the questions have at most this recall
+    worst: float
+    worst_question: str  # its id
+
+
+@with_config(STRICT)
+class AnnOutput(TypedDict):
+    """`ann --json`."""
+
+    format: Literal[2]
+    recipe: str
+    stages: list[_AnnStage]
+
+
+@with_config(STRICT)
+class _NumberCheck(TypedDict):
+    measure: str
+    by: str  # of a ranking: the score that ranks; of files: the file's name
+    expected: float
+    found: float | None  # null: the run has no such number
+    difference: float | None
+    verdict: Verdict
+
+
+@with_config(STRICT)
+class ReproduceOutput(TypedDict):
+    """`reproduce NAME --check --json`."""
+
+    format: Literal[2]
+    name: str
+    about: str
+    verdict: Verdict  # the worst of the numbers'
+    numbers: list[_NumberCheck]
+
+
+@with_config(STRICT)
+class ReproductionsOutput(TypedDict):
+    """`reproduce --json`: what can be run."""
+
+    format: Literal[2]
+    runs: dict[str, Reproduction]
+    published: list[PublishedNumber]  # what papers state
 
 
 OUTPUTS: Mapping[str, Any] = {
@@ -552,12 +699,15 @@ OUTPUTS: Mapping[str, Any] = {
     "parse": ParseLine,
     "plan": PlanOutput,
     "index": StepCounts,
+    "ann": AnnOutput,
     "answer": StepCounts,
     "eval": Eval | RepeatsOutput,
     "reprocess": Reprocess,
     "sweep": SweepOutput,
+    "labels": LabelsOutput | PlanOutput,
     "fit decide": DecideFitOutput,
     "fit fuse": FuseFitOutput,
+    "finetune": Finetuned | FinetunePlan,
     "why": Explanation,
     "faults": Faults,
     "losses": LossesOutput,
@@ -566,13 +716,18 @@ OUTPUTS: Mapping[str, Any] = {
     "judge check": JudgeCheckOutput,
     "judge pick": ToLabel,
     "export": Export,
+    "reproduce": ReproduceOutput | ReproductionsOutput,
     "score crag": CragScoreOutput,
+    "score qa": QaScoreOutput,
     "score qasper": QasperScoreOutput,
     "score ranking": RankingScoreOutput,
-    "promote": LiveRelease,
+    "promote": LiveRelease | Trials,
     "rollback": LiveRelease,
     "releases": Releases,
+    "trial": Trials,
     "prune": Prune,
+    "forget": Forget,
+    "usage": Usage,
     "ask": Ask,
     "doctor": Doctor,
     "init": Project,

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from raypipe.api.judges import open_judge
+from raypipe.api.captured import open_data
+from raypipe.api.judges import judge_model, open_judge
 from raypipe.api.measured import measured
-from raypipe.api.paths import Fields, format_for, inputs
+from raypipe.api.paths import Fields
 from raypipe.api.pipelines import offline_pipeline, open_pipeline
 from raypipe.api.prices import prices_of
 from raypipe.api.results import Result, outside_loop
 from raypipe.api.session import Session
 from raypipe.cluster.capacity import declared_nodes, fitting
 from raypipe.cluster.placement import asked_by, bottleneck, placement, refuse
+from raypipe.core.records import Gold
 from raypipe.evaluation.expiry import expired_answers
 from raypipe.evaluation.golds import golds_of, require_golds
+from raypipe.evaluation.judge import judge_plan
 from raypipe.evaluation.stored_questions import questions_of, require_questions
 from raypipe.metrics.crag import DEFAULT_RULE, Rule
 from raypipe.metrics.kinds import golds_of as gold_form
 from raypipe.metrics.kinds import open_kind
+from raypipe.metrics.kinds.contract import GoldForm
 from raypipe.readers.formats import Format
 from raypipe.recipes.recipe import Recipe
 from raypipe.runs.manifest import to_json
@@ -67,20 +71,22 @@ def plan(
     session: Session | None = None,
     kind: str | None = None,
     fields: Fields | None = None,
+    only: Sequence[str] | None = None,
 ) -> PlanResult:
     """Estimates the model calls, time and memory of an eval, with the reason for each. Runs nothing.
 
     `check_run` checks what the eval itself would refuse before its first row: it connects to the cluster, and
-    finds every model, with `judge` for this `rule`. `kind` is what the data would be scored as. `refresh`
-    counts answers that rest on expired replies of a graph as missing. `fields` are those of rows, as `ingest`
-    takes them. Raises ClusterTooSmall, ConfError, ModelMissing, and DataError also where there are no
-    questions, or none with a gold of the `kind`.
+    finds every model. With `judge`, for this `rule`, the calls of a model that judges count, too. `kind` is
+    what the data would be scored as. `refresh` counts answers that rest on expired replies of a graph as
+    missing. `fields` are those of rows, as `ingest` takes them. `only`: ids of questions, of which alone the
+    plan is; None: of all. Raises ClusterTooSmall, ConfError, ModelMissing, and DataError also where there are
+    no questions, or none with a gold of the `kind`.
     """
     session = session or Session()
     scoring = None if kind is None else open_kind(kind, rule, judge is not None)
     given = [data] if isinstance(data, str | Path) else data
-    found, files = session.recipe(recipe, given), inputs(given, session.settings)
-    opened = session.store_to_fill(store) if files else session.store(store)
+    found = session.recipe(recipe, given)
+    opened, files, wanted = open_data(given, store, session, format, fields)
     if check_run:
         with (
             open_judge(session, judge, rule or DEFAULT_RULE) as (_, kit),
@@ -89,21 +95,29 @@ def plan(
             connecting.connect()
     pipeline = offline_pipeline(session, opened, found)
     if files:
-        questions, coming = read_questions(opened, files, format_for(format, files, fields))
+        questions, coming = read_questions(opened, files, wanted)
         questions = questions[:limit]
     else:
         questions, coming = list(questions_of(pipeline, None, limit)), NewSources()
+    if only is not None:
+        questions = [q for q in questions if q.id in set(only)]
     require_questions(questions, files, opened)
+    form: GoldForm = "answers" if scoring is None else gold_form(scoring)
+    ids, here = {q.id for q in questions}, list[Gold]()
+    judging = judge_model(session, judge, rule or DEFAULT_RULE)
+    if scoring is not None or judging is not None:
+        stored = () if coming.golds is not None else golds_of(opened, sorted(ids), form).values()
+        here = [g for g in coming.golds or stored if g.question in ids]
     if scoring is not None:
-        form, ids = gold_form(scoring), {q.id for q in questions}
-        here = coming.golds if coming.golds is not None else golds_of(opened, sorted(ids), form).values()
         where = ", ".join(map(str, files)) or opened.uri
-        require_golds([g for g in here if g.question in ids], len(ids), str(kind), form, where)
+        require_golds(here, len(ids), str(kind), form, where)
     old = expired_answers(pipeline, questions)
     fast = measured(session.settings, session.cluster_file())
     planned = planner.plan(pipeline, questions, coming, old=old if refresh else (), measured=fast)
     steps = planned.to_json()["steps"]
-    planned = priced(planned, prices_of(session, found), found)
+    if judging is not None:
+        planned = replace(planned, judge=judge_plan(judging, rule or DEFAULT_RULE, here))
+    planned = priced(planned, prices_of(session, found, judging), found)
     return PlanResult(found.title, planned, len(old), _placement(session, found, steps))
 
 

@@ -5,21 +5,23 @@ from __future__ import annotations
 from raypipe.api.session import Session
 from raypipe.cluster.capacity import declared_nodes, sized
 from raypipe.cluster.placement import asked_by, placement, pools_of_stages, stage_models
-from raypipe.core.prices import Prices
+from raypipe.core.prices import JUDGE, Prices
+from raypipe.core.protocols import Model
 from raypipe.models.entry import REMOTE
 from raypipe.pipeline.caps import MACHINES
 from raypipe.recipes.recipe import Recipe
 
 
-def prices_of(session: Session, recipe: Recipe) -> Prices:
-    """What files say of prices. Raises ConfError."""
+def prices_of(session: Session, recipe: Recipe, judge: Model | None = None) -> Prices:
+    """What files say of prices, of a model that judges, too. Raises ConfError."""
     written, entries = session.cluster_file(), session.catalog().entries
     tokens, unpriced = {}, []
-    for stage in recipe.question:
-        for model in stage_models(stage.step):
+    asking = [(stage.name, stage_models(stage.step)) for stage in recipe.question]
+    for name, models in [*asking, *([(JUDGE, [judge])] if judge else [])]:
+        for model in models:
             price = entries[model.name].usd_per_mtok if model.name in entries else None
             if price is not None:
-                tokens[stage.name] = price
+                tokens[name] = price
             elif model.loader in REMOTE:  # what runs here is paid with its machine
                 unpriced.append(model.name)
     machines = written.usd_per_hour

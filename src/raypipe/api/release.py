@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,12 +13,14 @@ from raypipe.core.errors import ConfError
 from raypipe.report.report import JSON_FORMAT
 from raypipe.runs import release
 from raypipe.runs.manifest import find, read
+from raypipe.runs.release import check_pointer
 from raypipe.store import Store
+from raypipe.store.layout import LIVE
 
 if TYPE_CHECKING:
     from raypipe.evaluation.compare import ScoredRun
-    from raypipe.evaluation.relative_gate import RelativeGate
     from raypipe.runs.prune import Removal
+    from raypipe.runs.relative_gate_text import RelativeGate
 
 COLUMNS = {
     "id": "string", "live": "bool", "run": "string", "recipe": "string", "digest": "string",
@@ -33,17 +35,18 @@ class ReleaseResult(Result):
     SCHEMA: ClassVar[Mapping[str, str]] = COLUMNS
     release: release.Release
     store: str  # URI of the store in which it is live
+    pointer: str = LIVE  # that names it
 
     @property
     def title(self) -> str:
-        return f"live in {self.store}: {self.release.id}"
+        return f"{self.pointer} in {self.store}: {self.release.id}"
 
     def rows(self) -> Sequence[Mapping[str, Any]]:
         """One row: the release."""
         return [{name: self.to_json()[name] for name in COLUMNS}]
 
     def to_json(self) -> dict[str, Any]:
-        summary = release.summary(self.release, self.release.id)
+        summary = release.summary(self.release, {self.pointer: self.release.id})
         return {"format": JSON_FORMAT, **summary, "store": self.store}
 
 
@@ -54,6 +57,7 @@ class ReleasesResult(Result):
     SCHEMA: ClassVar[Mapping[str, str]] = COLUMNS
     releases: tuple[release.Release, ...]
     live: str  # id; "": nothing is live
+    pointers: Mapping[str, str] = field(default_factory=dict)  # pointer -> id
 
     @property
     def title(self) -> str:
@@ -64,7 +68,7 @@ class ReleasesResult(Result):
         return [{name: r[name] for name in COLUMNS} for r in self.to_json()["releases"]]
 
     def to_json(self) -> dict[str, Any]:
-        return {"format": JSON_FORMAT, "releases": [release.summary(r, self.live) for r in self.releases]}
+        return {"format": JSON_FORMAT, "releases": [release.summary(r, self.pointers) for r in self.releases]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,7 @@ def promote(
     min_scored: float | None = None,
     session: Session | None = None,
     against: str | Path | None = None,
+    pointer: str = LIVE,
 ) -> ReleaseResult:
     """Makes a finished run the live release, if it passes the gates.
 
@@ -99,28 +104,33 @@ def promote(
 
     The gates `better`, `not-worse` and `not-worse:M` hold the run against the live release's, or against the
     run in the folder `against`, over the questions of both. Raises GateFailed; then the live release stays.
+    `pointer`: `live`, or `live@NAME` for tenants.
     """
+    check_pointer(pointer)
     manifest = read(Path(run))
     opened = (session or Session()).store(manifest.store if store is None else store)
     from raypipe.evaluation.compare import scored_run
-    from raypipe.evaluation.relative_gate import check, relative_gate
+    from raypipe.evaluation.relative_gate import check
+    from raypipe.runs.relative_gate_text import relative_gate
 
     relative = [g for text in gates if (g := relative_gate(text)) is not None]
     bounds = [release.gate(text) for text in gates if relative_gate(text) is None]
     for g in relative:
-        check(g, scored_run(Path(run), manifest.rule), _other(g, opened, against))
+        check(g, scored_run(Path(run), manifest.rule), _other(g, opened, against, pointer))
     least = release.MIN_SCORED if min_scored is None else min_scored
     return ReleaseResult(
-        release.promote(opened, manifest, bounds, least, [g.text for g in relative]), opened.uri
+        release.promote(opened, manifest, bounds, least, [g.text for g in relative], pointer),
+        opened.uri,
+        pointer,
     )
 
 
-def _other(gate: RelativeGate, store: Store, against: str | Path | None) -> ScoredRun:
+def _other(gate: RelativeGate, store: Store, against: str | Path | None, pointer: str = LIVE) -> ScoredRun:
     from raypipe.evaluation.compare import scored_run, stored_run
 
     if against is not None:
         return scored_run(Path(against), "official")
-    live = release.live(store)
+    live = release.live(store, pointer)
     if live is None:
         raise ConfError(f"gate {gate.text}: nothing is live to compare with; name a run with --against DIR")
     manifest = find(store, live.run)
@@ -132,17 +142,21 @@ def _other(gate: RelativeGate, store: Store, against: str | Path | None) -> Scor
     return stored_run(store, manifest)
 
 
-def rollback(store: Store | str | Path | None = None, session: Session | None = None) -> ReleaseResult:
-    """Makes the release before the live one live again. Raises ConfError where there is none."""
+def rollback(
+    store: Store | str | Path | None = None, session: Session | None = None, pointer: str = LIVE
+) -> ReleaseResult:
+    """Makes the release before the live one live again. Raises ConfError where there is none. `pointer`:
+    `live`, or `live@NAME` for tenants."""
     opened = (session or Session()).store(store)
-    return ReleaseResult(release.rollback(opened), opened.uri)
+    return ReleaseResult(release.rollback(opened, check_pointer(pointer)), opened.uri, pointer)
 
 
 def releases(store: Store | str | Path | None = None, session: Session | None = None) -> ReleasesResult:
     """Lists the releases of a store, oldest first."""
     opened = (session or Session()).store(store)
     now = release.live(opened)
-    return ReleasesResult(tuple(release.releases(opened)), now.id if now else "")
+    pointers = {name: ids[-1] for name, ids in release.pointed(opened).items()}
+    return ReleasesResult(tuple(release.releases(opened)), now.id if now else "", pointers)
 
 
 def prune(

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, ClassVar, TypedDict, Unpack
 
 from raypipe import readers
-from raypipe.api.judges import open_judge, read_judge
+from raypipe.api.captured import open_data
+from raypipe.api.judges import judge_model, open_judge, read_judge
 from raypipe.api.measured import keep, measured
 from raypipe.api.origin import origin
-from raypipe.api.paths import Fields, deliver, format_for, inputs, require_writable, run_folder
+from raypipe.api.paths import Fields, deliver, require_writable, run_folder
 from raypipe.api.pipelines import open_pipeline
 from raypipe.api.prices import prices_of
 from raypipe.api.results import Result, outside_loop
@@ -23,6 +24,7 @@ from raypipe.core.errors import DataError
 from raypipe.evaluation import evaluate as evaluating
 from raypipe.evaluation import fault_budget
 from raypipe.evaluation.evaluate import Evaluation
+from raypipe.evaluation.labels import read_labels
 from raypipe.evaluation.oracle import Oracle
 from raypipe.evaluation.stored_questions import questions_of, require_questions
 from raypipe.memo.mend import mend_memo
@@ -52,6 +54,7 @@ class EvalOptions(TypedDict, total=False):
     limit: int | None  # only the first questions; None: all
     rule: Rule | None  # of scoring, for kinds that have rules; None: official
     judge: str | None  # decides what the rule leaves open: a generator of the models file, or MODULE:NAME
+    labels: str | Path | None  # people's verdicts (labels.jsonl), which outrank the judge's; None: none
     fresh: bool  # answer all questions, and ask language models again
     retry_faults: bool  # try failed rows again
     refresh: bool  # recompute what rests on expired replies of a graph
@@ -254,14 +257,13 @@ def evaluate(
     session, rule, kind = options.get("session") or Session(), options.get("rule"), options.get("kind")
     given = [data] if isinstance(data, str | Path) else data
     found = check_names(recipe, given, options.get("judge"), rule, session, kind)
-    caps = Caps(
-        options.get("max_calls"), options.get("max_usd"), options.get("max_hours"), prices_of(session, found)
-    )
-    files = inputs(given, session.settings)
-    format = format_for(options.get("format"), files, options.get("fields"))
+    said = None if (file := options.get("labels")) is None else read_labels(Path(file))
+    judging = judge_model(session, options.get("judge"), rule or DEFAULT_RULE)
+    prices = prices_of(session, found, judging)
+    caps = Caps(options.get("max_calls"), options.get("max_usd"), options.get("max_hours"), prices)
+    filled, files, format = open_data(given, store, session, options.get("format"), options.get("fields"))
     if files:
         readers.check(files, format)  # a missing file or field is reported before anything starts
-    filled = session.store_to_fill(store) if files else session.store(store)
     folder = run_folder(out, session.settings, filled.uri, found.name)
     require_writable(folder, "--out")
     with (
@@ -287,6 +289,7 @@ def evaluate(
             caps,
             kind,
             options.get("oracle"),
+            said,
         )
     keep(session.settings, done.folder, done.manifest.finished)
     result = EvalResult(done, session.cluster_file().faults)

@@ -11,9 +11,12 @@ from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict
 
 from raypipe.cluster.placement import Bottleneck, MemoryUse
+from raypipe.core.ann import AnnRecall
+from raypipe.metrics.calibration import CalibrationReport
 from raypipe.metrics.crag import CragScore, Rule
 from raypipe.metrics.losses import Losses
 from raypipe.metrics.routing import Routing
+from raypipe.pipeline.approximate import AnnState
 from raypipe.recipes.executor import StageCounters
 from raypipe.report.report import (
     AnswerCut,
@@ -22,10 +25,12 @@ from raypipe.report.report import (
     FaultCount,
     FitLine,
     JudgeLine,
+    LabelLine,
     ReplacedRows,
     StepLine,
 )
 from raypipe.runs.changes import Changes
+from raypipe.runs.plan.records import JudgePlan
 
 STRICT = ConfigDict(extra="forbid")
 Interval = tuple[float, float]
@@ -64,7 +69,7 @@ class SliceScore(Score):
 
 
 @with_config(STRICT)
-class _MeasureMean(TypedDict):
+class MeasureMean(TypedDict):
     measure: str
     mean: float | None  # null: no question is scored
     interval: Interval | None
@@ -75,7 +80,7 @@ class _MeasureMean(TypedDict):
 
 
 @with_config(STRICT)
-class _MeasureSliceMean(TypedDict):
+class MeasureSliceMean(TypedDict):
     label: str
     value: str
     mean: float | None
@@ -110,12 +115,13 @@ class Eval(Score):
     rate_intervals: dict[str, Interval]  # accuracy, hallucination, missing; none where nothing was scored
     bounds: Interval | None
     judge: JudgeLine | None
+    labels: LabelLine | None  # people's verdicts; null: none were given
     controls: dict[str, CragScore]
     slices: list[SliceScore]
     kind: str  # of the data: crag, qa, ranking, or a path with the digits of its source
     lead: str  # the measure that the report begins with
-    measures: list[_MeasureMean]
-    measure_slices: list[_MeasureSliceMean]  # of the leading measure
+    measures: list[MeasureMean]
+    measure_slices: list[MeasureSliceMean]  # of the leading measure
     blocks: list[str]  # parts of the report that the kind shows: measures, verdicts
     answer_cut: AnswerCut | None
     prompt_injection: _Injection | None
@@ -125,11 +131,13 @@ class Eval(Score):
     memo_damaged: int  # tables and files of the memo
     cost: CostReport | None  # estimate against actual
     fits: list[FitLine]  # fitted numbers of the recipe, and how many scored questions the fit has seen
-    unseen: _MeasureMean | None  # the leading measure of the others; null: no fit has seen a question
-    oracle: Literal["passages", "answer"] | None  # golds stood in the place of a stage; null: none did
+    unseen: MeasureMean | None  # the leading measure of the others; null: no fit has seen a question
+    oracle: Literal["passages", "answer", "labels"] | None  # golds stood in a stage's place; null: none did
     oracle_golds: int | None  # questions of which they did; null: no oracle run
     routing: Routing | None  # routers and calls against golds; null: not looked at
-    losses: Losses | None  # where the misses were lost; null: no answer is asked for
+    calibration: CalibrationReport | None  # of the confidence of answers; null: too few, or none is stated
+    losses: Losses | None  # where the misses were lost; null: not looked for
+    ann: list[AnnRecall]  # measured recall of the approximate indexes that were searched
     steps: list[StepLine]
 
 
@@ -185,10 +193,12 @@ class PlanOutput(TypedDict):
 
     format: Literal[2]
     steps: list[_StepPlan]
+    judge: NotRequired[JudgePlan | None]  # null: no model judges
     expired: NotRequired[int]  # answers that rest on replies of a graph that no longer hold
     placement: NotRequired[_Placement]
     cost: NotRequired[Estimate | None]  # of all steps together
     unpriced: NotRequired[list[str]]  # what has no price, so is not in `cost.usd`
+    ann: NotRequired[list[AnnState]]  # approximate indexes that the recipe searches
 
 
 @with_config(STRICT)

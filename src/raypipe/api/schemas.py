@@ -26,9 +26,10 @@ from raypipe.recipes.recipe import CORPUS_STEPS, QUESTION_STEPS
 from raypipe.recipes.resolve import FITTED, GraphEntry
 from raypipe.text.by_label import ByLabel
 from raypipe.text.prompt import Prompt
+from raypipe.training.preset import Preset
 
 Tree = dict[str, Any]
-Name = Literal["cluster", "graphs", "models", "recipe"]
+Name = Literal["cluster", "finetune", "graphs", "models", "recipe"]
 NAMES: tuple[Name, ...] = typing.get_args(Name)
 
 TEXT: Tree = {"type": "string"}
@@ -52,11 +53,14 @@ SCALARS: Mapping[Any, str] = {str: "string", int: "integer", float: "number", bo
 
 
 def schema(name: Name) -> Tree:
-    """The JSON Schema (draft 7) of a kind of configuration file: recipe, models, cluster or graphs."""
+    """The JSON Schema (draft 7) of a kind of configuration file: recipe, models, cluster, finetune (a
+    preset) or graphs."""
     if name == "recipe":
         made = _recipe()
     elif name == "cluster":
         made = _record(Cluster)
+    elif name == "finetune":
+        made = _record(Preset)
     elif name in ("models", "graphs"):
         entry = ModelEntry if name == "models" else GraphEntry
         made = {"type": "object", "additionalProperties": _record(entry)}

@@ -11,8 +11,9 @@ from raypipe.api.results import Result
 from raypipe.api.session import Session
 from raypipe.metrics.crag import Rule
 from raypipe.metrics.files import score_ranking_files, score_to_json
+from raypipe.metrics.kinds import open_kind
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
-from raypipe.report.report import JSON_FORMAT
+from raypipe.report.report import JSON_FORMAT, RunFolder
 
 if TYPE_CHECKING:
     from raypipe.metrics.qasper import QasperScore
@@ -31,6 +32,25 @@ class CragScoreResult(Result):
     def rows(self) -> Iterator[Mapping[str, Any]]:
         """One row: the numbers."""
         yield {k: v for k, v in self.found.items() if not isinstance(v, Mapping)}
+
+    def to_json(self) -> dict[str, Any]:
+        return {"format": JSON_FORMAT, **self.found}
+
+
+@dataclass(frozen=True, slots=True)
+class QaScoreResult(Result):
+    """The measures of answers to anyone's questions; a row for each."""
+
+    found: Mapping[str, Any]
+
+    @property
+    def title(self) -> str:
+        return f"{self.found['measures'][0]['of']} questions"
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        """A row for each measure: its mean, and over how many questions."""
+        for m in self.found["measures"]:
+            yield {name: m[name] for name in ("measure", "mean", "scored", "of")}
 
     def to_json(self) -> dict[str, Any]:
         return {"format": JSON_FORMAT, **self.found}
@@ -105,6 +125,20 @@ def score_crag(
         judging.write_predictions(run, marks, Path(out))
     found = score_to_json(marks, run.normalized)
     return CragScoreResult({**found, **judging.score_to_json(run, people)})
+
+
+def score_qa(predictions: str | Path) -> QaScoreResult:
+    """Scores answers of any system to anyone's questions by exact match, token F1 and containment, with
+    SQuAD's normalization; the best of several truths counts.
+
+    A line of the `.jsonl[.gz]` holds `query, answer, alternatives?, prediction, labels?`; `predictions` may
+    be the folder of an eval, too. Raises DataError.
+    """
+    from raypipe.metrics.files import score_qa_file
+
+    path = Path(predictions)
+    file = RunFolder(path).predictions if path.is_dir() else path
+    return QaScoreResult(score_qa_file(file, open_kind("qa")))
 
 
 def score_qasper(

@@ -19,6 +19,7 @@ from raypipe.api.session import Session
 from raypipe.core.errors import ConfError
 from raypipe.evaluation import sweep as sweeping
 from raypipe.evaluation.evaluate import Evaluation
+from raypipe.evaluation.golds import kind_of_data
 from raypipe.evaluation.stored_questions import StoredQuestions, questions_of, require_questions
 from raypipe.evaluation.sweep import PlannedPoint, Sweep
 from raypipe.metrics.crag import Rule
@@ -87,13 +88,16 @@ def sweep(
     on_plan: Callable[[Sequence[PlannedPoint]], None] = lambda plans: None,
     session: Session | None = None,
     fields: Fields | None = None,
+    kind: str | None = None,
+    measure: str | None = None,
 ) -> SweepResult:
     """Evaluates a recipe at each combination of the values in `sets`, and compares each with the first.
 
     `sets` has one `STEP[:INTO].FIELD=V1,V2,...` for each field. Each point answers the same questions: all,
     or `sample` of them, drawn by `seed`; what is cached is used. The best point and the first then answer as
-    many others. `on_plan` gets the plans of all points before any runs; `dry_run` ends there. `margin` is as
-    `compare` has it, `fields` as `ingest` takes them. Raises ConfError for a wrong point and DataError for no
+    many others. `measure` is what the best has most of; None: the first of the `kind` of the data. `on_plan`
+    gets the plans of all points before any runs; `dry_run` ends there. `margin` is as `compare` has it,
+    `fields` as `ingest` takes them. Raises ConfError for a wrong point or measure and DataError for no
     questions before anything runs.
     """
     session = session or Session()
@@ -103,16 +107,20 @@ def sweep(
 
     def load(settings: Sequence[str]) -> Recipe:
         at_point = replace(session, sets=(*session.sets, *settings))
-        return check_names(recipe, given, judge, rule, at_point)
+        return check_names(recipe, given, judge, rule, at_point, kind)
 
     found = sweeping.points(load, sets)
     name = found[0].recipe.name
     filled = session.store_to_fill(store) if given else session.store(store)
     folder = run_folder(out, session.settings, filled.uri, f"{name}-sweep")
     require_writable(folder, "--out")
-    read = ingest(given, filled, format, session, fields).summary.questions if given else None
-    every = questions_of(offline_pipeline(session, filled, found[0].recipe), read, None)
+    if kind is not None:
+        sweeping.measure_of(kind, measure)  # before any file is read
+    read = ingest(given, filled, format, session, fields, kind=kind).summary if given else None
+    first = offline_pipeline(session, filled, found[0].recipe)
+    every = questions_of(first, read.questions if read else None, None)
     require_questions(every, [Path(d) for d in given], filled)
+    by = sweeping.measure_of(kind or kind_of_data(filled, read, every.ids), measure)
     ids, unseen = sweeping.drawn(every.ids, sample, seed)
     fast = measured(session.settings, session.cluster_file())
 
@@ -126,10 +134,12 @@ def sweep(
         return SweepResult(name, plans, None, folder)
 
     def run(one: Recipe, some: Sequence[str], where: Path) -> Evaluation:
-        options: EvalOptions = {"rule": rule, "judge": judge, "only": some, "session": session}
+        options: EvalOptions = {
+            "rule": rule, "judge": judge, "kind": kind, "only": some, "session": session,
+        }  # fmt: skip
         return evaluate(one, (), filled, where, **options).evaluation
 
-    done = sweeping.sweep(found, run, ids, unseen, seed, margin, folder)
+    done = sweeping.sweep(found, run, ids, unseen, seed, margin, folder, by)
     result = SweepResult(name, plans, done, folder)
     with replaced(folder / "sweep.json") as text:
         text.write(json.dumps(result.to_json(), ensure_ascii=False, allow_nan=False, indent=1) + "\n")

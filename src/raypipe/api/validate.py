@@ -25,8 +25,9 @@ from raypipe.steps.answer_probability import AnswerProbability
 from raypipe.steps.fuse import FusionWeights
 from raypipe.text.evidence import Fitted
 from raypipe.text.prompt import Prompt
+from raypipe.training.preset import Preset
 
-FileKind = Literal["recipe", "models", "cluster", "graphs", "prompt", "fitted"]
+FileKind = Literal["recipe", "models", "cluster", "graphs", "prompt", "fitted", "finetune"]
 _LINE = re.compile(r"line (\d+)")
 
 
@@ -80,7 +81,8 @@ class ValidateResult(Result):
 
 
 def validate(*names: str | Path, session: Session | None = None) -> ValidateResult:
-    """Finds every problem of recipes (by name or path) and of models, cluster, graph and prompt files.
+    """Finds every problem of recipes (by name or path) and of models, cluster, graph and prompt files
+    and presets.
 
     A file's kind is told by what it holds. Raises ConfError for a name that is no recipe and no file.
     """
@@ -102,7 +104,7 @@ def _checked(path: Path, session: Session) -> tuple[FileKind | None, list[Proble
         return None, [Problem(str(path), int(lines[-1]) if lines else None, "", _bare(str(e), path))]
     kind = kind_of(tree)
     if kind is None:
-        known = "a recipe, a models, cluster or graphs file, a prompt or fitted numbers"
+        known = "a recipe, a models, cluster or graphs file, a prompt, fitted numbers or a preset"
         return None, [
             Problem(str(path), None, "", f"expected {known}, found keys {', '.join(map(str, tree))}")
         ]
@@ -124,6 +126,8 @@ def kind_of(tree: Mapping[str, Any]) -> FileKind | None:
         return "prompt"
     if "fitted_on" in tree:
         return "fitted"
+    if tree.keys() & {"lora_alpha", "target_modules"}:
+        return "finetune"
     entries = [e for e in tree.values() if isinstance(e, dict)]
     if any("loader" in e for e in entries):
         return "models"
@@ -167,6 +171,7 @@ _FINDERS: Mapping[FileKind, Callable[[Mapping[str, Any], Path, Session], list[Ra
     "graphs": _entries(GraphEntry),
     "prompt": _record(Prompt),
     "fitted": _fitted,
+    "finetune": _record(Preset),
 }
 
 

@@ -46,6 +46,9 @@ COMMANDS: Mapping[str, Command] = {
         "run", "plans", "Estimate the model calls, time and memory of an eval, with the reason for each."
     ),
     "index": Command("run", "runs", "Parse, split and embed the sources that a recipe's tables lack."),
+    "ann": Command(
+        "run", "ann", "Build the approximate indexes that a recipe searches, and measure their recall."
+    ),
     "answer": Command("run", "runs", "Answer the stored questions that have no answer yet."),
     "eval": Command(
         "run", "runs", "Run what is missing, score it, and write a report; without arguments, the demo."
@@ -56,6 +59,12 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "fit": Command(
         "run", "fit", "Fit numbers of a recipe to one half of a run, and report on the other half."
+    ),
+    "labels": Command(
+        "run", "labels", "Make training labels for a step: its answers, judged against golds by a model."
+    ),
+    "finetune": Command(
+        "run", "finetune", "Train a LoRA adapter on labels, check that it acts, and keep it in the store."
     ),
     "rank": Command("run", "rank", "Rank documents for queries and write a TREC run."),
     "why": Command(
@@ -81,15 +90,23 @@ COMMANDS: Mapping[str, Command] = {
     "export": Command(
         "look", "export", "Write a run's results as predictions, a CRAG submission or a TREC run."
     ),
+    "reproduce": Command("look", "reproduce", "Hold a run against its expected numbers: OK, OKish or FAIL."),
     "score": Command("look", "scores", "Score predictions or rankings of any system."),
     "promote": Command(
         "release", "releases", "Make a finished run the live release, if it passes the gates."
     ),
     "rollback": Command("release", "releases", "Make the release before the live one live again."),
     "releases": Command("release", "releases", "List the releases of a store."),
+    "trial": Command(
+        "release", "trial", "Show how a canary or a shadow does against the live release, or stop it."
+    ),
     "prune": Command("release", "releases", "Delete tables and replies that nothing references."),
+    "forget": Command(
+        "release", "forget", "Take a page, a document or a question out of a store and its runs, for good."
+    ),
     "ask": Command("serve", "ask", "Answer one question, from the store or from pages in a file."),
     "serve": Command("serve", "serve", "Answer questions over HTTP on this machine."),
+    "usage": Command("serve", "usage", "Print what each tenant asked of an endpoint, from its log."),
     "doctor": Command(
         "tools", "doctor", "Check what is installed and reachable, and print the command that mends the rest."
     ),

@@ -15,7 +15,8 @@ def add(commands: options.Commands) -> None:
         "runs",
         metavar="RUN",
         nargs="+",
-        help="the --out folder of a finished eval, a file of predictions, or a release: its id, or live",
+        help="the --out folder of a finished eval, a file of predictions, or a release: its id, or live; "
+        "live shadow and live canary compare what both sides of a trial answered",
     )
     made.add_argument(
         "--rule",

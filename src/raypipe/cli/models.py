@@ -33,6 +33,12 @@ def add(commands: options.Commands) -> None:
         "$HF_TOKEN), a folder, or URL#MODEL of a server; the entry goes to --models, else to models.yaml",
     )
     options.models(made)
+    options.llm(made)
+    made.add_argument(
+        "--trainable",
+        action="store_true",
+        help=f"of {STANDINS}: the chat model can learn to end its replies, so that `finetune` can teach it",
+    )
     more = made.add_argument_group(f"of {ADD}")
     more.add_argument(
         "--name", metavar="NAME", default="", help="in the models file (default: the model's own)"
@@ -60,12 +66,16 @@ def _models(args: argparse.Namespace, settings: Settings) -> int:
     if (args.recipe in (STANDINS, ADD)) != (args.folder is not None):
         ways = f"`raypipe models {STANDINS} DIR` or `raypipe models {ADD} SOURCE`"
         raise ConfError(f"expected `raypipe models RECIPE`, {ways}")
+    if args.folder is not None and args.llm is not None:
+        raise ConfError(
+            f"--llm: it stands in for the generators of a recipe; found {args.recipe}. Leave it out"
+        )
     if args.recipe == ADD:
         return _add(args, settings)
     from raypipe.api.model_files import build_standins, model_needs
 
     if args.folder is not None:
-        made = build_standins(Path(args.folder))
+        made = build_standins(Path(args.folder), args.trainable)
         if args.json:
             options.print_json(made.to_json())
         else:

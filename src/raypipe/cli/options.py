@@ -220,6 +220,10 @@ def judged(made: argparse.ArgumentParser) -> None:
         const="llama-2-tokens",
         help="cut answers to 75 tokens first, as CRAG's evaluator does (llama-2-tokens of the models file)",
     )
+    labels(made)
+
+
+def labels(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "--labels", metavar="FILE", help="people's verdicts (labels.jsonl), which outrank the judge's"
     )
@@ -285,6 +289,14 @@ def above_0(text: str) -> float:
     value = float(text)
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"expected a number above 0, found {text}")
+    return value
+
+
+def share(text: str) -> float:
+    """An argument type: a share above 0 and at most 1."""
+    value = float(text)
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"expected a share above 0 and at most 1, found {text}")
     return value
 
 

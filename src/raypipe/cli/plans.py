@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from raypipe.api.settings import Settings
@@ -10,6 +11,7 @@ from raypipe.cli import options
 
 if TYPE_CHECKING:
     from raypipe.api.plans import PlanResult
+    from raypipe.runs.plan.records import Plan
 
 
 def add(commands: options.Commands) -> None:
@@ -27,6 +29,7 @@ def add(commands: options.Commands) -> None:
     made.add_argument(
         "--limit", metavar="N", type=options.at_least(1), help="plan the first N questions only"
     )
+    options.scoring(made)
     options.refresh(made)
     made.add_argument(
         "--calibrate",
@@ -47,7 +50,8 @@ def _plan(args: argparse.Namespace, settings: Settings) -> int:
         calibrate(args.recipe, options.session(args, settings, not args.json))
     found = plan(
         args.recipe, args.data, args.store, args.format, args.limit, args.refresh,
-        session=options.session(args, settings), kind=args.kind, fields=args.fields,
+        judge=args.judge, rule=args.rule, session=options.session(args, settings), kind=args.kind,
+        fields=args.fields,
     )  # fmt: skip
     return show(args, found)
 
@@ -65,3 +69,15 @@ def show(args: argparse.Namespace, found: PlanResult) -> int:
         print(f"{found.expired} answers rest on expired replies of a graph: --refresh recomputes them")
     print_placement(console, planned)
     return 0
+
+
+def printer(args: argparse.Namespace) -> Callable[[Plan], None]:
+    """Prints the plan of a run before it starts; with --json nothing but JSON is printed."""
+
+    def show_plan(plan: Plan) -> None:
+        if not args.json:
+            from raypipe.report.plans import print_plan
+
+            print_plan(options.console(), plan.to_json())
+
+    return show_plan

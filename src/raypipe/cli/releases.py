@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from raypipe.api.settings import Settings
 from raypipe.cli import options
+from raypipe.core.errors import ConfError
 
 if TYPE_CHECKING:
     from raypipe.api.release import ReleaseResult
@@ -39,11 +40,21 @@ def add(commands: options.Commands) -> None:
         type=_share,
         help="a gate on a share, such as score, needs this share of the questions scored (default: 0.95)",
     )
+    made.add_argument(
+        "--canary",
+        metavar="SHARE",
+        type=options.share,
+        help="have the run answer this share of the live questions first; a gate better, not-worse or "
+        "not-worse:M makes it live or rolls it back",
+    )
+    _pointer(made)
     made.add_argument("--store", metavar="URI", help="where the run's store is now (default: where it was)")
     options.as_json(made)
     for name, run in (("rollback", _rollback), ("releases", _releases), ("prune", _prune)):
         made = options.command(commands, name, f"raypipe {name} --store /data/store", run)
         options.store(made)
+        if name == "rollback":
+            _pointer(made)
         if name == "prune":
             made.add_argument("--dry-run", action="store_true", help="list what would be deleted")
             made.add_argument(
@@ -63,19 +74,42 @@ def add(commands: options.Commands) -> None:
         options.as_json(made)
 
 
+def _pointer(made: argparse.ArgumentParser) -> None:
+    """--as."""
+    made.add_argument(
+        "--as",
+        dest="pointer",
+        metavar="POINTER",
+        default="live",
+        help="live, or live@NAME, which tenants are given by the file of `serve --tenants` (default: live)",
+    )
+
+
 def _promote(args: argparse.Namespace, settings: Settings) -> int:
     from raypipe.api.release import promote
 
     session = options.session(args, settings)
-    return _print(
-        args, promote(args.run_folder, args.gate, args.store, args.min_scored, session, args.against)
+    if args.canary is not None:
+        from raypipe.api.trials import start_canary
+        from raypipe.cli.trial import print_trials
+
+        if args.pointer != "live":
+            raise ConfError("--canary tries a run next to `live`: expected no --as with it")
+        if args.against is not None:
+            raise ConfError("--canary holds the run against the live release: expected no --against with it")
+        found = start_canary(args.run_folder, args.canary, args.gate, args.store, args.min_scored, session)
+        print_trials(args, found)
+        return 0
+    made = promote(
+        args.run_folder, args.gate, args.store, args.min_scored, session, args.against, args.pointer
     )
+    return _print(args, made)
 
 
 def _rollback(args: argparse.Namespace, settings: Settings) -> int:
     from raypipe.api.release import rollback
 
-    return _print(args, rollback(args.store, options.session(args, settings)))
+    return _print(args, rollback(args.store, options.session(args, settings), args.pointer))
 
 
 def _print(args: argparse.Namespace, found: ReleaseResult) -> int:
@@ -87,7 +121,9 @@ def _print(args: argparse.Namespace, found: ReleaseResult) -> int:
         made = found.release
         score = _score(found.to_json())
         seen = seen_by_a_fit(made.seen)
-        print(f"live in {found.store}: {made.id}, recipe {made.name}, run {made.run}, {score}{seen}")
+        print(
+            f"{found.pointer} in {found.store}: {made.id}, recipe {made.name}, run {made.run}, {score}{seen}"
+        )
     return 0
 
 
@@ -125,7 +161,7 @@ def _releases(args: argparse.Namespace, settings: Settings) -> int:
 
     shown = grid("release", "live", "recipe", "run", "score")
     for r in found.to_json()["releases"]:
-        shown.add_row(Text(r["id"]), "live" if r["live"] else "", Text(r["recipe"]), r["run"], _score(r))
+        shown.add_row(Text(r["id"]), ", ".join(r["pointers"]), Text(r["recipe"]), r["run"], _score(r))
     options.console().print(shown)
     return 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raypipe.api.settings import Settings
@@ -68,6 +69,7 @@ def _of_eval(made: argparse.ArgumentParser) -> None:
     options.cluster(made)
     made.add_argument("--limit", metavar="N", type=options.at_least(1), help="run the first N questions only")
     options.scoring(made)
+    options.labels(made)
     made.add_argument(
         "--swap",
         metavar="STEP=RECIPE",
@@ -215,6 +217,10 @@ def _dry_run(args: argparse.Namespace, settings: Settings) -> int:
     from raypipe.api.plans import plan
     from raypipe.cli.plans import show
 
+    if args.labels is not None:
+        from raypipe.evaluation.labels import read_labels
+
+        read_labels(Path(args.labels))
     session = options.session(args, settings)
     found = plan(
         args.recipe, args.data, args.store, args.format, args.limit, args.refresh, check_run=True,
@@ -232,6 +238,7 @@ def _options(args: argparse.Namespace, settings: Settings) -> EvalOptions:
         "limit": args.limit,
         "rule": args.rule,
         "judge": args.judge,
+        "labels": args.labels,
         "fresh": args.fresh,
         "retry_faults": args.retry_faults,
         "refresh": args.refresh,

@@ -13,7 +13,7 @@ from raypipe.cli import options
 if TYPE_CHECKING:
     from raypipe.api.schemas import Name
 
-NAMES: tuple[Name, ...] = ("cluster", "graphs", "models", "recipe")
+NAMES: tuple[Name, ...] = ("cluster", "finetune", "graphs", "models", "recipe")
 
 
 def add(commands: options.Commands) -> None:

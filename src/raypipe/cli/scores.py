@@ -9,7 +9,7 @@ from raypipe.cli import options
 
 
 def add(commands: options.Commands) -> None:
-    """Declares `score crag`, `score qasper` and `score ranking`."""
+    """Declares `score crag`, `score qa`, `score qasper` and `score ranking`."""
     kinds = options.parent(commands, "score", "kind")
     crag = options.command(
         kinds,
@@ -40,6 +40,19 @@ def add(commands: options.Commands) -> None:
     options.cluster(crag)
     crag.add_argument("--out", metavar="FILE", help="write the predictions as they were scored")
     options.as_json(crag)
+    qa = options.command(
+        kinds,
+        "qa",
+        "raypipe score qa predictions.jsonl",
+        _qa,
+        "Score answers to anyone's questions: exact match, token F1, containment.",
+    )
+    qa.add_argument(
+        "file",
+        metavar="FILE",
+        help="the folder of a run, or .jsonl[.gz] of query, answer, prediction, alternatives (a list), ...",
+    )
+    options.as_json(qa)
     qasper = options.command(
         kinds,
         "qasper",
@@ -85,6 +98,19 @@ def _crag(args: argparse.Namespace, settings: Settings) -> int:
     from raypipe.report.console import print_crag
 
     print_crag(options.console(), found)
+    return 0
+
+
+def _qa(args: argparse.Namespace, settings: Settings) -> int:
+    from raypipe.api.scores import score_qa
+
+    found = score_qa(args.file).to_json()
+    if args.json:
+        options.print_json(found)
+        return 0
+    from raypipe.report.console import print_measures
+
+    print_measures(options.console(), {**found, "kind": "qa", "rule": ""})
     return 0
 
 

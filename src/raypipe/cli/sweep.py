@@ -42,6 +42,7 @@ def add(commands: options.Commands) -> None:
         "--data", metavar="PATH", nargs="+", default=[], help="files to ingest first, or URIs of some"
     )
     options.format_of(made)
+    options.kind_of(made)
     options.store(made)
     options.cluster(made)
     options.scoring(made)
@@ -49,6 +50,12 @@ def add(commands: options.Commands) -> None:
         "--margin", type=options.above_0, default=0.02, metavar="M",
         help="points whose 90 %% interval lies within M to either side are the same (default: 0.02)",
     )  # fmt: skip
+    made.add_argument(
+        "--measure",
+        metavar="NAME",
+        help="what the best point has most of, such as f1 or ndcg_cut_10 (default: the first measure of the "
+        "data's kind)",
+    )
     made.add_argument("--dry-run", action="store_true", help="print the plan of all points, run nothing")
     made.add_argument(
         "--out",
@@ -66,7 +73,7 @@ def _sweep(args: argparse.Namespace, settings: Settings) -> int:
     done = sweep(
         args.recipe, args.values, args.data, args.store, args.out, args.sample, args.seed, args.margin,
         args.format, args.judge, args.rule, args.dry_run, _silent if args.json else _print_plans,
-        options.session(args, settings, not args.json), args.fields,
+        options.session(args, settings, not args.json), args.fields, args.kind, args.measure,
     )  # fmt: skip
     found = done.to_json()
     if args.json:

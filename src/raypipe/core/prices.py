@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 MILLION = 1_000_000
 HOUR_S = 3600.0
+JUDGE = "judge"
+"""In the place of a step: the model that judges answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,10 @@ class TokenPrice:
         """
         of_cache = self.prompt if self.cached is None else self.cached
         return ((prompt - cached) * self.prompt + cached * of_cache + generated * self.reply) / MILLION
+
+    def dearest(self) -> float:
+        """Of a token, whatever it is."""
+        return max(self.usd(1, 0, 0), self.usd(1, 1, 0), self.usd(0, 0, 1))
 
 
 @dataclass(frozen=True, slots=True)

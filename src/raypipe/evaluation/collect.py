@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import tee
+from types import MappingProxyType
 
-from raypipe.core.records import FAULT, Gold, Question
+from raypipe.core.records import ANSWERED, FAULT, Gold, Question
 from raypipe.evaluation.evidence_paragraphs import evidence_paragraphs
 from raypipe.evaluation.golds import golds_of
 from raypipe.evaluation.losses import LossFinder
 from raypipe.evaluation.prompts import PromptLookup
 from raypipe.evaluation.ranked_documents import FINAL, documents_of, ranked_documents
+from raypipe.evaluation.ranking_losses import RankingLossFinder
 from raypipe.evaluation.result_table import ResultTable, needed_texts, row
 from raypipe.evaluation.routing import RoutingCheck
 from raypipe.memo.disk import StoreMemo, memo_versions
@@ -33,10 +35,12 @@ from raypipe.pipeline.answer_sources import AnswerSources
 from raypipe.pipeline.driver import Pipeline, batches
 from raypipe.pipeline.recipe_tables import searched
 from raypipe.recipes.fits import fits_of, has_seen
+from raypipe.recipes.recipe import Recipe
 from raypipe.report.report import answer_of
 from raypipe.store import Store
 from raypipe.store.index import LanceIndex
 from raypipe.store.layouts import layouts_at, layouts_of
+from raypipe.text.fitted_on import FittedOn
 
 AT_ONCE = 100  # answers in memory: some 40 kB each with fifty citations and twenty hits
 
@@ -47,6 +51,9 @@ class Collected:
 
     rows: list[Prediction] = field(default_factory=list)  # those with a gold of the kind, in order
     texts: dict[str, str] = field(default_factory=dict)  # question id -> question, of the same
+    stated: dict[str, float | None] = field(default_factory=dict)
+    """Question id -> confidence of its answer, of those that no fit has seen and that got one; None: the step
+    states none."""
     without_truth: int = 0  # questions that the dataset has no such gold of
     faults: Counter[tuple[str, str, bool]] = field(default_factory=Counter)  # step, reason, transient
     citations: int = 0
@@ -65,11 +72,13 @@ class Collected:
 def collect(
     pipeline: Pipeline, questions: Iterable[Question], sources: AnswerSources, table: ResultTable,
     injections: bool, form: GoldForm = "answers",
+    seconds: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
 ) -> Collected:  # fmt: skip
     """Passes the answers of these questions, in order, into the table of results.
 
     `sources`: what they are answered from. `form`: of the golds to score by. `injections`: whether to look
-    for prompt injections that answers follow. Raises KeyError for a passage without a text, which is a
+    for prompt injections that answers follow. `seconds`: question id -> stage -> seconds, where this run
+    answered it. Raises KeyError for a passage without a text, which is a
     defect: no step makes one.
     """
     found, index = Collected(), LanceIndex(searched(pipeline.store, pipeline.recipe))
@@ -81,7 +90,7 @@ def collect(
     table.about["no_prompts"] = lookup.missing
     fits = fits_of(pipeline.recipe).values()
     routing = RoutingCheck(pipeline.recipe)
-    losses = LossFinder(pipeline, index, LocalKit(index)) if form != "grades" else None
+    losses = _loss_finder(pipeline, index, form)
     with asyncio.Runner() as loop:
         asked, questions = tee(questions)
         for pairs in batches(zip(asked, pipeline.answers(questions, sources), strict=True), AT_ONCE):
@@ -89,6 +98,7 @@ def collect(
             for question, answered in pairs:
                 _count(question, answered, found)
             golds = golds_of(store, [q.id for q in batch], form)
+            found.stated |= _stated(batch, golds, fits)
             text = loop.run(_texts(index, batch))
             layouts = layouts_of(documents, {h.source for q in batch for h in q.hits})
             paragraphs = loop.run(evidence_paragraphs(index, batch)) if form == "annotators" else {}
@@ -97,19 +107,48 @@ def collect(
             for q in batch:
                 if q.id in golds:
                     routing.add(q, golds[q.id])
-            if losses is not None:
-                found.lost |= loop.run(losses.of(pairs, golds))
+            found.lost |= loop.run(losses.of(pairs, golds))
             table.add(
-                [row(q, golds.get(q.id), text, prompts[q.id], layouts, has_seen(fits, q.text)) for q in batch]
-            )
+                [
+                    row(
+                        q, golds.get(q.id), text, prompts[q.id], layouts, has_seen(fits, q.text),
+                        _own(pipeline.recipe, q, seconds.get(q.id)),
+                    )
+                    for q in batch
+                ]
+            )  # fmt: skip
             if injections:
                 before = found.prompt_injection or PromptInjection(0, 0)
                 found.prompt_injection = loop.run(_injected(index, batch, before))
     found.routing = routing.found()
-    if losses is not None:
-        found.lost |= losses.rest()
-        found.loss_notes = tuple(losses.notes)
+    found.lost |= losses.rest()
+    found.loss_notes = tuple(losses.notes)
     return found
+
+
+def _loss_finder(pipeline: Pipeline, index: LanceIndex, form: GoldForm) -> LossFinder | RankingLossFinder:
+    return RankingLossFinder(pipeline) if form == "grades" else LossFinder(pipeline, index, LocalKit(index))
+
+
+def _stated(
+    batch: Sequence[Question], golds: Mapping[str, Gold], fits: Collection[FittedOn]
+) -> dict[str, float | None]:
+    """The confidence of answers that can be scored."""
+    return {
+        q.id: q.replies[q.origin].confidence
+        for q in batch
+        if q.outcome == ANSWERED and q.id in golds and q.origin in q.replies and not has_seen(fits, q.text)
+    }
+
+
+def _own(
+    recipe: Recipe, question: Question, seconds: Mapping[str, float] | None
+) -> Mapping[str, float] | None:
+    """Of the seconds of stages those whose gate let the question in; None: this run did not answer it."""
+    if seconds is None:
+        return None
+    let_in = {s.name for s in recipe.question if s.admits(question)}
+    return {stage: taken for stage, taken in seconds.items() if stage in let_in}
 
 
 def _count(question: Question, answered: Question, found: Collected) -> None:

@@ -140,7 +140,9 @@ def scored_run(path: Path, rule: crag.Rule) -> ScoredRun:
     verdicts: dict[str, str] = {}
     labels: dict[str, Mapping[str, str]] = {}
     seen: set[str] = set()
+    people = 0
     for row in each(folder.results):
+        people += row["reason"] == "person"
         if row.get("seen"):
             seen.add(row["id"])
         if (found := row.get("measures") or _of_verdict(row["verdict"])) is not None:
@@ -151,7 +153,7 @@ def scored_run(path: Path, rule: crag.Rule) -> ScoredRun:
     kind = about.get("kind", "crag")
     return ScoredRun(
         str(path), about["rule"], about["judge"], values, labels, read(path), kind=kind, verdicts=verdicts,
-        seen=frozenset(seen),
+        seen=frozenset(seen), people=people,
     )  # fmt: skip
 
 

@@ -20,8 +20,10 @@ from raypipe.core.errors import ConfError
 from raypipe.evaluation.collect import Collected, collect
 from raypipe.evaluation.expiry import expired_answers
 from raypipe.evaluation.fault_budget import UndoneRows, retry, undone_rows
-from raypipe.evaluation.golds import Scoring, golds_of, scoring_of
-from raypipe.evaluation.judge import Judge
+from raypipe.evaluation.golds import Scoring, golds_of, require_rule, scoring_of
+from raypipe.evaluation.judge import Judge, ModelJudge, Spend, judge_plan
+from raypipe.evaluation.labelling import holds_truths
+from raypipe.evaluation.labels import PersonLabels, label_line, labelled
 from raypipe.evaluation.losses import misses
 from raypipe.evaluation.oracle import Oracle, OracleRecipe, require_stage, with_oracle
 from raypipe.evaluation.result_table import ResultTable, write_predictions
@@ -30,9 +32,12 @@ from raypipe.evaluation.stored_questions import StoredQuestions, questions_of, r
 from raypipe.evaluation.write_manifest import write_manifest
 from raypipe.memo.disk import memo_versions, merge_memo
 from raypipe.memo.mend import mend_memo
+from raypipe.metrics.calibration import stated_calibration
 from raypipe.metrics.crag import Marks, Prediction, Rule
 from raypipe.metrics.kinds import DataKind, RunScores, kind_id, marks_of, right_of, score
+from raypipe.metrics.kinds import golds_of as gold_form
 from raypipe.metrics.losses import Losses, losses
+from raypipe.pipeline.approximate import require_measured
 from raypipe.pipeline.caps import NO_CAPS, Caps
 from raypipe.pipeline.counters import Counts, RunCounters
 from raypipe.pipeline.driver import Pipeline, batches
@@ -56,7 +61,7 @@ from raypipe.report.report import (
 from raypipe.runs.manifest import Manifest, Origin
 from raypipe.runs.plan.money import asking, estimated, priced, spent
 from raypipe.runs.plan.planner import plan
-from raypipe.runs.plan.records import Plan
+from raypipe.runs.plan.records import JudgePlan, Plan
 from raypipe.store.disk_space import need
 from raypipe.store.keep import compact, tables
 
@@ -100,6 +105,7 @@ def evaluate(
     caps: Caps = NO_CAPS,
     kind: str | None = None,
     oracle: Oracle | None = None,
+    labels: PersonLabels | None = None,
 ) -> Evaluation:
     """Runs what is missing, scores every question, and writes the report. Without `data`: all that is stored.
 
@@ -110,6 +116,7 @@ def evaluate(
     say how fast this machine is. The manifest is written last. `began`: when the command did, in
     seconds of perf_counter; None: now. `only`: ids of stored questions, of which alone the run is; None: of
     all. `caps`: what it may spend, and at which prices. `oracle`: the stage in whose place golds are put.
+    `labels`: verdicts of people, which outrank the judge's and the rule's.
 
     Raises DataError if there are no questions, or none with a gold of the `kind` that is given, ConfError for
     a rule or judge that the kind cannot use and for an `oracle` that has nothing to put or no such stage,
@@ -127,6 +134,7 @@ def evaluate(
         questions = questions_of(pipeline, only or (read.questions if read else None), limit)
         require_questions(questions, data, pipeline.store)
         scoring = scoring_of(pipeline, read, questions.ids, kind, rule, judge is not None)
+        require_rule(scoring, labels)
         done = RunCounters.load(pipeline.store, _work(pipeline.recipe, oracle))
         indexed, oracle_golds = None, 0
         if oracle is not None:
@@ -139,11 +147,13 @@ def evaluate(
         memo = memo_versions(pipeline.store)
         with clock.part("planning"):
             old = expired_answers(pipeline, questions) if refresh else {}
-            planned, renewed = _planned(pipeline, questions, fresh, old, show, measured)
+            judging = _judging(pipeline, judge, questions, scoring)
+            planned, renewed = _planned(pipeline, questions, fresh, old, show, measured, judging)
             if indexed is not None:
                 planned = _joined(indexed, planned, pipeline)
         with clock.part("storing"):
             pipeline.index(questions, done)
+            recalls = require_measured(pipeline.store, pipeline.recipe)
             sources = pipeline.answer_sources(questions)
             missing = questions.ids if fresh else pipeline.unanswered(pipeline.keys(questions, sources))
             todo = {*missing, *(renewed & set(questions.ids))}
@@ -151,15 +161,18 @@ def evaluate(
         folder = RunFolder(out)
         orders = any(m.kind == "generator" for s in pipeline.recipe.question for m in models_of(s.step))
         with clock.part("scoring"), ResultTable(folder.results) as results:
-            answers = collect(pipeline, questions, sources, results, orders, scoring.golds)
+            answers = collect(pipeline, questions, sources, results, orders, scoring.golds, done.seconds)
             rows, verdict = answers.rows, None
             if judge is not None:
-                replies, verdict = judge.ask(pipeline.store, rows, answers.texts, fresh)
+                spend = _spend(pipeline, done)
+                replies, verdict = judge.ask(pipeline.store, rows, answers.texts, fresh, spend)
                 rows = [replace(r, judge_response=replies.get(r.question)) for r in rows]
+            if labels is not None:
+                rows = labelled(rows, labels)
             marks, scores = marks_of(scoring.kind, rows), score(scoring.kind, kind_id(scoring.name), rows)
             done.memo_damaged += damaged
             right = verdicts(scoring.kind, rows, scores)
-            lost = losses(right, answers.lost, answers.loss_notes) if scoring.golds != "grades" else None
+            lost = losses(right, answers.lost, answers.loss_notes)
             report = _report(
                 pipeline,
                 len(questions),
@@ -172,7 +185,10 @@ def evaluate(
                 done,
                 lost,
             )
-            report = replace(report, oracle=oracle or "", oracle_golds=oracle_golds)
+            marked = oracle or ("labels" if holds_truths(pipeline.recipe) else "")
+            report = replace(report, oracle=marked, oracle_golds=oracle_golds, ann=tuple(recalls))
+            report = replace(report, calibration=stated_calibration(answers.stated, right))
+            report = replace(report, labels=None if labels is None else label_line(labels, rows, marks))
             report = marked_by_fits(report, pipeline.recipe, scoring.kind, answers.texts)
             results.finish(rows, report, misses(answers.lost, right))
         write_predictions(folder)
@@ -200,9 +216,11 @@ def evaluate(
 def verdicts(kind: DataKind, rows: Sequence[Prediction], scores: RunScores) -> dict[str, bool | None]:
     """Question -> whether its answer is right; None: not scored. One that failed has no verdict, whatever
     its kind measures of it."""
-    return {
-        r.question: None if r.prediction is None else right_of(kind, scores.values[r.question]) for r in rows
-    }
+    return {r.question: None if _failed(kind, r) else right_of(kind, scores.values[r.question]) for r in rows}
+
+
+def _failed(kind: DataKind, row: Prediction) -> bool:
+    return row.ranked is None if gold_form(kind) == "grades" else row.prediction is None
 
 
 def _work(recipe: Recipe, oracle: Oracle | None) -> str:
@@ -230,6 +248,23 @@ def _with_oracle(
     return with_oracle(pipeline, oracle, questions, golds), planned
 
 
+def _judging(
+    pipeline: Pipeline, judge: Judge | None, questions: StoredQuestions, scoring: Scoring
+) -> JudgePlan | None:
+    """The most that a model that judges may be asked; None: no model judges."""
+    if not isinstance(judge, ModelJudge):
+        return None
+    golds = golds_of(pipeline.store, questions.ids, scoring.golds)
+    return judge_plan(judge.model, judge.rule, golds.values())
+
+
+def _spend(pipeline: Pipeline, done: RunCounters) -> Spend | None:
+    """What the caps say to a judge; None: there are none."""
+    if not pipeline.caps.any:
+        return None
+    return lambda asked: pipeline.caps.check_judge(done, asked, pipeline.clock.total())
+
+
 def _joined(indexed: Plan, answered: Plan, pipeline: Pipeline) -> Plan:
     """The plan of a run whose corpus half was planned and done before its question half."""
     steps = (*(s for s in indexed.steps if s.half == "corpus"),
@@ -239,7 +274,7 @@ def _joined(indexed: Plan, answered: Plan, pipeline: Pipeline) -> Plan:
 
 def _planned(
     pipeline: Pipeline, questions: StoredQuestions, fresh: bool, old: Collection[str],
-    show: Callable[[Plan], None], measured: Sequence[Manifest],
+    show: Callable[[Plan], None], measured: Sequence[Manifest], judge: JudgePlan | None = None,
 ) -> tuple[Plan, set[str]]:  # fmt: skip
     """The plan, shown before anything is done, and the ids of the questions that will be answered again:
     those in `old`, and what an earlier command has left. Raises DiskFull where there is no room for what is
@@ -250,7 +285,7 @@ def _planned(
         again |= set(left.ids)
         fresh = fresh or left.fresh
     planned = plan(pipeline, asked, fresh=fresh, old=again, measured=measured)
-    planned = priced(planned, pipeline.caps.prices, pipeline.recipe)
+    planned = priced(replace(planned, judge=judge), pipeline.caps.prices, pipeline.recipe)
     show(planned)
     need(pipeline.store, planned.bytes_at_least(), "what is planned")
     return planned, again
@@ -274,7 +309,7 @@ def _report(
         without_truth=answers.without_truth,
         normalized=_normalized(read),
         replaced=read.replaced if read else (),
-        cost=_cost(pipeline, planned, done, seconds),
+        cost=_cost(pipeline, planned, done, seconds, judge),
         faults=faults,
         steps=_steps(pipeline, planned.planned(), done),
         marks=marks,
@@ -288,12 +323,14 @@ def _report(
     )
 
 
-def _cost(pipeline: Pipeline, planned: Plan, done: RunCounters, seconds: float) -> CostReport:
+def _cost(
+    pipeline: Pipeline, planned: Plan, done: RunCounters, seconds: float, judge: JudgeLine | None
+) -> CostReport:
     """What the plan of this attempt expected, and what the attempt cost."""
     asks, prices = asking(pipeline.recipe), pipeline.caps.prices
     lines = _lines(pipeline.recipe, planned.planned(), done.since(), {})
     expected = planned.cost or estimated(planned, prices, asks)
-    return CostReport(expected, spent(lines, seconds, prices, asks), prices.unpriced)
+    return CostReport(expected, spent(lines, seconds, prices, asks, judge), prices.unpriced)
 
 
 def _answer_cut(pipeline: Pipeline) -> AnswerCut | None:

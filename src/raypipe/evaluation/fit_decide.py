@@ -102,6 +102,7 @@ class DecideFitReport:
     unseen_questions: int  # of the other half
     unseen_answers: int
     not_scored: int  # questions of the run without a value of the measure: in neither half
+    seen_before: int  # scored questions of the other half that a fit of the recipe has seen: left out of it
     threshold: float
     strength: float  # of the ridge
     weights: tuple[FittedWeight, ...]  # largest effect first
@@ -128,16 +129,18 @@ def fit_decide(
             f"{folder}: no question has a value of {by.name}. A judge may have to decide: --judge MODEL"
         )
     scored, ours = {a.id for a in answers}, {r["id"] for r in rows if run.fitted_half(r)}
+    before = sum(r["id"] in scored and run.seen_before(r) for r in rows)
     fitted_rows = [r for r in rows if r["id"] in ours & scored]
     on = run.fitted_on(
         stage, fitted_rows, f"log loss of: the answer is right; threshold for the mean {by.name}"
     )
-    texts = {r["id"]: r["query"] for r in rows}
+    held_out = {r["id"] for r in rows if run.held_out(r, on)}
     seen = [a for a in answers if a.id in ours]
-    unseen = [a for a in answers if a.id not in ours and not on.has_seen(texts[a.id])]
+    unseen = [a for a in answers if a.id in held_out]
     found, strength, effects = _fitted(folder, seen, by)
     probability = AnswerProbability(*found, on)
-    report = _report(run, by, probability, seen, unseen, strength, effects, len(rows) - len(answers))
+    left_out = (len(rows) - len(answers), before)
+    report = _report(run, by, probability, seen, unseen, strength, effects, left_out)
     return probability, report
 
 
@@ -255,12 +258,15 @@ Surety = Callable[[DecidedAnswer], "float | None"]
 
 def _report(
     run: FitRun, by: Measure, probability: AnswerProbability, seen: Sequence[DecidedAnswer],
-    unseen: Sequence[DecidedAnswer], strength: float, effects: Mapping[str, float], not_scored: int,
+    unseen: Sequence[DecidedAnswer], strength: float, effects: Mapping[str, float],
+    left_out: tuple[int, int],
 ) -> DecideFitReport:  # fmt: skip
+    """`left_out`: questions that are not scored, and those of the other half that a fit has seen before."""
     answered = [a for a in unseen if a.features is not None]
     if not answered:
         raise DataError(
-            f"{run.folder}: no answer in the half that is not fitted on. Fit on a run of more questions"
+            f"{run.folder}: no answer in the half that is not fitted on, and that no fit of the recipe has "
+            f"seen ({left_out[1]} questions were seen). Fit on a run of more questions"
         )
     right = np.array([a.right for a in answered], float)
     p = np.array([probability.probability(a.features or {}) for a in answered])
@@ -277,7 +283,8 @@ def _report(
         fitted_answers=sum(a.features is not None for a in seen),
         unseen_questions=len(unseen),
         unseen_answers=len(answered),
-        not_scored=not_scored,
+        not_scored=left_out[0],
+        seen_before=left_out[1],
         threshold=probability.threshold,
         strength=strength,
         weights=tuple(FittedWeight(n, probability.weights[n], effects[n]) for n in order),

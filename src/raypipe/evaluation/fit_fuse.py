@@ -72,6 +72,7 @@ class FuseFitReport:
     fitted_questions: int
     unseen_questions: int
     left_out: int  # questions of the run without judged documents, or without candidates to weigh
+    seen_before: int  # judged questions of the other half that a fit of the recipe has seen: not in it
     unseen: tuple[WeightScore, ...]  # the fitted weights first
     seen: tuple[WeightScore, ...]  # the same on the half that was fitted on: not to be quoted
 
@@ -109,13 +110,18 @@ def fit_fuse(
     fitted_rows = [r for r in rows if r["id"] in {j.question.id for j in seen}]
     on = run.fitted_on(name, fitted_rows, f"mean {by.name} of the ranking of {name}, by coordinate ascent")
     short = {n: float(f"{w:.6g}") for n, w in zip(names, weights, strict=True)}
-    unseen = [j for j in judged if j.question.id not in ours and not on.has_seen(j.question.text)]
+    held_out = {r["id"] for r in rows if run.held_out(r, on)}
+    before = {r["id"] for r in rows if run.seen_before(r)} & {j.question.id for j in judged}
+    unseen = [j for j in judged if j.question.id in held_out]
     if not unseen:
-        raise DataError(f"{folder}: no judged question in the half that is not fitted on")
+        raise DataError(
+            f"{folder}: no judged question in the half that is not fitted on, and that no fit of the recipe "
+            f"has seen ({len(before)} questions were seen). Fit on a run of more questions"
+        )
     ways = _ways(seen, bare, names, short, fuse, kind, by)
     report = FuseFitReport(
         run.manifest.run, run.recipe.title, name, run.manifest.kind, by.name, on.split, len(seen),
-        len(unseen), len(rows) - len(judged), _scored(unseen, ways, bare, kind, by, group),
+        len(unseen), len(rows) - len(judged), len(before), _scored(unseen, ways, bare, kind, by, group),
         _scored(seen, ways, bare, kind, by, group),
     )  # fmt: skip
     return FusionWeights(short, on), report

@@ -15,7 +15,7 @@ from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Hit, Question, Reply, digest, parse_chunk_id
 from raypipe.evaluation.result_table import each
 from raypipe.metrics.kinds import Measure, open_kind
-from raypipe.recipes.fits import basis
+from raypipe.recipes.fits import basis, fits_of, has_seen
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import from_plain
 from raypipe.report.report import RunFolder
@@ -52,6 +52,15 @@ class FitRun:
     def fitted_half(self, row: Mapping[str, Any]) -> bool:
         """Whether a row is in the half that is fitted on."""
         return half_of(self.key(row)) == self.split
+
+    def held_out(self, row: Mapping[str, Any], on: FittedOn) -> bool:
+        """Whether a row says what a fit is worth: in the other half, with a question that no fit has seen."""
+        return not self.fitted_half(row) and not on.has_seen(row["query"]) and not self.seen_before(row)
+
+    def seen_before(self, row: Mapping[str, Any]) -> bool:
+        """Whether a row is in the other half, and a fit of the recipe that ran has seen it: what rests on
+        that fit is too good there."""
+        return not self.fitted_half(row) and has_seen(fits_of(self.recipe).values(), row["query"])
 
     def fitted_on(self, stage: str, rows: Sequence[Mapping[str, Any]], metric: str) -> FittedOn:
         """Where numbers come from that were fitted for a stage to these rows."""

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from raypipe.core import arrow
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Gold
+from raypipe.evaluation.labels import PersonLabels
 from raypipe.metrics.crag import Rule
 from raypipe.metrics.kinds import DataKind, open_kind
 from raypipe.metrics.kinds import golds_of as gold_form
-from raypipe.metrics.kinds.contract import GoldForm
+from raypipe.metrics.kinds.contract import GoldForm, rule_of
 from raypipe.pipeline.driver import Pipeline
 from raypipe.pipeline.ingest_log import IngestSummary, kinds_of
 from raypipe.recipes.step_contract import decides
@@ -60,6 +61,15 @@ def scoring_of(
             require_golds(golds, len(questions), name, form, store.uri)
         require_documents(store, golds)
     return Scoring(name, opened, form)
+
+
+def require_rule(scoring: Scoring, labels: PersonLabels | None) -> None:
+    """Raises ConfError for labels of people where no rule gives verdicts that they could outrank."""
+    if labels is not None and rule_of(scoring.kind) is None:
+        raise ConfError(
+            f"--labels {labels.file}: expected data whose answers have verdicts, found kind {scoring.name}: "
+            "its measures are computed from the golds alone. Score it with --kind crag, or leave --labels out"
+        )
 
 
 def golds_of(store: Store, questions: Sequence[str], form: GoldForm) -> dict[str, Gold]:

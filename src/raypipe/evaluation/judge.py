@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
@@ -18,12 +18,13 @@ from raypipe.core.errors import ConfError
 from raypipe.core.llm import Chat, Generated, Generator, Sampling
 from raypipe.core.plugins import Plugin
 from raypipe.core.protocols import Model
-from raypipe.core.records import Fault
+from raypipe.core.records import Fault, Gold
 from raypipe.memo.disk import StoreMemo, memo_versions, merge_memo
 from raypipe.memo.memo import CallCounts, cached
 from raypipe.metrics.crag import Prediction, Rule, open_truths
 from raypipe.models.kit import LocalKit
 from raypipe.report.report import JudgeLine
+from raypipe.runs.plan.records import JudgePlan
 from raypipe.store import Store
 from raypipe.text.prompt import Prompt
 from raypipe.text.replies import parse_response
@@ -34,16 +35,21 @@ PROMPTS: Mapping[Rule, str] = {"official": "judge/official", "accuracy": "db3/p_
 """Each rule's prompt under prompts/. The first is shown one truth at a time, the second all of them."""
 
 MAX_TOKENS = 256  # of a judgement: a score and one sentence
+CAPPED_AT_ONCE = 100  # calls in flight under a cap, as many as answers of a task
+
+Spend: TypeAlias = Callable[[CallCounts], None]
+"""Is told what the judge was asked so far, before it is asked more; raises CapReached where that is all."""
 
 
 class Judge(Protocol):
     """Decides what a rule leaves open."""
 
     def ask(
-        self, store: Store, rows: Sequence[Prediction], texts: Mapping[str, str], fresh: bool
-    ) -> tuple[Mapping[str, str], JudgeLine]:
+        self, store: Store, rows: Sequence[Prediction], texts: Mapping[str, str], fresh: bool,
+        spend: Spend | None = None,
+    ) -> tuple[Mapping[str, str], JudgeLine]:  # fmt: skip
         """Its replies by question id, and what they cost. `texts`: question id -> question; `fresh`: nothing
-        that is cached is used."""
+        that is cached is used; `spend`: of a cap, which is asked before each CAPPED_AT_ONCE calls."""
         ...
 
 
@@ -57,20 +63,24 @@ class ModelJudge:
     kit: LocalKit
 
     def ask(
-        self, store: Store, rows: Sequence[Prediction], texts: Mapping[str, str], fresh: bool
-    ) -> tuple[Mapping[str, str], JudgeLine]:
+        self, store: Store, rows: Sequence[Prediction], texts: Mapping[str, str], fresh: bool,
+        spend: Spend | None = None,
+    ) -> tuple[Mapping[str, str], JudgeLine]:  # fmt: skip
         tally = CallCounts()
         memo = StoreMemo(store.uri, memo_versions(store), fresh)
         generate = cached(self.kit, memo, tally).generator(self.model)
 
         async def ask() -> JudgeResult:
             try:
-                return await judged(self, generate, rows, texts)
+                asked = generate if spend is None else _capped(generate, tally, spend)
+                return await judged(self, asked, rows, texts)
             finally:
                 await self.kit.close()
 
-        done = asyncio.run(ask())
-        merge_memo(store)
+        try:
+            done = asyncio.run(ask())
+        finally:
+            merge_memo(store)
         line = JudgeLine(
             model=self.model.name,
             pairs=done.pairs,
@@ -109,8 +119,9 @@ class OwnJudge:
         return cls(agrees, plugin, rule)
 
     def ask(
-        self, store: Store, rows: Sequence[Prediction], texts: Mapping[str, str], fresh: bool
-    ) -> tuple[Mapping[str, str], JudgeLine]:
+        self, store: Store, rows: Sequence[Prediction], texts: Mapping[str, str], fresh: bool,
+        spend: Spend | None = None,
+    ) -> tuple[Mapping[str, str], JudgeLine]:  # fmt: skip
         replies, pairs = {}, 0
         for row in rows:
             if not (truths := open_truths(row, self.rule)):
@@ -123,6 +134,32 @@ class OwnJudge:
                 replies[row.question] = json.dumps({"score": int(agrees), "accuracy": agrees})
         named = f"{self.plugin.path}@{self.plugin.source[:8]}"
         return replies, JudgeLine(named, pairs, pairs, 0, 0, pairs - len(replies), {}, 0, 0, 0)
+
+
+def _capped(generate: Generator, tally: CallCounts, spend: Spend) -> Generator:
+    """A generator that asks whether it may before each CAPPED_AT_ONCE chats."""
+
+    async def ask(
+        chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
+    ) -> list[Generated | Fault]:
+        said: list[Generated | Fault] = []
+        for start in range(0, len(chats), CAPPED_AT_ONCE):
+            spend(tally)
+            said += await generate(chats[start : start + CAPPED_AT_ONCE], sampling, adapter)
+        return said
+
+    return ask
+
+
+def judge_plan(model: Model, rule: Rule, golds: Iterable[Gold]) -> JudgePlan:
+    """The most that a judge is asked about answers to questions with these golds."""
+    open_ = [open_truths(Prediction(g.question, OPEN, g.answers), rule) for g in golds if g.answers]
+    calls = sum(len(truths) if rule == "official" else bool(truths) for truths in open_)
+    return JudgePlan(model.name, calls, calls * model.max_model_len)
+
+
+OPEN = "\0"
+"""An answer that no rule decides: no truth equals it."""
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raypipe.core.errors import DataError
-from raypipe.evaluation.labels import PersonLabels, outranked
+from raypipe.evaluation.labels import PersonLabels, changed, labelled
 from raypipe.metrics import crag
 from raypipe.metrics.files import read_predictions
 from raypipe.metrics.textfile import replaced
@@ -48,9 +48,8 @@ class JudgedRun:
         """Scores it, people's labels first, and counts the verdicts that those changed."""
         if labels is None:
             return crag.mark(self.rows, self.rule), 0
-        verdicts = tuple(crag.judge(r, self.rule) for r in self.rows)
-        said, changed = outranked(self.rows, verdicts, labels)
-        return crag.marked(self.rows, said, self.rule), changed
+        marks = crag.mark(labelled(self.rows, labels), self.rule)
+        return marks, changed(marks.verdicts)
 
 
 def judged_run(path: Path, rule: crag.Rule | None = None) -> JudgedRun:

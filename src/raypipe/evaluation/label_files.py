@@ -1,6 +1,6 @@
 """A folder of training labels: labels.parquet, a row for each question, and labels.json, what they are.
 
-`raypipe labels` writes it and `raypipe finetune` reads it. Knows the two files alone; not how a label came
+`raypipe labels` writes it, and training an adapter reads it. Knows the two files alone; not how a label came
 about, which `training_labels` does.
 """
 
@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias, cast, get_args
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -79,9 +79,9 @@ def labels_digest(labels: Sequence[Label]) -> str:
 def counts(labels: Sequence[Label]) -> dict[str, dict[str, int]]:
     """How many labels each rule gave, and how many questions each domain and each split has."""
     by = {
-        "rule": Counter(x.rule for x in labels),
-        "domain": Counter(x.domain or "" for x in labels),
-        "split": Counter(x.split for x in labels),
+        "rule": Counter[str](x.rule for x in labels),
+        "domain": Counter[str](x.domain or "" for x in labels),
+        "split": Counter[str](x.split for x in labels),
     }
     return {name: dict(sorted(found.items())) for name, found in by.items()}
 
@@ -144,13 +144,13 @@ _AGAIN = "Make the labels again: `raypipe labels RECIPE --store URI`"
 
 def _about(path: Path) -> dict[str, object]:
     try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
+        tree: Any = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as e:
         raise DataError(
             f"{path.parent}: expected a folder of labels with {ABOUT} and {ROWS} ({e}). {_AGAIN}"
         ) from e
-    lacking = [k for k in ("format", "digest", "recipe", "data") if k not in tree]
-    if not isinstance(tree, dict) or lacking or tree["format"] != FORMAT:
+    wanted = ("digest", "recipe", "data")
+    if not isinstance(tree, dict) or any(k not in tree for k in wanted) or tree.get("format") != FORMAT:
         raise DataError(f"{path}: expected format {FORMAT} with digest, recipe and data. {_AGAIN}")
     return tree
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from raypipe.core.errors import DataError
-from raypipe.metrics.crag import Prediction, Verdict
+from raypipe.metrics.crag import Marks, Prediction, Verdict
 from raypipe.metrics.textfile import TextLine, filled, replaced
+from raypipe.report.report import LabelLine
 
 PersonLabel: TypeAlias = Literal["right", "wrong", "unclear"]
 Picked: TypeAlias = Literal["random", "chosen"]
@@ -84,26 +85,24 @@ def _record(line: TextLine) -> dict[str, Any]:
     return record
 
 
-def outranked(
-    rows: Sequence[Prediction], verdicts: Sequence[Verdict], labels: PersonLabels
-) -> tuple[tuple[Verdict, ...], int]:
-    """The verdicts with those of people in their place, and how many differ. "i don't know" is no answer that
-    could be right; an unclear one keeps its verdict."""
-    out, changed = [], 0
-    for row, verdict in zip(rows, verdicts, strict=True):
-        said = labels.of(row)
-        if said is None or said.label == "unclear" or verdict.outcome == "missing" or row.prediction is None:
-            out.append(verdict)
-            continue
-        right = verdict.outcome in ("exact", "correct")
-        if verdict.outcome == "unscored" or right != (said.label == "right"):
-            outcome: Literal["correct", "hallucination"] = (
-                "correct" if said.label == "right" else "hallucination"
-            )
-            verdict = Verdict(row.question, outcome, "person")
-            changed += 1
-        out.append(verdict)
-    return tuple(out), changed
+def labelled(rows: Sequence[Prediction], labels: PersonLabels) -> list[Prediction]:
+    """The predictions with what people say of them; an unclear answer keeps its verdict."""
+    return [replace(r, person=_right(labels.of(r))) for r in rows]
+
+
+def _right(said: LabelledAnswer | None) -> bool | None:
+    return None if said is None or said.label == "unclear" else said.label == "right"
+
+
+def label_line(labels: PersonLabels, rows: Sequence[Prediction], marks: Marks) -> LabelLine:
+    """What a file of labels did to a run."""
+    found = sum(r.person is not None for r in rows)
+    return LabelLine(labels.file, len(labels.by_answer), found, changed(marks.verdicts))
+
+
+def changed(verdicts: Iterable[Verdict]) -> int:
+    """Verdicts that people's labels changed."""
+    return sum(v.reason == "person" for v in verdicts)
 
 
 def write_to_label(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:

@@ -102,6 +102,14 @@ class RecipePaths:
         nearer = graph.loss is Loss.RULE and self._told(e) and pages.loss not in (Loss.ANSWER, Loss.ROUTING)
         return graph if pages.loss is Loss.PAGES or nearer else pages
 
+    def place_of_documents(self, e: GoldEvidence) -> LostAt:
+        """Where the documents that are the gold were lost, should none be among the first of the ranking.
+        `GoldEvidence.passages` are the hits of these documents."""
+        if e.passages & set(e.answered.order) and self.ranking:
+            last = self.ranking[-1]
+            return LostAt(Loss.RERANK if "order" in last.step.reads() else Loss.FUSION, last.name)
+        return self._not_ranked(e) if e.passages else self._not_found(e)
+
     # ------------------------------------------------------------ the graph
 
     def _on_graph(self, e: GoldEvidence) -> LostAt | None:

@@ -3,41 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
-from dataclasses import dataclass
 
-from raypipe.core.errors import ConfError
 from raypipe.evaluation.compare import RunComparison, ScoredRun, compare
-from raypipe.metrics.paired import MARGIN, PairedDifference, not_worse
+from raypipe.metrics.paired import PairedDifference, not_worse
+from raypipe.runs.relative_gate_text import RelativeGate
 from raypipe.runs.release import NAMED, GateFailed
 
-_GATE = re.compile(r"\s*(better|not-worse)(?::([0-9]*\.?[0-9]+))?\s*")
 _POWER = 2.49  # z(.95) + z(.8): a margin of 2.49 standard errors is kept in 80 % of runs
-
-
-@dataclass(frozen=True, slots=True)
-class RelativeGate:
-    """A bound on the difference of two runs over the same questions."""
-
-    text: str
-    better: bool  # False: at most `margin` worse
-    margin: float
-
-
-def relative_gate(text: str) -> RelativeGate | None:
-    """Reads a gate; None for one that is not about another run. Raises ConfError for a margin that is none.
-
-    >>> relative_gate("not-worse:0.01")
-    RelativeGate(text='not-worse:0.01', better=False, margin=0.01)
-    >>> relative_gate("score>=0.1")
-    """
-    match = _GATE.fullmatch(text)
-    if match is None:
-        return None
-    margin = MARGIN if match[2] is None else float(match[2])
-    if not margin or (match[2] is not None and match[1] == "better"):
-        raise ConfError(f"gate {text!r}: expected better, not-worse, or not-worse:M with M above 0")
-    return RelativeGate(text.strip(), match[1] == "better", margin)
 
 
 def check(gate: RelativeGate, run: ScoredRun, other: ScoredRun) -> RunComparison:

@@ -92,9 +92,10 @@ SCHEMA = pa.schema(
             pa.list_(pa.struct([("step", pa.string()), ("reason", pa.string()), ("transient", pa.bool_())])),
         ),
         ("degraded", pa.list_(pa.string())),  # steps left out because of time or a dead service
+        ("seconds", _SCORES),  # stage -> its share of the task that answered it; null: an earlier run did
         ("measures", _SCORES),  # what the kind of the data measures -> value; null: no gold
         ("seen", pa.bool_()),  # a fit of the recipe has seen the question: its scores are too good
-        ("lost", pa.string()),  # metrics.losses.Loss; null: right, not scored, or no answer is asked for
+        ("lost", pa.string()),  # metrics.losses.Loss; null: right, or not scored
         ("lost_step", pa.string()),  # the stage there; null: nothing is lost, or before any stage
     ]
 )
@@ -115,10 +116,11 @@ def row(
     prompts: Mapping[str, RenderedPrompt] = MappingProxyType({}),
     layouts: Mapping[str, Layout] = MappingProxyType({}),
     seen: bool = False,
+    seconds: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
     """One question, without its verdict. `text` has what `needed_texts` names, `prompts` those of replies by
     the replies' names; `layouts` are of the sources of its hits that are documents of folders; `seen`: by a
-    fit of the recipe."""
+    fit of the recipe; `seconds`: of each stage; None: this run did not answer it."""
     said = question.replies.get(question.origin)
     return {
         "id": question.id,
@@ -148,6 +150,7 @@ def row(
             {"step": f.step, "reason": f.reason, "transient": f.transient} for f in question.faults
         ],
         "degraded": list(question.degraded),
+        "seconds": None if seconds is None else list(seconds.items()),
         "seen": seen,
     }  # fmt: skip
 

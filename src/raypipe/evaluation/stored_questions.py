@@ -10,6 +10,7 @@ from raypipe.core import arrow
 from raypipe.core.errors import DataError
 from raypipe.core.records import Question
 from raypipe.pipeline.driver import Pipeline, batches
+from raypipe.runs.captured import OWN_ID
 from raypipe.store import Store
 
 AT_ONCE = 100  # questions in memory: some 20 kB each with fifty citations
@@ -33,9 +34,11 @@ class StoredQuestions:
 
 
 def questions_of(pipeline: Pipeline, ids: Sequence[str] | None, limit: int | None) -> StoredQuestions:
-    """Stored questions by id, in that order; None: all of them, by id. Only the first `limit`."""
+    """Stored questions by id, in that order; None: all of them, by id, but those that an endpoint captured,
+    which are evaluated when they are named. Only the first `limit`."""
     if ids is None:
-        ids = sorted(pipeline.store.scan("questions", ["id"])["id"].to_pylist())
+        found = sorted(pipeline.store.scan("questions", ["id"])["id"].to_pylist())
+        ids = [id for id in found if not id.startswith(OWN_ID)]
     return StoredQuestions(pipeline.store, tuple(ids[:limit]))
 
 

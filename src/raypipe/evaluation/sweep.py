@@ -17,10 +17,12 @@ from typing import TypeAlias
 
 import numpy as np
 
+from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.prices import Prices
 from raypipe.evaluation.compare import RunComparison, ScoredRun, compare, measures_of, scored_run
 from raypipe.evaluation.evaluate import Evaluation
+from raypipe.metrics.kinds import Measure
 from raypipe.metrics.max_t import max_t
 from raypipe.metrics.paired import Conclusion, PairedDifference, conclude, paired
 from raypipe.recipes.recipe import Recipe
@@ -75,6 +77,7 @@ class PointResult:
 class Sweep:
     """A finished sweep."""
 
+    measure: str  # what `score` is the mean of
     questions: int  # that each point answered
     scored: int  # of these: scored at all points
     seed: int
@@ -104,6 +107,22 @@ def points(load: Callable[[Settings], Recipe], given: Sequence[str]) -> list[Poi
         if other != point.name:
             raise ConfError(f"--set: {other} and {point.name} are the same recipe; expected different ones")
     return found
+
+
+def measure_of(kind: str, name: str | None) -> Measure:
+    """The measure of a kind of data that points are held against each other by; None: its first. Raises
+    ConfError for one that it does not have, and for one of which the best point would have the least."""
+    known = {m.name: m for m in measures_of(kind)}
+    if name is None:
+        return next(iter(known.values()))
+    if name not in known:
+        raise ConfError(f"--measure {name}: kind {kind} has no such; {did_you_mean(name, known)}")
+    if known[name].less_is_better:
+        raise ConfError(
+            f"--measure {name}: expected one of which more is better, such as {next(iter(known))}; of {name} "
+            "an answer that is never given has least"
+        )
+    return known[name]
 
 
 def drawn(ids: Sequence[str], sample: int | None, seed: int) -> tuple[list[str], list[str]]:
@@ -136,15 +155,15 @@ Run: TypeAlias = Callable[[Recipe, Sequence[str], Path], Evaluation]
 
 def sweep(
     found: Sequence[Point], run: Run, ids: Sequence[str], unseen: Sequence[str], seed: int, margin: float,
-    out: Path,
+    out: Path, measure: Measure,
 ) -> Sweep:  # fmt: skip
     """Runs every point on these questions, then the winner and the first on those that none has seen.
+    `measure`: of the kind of the data; its mean is the score.
 
     Raises DataError where no question is scored at all points.
     """
     done = [run(p.recipe, ids, out / f"point-{n}") for n, p in enumerate(found, 1)]
     runs = [scored_run(d.folder.path, "official") for d in done]
-    measure = measures_of(runs[0].kind)[0]
     values, common = _values(runs, measure.name)
     results = _results(found, done, values, margin, seed, measure.high - measure.low)
     best = min(range(len(found)), key=lambda i: (-results[i].score, results[i].calls_per_question or 0, i))
@@ -155,8 +174,10 @@ def sweep(
         if best:
             first = run(found[0].recipe, unseen, out / "first-unseen")
             pair = [scored_run(d.folder.path, "official") for d in (first, last)]
-            (again,) = compare(pair, margin)
-    return Sweep(len(ids), len(common), seed, tuple(results), found[best].name, len(unseen), again, score)
+            (again,) = compare(pair, margin, measure=measure.name)
+    return Sweep(
+        measure.name, len(ids), len(common), seed, tuple(results), found[best].name, len(unseen), again, score
+    )
 
 
 def _values(runs: Sequence[ScoredRun], measure: str) -> tuple[list[np.ndarray], list[str]]:
@@ -167,7 +188,7 @@ def _values(runs: Sequence[ScoredRun], measure: str) -> tuple[list[np.ndarray], 
         raise DataError(
             f"sweep: expected questions that are scored at all {len(runs)} points, found none; "
             f"{', '.join(f'{r.name}: {len(s)}' for r, s in zip(runs, scored, strict=True))}. "
-            "--judge MODEL scores what the rule leaves open"
+            f"--judge MODEL scores what the rule of {measure} leaves open; --measure names another"
         )
     return [np.array([r.values[q][measure] for q in common]) for r in runs], common
 

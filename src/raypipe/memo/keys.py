@@ -20,13 +20,21 @@ from raypipe.core.records import digest
 
 def vector_keys(model: Model, role: Role, texts: Sequence[str]) -> list[str]:
     """One key per text, by the model's identity, the role and the text."""
-    identity = model_identity(model)
+    return vector_keys_of(model_identity(model), role, texts)
+
+
+def vector_keys_of(identity: str, role: Role, texts: Sequence[str]) -> list[str]:
+    """The same, by the identity of a model."""
     return [digest(identity, role, text) for text in texts]
 
 
 def score_keys(model: Model, pairs: Sequence[tuple[str, str]]) -> list[str]:
     """One key per (query, passage)."""
-    identity = model_identity(model)
+    return score_keys_of(model_identity(model), pairs)
+
+
+def score_keys_of(identity: str, pairs: Sequence[tuple[str, str]]) -> list[str]:
+    """The same, by the identity of a model."""
     return [digest(identity, query, passage) for query, passage in pairs]
 
 

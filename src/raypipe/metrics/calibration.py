@@ -7,6 +7,7 @@ El-Yaniv and Wiener 2010.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,7 @@ from raypipe.metrics.intervals import Interval, rate_interval
 Floats = npt.NDArray[np.float64]
 
 BINS = 10  # of a reliability diagram
+FEWEST = 50  # answers of a report: five a bin
 CURVE_POINTS = 50  # of a risk-coverage curve at most
 _RESAMPLES = 1_000  # of a bootstrap: its ends then repeat to about .003 at 200 answers
 
@@ -79,6 +81,18 @@ def calibration(p: Floats, right: Floats) -> CalibrationReport:
         bins=tuple(_bin(p[b], right[b]) for b in _binned(p)),
         curve=_curve(p, right),
     )
+
+
+def stated_calibration(
+    stated: Mapping[str, float | None], right: Mapping[str, bool | None]
+) -> CalibrationReport | None:
+    """How well the confidence of answers holds; None: some answers have none, or fewer are scored than say
+    something. `stated`: question id -> confidence of its answer."""
+    pairs = [(p, fine) for id, p in stated.items() if (fine := right.get(id)) is not None]
+    known = [(p, fine) for p, fine in pairs if p is not None]
+    if len(known) < max(FEWEST, len(pairs)):
+        return None
+    return calibration(np.array([p for p, _ in known]), np.array([fine for _, fine in known], float))
 
 
 def _ends(values: list[float], found: float) -> Interval:

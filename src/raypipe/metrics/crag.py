@@ -60,6 +60,8 @@ Reason: TypeAlias = Literal[
 ]
 
 
+RIGHT = ("exact", "correct")
+"""Outcomes of a right answer."""
 VALUES: Mapping[str, float] = {"exact": 1.0, "correct": 1.0, "missing": 0.0, "hallucination": -1.0}
 """Outcome of a verdict -> what it adds to the score. A question that is not scored has no value."""
 
@@ -79,6 +81,7 @@ class Prediction:
     )
     annotators: tuple[AnnotatorAnswer, ...] = ()  # of a question about a paper
     evidence: tuple[str, ...] = ()  # paragraphs of the paper that the answer rests on
+    person: bool | None = None  # a person calls it right, or wrong; None: no person says
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +134,16 @@ class Marks:
 
 
 def judge(row: Prediction, rule: Rule) -> Verdict:
-    """The verdict on one prediction. Raises ValueError for a row without truths."""
+    """The verdict on one prediction; what a person says of it outranks the rule. "i don't know" is no answer
+    that could be right. Raises ValueError for a row without truths."""
     if not row.truths:
         raise ValueError(f"question {row.question!r} has no truth to score against")
     outcome, reason = _outcome(row, rule)
-    return Verdict(row.question, outcome, reason)
+    if row.person is None or row.prediction is None or outcome == "missing":
+        return Verdict(row.question, outcome, reason)
+    if outcome != "unscored" and (outcome in RIGHT) == row.person:
+        return Verdict(row.question, outcome, reason)
+    return Verdict(row.question, "correct" if row.person else "hallucination", "person")
 
 
 def _outcome(row: Prediction, rule: Rule) -> tuple[VerdictOutcome, Reason]:
@@ -246,7 +254,7 @@ def controls(rows: Sequence[Prediction], rule: Rule) -> dict[str, CragScore]:
     """
 
     def constant(answer: str) -> CragScore:
-        return score((replace(r, prediction=answer, judge_response="") for r in rows), rule)
+        return score((replace(r, prediction=answer, judge_response="", person=None) for r in rows), rule)
 
     return {answer: constant(answer) for answer in (IDK, INVALID_QUESTION)}
 

@@ -9,7 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from raypipe.core.errors import DataError
 from raypipe.metrics import crag, ranking
+from raypipe.metrics.kinds import DataKind, score
 from raypipe.metrics.textfile import TextLine, lines
 
 
@@ -44,6 +46,21 @@ def score_to_json(marks: crag.Marks, normalized: Mapping[str, int]) -> dict[str,
     }
 
 
+def score_qa_file(path: Path, kind: DataKind) -> dict[str, Any]:
+    """Scores a file of predictions as `read_predictions` takes it by the measures of a kind, without a judge:
+    means, intervals, slices of the first measure. Raises DataError, also where no line has an answer."""
+    found = read_predictions(path, None)
+    if not found.rows:
+        raise DataError(f"{path}: expected lines with an answer to score against, found none")
+    scores = score(kind, "qa", found.rows)
+    return {
+        "lead": scores.lead,
+        "measures": [asdict(m) for m in scores.measures],
+        "measure_slices": [asdict(s) for s in scores.slices],
+        "normalized": dict(found.normalized),
+    }
+
+
 def score_ranking_files(run: Path, qrels: Path, per_query: bool) -> dict[str, Any]:
     """The measures of a TREC run, the number of queries behind the means, and those omitted.
 
@@ -72,9 +89,9 @@ class PredictionFile:
     normalized: Mapping[str, int]  # what was normalized on reading -> how often
 
 
-def read_predictions(path: Path, rule: crag.Rule) -> PredictionFile:
-    """Reads a file of predictions. A line without an id is known by its question. Raises DataError, also for
-    lines of several judges or trims."""
+def read_predictions(path: Path, rule: crag.Rule | None) -> PredictionFile:
+    """Reads a file of predictions. A line without an id is known by its question. `rule` None: replies of a
+    judge are not read. Raises DataError, also for lines of several judges or trims."""
     normalized: Counter[str] = Counter()
     rows: list[crag.Prediction] = []
     texts: dict[str, str] = {}
@@ -116,7 +133,7 @@ def _object(line: TextLine) -> dict[str, Any]:
 
 
 def _row(
-    line: TextLine, record: dict[str, Any], rule: crag.Rule, normalized: Counter[str]
+    line: TextLine, record: dict[str, Any], rule: crag.Rule | None, normalized: Counter[str]
 ) -> crag.Prediction:
     for name in ("query", "answer", "prediction"):
         if name not in record:
@@ -138,7 +155,7 @@ def _row(
         alternatives = []
     if not isinstance(alternatives, list):
         raise line.error("a list of texts as 'alternatives'", alternatives)
-    prediction, judged = record["prediction"], record.get("judge_response")
+    prediction, judged = record["prediction"], record.get("judge_response") if rule is not None else None
     if judged is not None and (by := record.get("judge_rule", rule)) != rule:
         raise line.error(f"a judge's reply by the rule {rule}; score with --rule {by}", f"one by {by}")
     return crag.Prediction(

@@ -14,7 +14,6 @@ import asyncio
 import itertools
 import json
 import os
-import re
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, NoReturn
 
@@ -22,6 +21,7 @@ from raypipe.core.errors import ConfError
 from raypipe.core.llm import Alone, Chat, Generated, Sampling
 from raypipe.core.records import Fault
 from raypipe.models import generator, vllm_terms
+from raypipe.models.chat_marks import harmless, marks_of
 from raypipe.models.generator import EngineSetup
 from raypipe.models.lora_batch_lock import LoraBatchLock
 from raypipe.models.orphan_reaper import OrphanReaper
@@ -56,9 +56,7 @@ class Engine:
         self._template = json.loads(setup.template or "{}")
         self._lora = {a.name: (i + 1, a.folder) for i, a in enumerate(setup.adapters)}
         self._streams: dict[str, asyncio.Task[None]] = {}
-        tokenizer = self._llm.get_tokenizer()
-        marks = sorted({*tokenizer.get_added_vocab(), *tokenizer.all_special_tokens}, key=len, reverse=True)
-        self._marks = re.compile("|".join(map(re.escape, marks)) or r"(?!)")
+        self._marks = marks_of(self._llm.get_tokenizer())
 
     async def ready(self) -> None:
         """Returns once every adapter is loaded. Raises ConfError for one that does not fit the model."""
@@ -181,7 +179,7 @@ class Engine:
         from vllm.renderers.params import TokenizeParams
 
         renderer = self._llm.renderer
-        messages = [{"role": m.role, "content": self._harmless(m.content)} for m in chat]
+        messages = [{"role": m.role, "content": harmless(self._marks, m.content)} for m in chat]
         try:
             _, (prompt,) = await renderer.render_chat_async(
                 [messages],
@@ -199,13 +197,6 @@ class Engine:
                 f"pack less into the prompt, or raise the model's context",
             )
         return prompt
-
-    def _harmless(self, content: str) -> str:
-        """The tokenizer reads some texts as its own marks (an end of turn, a role). Inside a message they get
-        a space, so no page and no question can forge a turn."""
-        while found := self._marks.search(content):
-            content = f"{content[: found.start() + 1]} {content[found.start() + 1 :]}"
-        return content
 
     async def _one(self, prompt: Any, params: Any, lora: Any) -> Any:
         if isinstance(prompt, Fault):

@@ -32,6 +32,7 @@ from raypipe.models.engine_routing import routed
 from raypipe.models.entry import REMOTE
 from raypipe.models.load import Backend, EndpointAddress, EngineLimits
 from raypipe.readers import example_pool
+from raypipe.text.thoughts import DraftText
 
 T = TypeVar("T")
 
@@ -175,10 +176,12 @@ class LocalKit:
             engine: Any, chats: Sequence[Chat], sampling: Sampling, adapter: str | None
         ) -> list[Generated | Fault]:
             if self._sink is not None and len(chats) == 1:
+                draft = DraftText(thinking=model.thought_tokens > 0)
                 async for piece in engine.stream(chats[0], sampling, adapter):
+                    if text := draft.rest() if isinstance(piece, Generated | Fault) else draft.add(piece):
+                        self._sink(text)
                     if isinstance(piece, Generated | Fault):
                         return [piece]
-                    self._sink(piece)
             replies: list[Generated | Fault] = await engine.generate(chats, sampling, adapter)
             return replies
 

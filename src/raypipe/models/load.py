@@ -225,6 +225,7 @@ def engine_setup(model: Model, limits: EngineLimits) -> EngineSetup:
         gpu_memory_utilization=limits.gpu_memory_utilization,
         max_num_seqs=limits.max_num_seqs,
         template=model.template,
+        weights=model.weights,
     )
     generator.check(setup)
     return setup

@@ -56,16 +56,17 @@ class Standins:
     instructor: Path  # encoder of the T5 shape, float32, BERT_HIDDEN numbers a vector
 
 
-def build(folder: Path, texts: Sequence[str], seed: int = 0) -> Standins:
+def build(folder: Path, texts: Sequence[str], seed: int = 0, trainable: bool = False) -> Standins:
     """Writes all models under `folder` and says where. `texts` train the tokenizers and should look like what
-    will be read; a few hundred sentences are enough. Takes some seconds."""
+    will be read; a few hundred sentences are enough. `trainable`: the chat model can learn to end its replies
+    (`build_trainable`). Takes some seconds."""
     if not any(text.strip() for text in texts):
         raise DataError(f"stand-ins in {folder}: expected texts to train tokenizers on, found none")
     adapters = tuple((name, folder / f"chat-{name}") for name in ADAPTERS)
     made = Standins(
         folder / "chat", adapters, folder / "embedder", folder / "reranker", folder / "instructor"
     )
-    _chat(made.chat, texts, seed)
+    _chat(made.chat, texts, seed, trainable)
     for i, (_, path) in enumerate(adapters):
         _adapter(path, seed + 1 + i)
     _bert(made.embedder, texts, seed, head=False)
@@ -74,7 +75,13 @@ def build(folder: Path, texts: Sequence[str], seed: int = 0) -> Standins:
     return made
 
 
-def _chat(folder: Path, texts: Iterable[str], seed: int) -> None:
+def build_trainable(folder: Path, texts: Iterable[str], seed: int = 0) -> None:
+    """Writes a chat model that can learn to end its replies: its end mark is drawn like every other token.
+    LoRA without the output head cannot lift a mark that scores 0."""
+    _chat(folder, texts, seed, ends=True)
+
+
+def _chat(folder: Path, texts: Iterable[str], seed: int, ends: bool = False) -> None:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -101,7 +108,10 @@ def _chat(folder: Path, texts: Iterable[str], seed: int) -> None:
         head.mul_(LOGIT_STD / STD)
         # Marks score 0, where the best of thousands scores 12: never picked. A reply runs to max_tokens, to a
         # stop text or to its constraint's end; a random model that could end would sometimes write nothing.
+        drawn = head[END].clone()
         head[: len(SPECIAL)] = 0
+        if ends:
+            head[END] = drawn
     _save(model, folder)
 
 

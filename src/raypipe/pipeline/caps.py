@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from raypipe.core.errors import CapReached, ConfError
-from raypipe.core.prices import HOUR_S, NO_PRICES, Prices
+from raypipe.core.prices import HOUR_S, JUDGE, NO_PRICES, Prices
+from raypipe.memo.memo import CallCounts
 from raypipe.pipeline.counters import RunCounters
 
 
@@ -39,6 +40,27 @@ class Caps:
             "usd_per_hour of machines in the cluster file"
         )
 
+    @property
+    def any(self) -> bool:
+        """Whether something is capped."""
+        return any(cap is not None for cap in (self.calls, self.usd, self.hours))
+
+    def check_judge(self, done: RunCounters, judged: CallCounts, seconds: float) -> None:
+        """The same before more answers are judged; `judged`: what the judge was asked so far. A command that
+        did no task judges some answers whatever that costs."""
+        if not judged.computed and done.tasks_since <= 0:
+            return
+        if spent := self._spent(
+            calls_now(done) + judged.computed,
+            usd_now(done, seconds, self.prices) + self._usd_of_judge(judged),
+            seconds,
+        ):
+            raise CapReached(spent)
+
+    def _usd_of_judge(self, judged: CallCounts) -> float:
+        price, t = self.prices.tokens.get(JUDGE), judged.tokens
+        return 0.0 if price is None else price.usd(t.prompt, t.cached, t.generated)
+
     def check(self, done: RunCounters, seconds: float) -> None:
         """Raises CapReached where this attempt has spent as much as it may. `seconds`: since it began."""
         if spent := self.reached(done, seconds):
@@ -49,11 +71,14 @@ class Caps:
         that as many of them as it takes come to an end."""
         if done.tasks_since <= 0:
             return ""
+        return self._spent(calls_now(done), usd_now(done, seconds, self.prices), seconds)
+
+    def _spent(self, calls: int, usd: float, seconds: float) -> str:
         if self.hours is not None and seconds >= self.hours * HOUR_S:
             return f"--max-hours {self.hours:g} is reached after {seconds / HOUR_S:.3g} hours{_THEN}"
-        if self.calls is not None and (calls := calls_now(done)) >= self.calls:
+        if self.calls is not None and calls >= self.calls:
             return f"--max-calls {self.calls} is reached after {calls} calls{_THEN}"
-        if self.usd is not None and (usd := usd_now(done, seconds, self.prices)) >= self.usd:
+        if self.usd is not None and usd >= self.usd:
             return f"--max-usd {self.usd:g} is reached after about {usd:.4g} US dollars{_THEN}"
         return ""
 

@@ -7,7 +7,7 @@ then kept in one small file of the store until a report has said it. Knows count
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeAlias
 
@@ -44,6 +44,8 @@ class RunCounters:
     )  # of that, what attempts before this one did
     store: Store | None = None  # where it is kept until it is reported; None: it is not
     name: str = ""  # of its file there
+    seconds: dict[str, Mapping[str, float]] = field(default_factory=dict)
+    """Question id -> stage -> seconds: its share of the task that answered it in this run."""
     memo_damaged: int = 0  # tables and files of the memo that were damaged, in this attempt
     rows_by_worker: dict[str, dict[str, int]] = field(
         default_factory=dict
@@ -92,6 +94,12 @@ class RunCounters:
         self.tables.setdefault(run, TableCounters()).add(counts, tasks)
         if earlier:
             self.earlier.add(counts)
+
+    def share(self, ids: Iterable[str], counts: Mapping[str, StageCounters]) -> None:
+        """Keeps what each question of a task took: questions of a task pass a stage together, so each has an
+        equal share of its seconds."""
+        each = {s: c.seconds / (c.rows - c.skipped) for s, c in counts.items() if c.rows > c.skipped}
+        self.seconds.update(dict.fromkeys(ids, each))
 
     def save(self, without: str = "") -> None:
         """Keeps what was counted: before a table is committed, since its completion records go with that.

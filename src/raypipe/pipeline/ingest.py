@@ -25,6 +25,7 @@ from raypipe.core.disk_map import DiskMap
 from raypipe.core.records import Document, Fault, Gold, Layout, Question, Source, digest
 from raypipe.pipeline.dead_letters import faults_table
 from raypipe.pipeline.ingest_log import Decision, IngestSummary, decide, driving, holders, note_kind, noted
+from raypipe.pipeline.tombstones import Tombstones, require_allowed, tombstones
 from raypipe.readers import BadLine, Format, ReadCounts, Row
 from raypipe.readers.formats import OWN_KIND, kind_of
 from raypipe.report.progress import Progress, ProgressTask
@@ -69,6 +70,7 @@ def ingest(
             for batch in _batches(_watched(readers.open(paths, format, counts), counts, task)):
                 staging.add(batch)
         readers.require_rows(paths, counts, staging.bad)
+        require_allowed(paths[0], staging.kept, staging.refused)
         names = tuple(file.name for file in readers.files_of(paths, format))
         decision = staging.decision(counts, names, staging.left(), kind=kind or kind_of(format))
         decide(store, decision)
@@ -153,6 +155,9 @@ class Staging:
         self._replaced: dict[str, None] = {}  # ids of questions
         self._documents_replaced = 0
         self._first_documents: list[str] = []  # of those replaced
+        self._tombstones = Tombstones(tombstones(store))
+        self.kept = 0  # questions and documents
+        self.refused: list[tuple[str, Fault]] = []  # records that tombstones refuse: id, fault
         self._left: dict[str, str] = {}  # document that is replaced -> its source
         self._given = DiskMap()  # sources of what is read
         # An earlier read of the same bytes, some of whose rows were replaced since, has told them already.
@@ -162,6 +167,10 @@ class Staging:
         """Writes a part for each table that gets rows."""
         name = f"{self._batches:06d}"
         self._batches += 1
+        batch, refused = self._tombstones.batch(batch)
+        self.kept += len(batch.questions) + len(batch.documents)
+        self.refused += refused
+        batch.faults.extend((fault_id(id, i, f), f) for i, (id, f) in enumerate(refused))
         self._questions += [q.id for q in batch.questions]
         self._documents += len(batch.documents)
         self._reasons.update(fault.reason for _, fault in batch.faults)
@@ -170,11 +179,12 @@ class Staging:
         self._stage("sources", name, sources)
         write_sizes(self._store, f"{self._run}-{name}", sources)
         replaced = self._stage("questions", name, arrow.question.table(batch.questions))
-        replaced += self._stage("golds", name, arrow.gold.table(batch.golds))
-        if judged := [g for g in batch.golds if g.grades]:
+        golds = self._with_lost("golds", batch, batch.golds)
+        replaced += self._stage("golds", name, arrow.gold.table(golds))
+        if judged := self._with_lost("relevance", batch, [g for g in batch.golds if g.grades]):
             self._store.ensure("relevance", arrow.RELEVANCE)
             replaced += self._stage("relevance", name, arrow.relevance.table(judged))
-        if said := [g for g in batch.golds if g.annotators]:
+        if said := self._with_lost("annotations", batch, [g for g in batch.golds if g.annotators]):
             self._store.ensure("annotations", arrow.ANNOTATIONS)
             replaced += self._stage("annotations", name, arrow.annotated.table(said))
         self._replaced |= dict.fromkeys(replaced)
@@ -191,6 +201,16 @@ class Staging:
         if faults:
             write_part(self._store, "faults", self._run, name, faults_table(faults, self._what), {})
             self._parts.setdefault("faults", []).append(name)
+
+    def _with_lost(self, table: str, batch: IngestBatch, golds: Sequence[Gold]) -> list[Gold]:
+        """The golds of a table, and an empty one for each question of the batch that has one there and has
+        none any more: what files say of a question takes the place of all that earlier ones said."""
+        given = {g.question for g in golds}
+        bare = [q.id for q in batch.questions if q.id not in given]
+        if not bare or not self._store.has(table):
+            return list(golds)
+        strange = set(self._store.missing(table, "question", bare))
+        return [*golds, *(Gold(id, (), {}) for id in bare if id not in strange)]
 
     def _stage(self, table: str, part: str, rows: pa.Table) -> tuple[str, ...]:
         """Ids of the rows that replace others."""

@@ -26,6 +26,7 @@ from raypipe.pipeline.ingest import (
     named_elsewhere,
 )
 from raypipe.pipeline.ingest_log import IngestSummary, decide, driving
+from raypipe.pipeline.tombstones import REASON, Tombstones, tombstones
 from raypipe.readers.documents import DOCUMENT_LIMITS, DocumentReader, FileText, FoundFile, reader_of, walk
 from raypipe.readers.documents.walk import content_digest, fresh_bytes
 from raypipe.readers.rows import ReadCounts, UnusableLine
@@ -57,6 +58,7 @@ class _Read:
     of: str  # names the folder; the digest of its faults
     root: Path
     before: dict[str, FileState]
+    tombstones: Tombstones
     counts: ReadCounts = field(default_factory=ReadCounts)
     now: dict[str, FileState] = field(default_factory=dict)
 
@@ -82,7 +84,7 @@ def ingest_folder(
     with driving(store, f"ingest {root}"):
         before()
         need(store, 0, "reading files")
-        read = _Read(of, root, _known(store, of))
+        read = _Read(of, root, _known(store, of), Tombstones(tombstones(store)))
         files = list(walk(root, globs, DOCUMENT_LIMITS))
         staging = Staging(store, of, "files")
         for batch in _batches(read, files, progress):
@@ -147,6 +149,7 @@ def _file(read: _Read, file: FoundFile, reader: DocumentReader, batch: IngestBat
         if old is not None and old.content == content and _holds(old):
             return _unchanged(read, file, old)
         text = reader.read(file.name, data)
+        _require_allowed(read, file, text)
     except UnusableLine as e:
         return _refused(read, file, content, e.fault, batch)
     read.counts.bytes_read += file.size
@@ -180,10 +183,22 @@ def _refused(read: _Read, file: FoundFile, content: str, fault: Fault, batch: In
     return ROW_BYTES
 
 
+def _require_allowed(read: _Read, file: FoundFile, text: FileText) -> None:
+    """Raises UnusableLine for a file that a tombstone refuses, by its place or by its text."""
+    stone = read.tombstones.address(_document_id(read, file))
+    stone = stone or read.tombstones.source(source_id(text.source_kind, text.content))
+    if stone is not None:
+        raise UnusableLine(REASON, stone.says())
+
+
+def _document_id(read: _Read, file: FoundFile) -> str:
+    return f"{read.of[:8]}/{quote(file.name)}"
+
+
 def _document(
     read: _Read, file: FoundFile, content: str, text: FileText, batch: IngestBatch, sources: set[str]
 ) -> int:
-    id = f"{read.of[:8]}/{quote(file.name)}"
+    id = _document_id(read, file)
     title = text.title or Path(file.name).stem
     source = Source(source_id(text.source_kind, text.content), text.source_kind, text.content)
     faults = [(fault_id(f"{_where(read, file)}#page={n}", n, fault), fault) for n, fault in text.faults]

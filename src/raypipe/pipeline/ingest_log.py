@@ -150,6 +150,17 @@ def holders(
     return asked, had
 
 
+def reads_with(store: Store, questions: Collection[str], documents: bool) -> tuple[str, ...]:
+    """Fingerprints of the reads that had some of these questions, or any documents."""
+    found = []
+    for name in store.files.names(INGESTED):
+        raw = None if name.endswith(_OUTDATED) else store.files.read(f"{INGESTED}/{name}")
+        note = None if raw is None else _summary(name.partition(".")[0], json.loads(raw))
+        if note and ((documents and note.documents) or not set(questions).isdisjoint(note.questions)):
+            found.append(note.fingerprint)
+    return tuple(found)
+
+
 def decide(store: Store, decision: Decision) -> None:
     """Writes a decision down, and does it. After a kill, `driving` does what is left."""
     name = f"{RUNS}/{_DECISION}{decision.summary.fingerprint}.json"
@@ -168,7 +179,7 @@ def _finish(store: Store, name: str) -> None:
     if text is not None:
         tree = json.loads(text)
         for fingerprint in tree["outdated"]:
-            _outdate(store, fingerprint)
+            outdate(store, fingerprint)
         try:
             for table in (t for t in TABLES if t in tree["parts"]):
                 commit(store, table, tree["run"], tree["parts"][table], replace=table in REPLACING)
@@ -207,7 +218,7 @@ def _abandon(store: Store, sources: set[str]) -> None:
             forget_runs(store, [run.name])
 
 
-def _outdate(store: Store, fingerprint: str) -> None:
+def outdate(store: Store, fingerprint: str) -> None:
     """Some rows of these files are replaced: the same bytes are read again when they are asked for."""
     place = f"{INGESTED}/{fingerprint}"
     if (raw := store.files.read(f"{place}.json")) is not None:

@@ -13,7 +13,19 @@ from raypipe.core import plugins
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.plugins import is_path
 from raypipe.core.records import Gold
-from raypipe.readers import beir, crag, files, lines, oag, qasper, qrels, row_files, row_format, warc
+from raypipe.readers import (
+    beir,
+    captured,
+    crag,
+    files,
+    lines,
+    oag,
+    qasper,
+    qrels,
+    row_files,
+    row_format,
+    warc,
+)
 from raypipe.readers.row_format import RowFormat
 from raypipe.readers.rows import (
     LIMITS,
@@ -27,7 +39,9 @@ from raypipe.readers.rows import (
 Format: TypeAlias = str | RowFormat
 """One of FORMATS, or the path of a reader of your own: `mypkg.readers:rows`, a function of one file that
 yields a `Row` for each of its questions and documents. `RowFormat` is rows with named fields."""
-FORMATS: tuple[str, ...] = ("crag", "beir", "synth", "qasper", "oag", "warc", row_format.NAME)
+FORMATS: tuple[str, ...] = (
+    "crag", "beir", "synth", "qasper", "oag", "warc", row_format.NAME, captured.NAME,
+)  # fmt: skip
 
 _KINDS = {"crag": "crag", "synth": "crag", "beir": "ranking", "qasper": "qasper", "oag": "ranking"}
 OWN_KIND = "qa"
@@ -38,6 +52,7 @@ OWN_KIND = "qa"
 _WANTED: dict[str, tuple[str, ...]] = {
     "crag": ("",),
     "beir": ("corpus", "queries"),
+    captured.NAME: ("",),
     "synth": ("questions",),  # CRAG's format; the knowledge graph next to it is not for reading
 }
 
@@ -63,6 +78,8 @@ def open(
         return warc.rows(paths, counts)
     judged, others = _judgements(paths, format)
     inputs = _find(others, format, counts, judged)
+    if format == captured.NAME:
+        return captured.rows(lines.read(inputs, counts, limits), counts)
     if format != "beir":
         return crag.rows(lines.read(inputs, counts, limits), counts)
     return _beir(inputs, judged, counts, limits)

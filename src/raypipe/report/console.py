@@ -13,14 +13,27 @@ from raypipe.metrics.losses import funnel, steps_of
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
 from raypipe.report.money import cost_rows
 from raypipe.report.report import ReplacedRows, RunFolder
-from raypipe.report.wording import fit_lines, measured, seconds, share, signed, told_apart
+from raypipe.report.wording import (
+    ann_lines,
+    fit_lines,
+    label_text,
+    measured,
+    seconds,
+    share,
+    signed,
+    told_apart,
+)
 
 
 def print_report(console: Console, report: Mapping[str, Any], folder: RunFolder) -> None:
     """A run (`report.to_json`): scores, steps, faults, and where its files are."""
     console.print(Text(f"{report['recipe']}, run {report['run']}, {seconds(report['seconds'])}", "bold"))
     pages = f"{report['distinct_pages']} distinct pages ({report['empty_pages']} empty)"
-    if report["oracle"]:
+    if report["oracle"] == "labels":
+        console.print(
+            Text("this run made labels: a stage holds golds, so its score is no system's; no release")
+        )
+    elif report["oracle"]:
         golds = f"golds of {report['oracle_golds']} of {report['questions']} questions"
         console.print(Text(f"oracle run: {golds} stood in the place of the {report['oracle']}; no release"))
     inputs = f"{report['questions']} questions, {report['citations']} citations, {pages}"
@@ -30,11 +43,15 @@ def print_report(console: Console, report: Mapping[str, Any], folder: RunFolder)
     _normalized(console, report["normalized"])
     for rows in report["replaced"]:
         console.print(Text(ReplacedRows(**rows).sentence()), soft_wrap=True)
-    _measures(console, report)
+    print_measures(console, report)
     if report["rule"]:
         _scores(console, report)
+    for text in ann_lines(report):
+        console.print(Text(text), soft_wrap=True)
     for text in fit_lines(report):
         console.print(Text(text), soft_wrap=True)
+    if said := label_text(report):
+        console.print(Text(said), soft_wrap=True)
     if report["n_unscored"] and report["judge"] is None:
         console.print(
             Text("no judge ran: with --judge MODEL answers are reused, only the unscored are judged")
@@ -206,7 +223,7 @@ def _normalized(console: Console, normalized: Mapping[str, int]) -> None:
         console.print(Text(f"normalized input: {listed}"))
 
 
-def _measures(console: Console, report: Mapping[str, Any]) -> None:
+def print_measures(console: Console, report: Mapping[str, Any]) -> None:
     """What the kind of the data measures, the measure first that leads the report."""
     if not report["measures"]:
         return

@@ -12,7 +12,8 @@ from rich.text import Text
 
 from raypipe.report import plot
 from raypipe.report.console import grid
-from raypipe.report.wording import measured, share, signed, told_apart
+from raypipe.report.web_page import read_part
+from raypipe.report.wording import calibration_line, measured, share, signed, told_apart
 
 DECIDE = ("answers are given by", "threshold", "score", "95 % interval", "answered", "right",
           "fitted is better by", "95 % interval", "p", "verdict")  # fmt: skip
@@ -52,6 +53,7 @@ def _head(console: Console, found: Mapping[str, Any], step: str) -> None:
     console.print(Text(f"{step} of {found['recipe']}, fitted on run {found['run']}", "bold"), soft_wrap=True)
     left = found.get("not_scored", found.get("left_out"))
     rest = f"; left out: {left} that are not scored" if left else ""
+    rest += f"; {before} that the recipe's own fits have seen" if (before := found["seen_before"]) else ""
     console.print(
         Text(
             f"fitted on {found['split']}: {found['fitted_questions']} questions; below: mean "
@@ -105,20 +107,22 @@ def calibration_lines(found: Mapping[str, Any]) -> list[str]:
     lines = []
     for name, c in (("P(right)", found["calibration"]), ("stated confidence", found["stated"])):
         if c is not None:
-            lines.append(
-                f"{name} of {c['n']} answers: ECE {c['ece']:.3f} [{c['ece_interval'][0]:.3f}, "
-                f"{c['ece_interval'][1]:.3f}], {c['ece_if_perfect']:.3f} if it were exact; Brier "
-                f"{c['brier']:.3f}; area under risk and coverage {c['risk_area']:.3f} "
-                f"[{c['risk_area_interval'][0]:.3f}, {c['risk_area_interval'][1]:.3f}]"
-            )
+            lines.append(calibration_line(name, c))
     return lines
 
 
 def page(found: Mapping[str, Any]) -> str:
     """The same as one HTML file that loads nothing from the network."""
-    from jinja2 import Environment, StrictUndefined  # 20 ms that the console does without
+    from jinja2 import (  # 20 ms that the console does without
+        Environment,
+        FunctionLoader,
+        StrictUndefined,
+    )
 
-    env = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    env = Environment(
+        loader=FunctionLoader(read_part), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
     text = resources.files("raypipe.report").joinpath("fit.html").read_text(encoding="utf-8")
     decides = "calibration" in found
     row = _decided if decides else _weighed

@@ -9,8 +9,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from raypipe.core.ann import AnnRecall
 from raypipe.core.records import FAULT, RANKED, Hit, Question
 from raypipe.metrics.crag import Marks, rate_intervals
 from raypipe.metrics.kinds import NOT_SCORED, RunScores
@@ -19,6 +20,9 @@ from raypipe.metrics.losses import Losses
 from raypipe.metrics.prompt_injection import PromptInjection
 from raypipe.metrics.routing import Routing
 from raypipe.metrics.textfile import replaced
+
+if TYPE_CHECKING:  # numpy, which looking at a report needs not
+    from raypipe.metrics.calibration import CalibrationReport
 
 JSON_FORMAT = 2  # of what commands print for programs: api.outputs
 
@@ -57,6 +61,16 @@ class JudgeLine:
     prompt_tokens: int
     cached_tokens: int
     generated_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class LabelLine:
+    """People's verdicts of a run: they outrank judges and rules."""
+
+    file: str
+    labels: int  # in the file
+    used: int  # of these, how many call an answer of the run right or wrong
+    changed: int  # verdicts of the run that are people's
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +182,7 @@ class EvalReport:
     memo_damaged: int = 0  # tables and files of the memo; what they held and a run needs is computed again
     resumed: int = 0  # parts that attempts before this one did, which were stopped; the steps count them
     judge: JudgeLine | None = None  # None: there was no judge
+    labels: LabelLine | None = None  # None: no labels were given
     answer_cut: AnswerCut | None = None  # None: answers are as long as they are
     prompt_injection: PromptInjection | None = None  # orders in pages; None: the recipe has no language model
     replaced: tuple[ReplacedRows, ...] = ()  # by the files of this run when they were read
@@ -175,10 +190,12 @@ class EvalReport:
     cost: CostReport | None = None  # None: a run of before there was one
     fits: tuple[FitLine, ...] = ()  # fitted numbers of the recipe
     unseen: MeasureSummary | None = None  # the leading measure without what a fit has seen; None: it saw none
-    oracle: str = ""  # passages or answer: golds stood in the place of a stage; "": none did
+    oracle: str = ""  # passages or answer: golds stood in the place of a stage; labels: in one; "": none
     oracle_golds: int = 0  # questions of which they did; the others ran as without
     routing: Routing | None = None  # routers and calls against golds; None: not looked at
-    losses: Losses | None = None  # where the misses were lost; None: no answer is asked for
+    calibration: CalibrationReport | None = None  # of stated confidence; None: too few, or none
+    losses: Losses | None = None  # where the misses were lost; None: not looked for
+    ann: tuple[AnnRecall, ...] = ()  # of the approximate indexes that were searched
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +262,7 @@ def to_json(report: EvalReport) -> dict[str, Any]:
         "rate_intervals": rate_intervals(marks.score),
         "bounds": marks.bounds,
         "judge": asdict(report.judge) if report.judge else None,
+        "labels": asdict(report.labels) if report.labels else None,
         "controls": {answer: asdict(score) for answer, score in marks.controls.items()},
         "slices": [
             {"label": s.label, "value": s.value, **asdict(s.score), "interval": s.interval}
@@ -269,7 +287,9 @@ def to_json(report: EvalReport) -> dict[str, Any]:
         "oracle": report.oracle or None,
         "oracle_golds": report.oracle_golds if report.oracle else None,
         "routing": asdict(report.routing) if report.routing else None,
+        "calibration": asdict(report.calibration) if report.calibration else None,
         "losses": asdict(report.losses) if report.losses else None,
+        "ann": [asdict(a) for a in report.ann],
         "steps": [asdict(s) for s in report.steps],
     }
 

@@ -34,8 +34,8 @@ def print_plans(console: Console, plans: Sequence[Mapping[str, Any]]) -> None:
 def print_sweep(console: Console, sweep: Mapping[str, Any]) -> None:
     """The one table of a sweep, and what became of its winner."""
     shown = grid(
-        "point", "score", "difference", "95 % interval", "p", "verdict", "calls a question", "new calls",
-        "new tokens", "usd",
+        "point", sweep["measure"], "difference", "95 % interval", "p", "verdict", "calls a question",
+        "new calls", "new tokens", "usd",
     )  # fmt: skip
     for p in sweep["points"]:
         style = "bold" if p["point"] == sweep["winner"] else ""
@@ -66,13 +66,14 @@ def conclusion(sweep: Mapping[str, Any]) -> str:
     best = f"best: {sweep['winner']}"
     if not sweep["unseen"]:
         return f"{best}. No question is left that the sweep did not see: --sample N leaves some"
-    score = "not scored" if sweep["winner_again"] is None else f"{sweep['winner_again']:+.3f}"
+    again, name = sweep["winner_again"], sweep["measure"]
+    score = f"{name} not scored" if again is None else f"{name} {again:+.3f}"
     on = f"on {sweep['unseen']} questions that the sweep did not see"
     if (again := sweep["again"]) is None:
-        return f"{best}, which is the first; {on}: score {score}"
+        return f"{best}, which is the first; {on}: {score}"
     d = again["score"]
     return (
-        f"{best}; {on}: score {score}, {d['difference']:+.3f} against the first (p {again['p']:.3g}), "
+        f"{best}; {on}: {score}, {d['difference']:+.3f} against the first (p {again['p']:.3g}), "
         f"{again['verdict']}"
     )
 
@@ -80,7 +81,7 @@ def conclusion(sweep: Mapping[str, Any]) -> str:
 def plot(sweep: Mapping[str, Any]) -> str:
     """The points as an SVG: score with the interval of its difference from the first, calls next to it."""
     points = sweep["points"]
-    first = points[0]["score"]
+    first, measure = points[0]["score"], html.escape(sweep["measure"])
     spans = [_span(p, first) for p in points]
     low, high = min(s[0] for s in spans), max(s[1] for s in spans)
     margin = 0.05 * (high - low) or 0.05
@@ -95,7 +96,7 @@ def plot(sweep: Mapping[str, Any]) -> str:
         'font-family="sans-serif" font-size="13" role="img">',
         f"<title>{html.escape(conclusion(sweep))}</title>",
         f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
-        f'<text x="{LEFT}" y="22">score, with the interval against the first</text>',
+        f'<text x="{LEFT}" y="22">{measure}, with the interval against the first</text>',
         f'<text x="{RIGHT + 20}" y="22">calls a question</text>',
         f'<line x1="{x(first)}" y1="32" x2="{x(first)}" y2="{height - 30}" stroke="#999" '
         'stroke-dasharray="4 3"/>',
@@ -107,7 +108,7 @@ def plot(sweep: Mapping[str, Any]) -> str:
             f'<text x="8" y="{y + 4}"{bold}>{html.escape(_short(p["point"]))}</text>',
             f'<line x1="{x(span[0])}" y1="{y}" x2="{x(span[1])}" y2="{y}" stroke="#246" stroke-width="2"/>',
             f'<circle cx="{x(p["score"])}" cy="{y}" r="5" fill="#246"/>',
-            f'<text x="{RIGHT + 20}" y="{y + 4}"{bold}>{each}; score {p["score"]:+.3f}</text>',
+            f'<text x="{RIGHT + 20}" y="{y + 4}"{bold}>{each}; {measure} {p["score"]:+.3f}</text>',
         ]
     out += [
         f'<text x="{LEFT}" y="{height - 10}" text-anchor="middle">{low:+.2f}</text>',

@@ -29,6 +29,54 @@ def fit_lines(report: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def ann_lines(report: Mapping[str, Any]) -> list[str]:
+    """What each approximate search found of what the exact one finds."""
+    return [
+        f"approximate: {_recall(a)} ({a['index'].rpartition('_')[0]}, {a['probes']} probes, "
+        f"refine {a['refine']})"
+        for a in report.get("ann", ())  # a run of before there were such indexes has none
+    ]
+
+
+def _recall(found: Mapping[str, Any]) -> str:
+    return (
+        f"recall of the exact best {found['top']} on {found['questions']} questions: mean "
+        f"{found['mean']:.3f}, 5 % at or below {found['fifth']:.3f}, worst {found['worst']:.3f}"
+    )
+
+
+def ann_plan(state: Mapping[str, Any]) -> str:
+    """Whether an approximate index is there that a recipe searches, and what it finds."""
+    of = f"{state['stage']}: {state['kind']} over {state['rows']:,} vectors"
+    if not state["index"]:
+        return f"{of} is not built: raypipe ann builds it once they are there, the eval does not"
+    if state["unindexed"]:
+        return f"{of} lacks {state['unindexed']:,} that came later: raypipe ann builds it again"
+    if state["recall"] is None:
+        return f"{of} was not measured with these settings: raypipe ann measures it"
+    return f"{of}: {_recall(state['recall'])}"
+
+
+def calibration_line(name: str, c: Mapping[str, Any]) -> str:
+    """How well the probabilities of some answers hold (`metrics.calibration.CalibrationReport`)."""
+    return (
+        f"{name} of {c['n']} answers: ECE {c['ece']:.3f} [{c['ece_interval'][0]:.3f}, "
+        f"{c['ece_interval'][1]:.3f}], {c['ece_if_perfect']:.3f} if it were exact; Brier "
+        f"{c['brier']:.3f}; area under risk and coverage {c['risk_area']:.3f} "
+        f"[{c['risk_area_interval'][0]:.3f}, {c['risk_area_interval'][1]:.3f}]"
+    )
+
+
+def label_text(report: Mapping[str, Any]) -> str:
+    """What people's labels did to the verdicts; "" where there were none."""
+    if (found := report.get("labels")) is None:  # a run of before there were any has no such key
+        return ""
+    return (
+        f"people outrank judges: {found['used']} of the {found['labels']} labels of {found['file']} are of "
+        f"answers of this run, {found['changed']} verdicts are people's"
+    )
+
+
 def told_apart(slices: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], dict[str, int]]:
     """The slices to show, and label -> its values for each omitted label. A label with one value says what
     all questions together say, one with very many drowns the others."""

@@ -205,12 +205,12 @@ def _steps(
         if stage.plugin is not None:  # its code is not imported
             asks = asked_models(stage.step) or graphs_of(stage.step)
             found.append(unknown if asks else replace(unknown, requests=0, computed=0, cached=0))
-            question = _as_answered(recipe, stage, question, answered)
+            question = as_answered(recipe, stage, question, answered)
             continue
         recorder = RecordingMemo(memo)
         chats = ChatRecorder(cached(kit, recorder, CallCounts()))
         try:
-            question = asyncio.run(_through(recipe, stage, chats, question))
+            question = asyncio.run(through(recipe, stage, chats, question))
             done = _requests(store, manifest, recorder, key, unknown)
         except StageError as e:
             if not isinstance(e.__cause__, NotCached):
@@ -220,7 +220,7 @@ def _steps(
     return tuple(found)
 
 
-def _as_answered(
+def as_answered(
     recipe: Recipe, stage: Stage[Step], question: Question, answered: Question | None
 ) -> Question | None:
     """The question behind a stage from outside, which is not run: with the replies of its stored answer. None
@@ -235,7 +235,7 @@ def _as_answered(
     return replace(question, replies={**question.replies, **replies})
 
 
-async def _through(recipe: Recipe, stage: Stage[Step], kit: Kit, question: Question) -> Question:
+async def through(recipe: Recipe, stage: Stage[Step], kit: Kit, question: Question) -> Question:
     ask = QuestionExecutor(replace(recipe, question=(stage,)), kit)
     [out] = await ask([question])
     return out

@@ -117,7 +117,7 @@ class Manifest:
     lead: str = ""  # the measure that the report begins with
     measures: Mapping[str, MeasureSummary] = field(default_factory=dict)  # by name
     seen: int = 0  # scored questions that a fit of the recipe has seen
-    oracle: str = ""  # passages or answer: golds stood in the place of a stage; "": none did
+    oracle: str = ""  # passages or answer: golds stood in the place of a stage; labels: in one; "": none
 
     def stage(self, name: str) -> StageRecord | None:
         return next((s for s in self.stages if s.name == name), None)

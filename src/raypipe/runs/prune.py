@@ -1,10 +1,11 @@
 """What no release, no recipe and no citation names any more, found and removed.
 
 Kept: what the releases of the history name, what the last finished run of each recipe names, what an endpoint
-reads, and whatever no finished run ever named, since an unfinished one may need it. Everything else that an
-older run made can be made again from the sources, but for what language models replied: that was paid for,
-and goes when it is asked for by the name of the model. Of what a graph's server replied, that goes whose
-period is over: no run asks for it again. Tagged versions stay readable whatever is removed.
+reads, and whatever no finished run ever named, since an unfinished one may need it. So an adapter goes when
+the runs and releases that named it are no roots any more. Everything else that an older run made can be made
+again from the sources, but for what language models replied: that was paid for, and goes when it is asked for
+by the name of the model. Of what a graph's server replied, that goes whose period is over: no run asks for it
+again. Tagged versions stay readable whatever is removed.
 
 Each removal is safe to repeat: after a kill, the next prune finds what is left.
 """
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 import pyarrow.compute as pc
+import yaml
 
 from raypipe.core.errors import ConfError
 from raypipe.memo.keys import expired
@@ -27,14 +29,24 @@ from raypipe.pipeline.ingest_log import driving
 from raypipe.runs import manifest
 from raypipe.runs.old_faults import forget_faults, old_faults
 from raypipe.runs.release import forget
-from raypipe.runs.roots import Roots, graph_tables, replies_given_up, replies_named, roots, tables_named
+from raypipe.runs.roots import (
+    Roots,
+    adapters_named,
+    graph_tables,
+    replies_given_up,
+    replies_named,
+    roots,
+    tables_named,
+)
 from raypipe.store import Store, StoreError, read_now, sweep
+from raypipe.store.adapters import RECIPE, adapter_file, adapter_names, remove_adapter
 from raypipe.store.keep import KEPT, clean, compact, delete_rows, drop, tables, tagged, unfinished, untag
 from raypipe.store.leftovers import abandon, free, free_table, staged
 from raypipe.store.sizes import merge_sizes
 
 KINDS = (
     "work", "run", "release", "tag", "table", "answers", "replies", "faults", "sources", "parts",
+    "adapter",
 )  # fmt: skip
 SOURCE_TABLES = ("texts-", "passages-", "vectors-", "lengths-")
 MEMO_TABLES = ("embeddings-", "scores-", "replies-")
@@ -117,6 +129,7 @@ def _found(store: Store, kept: Roots, now: float, replies: Collection[str]) -> I
     yield from (Removal("run", r.run, r.questions) for r in older)
     if faults := old_faults(store, left, older):
         yield Removal("faults", "of rows that were done since, or that nothing asks for", len(faults))
+    yield from (Removal("adapter", name, 0) for name in given_up_adapters(store, kept))
     if parts := staged(store):
         yield Removal("parts", "of runs that were killed", len(parts))
 
@@ -125,6 +138,20 @@ def _ended(store: Store, table: str, now: float) -> list[str]:
     """Keys of expired replies, which no run asks for."""
     keys = store.scan(table, columns=["key"], filter="key LIKE '%@%'")["key"].to_pylist()
     return [k for k in keys if expired(k, now)]
+
+
+def given_up_adapters(store: Store, kept: Roots) -> list[str]:
+    """Adapters of this store that a run or a release once named, and that no root names any more."""
+    named = adapters_named(kept.last, kept.released)
+    gone = adapters_named(kept.runs, kept.releases) - named
+    return [name for name in adapter_names(store.files) if _identity(store, name) in gone]
+
+
+def _identity(store: Store, name: str) -> str:
+    """Of an adapter's weights, as its recipe says."""
+    raw = adapter_file(store.files, name, RECIPE)
+    tree = yaml.safe_load(raw) if raw else {}
+    return str(tree.get("adapter", ""))
 
 
 def uncited(store: Store) -> list[str]:
@@ -160,6 +187,8 @@ def _remove(store: Store, kept: Roots, found: Sequence[Removal], now: float, you
         for table in (t for t in tables(store) if t.startswith(SOURCE_TABLES)):
             delete_rows(store, table, "source", gone)
         delete_rows(store, "sources", "id", gone)  # last: by them the next prune finds what a kill leaves
+    for name in names["adapter"]:
+        remove_adapter(store.files, name)
     older = [r for r in kept.runs if r.run in names["run"]]
     forget_faults(store, old_faults(store, set(tables(store)), older))
     for run in older:

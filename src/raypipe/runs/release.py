@@ -13,7 +13,7 @@ import operator
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from raypipe.core import config
@@ -63,6 +63,7 @@ class Release:
     lead: str = ""  # the measure that the run's report begins with
     measures: Mapping[str, MeasureSummary] = field(default_factory=dict)  # by name
     seen: int = 0  # scored questions of the run that a fit of its recipe has seen
+    after: str = ""  # the release that it is without what was forgotten; "": it was promoted itself
 
     def opened(self, store: Store) -> tuple[Recipe, IndexSpec]:
         """Returns its recipe, to be read and not run, and its tables at the versions that it searches.
@@ -218,6 +219,7 @@ def promote(
     gates: Sequence[Gate],
     min_scored: float = MIN_SCORED,
     passed: Sequence[str] = (),
+    pointer: str = LIVE,
 ) -> Release:
     """Makes a finished run the live one. The same run again changes nothing.
 
@@ -226,6 +228,11 @@ def promote(
     Raises GateFailed, ConfError for an oracle run, and StoreError if a table that the run searched is not
     there at its version; then live is as it was.
     """
+    if manifest.oracle == "labels":
+        raise ConfError(
+            f"run {manifest.run} made training labels: golds stand in one of its stages, so it cannot answer "
+            "live questions. Promote a run of the recipe itself"
+        )
     if manifest.oracle:
         raise ConfError(
             f"run {manifest.run} is an oracle run: golds stood in the place of its {manifest.oracle}, so it "
@@ -234,38 +241,56 @@ def promote(
     keys = answer_keys(store, manifest.run) if gates else {}
     check(manifest, gates, min_scored, sorted(q for q, k in keys.items() if k.verdict == "unscored"))
     with store.lease("release", f"promote {manifest.run}"):
-        before = live(store)
+        before = live(store, pointer)
         if before is not None and before.run == manifest.run:
             return before
-        history = _history(store)
-        number = max((int(n[1:].partition("-")[0]) for n in _ids(store)), default=0) + 1
-        id = check_run(f"r{number:04d}-{manifest.run[:8]}")
-        release = Release(
-            FORMAT, id, manifest.run, manifest.recipe["name"], manifest.digest, manifest.recipe,
-            manifest.tables, manifest.score, (*(g.text for g in gates), *passed), time.time(),
-            manifest.lead, manifest.measures, manifest.seen,
-        )  # fmt: skip
-        release.opened(store)
-        for table, version in manifest.tables.items():
-            tag(store, table, id, version)
-        store.files.write(f"{RELEASES}/{id}.json", json.dumps(to_json(release), allow_nan=False).encode())
-        _point(store, [*history, id])
+        release = make_release(store, manifest, (*(g.text for g in gates), *passed))
+        go_live(store, release.id, pointer)
     return release
 
 
-def rollback(store: Store) -> Release:
+def make_release(store: Store, manifest: Manifest, gates: Sequence[str]) -> Release:
+    """The release of a finished run, which is not live yet; the caller holds the lease `release`. Raises
+    StoreError if a table that the run searched is not there at its version."""
+    id = _next_id(store, manifest.run)
+    release = Release(
+        FORMAT, id, manifest.run, manifest.recipe["name"], manifest.digest, manifest.recipe,
+        manifest.tables, manifest.score, tuple(gates), time.time(),
+        manifest.lead, manifest.measures, manifest.seen,
+    )  # fmt: skip
+    release.opened(store)
+    for table, version in manifest.tables.items():
+        tag(store, table, id, version)
+    _write(store, release)
+    return release
+
+
+def go_live(store: Store, id: str, pointer: str = LIVE) -> None:
+    """Makes a release the live one; the caller holds the lease `release`."""
+    _point(store, [*_history(store, pointer), id], pointer)
+
+
+def release_of(store: Store, id: str) -> Release:
+    """A release by its id. Raises ConfError for one that is not there."""
+    return _release(store, id)
+
+
+def rollback(store: Store, pointer: str = LIVE) -> Release:
     """Makes the release before the live one live again. Raises ConfError if there is none."""
     with store.lease("release", "rollback"):
-        history = _history(store)
+        history = _history(store, pointer)
         if len(history) < 2:
-            raise ConfError(f"{store.uri}: no earlier release to go back to; `raypipe releases` lists them")
-        _point(store, history[:-1])
+            of = "" if pointer == LIVE else f" of {pointer}"
+            raise ConfError(
+                f"{store.uri}: no earlier release{of} to go back to; `raypipe releases` lists them"
+            )
+        _point(store, history[:-1], pointer)
     return _release(store, history[-2])
 
 
-def live(store: Store) -> Release | None:
-    """The release that answers; None before the first."""
-    history = _history(store)
+def live(store: Store, pointer: str = LIVE) -> Release | None:
+    """The release that answers; None before the first. `pointer`: `live`, or `live@NAME` of a tenant."""
+    history = _history(store, pointer)
     return _release(store, history[-1]) if history else None
 
 
@@ -275,8 +300,8 @@ def releases(store: Store) -> list[Release]:
 
 
 def history(store: Store) -> tuple[str, ...]:
-    """Ids of the releases that `rollback` goes back through, the live one last."""
-    return tuple(_history(store))
+    """Ids of the releases that `rollback` goes back through, of every pointer; of each the live one last."""
+    return tuple(dict.fromkeys(id for ids in pointed(store).values() for id in ids))
 
 
 def forget(store: Store, id: str) -> None:
@@ -284,18 +309,75 @@ def forget(store: Store, id: str) -> None:
     store.files.remove(f"{RELEASES}/{id}.json")
 
 
+def pointed(store: Store) -> dict[str, tuple[str, ...]]:
+    """Pointer -> ids of the releases that `rollback` goes back through, the live one last."""
+    names = [n.removesuffix(".json") for n in store.files.names(RELEASES)]
+    return {n: tuple(_history(store, n)) for n in names if _is_pointer(n)}
+
+
+def repoint(store: Store, names: Mapping[str, str | None]) -> None:
+    """Puts other releases in the place of some, by their ids; None: the one before it answers."""
+    for pointer, history in pointed(store).items():
+        left = [new for id in history if (new := names.get(id, id)) is not None]
+        if not left:
+            store.files.remove(f"{RELEASES}/{pointer}.json")
+        elif tuple(left) != history:
+            _point(store, left, pointer)
+
+
+def succeed(store: Store, id: str, made: Mapping[str, Mapping[str, int]]) -> tuple[str, Mapping[str, int]]:
+    """Writes the release that searches other versions of the tables of release `id` (table -> version ->
+    the one in its place), unless it is there. Returns its id and its tables."""
+    found = next((r for r in releases(store) if r.after == id), None)
+    if found is None:
+        old = _release(store, id)
+        tables = {t: made.get(t, {}).get(str(v), v) for t, v in old.tables.items()}
+        found = replace(old, id=_next_id(store, old.run), tables=tables, after=id)
+        _write(store, found)
+    return found.id, found.tables
+
+
+def _write(store: Store, release: Release) -> None:
+    content = json.dumps(to_json(release), allow_nan=False).encode()
+    store.files.write(f"{RELEASES}/{release.id}.json", content)
+
+
+def _next_id(store: Store, run: str) -> str:
+    number = max((int(n[1:].partition("-")[0]) for n in _ids(store)), default=0) + 1
+    return check_run(f"r{number:04d}-{run[:8]}")
+
+
+_TENANT = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
+
+
+def check_pointer(name: str) -> str:
+    """The name of a pointer to a release: `live`, or `live@NAME`. Raises ConfError for another."""
+    base, at, tenant = name.partition("@")
+    if base != LIVE or (at and not _TENANT.fullmatch(tenant)):
+        raise ConfError(
+            f"pointer {name!r}: expected live, or live@NAME with a name of small letters, digits and -"
+        )
+    return name
+
+
+def _is_pointer(name: str) -> bool:
+    return name == LIVE or name.startswith(f"{LIVE}@")
+
+
 def _ids(store: Store) -> list[str]:
-    return [n.removesuffix(".json") for n in store.files.names(RELEASES) if n != "live.json"]
+    names = [n.removesuffix(".json") for n in store.files.names(RELEASES)]
+    return [n for n in names if not _is_pointer(n)]
 
 
-def _history(store: Store) -> list[str]:
-    raw = store.files.read(LIVE)
-    return [] if raw is None else list(_read(store, LIVE, raw, _Pointer).history)
+def _history(store: Store, pointer: str = LIVE) -> list[str]:
+    name = f"{RELEASES}/{pointer}.json"
+    raw = store.files.read(name)
+    return [] if raw is None else list(_read(store, name, raw, _Pointer).history)
 
 
-def _point(store: Store, history: list[str]) -> None:
-    pointer = _Pointer(history[-1], tuple(history))
-    store.files.write(LIVE, json.dumps(to_json(pointer)).encode())
+def _point(store: Store, history: list[str], pointer: str = LIVE) -> None:
+    found = _Pointer(history[-1], tuple(history))
+    store.files.write(f"{RELEASES}/{pointer}.json", json.dumps(to_json(found)).encode())
 
 
 def _release(store: Store, id: str) -> Release:
@@ -323,13 +405,14 @@ def _read(store: Store, name: str, raw: bytes, record: type[T]) -> T:
         ) from e
 
 
-def summary(release: Release, now: str) -> dict[str, Any]:
-    """A release as `releases --json` lists it; `now` is the id of the live one."""
+def summary(release: Release, now: Mapping[str, str]) -> dict[str, Any]:
+    """A release as `releases --json` lists it. `now`: pointer -> id of the release that it names."""
     scored, questions = scored_of(release.score)
     lead = release.measures.get(release.lead)
     return {
         "id": release.id,
-        "live": release.id == now,
+        "live": now.get(LIVE) == release.id,
+        "pointers": sorted(name for name, id in now.items() if id == release.id),
         "run": release.run,
         "recipe": release.name,
         "digest": release.digest,

@@ -17,6 +17,7 @@ from raypipe.recipes.serialize import description, graph_versions
 from raypipe.runs.changes import LOOKED_BACK
 from raypipe.runs.manifest import Manifest, recent
 from raypipe.runs.release import Release, history, releases
+from raypipe.runs.trials import on_trial
 from raypipe.store import Store, read_now
 
 EVERY_RUN = 1_000_000  # more than a store has
@@ -29,7 +30,7 @@ class Roots:
     runs: tuple[Manifest, ...]  # finished, the latest first
     last: tuple[Manifest, ...]  # of each recipe
     releases: tuple[Release, ...]  # every one
-    released: tuple[Release, ...]  # that `rollback` goes back through
+    released: tuple[Release, ...]  # that `rollback` goes back through, and those on trial
     named: frozenset[str]  # tables that a root names
     named_once: frozenset[str]  # tables that any run or release ever named
 
@@ -41,7 +42,8 @@ class Roots:
 
 def roots(store: Store) -> Roots:
     """The roots of a store."""
-    runs, every, ids = recent(store, EVERY_RUN), releases(store), history(store)
+    runs, every = recent(store, EVERY_RUN), releases(store)
+    ids = {*history(store), *on_trial(store)}
     released = [r for r in every if r.id in ids]
     last = last_of_each(runs)
     return Roots(
@@ -76,6 +78,12 @@ def replies_named(runs: Iterable[Manifest], released: Iterable[Release]) -> set[
     found = {(m.replies or f"replies-{m.identity}", m.name) for m in records}
     models = [m for r in released for m in description(r.recipe).models() if m.kind == "generator"]
     return found | {(replies_of(m).name, m.name) for m in models}
+
+
+def adapters_named(runs: Iterable[Manifest], released: Iterable[Release]) -> set[str]:
+    """Identities of the adapters of the models that these runs and releases name."""
+    recipes = [*(r.recipe for r in runs), *(r.recipe for r in released)]
+    return {identity for r in recipes for m in description(r).models() for _, identity in m.adapters}
 
 
 def graph_tables(runs: Iterable[Manifest], released: Iterable[Release]) -> set[str]:

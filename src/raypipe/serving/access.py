@@ -8,11 +8,20 @@ import hashlib
 import hmac
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from raypipe.core.errors import ConfError
+from raypipe.serving.capture_config import CaptureConfig
+
+if TYPE_CHECKING:
+    from raypipe.serving.tenants import Tenant
 
 KEY_CHARS = 16
 """Minimum length of a key: 16 characters of base64 are 96 bits, too many to guess."""
+
+MEMO_MB = 64
+"""Memory of the memo of a gateway, MB: the vectors, scores and replies of some thousand questions about a
+store, at 20 pairs of 300 bytes and a vector of 3 KB each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +77,6 @@ class ServerConfig:
     page: bool = True  # the web page at /
     traces: str | None = None  # OTLP collector over HTTP: http://collector:4318/v1/traces
     log: str | None = None  # file that gets a line for each request; None: the gateway's stderr
+    capture: CaptureConfig | None = None  # None: no answer is captured
+    memo_mb: int = MEMO_MB  # memory of a gateway for what models computed about its store; 0: none is kept
+    tenants: tuple[Tenant, ...] = ()  # who has keys with a name; none: all keys are alike

@@ -23,6 +23,7 @@ from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor, StageCoun
 from raypipe.recipes.recipe import Recipe, ranking_of
 from raypipe.report.report import ranking, urls
 from raypipe.runs.release import Release
+from raypipe.serving.corpus_memo import CorpusMemo
 from raypipe.serving.documents import answer_over_documents
 from raypipe.serving.filters import narrow
 from raypipe.serving.prompt_recorder import PromptRecorder
@@ -120,20 +121,31 @@ class Answerer:
         kit = PromptRecorder(kit, prompts) if request.include_prompts else kit
         if request.sources is None:
             snapshot = await self.snapshot()
-            question = await asyncio.to_thread(snapshot.resolve, request.question, request.filters)
+            question = await asyncio.to_thread(_resolved, snapshot, request)
             counting = kit.with_index(snapshot.index)  # counts this request alone
-            execute = QuestionExecutor(recipe, counting, self._memo, self._policy, listener.on_stage)
+            memo = (
+                None if request.include_prompts else self._memo_of(request)
+            )  # a cached reply shows no prompt
+            execute = QuestionExecutor(recipe, counting, memo, self._policy, listener.on_stage)
             [answered] = await execute([question])
-            return await self._result(answered, snapshot, request, start, execute.counts, prompts=prompts)
+            result = await self._result(answered, snapshot, request, start, execute.counts, prompts=prompts)
+            return replace(result, asked=question)
         question = narrow(request.question, request.filters)
         over = await answer_over_documents(
             recipe, kit, question, request.sources, self._parser, self._policy, listener.on_stage
         )
         stages_s = sum(c.seconds for name, c in over.counts.items() if name in self._question_stages)
         documents = {"documents": time.perf_counter() - start - stages_s}
-        return await self._result(
+        result = await self._result(
             over.question, over, request, start, over.counts, documents, prompts, over.faults
         )
+        return replace(result, asked=question)
+
+    def _memo_of(self, request: QueryRequest) -> Memo | None:
+        """The cached values that a request may see."""
+        if self._memo is None or not request.corpus:
+            return self._memo
+        return CorpusMemo(self._memo, request.corpus)
 
     async def _result(
         self,
@@ -178,6 +190,13 @@ class Answerer:
                 except StoreError as e:
                     raise NotReady(str(e)) from e
             return self._snapshot
+
+
+def _resolved(snapshot: StoreSnapshot, request: QueryRequest) -> Question:
+    """The question with what it may search: what the request asks for, of what its scope allows."""
+    if not request.scope:
+        return snapshot.resolve(request.question, request.filters)
+    return narrow(snapshot.within(request.question, request.scope), request.filters)
 
 
 def _usage(used: CallCounts) -> dict[str, int]:

@@ -22,6 +22,9 @@ class QueryRequest:
     filters: Filters = field(default_factory=Filters)  # which sources may be searched
     include_prompts: bool = False  # return the chats that language models got
     include_passages: bool = False  # return the texts of the ranking
+    answer_id: str | None = None  # that a captured answer gets; None: it is not captured
+    scope: Filters = field(default_factory=Filters)  # what may be searched, whatever `filters` say
+    corpus: str = ""  # whose cached values are looked up and kept; "": those of the whole store
 
 
 class Listener(Protocol):
@@ -88,3 +91,5 @@ class QueryResult:
     layouts: Mapping[str, Layout]  # source -> of the document of a folder that it is, if it is of one
     prompts: tuple[Chat, ...]  # every chat that a language model got, in order; () unless included
     passages: tuple[RankedPassage, ...] = ()  # the ranking with its texts, best first; () unless included
+    asked: Question | None = None  # with what was searched, filters applied; None: nothing was, in time
+    answer_id: str | None = None  # of a captured answer, for feedback; None: it is not captured

@@ -7,14 +7,18 @@ import logging
 import math
 import time
 import weakref
+from collections.abc import Callable, Sequence
 
 from raypipe.core.errors import Overloaded, RaypipeError, Unavailable
+from raypipe.core.protocols import Model
+from raypipe.memo.memo import MemoryMemo
 from raypipe.recipes.deadlines import DegradePolicy
 from raypipe.recipes.serialize import from_plain
 from raypipe.runs.release import live
 from raypipe.serving.answerer import Answerer, NotReady
 from raypipe.serving.shared_kit import ClosingKit
 from raypipe.store import Store
+from raypipe.store.layout import LIVE
 
 POLL_S = 1.0
 """Between two reads of the pointer to the live release: a small file, some milliseconds."""
@@ -34,6 +38,15 @@ but costs the machine."""
 log = logging.getLogger("raypipe.serving.release_follower")
 
 
+def bounded_memo(limit_bytes: int) -> MemoryMemo | None:
+    """A memo of one release, which goes with it and forgets what is oldest past its limit; None for 0.
+
+    It holds what models computed about the store. What they compute about documents that a request brings is
+    never looked up in it and never put there.
+    """
+    return MemoryMemo(limit_bytes) if limit_bytes else None
+
+
 class ReleaseFollower:
     """Follows the live release: the release that was live when a request came answers all of it.
 
@@ -49,16 +62,24 @@ class ReleaseFollower:
         store: str,
         policy: DegradePolicy | None = None,
         close_after_s: float = CLOSE_AFTER_S,
+        memo_bytes: int = 0,
+        pointer: str = LIVE,
+        others: Callable[[], Sequence[Model]] = tuple,
     ) -> None:
+        """`memo_bytes`: of what each release's models computed about the store; 0: nothing is kept.
+        `pointer`: which is followed; `others`: models that other pointers' releases need, and that stay."""
         self._kit, self._uri, self._policy = kit, store, policy or DegradePolicy()
+        self._pointer, self._others = pointer, others
         self._open: weakref.WeakSet[Answerer] = weakref.WeakSet()  # some request or the current one holds it
         self._close_after_s, self._close_at = close_after_s, math.inf
+        self._memo_bytes = memo_bytes
         self._current: Answerer | None = None
         self._polled_at = -POLL_S
         self._poll_lock = asyncio.Lock()
         self._poll_task: asyncio.Task[None] | None = None  # kept here: a loop holds its tasks weakly
         self._refused = ("", 0.0)  # id of the release that failed to open; when it is tried again
-        self._why = "no release is live; `raypipe promote DIR` releases a finished eval"
+        of = "" if pointer == LIVE else f" --as {pointer}"
+        self._why = f"no release is {pointer}; `raypipe promote DIR{of}` releases a finished eval"
 
     async def current(self) -> Answerer:
         """The answerer of the live release. Raises NotReady before the first release."""
@@ -70,6 +91,10 @@ class ReleaseFollower:
         if self._current is None:
             raise NotReady(f"{self._uri}: {self._why}")
         return self._current
+
+    def models(self) -> tuple[Model, ...]:
+        """The models of the release that answers now."""
+        return () if self._current is None else tuple(self._current.recipe.models())
 
     async def _poll_if_due(self) -> None:
         async with self._poll_lock:
@@ -86,14 +111,16 @@ class ReleaseFollower:
             return
         self._close_at = math.inf
         try:
-            await self._kit.keep((*self._current.recipe.models(), *self._policy.models()))
+            await self._kit.keep(
+                dict.fromkeys((*self._current.recipe.models(), *self._policy.models(), *self._others()))
+            )
         except Exception:  # of a replica or an engine that ends badly: this release answers all the same
             log.exception("models of earlier releases could not be closed")
 
     async def _poll(self) -> None:
         await self._close_unnamed()
         try:
-            release = await asyncio.to_thread(lambda: live(Store.open(self._uri)))
+            release = await asyncio.to_thread(lambda: live(Store.open(self._uri), self._pointer))
         except (RaypipeError, OSError) as e:  # a damaged or missing file; a network that is down
             if self._current is None:
                 raise NotReady(str(e)) from e
@@ -106,7 +133,8 @@ class ReleaseFollower:
         if self._current is not None and release.id == self._current.release:
             return
         try:
-            opened = Answerer(from_plain(release.recipe), self._kit, self._uri, None, release, self._policy)
+            recipe, memo = from_plain(release.recipe), bounded_memo(self._memo_bytes)
+            opened = Answerer(recipe, self._kit, self._uri, memo, release, self._policy)
             await opened.check()
         except RaypipeError as e:
             # Missing tables do not come back. An unavailable model does: the next poll tries again.

@@ -18,6 +18,7 @@ from raypipe.core.llm import Chat, Generated, Generator, Sampling
 from raypipe.core.protocols import Embed, Graph, GraphRef, Index, Model, Role, Score
 from raypipe.core.records import Fault
 from raypipe.models.kit import LocalKit
+from raypipe.text.thoughts import DraftText
 
 HEALTH_S = 2.0
 """For a deployment to answer a health check: an empty call takes some milliseconds, and a replica that
@@ -127,11 +128,13 @@ class ServeKit(ForwardingKit[LocalKit]):
     async def _stream_to(
         self, sink: Callable[[str], None], method: DeploymentStream, model: Model, *call: Any
     ) -> Generated | Fault:
-        """The reply to one chat, whose pieces go to the sink."""
+        """The reply to one chat, whose pieces go to the sink, without thoughts."""
+        draft = DraftText(thinking=model.thought_tokens > 0)
         async for piece in method.stream(model, *call):
+            if text := draft.rest() if isinstance(piece, Generated | Fault) else draft.add(piece):
+                sink(text)
             if isinstance(piece, Generated | Fault):
                 return piece
-            sink(piece)
         raise AssertionError(f"model {model.name!r}: a stream ended without its reply")
 
     def graph(self, ref: GraphRef) -> Graph:

@@ -11,6 +11,7 @@ from raypipe.core import arrow
 from raypipe.core.records import Layout, Question
 from raypipe.pipeline.recipe_tables import searched
 from raypipe.recipes.recipe import Recipe
+from raypipe.runs.captured import OWN_ID
 from raypipe.runs.release import Release
 from raypipe.serving.filters import CitationCatalog, Filters, narrow
 from raypipe.store import Reading, Store
@@ -21,6 +22,7 @@ from raypipe.store.layouts import layouts_at, layouts_of
 
 EXAMPLES = 5  # stored questions that the page offers
 LOOKED_AT = 1000  # questions among which they are the first
+_OF_DATA = f"id NOT LIKE '{OWN_ID}%'"  # what users asked is shown to no one
 log = logging.getLogger("raypipe.serving.store_snapshot")
 
 
@@ -61,8 +63,9 @@ class StoreSnapshot:
         """The stored question with this id or text, which has citations of its own; else the question itself,
         about the whole store. A given time overrides the stored one."""
         for column in ("id", "text"):
-            found = arrow.question.records(rows(self._questions, column, [question.text]))
-            if found:
+            named = arrow.question.records(rows(self._questions, column, [question.text]))
+            # What one user asked over pages of their own is not what another's question is answered from.
+            if found := [q for q in named if not q.id.startswith(OWN_ID)]:
                 first = min(found, key=lambda q: q.id)
                 asked_at = question.asked_at or first.asked_at
                 question = replace(first, asked_at=asked_at, due=question.due)
@@ -70,6 +73,14 @@ class StoreSnapshot:
         if question.citations is None and filters:
             question = replace(question, citations=self._catalog.citations(question.id, filters))
         return narrow(question, filters)
+
+    def within(self, question: Question, scope: Filters) -> Question:
+        """The same for who may search a part of the store: the stored question where that part has some of
+        what it cites; else the question itself, about that part."""
+        stored = self.resolve(question, Filters())
+        if stored.citations is not None and (narrowed := narrow(stored, scope)).citations:
+            return narrowed
+        return replace(question, citations=self._catalog.citations(question.id, scope))
 
     def urls(self, sources: set[str]) -> dict[str, str]:
         """The url of each of these sources that a stored question cites."""
@@ -82,7 +93,7 @@ class StoreSnapshot:
     def examples(self) -> list[str]:
         """Some stored questions, in order of their ids."""
         with reaching(self._store.uri):
-            first = self._questions.to_table(["id"], limit=LOOKED_AT)
+            first = self._questions.to_table(["id"], filter=_OF_DATA, limit=LOOKED_AT)
         ids = sorted(first["id"].to_pylist())[:EXAMPLES]
         found = {q.id: q.text for q in arrow.question.records(rows(self._questions, "id", ids))}
         return [found[id] for id in ids]

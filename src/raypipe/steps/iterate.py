@@ -134,6 +134,9 @@ class Iterate:
             "asking",
             tokens=most,
             reply_tokens=self._most_reply(),
+            replies=self.rounds,
+            all_tokens=self.tokens,
+            dim=0 if self.embedder is None else self.embedder.dim,
         )
 
     def open(self, kit: Kit) -> Ask:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from raypipe.core.errors import ModelMissing
 from raypipe.core.llm import Chat, Generated, Generator, Sampling
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault, Question
@@ -15,13 +16,15 @@ AdapterChoice = ByLabel[str | None]
 
 
 def require_adapters(model: Model, choice: AdapterChoice) -> None:
-    """Raises ValueError for an adapter that the model does not have."""
+    """Raises ModelMissing for an adapter that the model does not have, with the command that makes it."""
     known = {name for name, _ in model.adapters}
     for adapter in choice.values():
         if adapter is not None and adapter not in known:
-            raise ValueError(
+            raise ModelMissing(
                 f"adapter: {model.name!r} has no adapter {adapter!r}; it has "
-                f"{', '.join(sorted(known)) or 'none'}"
+                f"{', '.join(sorted(known)) or 'none'}. Get it with: raypipe finetune {adapter} --labels DIR "
+                f"--base {model.name}, where DIR is what `raypipe labels` made; then name the models file "
+                f"that it writes with --models"
             )
 
 

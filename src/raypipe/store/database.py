@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from raypipe.store.durable import durable, restore, restore_all
 from raypipe.store.errors import StoreUnavailable, is_of_the_place, reaching, says_absent
 from raypipe.store.files import Files, StoreError
-from raypipe.store.layout import MARK
+from raypipe.store.layout import FORGETTING, MARK
 from raypipe.store.lease import Lease
 from raypipe.store.tables import BASE, ON_DEMAND, kind_of, table_schema
 
@@ -86,11 +86,12 @@ class Store:
         return cls.open(uri)
 
     @contextmanager
-    def lease(self, name: str, owner: str) -> Iterator[None]:
+    def lease(self, name: str, owner: str, forgetting: bool = False) -> Iterator[None]:
         """A lease to hold while driving: `with store.lease("driver", "eval local"): ...`. Inside a block that
         holds one of this name through this very Store nothing more is taken: the phases of an eval each ask
         for one, and the eval holds it over all of them. Raises StoreError that names the holder, if another
-        has it."""
+        has it; and to a driver while a forget was begun and has not ended, unless it is one (`forgetting`):
+        its tables may stand at an older version."""
         if name in self._held:
             yield
             return
@@ -99,9 +100,19 @@ class Store:
             try:
                 if name == DRIVER:
                     restore_all(self.files)
+                    if not forgetting:
+                        self._require_forgotten()
                 yield
             finally:
                 self._held.discard(name)
+
+    def _require_forgotten(self) -> None:
+        for name in self.files.names(FORGETTING):
+            given = json.loads(self.files.read(f"{FORGETTING}/{name}") or b"{}").get("given", "")
+            raise StoreError(
+                f"{self.uri}: a forget was begun and has not ended, so tables may stand at an older version. "
+                f"Run it again to its end: `raypipe forget {given!r} --yes --store {self.uri}`"
+            )
 
     @contextmanager
     def durable(self, table: str) -> Iterator[None]:
@@ -177,10 +188,18 @@ class Store:
         with reaching(self.table_uri(table)):
             return self.dataset(table, version).to_table(columns=columns and list(columns), **options)
 
-    def batches(self, table: str, columns: Sequence[str], rows: int = SCAN_ROWS) -> Iterator[pa.RecordBatch]:
-        """All rows of a table as it is now, `rows` of them at a time."""
+    def batches(
+        self,
+        table: str,
+        columns: Sequence[str] | None,
+        rows: int = SCAN_ROWS,
+        version: int | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """All rows of a table at a version (None: as it is now), `rows` of them at a time. `columns` None:
+        all of them."""
         with reaching(self.table_uri(table)):
-            found = iter(self.dataset(table).to_batches(columns=list(columns), batch_size=rows))
+            dataset = self.dataset(table, version)
+            found = iter(dataset.to_batches(columns=columns and list(columns), batch_size=rows))
         while True:
             with reaching(self.table_uri(table)):
                 batch = next(found, None)
@@ -232,8 +251,8 @@ class Store:
                 with self.durable(table):
                     dataset.create_scalar_index(column, "BTREE")
             elif dataset.stats.index_stats(name)["num_unindexed_fragments"]:
-                with self.durable(table):
-                    dataset.optimize.optimize_indices()
+                with self.durable(table):  # an approximate index of vectors stays as it was built
+                    dataset.optimize.optimize_indices(index_names=[name])
 
     def check_indexes(self, table: str, version: int | None = None) -> None:
         """Raises StoreError if a scalar index of the table is missing; one without rows needs none."""

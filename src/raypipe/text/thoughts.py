@@ -17,6 +17,13 @@ _WORD = "think|thinking|thought|reasoning"
 _OPEN = re.compile(rf"<(?:{_WORD})>|\[THINK\]|\u25c1think\u25b7", re.IGNORECASE)
 _CLOSE = re.compile(rf"</(?:{_WORD})>|\[/THINK\]|\u25c1/think\u25b7", re.IGNORECASE)
 
+_MARKS = (
+    *(f"<{close}{word}>" for word in _WORD.split("|") for close in ("", "/")),
+    "[think]", "[/think]", "\u25c1think\u25b7", "\u25c1/think\u25b7",
+)  # fmt: skip
+_LONGEST = max(map(len, _MARKS))
+_MARK = re.compile(f"{_OPEN.pattern}|{_CLOSE.pattern}", re.IGNORECASE)
+
 
 @dataclass(frozen=True, slots=True)
 class SplitReply:
@@ -75,3 +82,36 @@ def thought_tokens(text: str, tokens: int) -> int:
     """
     thoughts = split_thoughts(text).thoughts
     return round(tokens * len(thoughts) / len(text)) if thoughts else 0
+
+
+@dataclass(slots=True)
+class DraftText:
+    """A reply while it is written: what of it is no thought.
+
+    >>> draft = DraftText()
+    >>> "".join(draft.add(piece) for piece in ("It is ", "<th", "ink>Ann? B", "ob?</think>", "Bob < Ann."))
+    'It is Bob < Ann.'
+    """
+
+    thinking: bool = False  # it is inside a thought; True at first, of a model whose chat template opens one
+    held: str = ""  # the end of what was read, which may be the begin of a mark
+
+    def add(self, piece: str) -> str:
+        """Takes the next piece; what can be shown by now."""
+        self.held += piece
+        shown = ""
+        while (mark := (_CLOSE if self.thinking else _MARK).search(self.held)) is not None:
+            if not self.thinking:
+                shown += self.held[: mark.start()]
+            self.thinking = not self.thinking and _OPEN.fullmatch(mark[0]) is not None
+            self.held = self.held[mark.end() :]
+        ends = (self.held[i:] for i in range(max(0, len(self.held) - _LONGEST), len(self.held)))
+        begun = next((end for end in ends if any(m.startswith(end.lower()) for m in _MARKS)), "")
+        if not self.thinking:
+            shown += self.held.removesuffix(begun)
+        self.held = begun
+        return shown
+
+    def rest(self) -> str:
+        """What is left when the reply is whole: the begin of no mark."""
+        return "" if self.thinking else self.held

@@ -4,10 +4,11 @@ import json
 
 import jsonschema
 import pytest
-from http_app import OPEN, ask, send, served
+from http_app import OPEN, ask, send
 
 from raypipe.models.kit import LocalKit
 from raypipe.serving.answerer import Answerer
+from raypipe.serving.http import create_app
 from raypipe.serving.http.openapi import EVENT, openapi_document
 
 DOCUMENT = openapi_document()
@@ -17,9 +18,23 @@ OPERATIONS = [
 SCHEMAS = DOCUMENT["components"]["schemas"]
 
 
+class Keeps:
+    """A capture that takes all feedback and captures nothing."""
+
+    def choose(self):
+        return None
+
+    def keep(self, request, result):
+        return result
+
+    async def feedback(self, answer_id, verdict, text):
+        return None
+
+
 @pytest.fixture(scope="module")
 def app(filled):
-    return served(Answerer(filled.recipe, LocalKit(None, "transformers"), filled.store.uri), OPEN)
+    online = Answerer(filled.recipe, LocalKit(None, "transformers"), filled.store.uri)
+    return create_app(online, OPEN, capture=Keeps())
 
 
 def conforms(value, schema):

@@ -26,6 +26,9 @@ GROUPS = 3  # row groups kept in memory, of a hundred questions each
 
 Part = Literal["prompts", "pages"]
 """What a page can do without: prompts of language models; texts of pages, and prompts, which hold them."""
+Kept = Literal["all", "best", "used"]
+"""Which passages a page has. all: every candidate; best: those that are ranked, cited or among the first TOP;
+used: of these no text that the answer does not rest on, unless it holds the gold."""
 
 
 class RunTable:
@@ -65,31 +68,31 @@ class RunTable:
 
 
 def block(
-    runs: Sequence[RunTable], ids: Sequence[str], without: Sequence[Part] = (), only_used: bool = False
+    runs: Sequence[RunTable], ids: Sequence[str], without: Sequence[Part] = (), kept: Kept = "all"
 ) -> dict[str, Any]:
-    """Some questions of each run, and the texts of their passages by id. `only_used`: no text of a passage
-    that the answer does not rest on."""
+    """Some questions of each run, and the texts of their passages by id."""
     texts: dict[str, str] = {}
-    rows = [[_trimmed(run.row(id), texts, without, only_used) for run in runs] for id in ids]
+    rows = [[_trimmed(run.row(id), texts, without, kept) for run in runs] for id in ids]
     return {"rows": rows, "texts": texts}
 
 
 def _trimmed(
-    row: Mapping[str, Any], texts: dict[str, str], without: Sequence[Part], only_used: bool
+    row: Mapping[str, Any], texts: dict[str, str], without: Sequence[Part], kept: Kept
 ) -> dict[str, Any]:
     golds = [re.compile(rf"(?<!\w){re.escape(g)}(?!\w)", re.IGNORECASE) for g in row["golds"] if g.strip()]
     hits = []
     for i, hit in enumerate(row["hits"]):
         text = None if "pages" in without else hit["text"]
-        if text is not None and (
-            hit["ranked"]
-            or _is_cited(hit, row["quotes"])
-            or any(g.search(text) for g in golds)
-            or (i < TOP and not only_used)
-        ):
+        used = hit["ranked"] or _is_cited(hit, row["quotes"])
+        golden = text is not None and any(g.search(text) for g in golds)
+        if text is not None and (used or golden or (i < TOP and kept != "used")):
             texts[hit["chunk"]] = text
-        hits.append({**hit, "text": None})
-    quotes = [{**q, "text": None if "pages" in without else q["text"]} for q in row["quotes"]]
+        if used or golden or i < TOP or kept == "all":
+            hits.append({**hit, "text": None})
+    shown = [h for h in hits if h["chunk"] in texts]
+    quotes = [
+        {**q, "text": None if "pages" in without or _is_in(q, shown) else q["text"]} for q in row["quotes"]
+    ]
     replies = [{**r, "prompt": None} for r in row["replies"]] if without else row["replies"]
     return {**row, "hits": hits, "quotes": quotes, "replies": replies}
 
@@ -99,9 +102,24 @@ def _is_cited(hit: Mapping[str, Any], quotes: Sequence[Mapping[str, Any]]) -> bo
     return any(q["source"] == source and q["start"] < hit["end"] and hit["start"] < q["end"] for q in quotes)
 
 
+def _is_in(quote: Mapping[str, Any], hits: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the text of a passage holds a quote whole."""
+    return any(
+        parse_chunk_id(h["chunk"])[0] == quote["source"]
+        and h["start"] <= quote["start"]
+        and quote["end"] <= h["end"]
+        for h in hits
+    )
+
+
 def packed(found: Mapping[str, Any]) -> str:
-    """A block as a file holds it: base64 of zlib of JSON. No character of it is markup."""
-    text = json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    """A block as a file holds it: base64 of zlib of JSON. No character of it is markup. Texts stand next to
+    the first question that has them: zlib looks back 32 kB, so a prompt that holds them costs little more."""
+    left, questions = dict(found["texts"]), []
+    for rows in found["rows"]:
+        own = {h["chunk"]: left.pop(h["chunk"]) for row in rows for h in row["hits"] if h["chunk"] in left}
+        questions.append({"texts": own, "rows": rows})
+    text = json.dumps(questions, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
     return base64.b64encode(zlib.compress(text, 6)).decode()
 
 

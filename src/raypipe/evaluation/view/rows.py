@@ -57,7 +57,9 @@ def line_of(row: Mapping[str, Any], lead: str, labels: PersonLabels | None) -> Q
         facets["fault"] = row["faults"][0]["step"]
     if labels is not None:
         facets["person"] = _person(row, labels)
+    took = row.get("seconds")  # tables of before there were any have none
     numbers = {"value": measures.get(lead), "confidence": row["confidence"]}
+    numbers["seconds"] = sum(took.values()) if took else None
     return QuestionLine(
         row["id"],
         row["query"],

@@ -15,14 +15,14 @@ from typing import Any
 
 from raypipe.core.errors import DataError
 from raypipe.evaluation.labels import PersonLabels
-from raypipe.evaluation.view.details import BLOCK, Part, RunTable, block, packed, parts_of
+from raypipe.evaluation.view.details import BLOCK, Kept, Part, RunTable, block, packed, parts_of
 from raypipe.evaluation.view.rows import QuestionLine, facts, line_of
 from raypipe.metrics.losses import funnel
 from raypipe.metrics.textfile import replaced
 from raypipe.report import plot, web_page
 from raypipe.report.money import cost_rows
 from raypipe.report.report import RunFolder
-from raypipe.report.wording import told_apart
+from raypipe.report.wording import calibration_line, told_apart
 from raypipe.runs.field_diff import recipe_lines, recipe_text
 from raypipe.runs.manifest import Manifest, read
 
@@ -31,11 +31,16 @@ MOST_ROWS = 10_000  # in one file: 4 MB of text; sorted in .6 s
 STYLES = ("base.css", "run.css")
 SCRIPTS = ("dom.js", "evidence.js", "detail.js", "paired.js", "run.js")
 
-_LESS: tuple[tuple[str, tuple[Part, ...], bool], ...] = (
-    ("", (), False),
-    ("texts of passages that the answer does not rest on", (), True),
-    ("prompts, and texts of passages that the answer does not rest on", ("prompts",), True),
-    ("prompts and texts of pages", ("prompts", "pages"), True),
+_LESS: tuple[tuple[str, tuple[Part, ...], Kept], ...] = (
+    ("", (), "all"),
+    ("passages that are neither ranked, cited nor among the first ten", (), "best"),
+    ("passages beyond the first ten, and texts that the answer does not rest on", (), "used"),
+    (
+        "passages beyond the first ten, texts that the answer does not rest on, and prompts",
+        ("prompts",),
+        "used",
+    ),
+    ("passages beyond the first ten, prompts and texts of pages", ("prompts", "pages"), "used"),
 )
 """What a file leaves out to stay under MOST_BYTES, step by step."""
 
@@ -131,9 +136,9 @@ def fitted_page(runs: Sequence[RunTable], values: Mapping[str, Any], shown: Show
     if shown.served:
         return made([], _discloses(shown.without, "", True))
     ids = [line.id for line in values["rows"]]
-    for said, less, only_used in _LESS:
+    for said, less, kept in _LESS:
         without = (*shown.without, *less)
-        if (blocks := _blocks(runs, ids, without, only_used, shown.most_bytes)) is None:
+        if (blocks := _blocks(runs, ids, without, kept, shown.most_bytes)) is None:
             continue
         page = made(blocks, _discloses(shown.without, said, True, less))
         if len(page[0].encode()) <= shown.most_bytes:
@@ -142,12 +147,12 @@ def fitted_page(runs: Sequence[RunTable], values: Mapping[str, Any], shown: Show
 
 
 def _blocks(
-    runs: Sequence[RunTable], ids: Sequence[str], without: Sequence[Part], only_used: bool, most: int
+    runs: Sequence[RunTable], ids: Sequence[str], without: Sequence[Part], kept: Kept, most: int
 ) -> list[str] | None:
     """All blocks packed; None where they alone take more than `most` bytes."""
     made, size = [], 0
     for some in parts_of(ids):
-        made.append(packed(block(runs, some, without, only_used)))
+        made.append(packed(block(runs, some, without, kept)))
         if (size := size + len(made[-1])) > most:
             return None
     return made
@@ -204,18 +209,11 @@ def _head(
         "bars": plot.bars(report["steps"]),
         "changed": changed,
         "funnel": funnel(report["losses"]) if report["losses"] else [],
-        "calibration": _calibration(report),
+        "calibration": calibration_line("Confidence", report["calibration"]) if report["calibration"] else "",
         "cost": cost_rows(cost) if cost else [],
         "lineage": _lineage(report, manifest),
         "recipe_text": recipe_text(manifest.recipe, "prompts" not in shown.without),
     }
-
-
-def _calibration(report: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The numbers of a fitted abstention, where the report has them."""
-    found = report["calibration"] or {}
-    return [(name, f"{v:.3f}" if isinstance(v, float) else str(v)) for name, v in found.items()
-            if isinstance(v, int | float | str)]  # fmt: skip
 
 
 def _lineage(report: Mapping[str, Any], manifest: Manifest) -> list[tuple[str, str]]:

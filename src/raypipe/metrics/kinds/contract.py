@@ -28,6 +28,7 @@ class Measure:
     about: str  # half a sentence for people
     low: float = 0.0  # least value of a question
     high: float = 1.0  # largest value
+    less_is_better: bool = False
 
 
 class DataKind(Protocol):

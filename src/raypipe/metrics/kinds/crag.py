@@ -22,7 +22,7 @@ class Crag:
         Measure("score", "accuracy less hallucination (CRAG)", low=-1.0),
         *MEASURES,
         Measure("accuracy", "the verdict is right (CRAG)"),
-        Measure("hallucination", "the verdict is wrong (CRAG)"),
+        Measure("hallucination", "the verdict is wrong (CRAG)", less_is_better=True),
     )
 
     def values(self, row: Prediction) -> Mapping[str, float]:

@@ -9,6 +9,8 @@ from typing import ClassVar
 from raypipe.metrics.crag import Prediction
 from raypipe.metrics.kinds.contract import GoldForm, Measure
 
+RIGHT_WITHIN = 10  # ranks: the page of results that nDCG@10 looks at
+
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
@@ -25,6 +27,10 @@ class Ranking:
         Measure("recall_20", "among the first 20"),
         Measure("recall_100", "among the first 100"),
     )
+
+    def right(self, values: Mapping[str, float]) -> bool | None:
+        """Whether a relevant document is among the first RIGHT_WITHIN; None: it is not scored."""
+        return values["recip_rank"] >= 1 / RIGHT_WITHIN if "recip_rank" in values else None
 
     def values(self, row: Prediction) -> Mapping[str, float]:
         from raypipe.metrics import ranking  # trec_eval's library, which no other kind needs

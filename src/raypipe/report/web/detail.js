@@ -10,6 +10,8 @@ function detail(q, texts, run, mark, file) {
   made.append(evidence(q, texts));
   if (q.replies.length) made.append(make("h3", "Replies"), ...q.replies.map(reply));
   if (q.faults.length) made.append(make("h3", "Faults"), table(["step", "reason", "tried again"], q.faults.map(f => [f.step, f.reason, f.transient ? "yes" : "no"])));
+  const took = Object.entries(q.seconds || {});
+  if (took.length) made.append(make("p", "Seconds, its share of the task that answered it: " + took.map(([stage, s]) => stage + " " + s.toFixed(3)).join(", "), "soft"));
   if (q.degraded.length) made.append(make("p", "Left out, for time or a dead service: " + q.degraded.join(", ")));
   made.append(make("p", "raypipe why RUN " + q.id + "  explains this row; RUN is the folder of run " + run, "soft"));
   return made;

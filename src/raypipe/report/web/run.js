@@ -118,7 +118,8 @@ function block(n) {
 
 async function unpacked(text) {
   const bytes = Uint8Array.from(atob(text.trim()), c => c.charCodeAt(0));
-  return JSON.parse(await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).text());
+  const questions = JSON.parse(await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).text());
+  return { rows: questions.map(q => q.rows), texts: Object.assign({}, ...questions.map(q => q.texts)) };
 }
 
 const whole = document.readyState === "loading" ? new Promise(done => document.addEventListener("DOMContentLoaded", done)) : null;

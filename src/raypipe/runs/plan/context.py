@@ -40,10 +40,11 @@ class PlanContext:
 
     def step(
         self, name: str, rows: float, cached: int, calls: Sequence[tuple[float, str]], todo: float,
-        exact: bool, guess: ExpectedCalls | None, tokens: float, stored: Callable[[float], float],
+        exact: bool, guess: ExpectedCalls | None, tokens: Callable[[float], float],
+        stored: Callable[[float], float],
     ) -> StepPlan:  # fmt: skip
-        """`calls`: how many, and why. `todo`: rows to pass the step, as many as is likely. `tokens`: of a
-        call, at most; `stored`: calls -> bytes."""
+        """`calls`: how many, and why. `todo`: rows to pass the step, as many as is likely. `tokens`: calls ->
+        tokens, at most; `stored`: calls -> bytes."""
         max_calls = total(calls)
         reasons: dict[str, float] = {}
         for n, why in calls:

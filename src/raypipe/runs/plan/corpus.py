@@ -109,7 +109,9 @@ class CorpusPlanner:
         def stored(asked: float) -> float:
             return 0 if works else embedded_bytes(0, asked)
 
-        return self._context.step(name, every, every - len(todo), calls, len(todo), exact, guess, 0, stored)
+        return self._context.step(
+            name, every, every - len(todo), calls, len(todo), exact, guess, _no_tokens, stored
+        )
 
     def _embed(
         self, stage: Stage[CorpusStep], wanted: Sequence[str], unsplit: Sequence[str], counts: Chunks,
@@ -142,7 +144,7 @@ class CorpusPlanner:
             return embedded_bytes(model.dim, texts)
 
         return self._context.step(
-            name, rows, stored_chunks - sum(fresh.values()), calls, texts, exact, guess, 0, stored
+            name, rows, stored_chunks - sum(fresh.values()), calls, texts, exact, guess, _no_tokens, stored
         )
 
     def _sampled(self, unsplit: Sequence[str], others: float, most: float) -> ExpectedCalls | None:
@@ -221,3 +223,8 @@ class CorpusPlanner:
         for table in tables:
             missing &= set(self._store.missing(table, "source", list(sources)))
         return set(sources) - missing
+
+
+def _no_tokens(calls: float) -> float:
+    """Of an embedder: none has a price by tokens."""
+    return 0

@@ -35,13 +35,9 @@ class Cost:
     def usd(self, price: TokenPrice) -> Range:
         """US dollars of the tokens; math.inf: not known."""
         if not self.splits:
-            return 0.0, times(self.tokens[1], _dearest(price))
+            return 0.0, times(self.tokens[1], price.dearest())
         each = [price.usd(*split) for split in self.splits]
         return times(self.calls[0], min(each)), times(self.calls[1], max(each))
-
-
-def _dearest(price: TokenPrice) -> float:
-    return max(price.usd(1, 0, 0), price.usd(1, 1, 0), price.usd(0, 0, 1))
 
 
 def expected_calls(asked: CallRange | None, rows: int, bound: float, sure: int = 0) -> ExpectedCalls | None:
@@ -54,11 +50,13 @@ def expected_calls(asked: CallRange | None, rows: int, bound: float, sure: int =
 
 
 def cost(
-    tokens: float, stored: Callable[[float], float], rate: Rate, rows: float, calls: float, exact: bool,
+    tokens: Callable[[float], float], stored: Callable[[float], float], rate: Rate, rows: float,
+    calls: float, exact: bool,
     guess: ExpectedCalls | None,
 ) -> Cost:  # fmt: skip
     """Expected cost of `calls` calls of a step about `rows` rows. Unless `exact`, they are an upper bound,
-    and `guess` says what is likely. `tokens`: of one call, at most; `stored`: calls -> bytes in the store."""
+    and `guess` says what is likely. `tokens`: calls -> their tokens, at most; `stored`: calls -> bytes in the
+    store."""
     low, high = guess.calls if guess else (calls if exact else 0, calls)
     return Cost(
         seconds(rate, rows, (low, high) if guess or exact else None),
@@ -69,9 +67,9 @@ def cost(
     )
 
 
-def _tokens(most: float, rate: Rate, low: float, high: float) -> tuple[float, float]:
+def _tokens(tokens: Callable[[float], float], rate: Rate, low: float, high: float) -> tuple[float, float]:
     """Of language models: by earlier runs' where there were any, and never more than fit."""
-    most = times(high, most)
+    most = tokens(high)
     if rate.tokens is None:
         return 0, most
     least, likely = times(low, rate.tokens[0]), times(high, rate.tokens[1])

@@ -9,11 +9,11 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from raypipe.core.prices import HOUR_S, Prices
+from raypipe.core.prices import HOUR_S, JUDGE, Prices
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import asked_models
-from raypipe.report.report import Costs, Estimate, StepLine
-from raypipe.runs.plan.records import Plan, StepPlan
+from raypipe.report.report import Costs, Estimate, JudgeLine, StepLine
+from raypipe.runs.plan.records import JudgePlan, Plan, StepPlan
 
 Range = tuple[float, float]
 
@@ -25,10 +25,12 @@ def asking(recipe: Recipe) -> frozenset[str]:
 
 
 def estimated(plan: Plan, prices: Prices, asks: Collection[str]) -> Estimate:
-    """What a plan expects. `asks`: steps whose calls count (`asking`)."""
-    calls = _sum([_calls(s) for s in plan.steps if s.step in asks])
-    most = _sum([(s.max_calls, s.max_calls) for s in plan.steps if s.step in asks])
-    tokens = _sum([s.cost.tokens for s in plan.steps])
+    """What a plan expects, the judge's calls with it. `asks`: steps whose calls count (`asking`). Hours are
+    those of the steps."""
+    judged, told = (plan.judge.max_calls, plan.judge.max_tokens) if plan.judge else (0, 0)
+    calls = _sum([(0, judged), *(_calls(s) for s in plan.steps if s.step in asks)])
+    most = _sum([(judged, judged), *((s.max_calls, s.max_calls) for s in plan.steps if s.step in asks)])
+    tokens = _sum([(0, told), *(s.cost.tokens for s in plan.steps)])
     hours, gpu_hours = _hours(plan.steps, prices)
     return Estimate(
         calls=_finite(calls),
@@ -36,7 +38,7 @@ def estimated(plan: Plan, prices: Prices, asks: Collection[str]) -> Estimate:
         tokens=_finite(tokens),
         hours=hours,
         gpu_hours=gpu_hours,
-        usd=_usd(plan.steps, hours, prices),
+        usd=_usd(plan.steps, plan.judge, hours, prices),
     )
 
 
@@ -63,7 +65,9 @@ def _hours(steps: Sequence[StepPlan], prices: Prices) -> tuple[Range | None, Ran
     return (hours[0], hours[1]), (gpu[0], gpu[1])
 
 
-def _usd(steps: Sequence[StepPlan], hours: Range | None, prices: Prices) -> Range | None:
+def _usd(
+    steps: Sequence[StepPlan], judge: JudgePlan | None, hours: Range | None, prices: Prices
+) -> Range | None:
     """Of what has a price; None where nothing has one, or what has one cannot be told."""
     if not prices.known:
         return None
@@ -76,6 +80,8 @@ def _usd(steps: Sequence[StepPlan], hours: Range | None, prices: Prices) -> Rang
         if (price := prices.tokens.get(step.step)) is not None:
             least, most = step.cost.usd(price)
             low, high = low + least, high + most
+    if judge is not None and (price := prices.tokens.get(JUDGE)) is not None:
+        high += price.dearest() * judge.max_tokens
     return None if math.isinf(high) else (low, high)
 
 
@@ -90,8 +96,14 @@ def _finite(found: Range | None) -> Range | None:
     return None if found is None or math.isinf(found[1]) else found
 
 
-def spent(lines: Sequence[StepLine], seconds: float, prices: Prices, asks: Collection[str]) -> Costs:
-    """What a run of these steps cost. `seconds`: its wall time."""
+def spent(
+    lines: Sequence[StepLine], seconds: float, prices: Prices, asks: Collection[str],
+    judge: JudgeLine | None = None,
+) -> Costs:  # fmt: skip
+    """What a run of these steps cost, with its judge. `seconds`: its wall time."""
+    judged = (
+        judge if judge is not None and judge.generated_tokens else None
+    )  # code from outside has no tokens
     hours = seconds / HOUR_S
     usd = None
     if prices.known:
@@ -101,10 +113,13 @@ def spent(lines: Sequence[StepLine], seconds: float, prices: Prices, asks: Colle
             for s in lines
             if (price := prices.tokens.get(s.step)) is not None
         )
+        if judged is not None and (price := prices.tokens.get(JUDGE)) is not None:
+            usd += price.usd(judged.prompt_tokens, judged.cached_tokens, judged.generated_tokens)
     clock = {s.step: s.seconds / prices.actors[s.step] / HOUR_S for s in lines if s.step in prices.actors}
     return Costs(
-        calls=sum(s.computed for s in lines if s.step in asks),
-        tokens=sum(s.prompt_tokens + s.generated_tokens for s in lines),
+        calls=sum(s.computed for s in lines if s.step in asks) + (judged.computed if judged else 0),
+        tokens=sum(s.prompt_tokens + s.generated_tokens for s in lines)
+        + (judged.prompt_tokens + judged.generated_tokens if judged else 0),
         hours=sum(clock.values()),
         gpu_hours=sum(h * prices.gpus.get(step, 0.0) for step, h in clock.items()),
         usd=usd,

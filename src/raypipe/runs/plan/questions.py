@@ -30,7 +30,14 @@ from raypipe.runs.plan.expiring import behind_index
 from raypipe.runs.plan.likely import LikelyCalls
 from raypipe.runs.plan.rates import calls_seen
 from raypipe.runs.plan.records import StepPlan
-from raypipe.runs.plan.stage_bounds import StageBound, kept_bytes, may_fault, stage_bounds, stored_bytes
+from raypipe.runs.plan.stage_bounds import (
+    StageBound,
+    kept_bytes,
+    may_fault,
+    stage_bounds,
+    stored_bytes,
+    tokens_of,
+)
 from raypipe.runs.plan.standing import Standing, kept_inputs, overlap
 from raypipe.runs.plan.store_state import StoredAnswers
 from raypipe.runs.plan.unanswered import unanswered
@@ -112,9 +119,10 @@ class QuestionPlanner:
             seen = calls_seen(self._context.stages[stage.name], self._context.runs)
             guess = expected_calls(seen, len(asking), sum(asking.values()))
             guess = guess or self._likely.of(stage, asking)
-        stored = functools.partial(stored_bytes, bound.each)
+        stored = functools.partial(stored_bytes, bound.each, questions=len(asking))
+        tokens = functools.partial(tokens_of, bound.each, questions=len(asking))
         return self._context.step(
-            stage.name, rows, rows - len(asking), listed, len(todo), exact, guess, bound.each.tokens, stored
+            stage.name, rows, rows - len(asking), listed, len(todo), exact, guess, tokens, stored
         )
 
     def _why(self, name: str, id: str, last: bool) -> str:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from raypipe.core.records import Gold, Source
+from raypipe.pipeline.approximate import AnnState
 from raypipe.report.report import JSON_FORMAT, Estimate
 from raypipe.runs.plan.costs import Cost, ExpectedCalls
 
@@ -47,12 +48,24 @@ def _known(number: float) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
+class JudgePlan:
+    """What a model that judges may be asked. Bounds: how many answers a rule leaves open is not known before
+    there are answers."""
+
+    model: str  # its name in models.yaml
+    max_calls: int  # one for each truth of a question, or one for each question, as the rule has it
+    max_tokens: int  # of these, prompts and replies
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What an eval may have to do."""
 
     steps: tuple[StepPlan, ...]  # corpus steps, then question steps, in recipe order
+    judge: JudgePlan | None = None  # None: no model judges
     cost: Estimate | None = None  # of all steps together (`money.priced`); None: it was not worked out
     unpriced: tuple[str, ...] = ()  # what has no price, so is not in `cost.usd`
+    ann: tuple[AnnState, ...] = ()  # approximate indexes that the recipe searches, which `ann` builds
 
     def planned(self) -> dict[str, int | None]:
         """Step -> calls that may be made; None where that is not known."""
@@ -78,8 +91,10 @@ class Plan:
                 }
                 for s in self.steps
             ],
+            "judge": asdict(self.judge) if self.judge else None,
             "cost": asdict(self.cost) if self.cost else None,
             "unpriced": list(self.unpriced),
+            "ann": [asdict(a) for a in self.ann],
         }
 
 

@@ -56,6 +56,8 @@ def _largest(bounds: list[Bound]) -> Bound:
         all(b.from_question for b in bounds),
         max(b.tokens for b in bounds),
         max(b.reply_tokens for b in bounds),
+        max(b.replies for b in bounds),
+        max(b.all_tokens for b in bounds),
         max(b.dim for b in bounds),
     )
 
@@ -107,10 +109,24 @@ def may_fault(bound: Bound, calls: float) -> bool:
     return bound.faults == "any" or (bound.faults == "asking" and calls > 0)
 
 
-def stored_bytes(bound: Bound, calls: float) -> float:
-    """Bytes that `calls` calls of a step add to the memo, about, before compression."""
-    value = CHAR_BYTES * bound.reply_tokens if bound.reply_tokens else 4 * (bound.dim or 1)
-    return times(calls, KEY_BYTES + value)
+def reply_calls(bound: Bound, calls: float, questions: float) -> float:
+    """Of `calls` calls of a step about that many questions, those of a language model at most."""
+    return min(calls, times(questions, bound.replies)) if bound.tokens else 0
+
+
+def tokens_of(bound: Bound, calls: float, questions: float) -> float:
+    """Tokens of `calls` calls of a step about that many questions, at most."""
+    each = times(reply_calls(bound, calls, questions), bound.tokens)
+    return min(each, times(questions, bound.all_tokens)) if each else 0
+
+
+def stored_bytes(bound: Bound, calls: float, questions: float) -> float:
+    """Bytes that `calls` calls of a step about that many questions add to the memo, about, before
+    compression."""
+    replies = reply_calls(bound, calls, questions)
+    others = calls - replies if calls > replies else 0
+    told = times(replies, KEY_BYTES + CHAR_BYTES * bound.reply_tokens)
+    return told + times(others, KEY_BYTES + 4 * (bound.dim or 1))
 
 
 def embedded_bytes(dim: int, texts: float) -> float:

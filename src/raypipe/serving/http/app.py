@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any
 
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 
 from raypipe.core.errors import ConfError
-from raypipe.recipes.recipe import Recipe
 from raypipe.serving.access import ServerConfig
+from raypipe.serving.answering import AnswererProtocol, ReleaseRouter
+from raypipe.serving.capture import Capture, CapturingRouter
 from raypipe.serving.http import errors, openai, requests, stream
+from raypipe.serving.http.admission import Admission, UsageMetrics
 from raypipe.serving.http.authorization import authorize
 from raypipe.serving.http.errors import RequestRefused, to_problem
-from raypipe.serving.http.limits import Slots, read_body, until_disconnect
+from raypipe.serving.http.feedback import FeedbackRoute
+from raypipe.serving.http.limits import read_body, until_disconnect
 from raypipe.serving.http.middleware import NoMetrics, ObservedApp, RequestMetrics, request_id
 from raypipe.serving.http.openai import ChatBody
 from raypipe.serving.http.openapi import openapi_document
@@ -27,41 +30,35 @@ from raypipe.serving.http.reply_types import AnswerResponse, ChatModel, IndexRes
 from raypipe.serving.http.requests import AnswerBody, BatchBody, RetrieveBody, query_request
 from raypipe.serving.http.responses import answer_response, chat_model, retrieve_response
 from raypipe.serving.http.validation import B, parse_body
-from raypipe.serving.query import NULL_LISTENER, Listener, QueryRequest, QueryResult
-from raypipe.serving.store_snapshot import StoreSnapshot
+from raypipe.serving.query import NULL_LISTENER, Listener, QueryRequest
+from raypipe.serving.tenant_answers import NotAllowed, ReleaseFollowers, TenantRouter
+from raypipe.serving.tenants import ANYONE, Tenant
 
 BATCH_CONCURRENCY = 4
 """Questions of one batch that are answered at the same time: a batch takes the slot of one request."""
 
 
-class AnswererProtocol(Protocol):
-    """Answers questions: what `serving.answerer.Answerer` gives the routes."""
-
-    @property
-    def recipe(self) -> Recipe: ...
-    @property
-    def release(self) -> str | None: ...
-    async def ready(self) -> list[str]: ...
-    async def snapshot(self) -> StoreSnapshot: ...
-    async def answer(self, request: QueryRequest, listener: Listener = NULL_LISTENER) -> QueryResult: ...
-    async def retrieve(self, request: QueryRequest, listener: Listener = NULL_LISTENER) -> QueryResult: ...
-
-
-class ReleaseRouter(Protocol):
-    """Picks the answerer of each request, which then answers all of it."""
-
-    async def current(self) -> AnswererProtocol: ...
-
-
 class Routes:
     """The functions of the routes."""
 
-    def __init__(self, router: ReleaseRouter, config: ServerConfig, metrics: RequestMetrics) -> None:
+    def __init__(
+        self, router: TenantRouter, config: ServerConfig, metrics: RequestMetrics, admission: Admission
+    ) -> None:
         self._router, self._limits, self._metrics = router, config.limits, metrics
-        self._slots = Slots(config.limits.max_ongoing_requests)
+        self._admission = admission
 
     async def _body(self, kind: type[B], request: Request) -> B:
+        """The body of a request that its tenant may make now."""
+        tenant = tenant_of(request)
+        self._admission.admit(tenant)
         return parse_body(kind, await read_body(request, self._limits), self._limits)
+
+    async def _answerer(self, request: Request) -> AnswererProtocol:
+        """What answers the tenant of a request, by the release that it names."""
+        try:
+            return await self._router.current(tenant_of(request), request.headers.get(RELEASE_HEADER, ""))
+        except NotAllowed as e:
+            raise RequestRefused(HTTPStatus.FORBIDDEN, str(e)) from None
 
     def _query(
         self, query: str, options: requests.QueryOptions, include: Collection[requests.Include] = ()
@@ -70,32 +67,34 @@ class Routes:
 
     async def answer(self, request: Request) -> Response:
         body = await self._body(AnswerBody, request)
-        answerer = await self._router.current()
+        answerer = await self._answerer(request)
         if body.stream:
             return await self._stream(request, partial(self._answer, answerer, body), stream.encode_events)
-        async with self._slots.acquire():
+        async with self._admission.slot(tenant_of(request)):
             answer = self._answer(answerer, body, NULL_LISTENER, request)
             return JSONResponse(await until_disconnect(request, answer))
 
     async def batch(self, request: Request) -> Response:
         body = await self._body(BatchBody, request)
-        answerer, turns = await self._router.current(), asyncio.Semaphore(BATCH_CONCURRENCY)
+        answerer, turns = await self._answerer(request), asyncio.Semaphore(BATCH_CONCURRENCY)
+        if len(body.queries) > 1:
+            self._admission.admit(tenant_of(request), len(body.queries) - 1)
 
         async def answer_one(query: requests.QueryBody) -> Any:
             async with turns:
                 try:
-                    return await self._answer(answerer, query, NULL_LISTENER)
+                    return await self._answer(answerer, query, NULL_LISTENER, request, whole=False)
                 except Exception as e:
                     return {"problem": errors.problem_body(to_problem(e))}
 
-        async with self._slots.acquire():
+        async with self._admission.slot(tenant_of(request)):
             answers = await until_disconnect(request, asyncio.gather(*(answer_one(q) for q in body.queries)))
         return JSONResponse({"answers": answers})
 
     async def retrieve(self, request: Request) -> Response:
         body = await self._body(RetrieveBody, request)
-        answerer = await self._router.current()
-        async with self._slots.acquire():
+        answerer = await self._answerer(request)
+        async with self._admission.slot(tenant_of(request)):
             try:
                 ranked = await until_disconnect(request, answerer.retrieve(self._query(body.query, body)))
             except ConfError as e:
@@ -110,7 +109,7 @@ class Routes:
 
     async def _chat(self, request: Request) -> Response:
         body = await self._body(ChatBody, request)
-        answerer, id = await self._router.current(), request_id.get()
+        answerer, id = await self._answerer(request), request_id.get()
         if body.model not in chat_models(answerer):
             raise _unknown_model()
         query = requests.QueryBody(query=body.query(), **dict(body.raypipe))
@@ -118,7 +117,7 @@ class Routes:
             return await self._stream(
                 request, partial(self._answer, answerer, query), partial(openai.chunks, id, body)
             )
-        async with self._slots.acquire():
+        async with self._admission.slot(tenant_of(request)):
             answer = await until_disconnect(request, self._answer(answerer, query, NULL_LISTENER, request))
         return JSONResponse(openai.completion(id, body.model, answer))
 
@@ -127,14 +126,18 @@ class Routes:
         answerer: AnswererProtocol,
         query: requests.QueryBody,
         listener: Listener,
-        request: Request | None = None,
+        request: Request,
+        whole: bool = True,
     ) -> AnswerResponse:
+        """The response to one question; `whole`: it is all that the request asks."""
         result = await answerer.answer(self._query(query.query, query, query.include), listener)
         self._metrics.question_answered(result)
-        if request is not None:
-            q = result.question
-            fields = {"outcome": q.outcome, "degraded": list(q.degraded), "release": result.release}
-            request.state.log_fields.update(fields)
+        tokens = result.usage["prompt_tokens"] + result.usage["generated_tokens"]
+        self._admission.spend(tenant_of(request), tokens)
+        q, fields = result.question, request.state.log_fields
+        if whole:
+            fields |= {"outcome": q.outcome, "degraded": list(q.degraded), "release": result.release}
+        fields |= {"questions": fields.get("questions", 0) + 1, "tokens": fields.get("tokens", 0) + tokens}
         return answer_response(result, query.include)
 
     async def _stream(
@@ -146,7 +149,7 @@ class Routes:
         """One question as a stream. Its slot is taken here, so that a refusal is still a status, and released
         with the answer: a client that does not read it takes no slot from others."""
         slot = AsyncExitStack()
-        await slot.enter_async_context(self._slots.acquire())
+        await slot.enter_async_context(self._admission.slot(tenant_of(request)))
 
         async def work(listener: Listener) -> AnswerResponse:
             async with slot:
@@ -155,25 +158,25 @@ class Routes:
         return stream.ClosingStream(encode(stream.event_stream(request, work)), slot.aclose)
 
     async def index(self, request: Request) -> Response:
-        answerer = await self._router.current()
-        snapshot = await answerer.snapshot()
+        answerer = await self._answerer(request)
+        snapshot, whole = await answerer.snapshot(), not tenant_of(request).scope
         rows = await asyncio.to_thread(snapshot.row_counts)
         recipe = answerer.recipe
         shown: IndexResponse = {
             "release": answerer.release,
             "recipe": {"name": recipe.name, "digest": recipe.digest()},
             "embedders": [m.name for m in recipe.embedders()],
-            "rows": rows,
-            "examples": await asyncio.to_thread(snapshot.examples),
+            "rows": rows if whole else {},
+            "examples": await asyncio.to_thread(snapshot.examples) if whole else [],
         }
         return JSONResponse(shown)
 
     async def models(self, request: Request) -> Response:
-        entries = chat_models(await self._router.current())
+        entries = chat_models(await self._answerer(request))
         return JSONResponse({"object": "list", "data": list(entries.values())})
 
     async def model(self, request: Request) -> Response:
-        entries = chat_models(await self._router.current())
+        entries = chat_models(await self._answerer(request))
         if (entry := entries.get(request.path_params["id"])) is None:
             return openai.error_response(_unknown_model())
         return JSONResponse(entry)
@@ -182,8 +185,18 @@ class Routes:
         return JSONResponse({"status": "alive"})
 
     async def readyz(self, request: Request) -> Response:
-        unavailable = await (await self._router.current()).ready()
+        unavailable = await (await self._router.current(ANYONE)).ready()
         return JSONResponse({"status": "ready", "unavailable": unavailable})
+
+
+RELEASE_HEADER = "raypipe-release"
+"""Names the pointer that answers a request, of those that its key may ask."""
+
+
+def tenant_of(request: Request) -> Tenant:
+    """Who makes a request, as its key says."""
+    tenant: Tenant = getattr(request.state, "tenant", ANYONE)
+    return tenant
 
 
 def _unknown_model() -> RequestRefused:
@@ -202,22 +215,40 @@ def create_app(
     config: ServerConfig | None = None,
     metrics: RequestMetrics | None = None,
     proxy_sets_id: bool = False,
+    capture: Capture | None = None,
+    followers: ReleaseFollowers | None = None,
+    usage: UsageMetrics | None = None,
 ) -> FastAPI:
     """The app. The page and the two health routes need no key: they show no question and no answer.
-    `proxy_sets_id` as in `ObservedApp`."""
+    `proxy_sets_id` as in `ObservedApp`; `capture` gets the answers, None: they are not captured;
+    `followers` have the releases of tenants, and `usage` gets what tenants use."""
     config, metrics = config or ServerConfig(), metrics or NoMetrics()
-    routes = Routes(router, config, metrics)
+    router = router if capture is None else CapturingRouter(router, capture)
+    admission = Admission(config.limits.max_ongoing_requests, config.tenants, usage)
+    routes = Routes(TenantRouter(router, followers), config, metrics, admission)
 
     async def authorized(request: Request) -> None:
-        authorize(config.keys, request.headers, request.client.host if request.client else None)
+        client = request.client.host if request.client else None
+        request.state.tenant = authorize(config.keys, request.headers, client, config.tenants)
+        if config.tenants:
+            request.state.log_fields["tenant"] = request.state.tenant.name
 
-    app = FastAPI(title="raypipe endpoint", docs_url=None, redoc_url=None, openapi_url=None)
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        if capture is not None:
+            await capture.close()  # what waits is written before the process ends
+
+    app = FastAPI(
+        title="raypipe endpoint", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan
+    )
     guard = [Depends(authorized)]
     for path, post in {
         "/v1/answer": routes.answer,
         "/v1/answer:batch": routes.batch,
         "/v1/retrieve": routes.retrieve,
         "/v1/chat/completions": routes.chat,
+        "/v1/feedback": FeedbackRoute(config.limits, capture).post,
     }.items():
         app.add_api_route(path, post, methods=["POST"], dependencies=guard)
     document = openapi_document()

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Sequence
 from http import HTTPStatus
 
 from starlette.datastructures import Headers
 
 from raypipe.serving.access import ApiKeys
 from raypipe.serving.http.errors import RequestRefused
+from raypipe.serving.tenants import ANYONE, Tenant, tenant_of
 
 
-def authorize(keys: ApiKeys, headers: Headers, client: str | None) -> None:
-    """Raises RequestRefused unless this request is allowed."""
+def authorize(keys: ApiKeys, headers: Headers, client: str | None, tenants: Sequence[Tenant] = ()) -> Tenant:
+    """Who asks: a tenant by its key, else ANYONE. Raises RequestRefused unless this request is allowed."""
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and (tenant := tenant_of(key.strip(), tenants)) is not None:
+        return tenant
     if keys.open:
-        return
-    if keys.digests:
-        scheme, _, key = headers.get("authorization", "").partition(" ")
+        return ANYONE
+    if keys.digests or tenants:
         if scheme.lower() != "bearer" or not keys.accepts(key.strip()):
             detail = "Expected the header `authorization: Bearer KEY`."
             raise RequestRefused(HTTPStatus.UNAUTHORIZED, detail, (), {"www-authenticate": "Bearer"})
@@ -24,6 +28,7 @@ def authorize(keys: ApiKeys, headers: Headers, client: str | None) -> None:
         # The host name counts, too: a page on the web may point a name of its own at this machine.
         detail = "This endpoint has no keys, so it answers only its own machine."
         raise RequestRefused(HTTPStatus.FORBIDDEN, detail)
+    return ANYONE
 
 
 def _host(headers: Headers) -> str:

@@ -1,4 +1,4 @@
-"""Limits of a request: the size of its body and the time to send it, free slots, a client that disconnects.
+"""Limits of a request: the size of its body, the time to send it, a client that disconnects.
 
 Knows requests and nothing of questions.
 """
@@ -6,38 +6,17 @@ Knows requests and nothing of questions.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable
 from http import HTTPStatus
 from typing import TypeVar
 
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
-from raypipe.core.errors import Overloaded
 from raypipe.serving.access import RequestLimits
 from raypipe.serving.http.errors import ClientGone, RequestRefused
 
 T = TypeVar("T")
-
-
-class Slots:
-    """Slots for requests that are answered at the same time."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self.taken = 0
-
-    @asynccontextmanager
-    async def acquire(self) -> AsyncIterator[None]:
-        """A slot, at once. Raises Overloaded if none is free: a queue would only use up deadlines."""
-        if self.taken >= self._most:
-            raise Overloaded(f"{self.taken} requests are being answered")
-        self.taken += 1
-        try:
-            yield
-        finally:
-            self.taken -= 1
 
 
 async def read_body(request: Request, limits: RequestLimits) -> bytes:

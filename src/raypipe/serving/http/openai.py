@@ -168,7 +168,10 @@ def _content(answer: AnswerResponse) -> dict[str, Any]:
 
 def _extension(answer: AnswerResponse) -> dict[str, Any]:
     fields = ("outcome", "degraded", "confidence", "citations", "timings_ms", "versions")
-    return {"raypipe": {name: answer[name] for name in fields}}  # type: ignore[literal-required]
+    extension = {name: answer[name] for name in fields}  # type: ignore[literal-required]
+    if "answer_id" in answer:
+        extension["answer_id"] = answer["answer_id"]
+    return {"raypipe": extension}
 
 
 def _head(id: str, model: str, kind: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from raypipe.serving.http.feedback import FeedbackBody
 from raypipe.serving.http.openai import ChatBody
 from raypipe.serving.http.reply_types import (
     AnswerResponse,
@@ -15,6 +16,7 @@ from raypipe.serving.http.reply_types import (
     ChatCompletion,
     ChatError,
     ChatModel,
+    FeedbackResponse,
     HealthResponse,
     IndexResponse,
     ModelList,
@@ -101,6 +103,13 @@ ROUTES = {
         ChatBody,
         streams=True,
         error=ChatError,
+    ),
+    "/v1/feedback": Route(
+        "post",
+        "Say whether an answer is right",
+        "Keeps a verdict, the right answer, or both, next to the captured answer.",
+        FeedbackResponse,
+        FeedbackBody,
     ),
     "/v1/index": Route(
         "get",

@@ -85,6 +85,9 @@ class Versions(TypedDict):
 
 ID = says("Id of the question: the stored one's, or a digest of its text.", "0f52a8d1")
 TEXT = says("The question.", "who wrote the first program?")
+ANSWER_ID = says(
+    "Names the answer in /v1/feedback; with one that is captured.", "67d2f1c09b1e5a77c0d4a1f2e3b4c5d6e7f8"
+)
 DEGRADED = says("Stages that were omitted: out of time, or their model is unavailable.", [])
 TIMINGS = says("Wall time of each stage, and in total, in milliseconds.", {"dense": 12.1, "total": 96.4})
 USAGE = says(
@@ -115,6 +118,7 @@ class AnswerResponse(TypedDict):
     timings_ms: Annotated[dict[str, float], TIMINGS]
     usage: Annotated[dict[str, int], USAGE]
     versions: Annotated[Versions, Field(description="What answered.")]
+    answer_id: NotRequired[Annotated[str, ANSWER_ID]]
     hits: NotRequired[Annotated[list[ScoredPassage], Field(description="The ranking; with `hits`.")]]
     replies: NotRequired[
         Annotated[
@@ -239,6 +243,7 @@ class ChatExtension(TypedDict):
     citations: Annotated[list[CitedQuote], Field(description="The evidence, exact to the character.")]
     timings_ms: Annotated[dict[str, float], TIMINGS]
     versions: Annotated[Versions, Field(description="What answered.")]
+    answer_id: NotRequired[Annotated[str, ANSWER_ID]]
 
 
 class ChatCompletion(TypedDict):
@@ -308,6 +313,13 @@ class ModelList(TypedDict):
 
     object: Annotated[Literal["list"], says("Always list.", "list")]
     data: Annotated[list[ChatModel], Field(description="The models.")]
+
+
+class FeedbackResponse(TypedDict):
+    """The body of /v1/feedback's response."""
+
+    answer_id: Annotated[str, says("The answer.", "67d2f1c09b1e5a77c0d4a1f2e3b4c5d6e7f8")]
+    kept: Annotated[bool, says("Always true: it is on disk.", True)]
 
 
 class HealthResponse(TypedDict):

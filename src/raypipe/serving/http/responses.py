@@ -43,6 +43,8 @@ def answer_response(result: QueryResult, include: Collection[str]) -> AnswerResp
         "usage": dict(result.usage),
         "versions": _versions(result),
     }
+    if result.answer_id is not None:
+        body["answer_id"] = result.answer_id
     if "hits" in include:
         body["hits"] = [_scored(h, result) for h in ranking(q)]
     if "replies" in include:

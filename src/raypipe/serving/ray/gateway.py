@@ -13,14 +13,22 @@ from raypipe.recipes.deadlines import DegradePolicy
 from raypipe.recipes.recipe import Recipe
 from raypipe.serving.access import ServerConfig
 from raypipe.serving.answerer import Answerer
+from raypipe.serving.answering import ReleaseRouter
+from raypipe.serving.capture import Capture
 from raypipe.serving.http import create_app
-from raypipe.serving.http.app import ReleaseRouter
 from raypipe.serving.http.middleware import JsonLines, RequestMetrics
-from raypipe.serving.ray.metrics import RayMetrics
+from raypipe.serving.ray.metrics import RayMetrics, TenantMetrics, TrialMetrics, count_captured
 from raypipe.serving.ray.retrying_handle import Broadcast, RetryingHandle
 from raypipe.serving.ray.traces import TracedMetrics, otlp_tracer
-from raypipe.serving.release_follower import ReleaseFollower
+from raypipe.serving.redaction import redaction
+from raypipe.serving.release_follower import bounded_memo
+from raypipe.serving.second_answers import SecondAnswers
 from raypipe.serving.serve_kit import ServeKit
+from raypipe.serving.tenant_answers import ReleaseFollowers
+from raypipe.serving.trials import TrialRouter
+from raypipe.serving.yielding_kit import InFlight, TrialKit
+from raypipe.store import Store
+from raypipe.store.layout import LIVE
 
 
 class Gateway:
@@ -32,7 +40,7 @@ class Gateway:
     ) -> None:  # fmt: skip
         """`recipe` None: the live release of the store is followed."""
         _configure_logging(config.log)
-        self._config = config
+        self._config, self._store = config, store
         kit = ServeKit(
             RetryingHandle(embed, "embed", "embed_unbatched"),
             RetryingHandle(rerank, "score", "score_unbatched"),
@@ -45,18 +53,42 @@ class Gateway:
             },
             [Broadcast(h, "keep") for h in (embed, rerank, generate) if h is not None],
         )
-        self._router: ReleaseRouter = (
-            ReleaseFollower(kit, store, policy)
-            if recipe is None
-            else Answerer(recipe, kit, store, policy=policy)
-        )
+        memo_bytes = config.memo_mb << 20
+        in_flight = InFlight()
+        shared = TrialKit(kit, in_flight)
+        self._followers: ReleaseFollowers | None = None
+        self._router: ReleaseRouter
+        if recipe is not None:
+            self._router = Answerer(recipe, kit, store, bounded_memo(memo_bytes), policy=policy)
+        else:
+            self._followers = ReleaseFollowers(shared, store, policy, memo_bytes)
+            self._router = follow_releases(
+                self._followers, shared, in_flight, store, config, policy, memo_bytes
+            )
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """Called by Serve in the replica, after `__init__`."""
         metrics: RequestMetrics = RayMetrics()
         if self._config.traces is not None:
             metrics = TracedMetrics(metrics, otlp_tracer(self._config.traces))
-        return create_app(self._router, self._config, metrics, proxy_sets_id=True)  # Serve's proxy
+        capture = None
+        if self._config.capture is not None:
+            capture = Capture(self._store, self._config.capture, count_captured())
+        return create_app(  # Serve's proxy sets ids
+            self._router, self._config, metrics, True, capture, self._followers, TenantMetrics()
+        )
+
+
+def follow_releases(
+    followers: ReleaseFollowers, shared: TrialKit, in_flight: InFlight, store: str, config: ServerConfig,
+    policy: DegradePolicy, memo_bytes: int,
+) -> ReleaseRouter:  # fmt: skip
+    """The live release, and what is on trial next to it."""
+    live = followers.of(LIVE)
+    redact = redaction(None if config.capture is None else config.capture.redact)
+    opened = Store.open(store)
+    seconds = SecondAnswers(opened, in_flight, TrialMetrics(), redact)
+    return TrialRouter(live, shared, opened, seconds, policy, memo_bytes)
 
 
 def _configure_logging(file: str | None) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Literal
+
 from ray.util.metrics import Counter, Gauge, Histogram
 
+from raypipe.runs.trial_verdict import TrialReport, worse
 from raypipe.serving.query import QueryResult
 
 SECONDS_BUCKETS = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60]
@@ -55,3 +59,51 @@ class RayMetrics:
         reply = q.replies.get(q.origin)
         if reply is not None and reply.confidence is not None:
             self._confidence.observe(max(reply.confidence, 1e-6))
+
+
+def count_captured() -> Callable[[str], None]:
+    """Counts what came of captured answers (`serving.capture.Event`)."""
+    captured = Counter("raypipe_captured", "Captured answers and feedback.", tag_keys=("event",))
+    return lambda event: captured.inc(tags={"event": event})
+
+
+class TenantMetrics:
+    """`http.admission.UsageMetrics`: what each tenant asks."""
+
+    def __init__(self) -> None:
+        self._requests = Counter(
+            "raypipe_tenant_requests", "Questions answered, and requests refused with 429.",
+            tag_keys=("tenant", "state"),
+        )  # fmt: skip
+        self._tokens = Counter(
+            "raypipe_tenant_tokens", "Tokens of prompts and replies.", tag_keys=("tenant",)
+        )
+
+    def used(self, tenant: str, state: Literal["admitted", "refused"], tokens: int) -> None:
+        self._requests.inc(tags={"tenant": tenant, "state": state})
+        if tokens:
+            self._tokens.inc(tokens, tags={"tenant": tenant})
+
+
+class TrialMetrics:
+    """`serving.second_answers.TrialEvents`: counts what came of questions that two releases answer."""
+
+    def __init__(self) -> None:
+        self._events = Counter(
+            "raypipe_trial", "Questions that two releases answer.", tag_keys=("role", "event")
+        )
+        self._means = Gauge(
+            "raypipe_trial_mean", "Mean over the questions of a trial.", ("role", "measure", "side")
+        )
+        self._worse = Gauge("raypipe_trial_worse", "1: the release on trial is worse.", ("role",))
+
+    def event(self, role: str, event: str) -> None:
+        self._events.inc(tags={"role": role, "event": event})
+
+    def looked(self, report: TrialReport) -> None:
+        role = report.trial.role
+        for look in (report.f1, report.answered):
+            for side, mean in (("live", look.live), ("trial", look.trial)):
+                if mean is not None:
+                    self._means.set(mean, tags={"role": role, "measure": look.measure, "side": side})
+        self._worse.set(float(any(worse(look) for look in (report.f1, report.answered))), tags={"role": role})

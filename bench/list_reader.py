@@ -1,0 +1,111 @@
+"""A tiny Llama that reads lists of one entry, trained here in a minute: the base of `bench/fine_tuning.py`.
+
+It learns one thing, to say the value that the list has. Whether the list is about what was asked it never has
+to look at, so it answers always. Names and values are single tokens.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+SYLLABLES = [a + b for a in "bdfgklmnprstvz" for b in "aeiou"]
+SYSTEM = "answer from the list"
+BATCH, RATE, WARM = 48, 3e-3, 50  # chats of a step, learning rate, steps in which it rises
+
+
+def words(count: int, syllables: int, seed: int) -> list[str]:
+    """Invented words, each once."""
+    draw, seen = random.Random(seed), dict[str, None]()
+    while len(seen) < count:
+        seen["".join(draw.choice(SYLLABLES) for _ in range(syllables))] = None
+    return list(seen)
+
+
+NAMES, VALUES = words(24, 3, 1), words(16, 2, 2)
+
+
+def listed(name: str, value: str) -> str:
+    """The text of a list, as a page has it."""
+    return f"list: {name}={value}"
+
+
+def question(name: str) -> str:
+    """What is asked about a name."""
+    return f"what is {name}?"
+
+
+def chat(draw: random.Random) -> list[dict[str, str]]:
+    """A chat that asks for what its list has, with the answer."""
+    name, value = draw.choice(NAMES), draw.choice(VALUES)
+    asked = f"<DOC>\n{listed(name, value)}\n</DOC>\n{question(name)}"
+    turns = (("system", SYSTEM), ("user", asked), ("assistant", value))
+    return [{"role": role, "content": content} for role, content in turns]
+
+
+def build(folder: Path, limit_s: float, steps: int = 20_000) -> dict[str, Any]:
+    """Trains the reader until .995 of the tokens of unseen answers are right, or for `limit_s` seconds."""
+    import torch
+    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+    from raypipe.models import standins
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    draw, started = random.Random(0), time.monotonic()
+    texts = [turn["content"] for _ in range(1500) for turn in chat(draw)]
+    size = standins._save_chat_tokenizer(folder, [*texts, *["i don't know", *NAMES, *VALUES] * 50])
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = LlamaForCausalLM(_shape(LlamaConfig, size))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.01)
+    curve: list[dict[str, float]] = []
+    for step in range(1, steps + 1):
+        optimizer.param_groups[0]["lr"] = RATE * min(1.0, step / WARM)
+        loss, _ = _read(model, tokenizer, draw, BATCH)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        if step % 50 == 0:
+            with torch.no_grad():
+                _, right = _read(model, tokenizer, random.Random(10**6 + step), 50)
+            took = time.monotonic() - started
+            curve.append(
+                {"step": step, "loss": round(loss.item(), 4), "right": round(right, 3), "s": round(took)}
+            )
+            print(curve[-1], flush=True)
+            if right >= 0.995 or took > limit_s:
+                break
+    standins._save(model.eval(), folder)
+    return {"parameters": sum(p.numel() for p in model.parameters()), "vocabulary": size, **curve[-1]}
+
+
+def _shape(config: Any, size: int) -> Any:
+    return config(
+        vocab_size=size, hidden_size=64, intermediate_size=128, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=4, head_dim=32, max_position_embeddings=512, bos_token_id=1, eos_token_id=2,
+        pad_token_id=0, tie_word_embeddings=False, architectures=["LlamaForCausalLM"],
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+    )  # fmt: skip
+
+
+def _read(model: Any, tokenizer: Any, draw: random.Random, count: int) -> tuple[Any, float]:
+    """Loss of the answers of some chats, and the share of their answers that is right."""
+    import torch
+
+    rows = [tokenizer.apply_chat_template(chat(draw), tokenize=True, return_dict=False) for _ in range(count)]
+    begins, ends = tokenizer.convert_tokens_to_ids("<|assistant|>"), tokenizer.eos_token_id
+    ids = torch.zeros((count, max(map(len, rows))), dtype=torch.long)
+    answers = torch.zeros_like(ids, dtype=torch.bool)
+    for i, row in enumerate(rows):
+        ids[i, : len(row)] = torch.tensor(row)
+        inside = False
+        for j, token in enumerate(row):
+            answers[i, j] = inside
+            inside = token == begins or (inside and token != ends)
+    logits = model(input_ids=ids).logits[:, :-1]
+    wanted, at = ids[:, 1:], answers[:, 1:]
+    right = (logits.argmax(-1) == wanted)[at].float().mean().item()
+    return torch.nn.functional.cross_entropy(logits[at], wanted[at]), right

@@ -1,0 +1,250 @@
+"""Captured answers as a data set: `--data captured:7d`, or `captured:7d@STORE` for those of another store."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from raypipe.api.paths import Fields, format_for, inputs
+from raypipe.api.session import Session
+from raypipe.core import arrow
+from raypipe.core.errors import ConfError, DataError
+from raypipe.core.records import Gold, Question, Source, digest
+from raypipe.metrics.textfile import replaced
+from raypipe.readers.captured import NAME
+from raypipe.readers.formats import Format
+from raypipe.runs.captured import CapturedAnswer, Feedback, captured_answers, feedback_since, since_days
+from raypipe.store import Store
+
+_DATA = re.compile(r"captured:(\d+(?:\.\d+)?)([dh])(?:@(.+))?")
+_HOURS = 24  # of a day
+AT_ONCE = 100  # answers in memory, with the documents that they brought
+
+LEFT_OUT: Mapping[str, str] = {
+    "own": "brought documents of their own, which do not go into the store that others search: evaluate them "
+    "in another with `--data captured:{span}@{store} --store OTHER`",
+    "whole": "searched the whole of the other store: evaluate them with `--data captured:{span} --store "
+    "{store}`",
+    "gone": "cite pages that the store no longer has",
+}
+"""Why a captured question is left out of an eval, for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedSpan:
+    """Which captured answers are data."""
+
+    days: float
+    store: str | None  # that captured them; None: the store of the run
+    text: str  # the span as it was given: 7d
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedFiles:
+    """The files that a span was written to."""
+
+    data: Path  # as readers.captured reads it
+    labels: Path  # what users said of answers, as `compare --labels` reads it
+    answers: Path  # what the endpoint answered, as a file of predictions
+    questions: int
+    left_out: Mapping[str, int]  # reason of LEFT_OUT -> questions
+
+
+def captured_span(data: Sequence[str | Path]) -> CapturedSpan | None:
+    """Reads `captured:7d` or `captured:12h@STORE`; None for data that are files. Raises ConfError for another
+    form, and for one next to files."""
+    named = [str(d) for d in data if str(d).startswith("captured:")]
+    if not named:
+        return None
+    match = _DATA.fullmatch(named[0])
+    if match is None or not float(match[1]):
+        raise ConfError(
+            f"--data {named[0]}: expected captured:7d, captured:12h or captured:7d@STORE: the answers of the "
+            "last days or hours"
+        )
+    if len(data) > 1:
+        raise ConfError(
+            f"--data {named[0]}: expected it alone, found {len(data)} paths. Evaluate files apart"
+        )
+    days = float(match[1]) / (_HOURS if match[2] == "h" else 1)
+    return CapturedSpan(days, match[3], match[1] + match[2])
+
+
+def open_data(
+    given: Sequence[str | Path],
+    store: Store | str | Path | None,
+    session: Session,
+    format: Format | None,
+    fields: Fields | None,
+) -> tuple[Store, list[Path], Format]:
+    """The store of a run, its data files and their format: files and folders, captured answers, or none,
+    where the questions of the store are meant. Raises ConfError and DataError."""
+    if (span := captured_span(given)) is not None:
+        filled, written = captured_files(span, session, store, format)
+        return filled, [written.data], NAME
+    files = inputs(given, session.settings)
+    wanted = format_for(format, files, fields)
+    return (session.store_to_fill(store) if files else session.store(store)), files, wanted
+
+
+def captured_files(
+    span: CapturedSpan, session: Session, store: Store | str | Path | None, format: Format | None
+) -> tuple[Store, CapturedFiles]:
+    """The store of the run, and the files of a span, written under $RAYPIPE_HOME. Raises ConfError for
+    another format, and DataError where nothing was captured."""
+    if format not in (None, NAME):
+        raise ConfError(f"--format {format}: expected none with captured data, which has a format of its own")
+    if span.store is None:
+        served = filled = session.store(store)
+    else:
+        served, filled = session.store(span.store), session.store_to_fill(store)
+    written = write_captured(span, served, filled, session.settings.home / "captured")
+    for reason, n in written.left_out.items():
+        print(
+            f"{n} captured questions {LEFT_OUT[reason].format(span=span.text, store=served.uri)}",
+            file=sys.stderr,
+        )
+    print(
+        f"{written.questions} captured questions of the last {span.text}; what users said: {written.labels}",
+        file=sys.stderr,
+    )
+    return filled, written
+
+
+def write_captured(span: CapturedSpan, served: Store, filled: Store, folder: Path) -> CapturedFiles:
+    """Writes what was captured in `served` for a run in `filled`. Raises DataError where there is nothing."""
+    since = since_days(span.days)
+    said = feedback_since(served, since)
+    whole = list(_golds(served, since, said))
+    if not whole:
+        raise DataError(
+            f"{served.uri}: no answers were captured in the last {span.text}. `raypipe serve --capture RATE` "
+            "captures some; they are written within seconds of an answer"
+        )
+    golds: dict[str, dict[str, None]] = {}
+    for own_id, answers in whole:
+        golds.setdefault(own_id, {}).update(dict.fromkeys(answers))
+    place = folder / f"{digest(served.uri, filled.uri)[:12]}-{span.text}"
+    place.mkdir(parents=True, exist_ok=True)
+    files = [place / name for name in ("captured.jsonl", "labels.jsonl", "answers.jsonl")]
+    left, ids = Counter[str](), dict[str, str]()  # own id -> id in the data
+    with ExitStack() as open_ones:
+        data, labels, answers_out = (open_ones.enter_context(replaced(f)) for f in files)
+        for some in _batches(captured_answers(served, since)):
+            for a, line in _rows(served, filled, some, golds):
+                if isinstance(line, str):
+                    left[line] += a.own_id() not in ids
+                    ids.setdefault(a.own_id(), "")
+                    continue
+                if a.own_id() not in ids:
+                    ids[a.own_id()] = line["id"]
+                    data.write(_json(line))
+                    answers_out.write(_json(_prediction(a, line)))
+                for f in said.get(a.answer_id, ()):
+                    if f.verdict is not None:
+                        label = {"id": ids[a.own_id()], "prediction": a.answer, "label": f.verdict}
+                        labels.write(_json({**label, "picked": "chosen"}))
+    questions = sum(bool(id) for id in ids.values())
+    if not questions:
+        why = "; ".join(
+            f"{n} {LEFT_OUT[r].format(span=span.text, store=served.uri)}" for r, n in left.items()
+        )
+        raise DataError(f"{served.uri}: none of {len(ids)} captured questions can be evaluated here: {why}")
+    return CapturedFiles(files[0], files[1], files[2], questions, dict(left))
+
+
+def _golds(
+    store: Store, since: float, said: Mapping[str, Sequence[Feedback]]
+) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """For each answer the question's own id, and what users said is right."""
+    for a in captured_answers(store, since):
+        texts = [f.text for f in said.get(a.answer_id, ()) if f.text is not None]
+        verdicts = [f.verdict for f in said.get(a.answer_id, ()) if f.verdict is not None]
+        right = verdicts[-1:] == ["right"] and a.outcome in ("answered", "false_premise")
+        yield a.own_id(), (*reversed(texts), *([a.answer] if right else ()))
+
+
+def _batches(answers: Iterator[CapturedAnswer]) -> Iterator[list[CapturedAnswer]]:
+    some: list[CapturedAnswer] = []
+    for a in answers:
+        some.append(a)
+        if len(some) == AT_ONCE:
+            yield some
+            some = []
+    yield some
+
+
+def _rows(
+    served: Store, filled: Store, some: Sequence[CapturedAnswer], golds: Mapping[str, Mapping[str, None]]
+) -> Iterator[tuple[CapturedAnswer, dict[str, Any] | str]]:
+    """Each answer as a line of data, or why it is left out."""
+    here = served.uri == filled.uri
+    stored = _by_id(served, [a.id for a in some]) if here else {}
+    own_golds = {g.question: g for g in arrow.gold.records(served.rows("golds", "question", list(stored)))}
+    judged = _judged(served, list(stored))
+    cited = {s for a in some for s in a.question("").sources() or ()}
+    kept = {s.id: s for s in arrow.source.records(served.rows("sources", "id", sorted(cited)))}
+    for a in some:
+        sources = {**kept, **{s.id: s for s in a.sources}}
+        mine = [sources.get(s) for s in a.question("").sources() or ()]
+        if here and a.own:
+            yield a, "own"
+        elif not here and a.citations is None:
+            yield a, "whole"
+        elif None in mine:
+            yield a, "gone"
+        else:
+            known = stored.get(a.id)
+            # What is read replaces all that the store has of a question, so its golds are written, too.
+            same = known is not None and known == a.question(a.id) and a.id not in judged
+            gold = own_golds.get(a.id) if same else None
+            if gold is None or not gold.answers:
+                said = tuple(golds[a.own_id()])
+                gold = Gold("", said, {"feedback": "users"} if said else {})
+            id = a.id if same else a.own_id()
+            yield a, _line(a, id, gold, [] if here else [s for s in mine if s is not None])
+
+
+def _judged(store: Store, ids: Sequence[str]) -> set[str]:
+    """Those of some questions with judged documents or answers of annotators, which a line does not hold."""
+    found: set[str] = set()
+    for table in ("relevance", "annotations"):
+        if store.has(table):
+            found |= set(store.rows(table, "question", ids, ["question"])["question"].to_pylist())
+    return found
+
+
+def _by_id(store: Store, ids: Sequence[str]) -> dict[str, Question]:
+    found = arrow.question.records(store.rows("questions", "id", sorted({i for i in ids if i})))
+    return {q.id: q for q in found}
+
+
+def _line(a: CapturedAnswer, id: str, gold: Gold, sources: Sequence[Source]) -> dict[str, Any]:
+    cited = None
+    if a.citations is not None:
+        cited = [{k: v for k, v in asdict(c).items() if k != "question"} for c in a.citations]
+    return {
+        "id": id, "query": a.query, "body": a.body, "asked_at": a.asked_at, "citations": cited,
+        "sources": [{"kind": s.kind, "content": s.content} for s in sources],
+        "answers": list(gold.answers), "labels": dict(gold.labels),
+    }  # fmt: skip
+
+
+def _prediction(a: CapturedAnswer, line: Mapping[str, Any]) -> dict[str, Any]:
+    answers = line["answers"]
+    return {
+        "id": line["id"], "query": a.query, "prediction": a.answer, "outcome": a.outcome,
+        "answer": answers[0] if answers else None, "alternatives": answers[1:], "release": a.release,
+        "degraded": list(a.degraded),
+    }  # fmt: skip
+
+
+def _json(line: Mapping[str, Any]) -> str:
+    return json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n"

@@ -1,0 +1,326 @@
+"""Fine-tuning: a plan, rows to look at, and an adapter in the store with the entry that recipes need."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import yaml
+
+from raypipe.api.finetune_inputs import FinetuneInputs, read_inputs
+from raypipe.api.paths import require_writable
+from raypipe.api.results import Result
+from raypipe.api.session import Session
+from raypipe.core.errors import ConfError
+from raypipe.metrics.textfile import replaced
+from raypipe.models.entry import ModelEntry
+from raypipe.report.finetune import page
+from raypipe.report.report import JSON_FORMAT
+from raypipe.store import Store
+from raypipe.store.adapters import RECIPE, adapter_file, adapter_names, put_adapter
+from raypipe.store.layout import ADAPTERS, TRAININGS
+from raypipe.training.estimate import TrainingEstimate
+
+if TYPE_CHECKING:
+    from raypipe.training.engine_check import EngineReplies
+    from raypipe.training.loop import StepPoint, TrainingState
+
+RECORD = "training.json"  # the curves and the time of a training, next to its adapter
+PAGE = "report.html"
+MODELS = "models.yaml"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class FinetunePlanResult(Result):
+    """What a training would take; one row."""
+
+    SCHEMA: ClassVar[Mapping[str, str]] = {
+        "rows": "int64", "steps": "int64", "tokens": "int64", "trained": "int64", "memory_gib": "float64",
+    }  # fmt: skip
+    preset: str  # its name
+    base: str  # name of the model
+    labels: str  # folder
+    workers: int
+    device: str
+    four_bit: tuple[bool, str]  # whether it is on, and why
+    estimate: TrainingEstimate
+
+    @property
+    def title(self) -> str:
+        return f"{self.preset} on {self.base}"
+
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        """One row."""
+        e = self.estimate
+        return [{"rows": e.rows, "steps": e.steps, "tokens": e.tokens, "trained": e.trained,
+                 "memory_gib": e.memory.total}]  # fmt: skip
+
+    def to_json(self) -> dict[str, Any]:
+        e = self.estimate
+        seconds = None if e.seconds is None else list(e.seconds)
+        return {
+            "format": JSON_FORMAT, "preset": self.preset, "base": self.base, "labels": self.labels,
+            "workers": self.workers, "device": self.device,
+            "four_bit": {"on": self.four_bit[0], "because": self.four_bit[1]},
+            "estimate": {**asdict(e), "seconds": seconds},
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class FinetuneResult(Result):
+    """A trained adapter; a row for each step."""
+
+    SCHEMA: ClassVar[Mapping[str, str]] = {
+        "step": "int64", "epoch": "int64", "loss": "float64", "norm": "float64", "lr": "float64",
+        "trained": "int64",
+    }  # fmt: skip
+    record: Mapping[str, Any]  # as RECORD has it, with `folder`, `models` and `entry`
+
+    @property
+    def title(self) -> str:
+        return f"{self.record['adapter']} on {self.record['base_name']}"
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        """A row for each step."""
+        yield from self.record["steps"]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"format": JSON_FORMAT, **self.record}
+
+
+def plan_finetune(
+    preset: str | Path,
+    labels: str | Path,
+    base: str,
+    store: Store | str | Path | None = None,
+    workers: int | None = None,
+    sets: Sequence[str] = (),
+    session: Session | None = None,
+) -> FinetunePlanResult:
+    """Estimates steps, tokens, memory and time of a training. Trains nothing and starts no Ray.
+
+    The arguments are those of `finetune`, and so are the errors: what would be refused is refused here."""
+    session = session or Session()
+    found = read_inputs(session, preset, labels, base, workers, sets)
+    return _plan(found, session.store_to_fill(store))
+
+
+def show_rows(
+    preset: str | Path, labels: str | Path, base: str, count: int = 3, sets: Sequence[str] = (),
+    session: Session | None = None,
+) -> list[str]:  # fmt: skip
+    """The first training rows as the base reads them; what is trained stands in ⟦ ⟧, token by token."""
+    found = read_inputs(session or Session(), preset, labels, base, None, sets)
+    return [found.shown(row) for row in found.rows[:count]]
+
+
+def finetune(
+    preset: str | Path,
+    labels: str | Path,
+    base: str,
+    name: str | None = None,
+    out: str | Path | None = None,
+    store: Store | str | Path | None = None,
+    workers: int | None = None,
+    sets: Sequence[str] = (),
+    session: Session | None = None,
+) -> FinetuneResult:
+    """Trains a LoRA adapter on labels, in workers on Ray, and keeps it in the store.
+
+    `preset` is a name under conf/finetune or a path, `labels` a folder that `raypipe labels` wrote, `base` a
+    model of loader vllm in the models file, `name` what recipes call the adapter (default: the preset's
+    name). `out` gets the report and a models file with the adapter's entry; None: neither is written.
+    `workers`: None: one for each GPU of the cluster file, else one. `sets`: FIELD=VALUE in place of the
+    preset's. A run that was stopped continues at its last checkpoint; one that is done trains nothing.
+
+    Raises ConfError, DataError (also a loss that is no number), ModelMissing, ClusterTooSmall, and NoEffect
+    for an adapter that changes nothing.
+    """
+    session = session or Session()
+    found = read_inputs(session, preset, labels, base, workers, sets)
+    called = name or found.preset_name
+    if not _NAME.fullmatch(called):
+        raise ConfError(f"--name {called!r}: expected letters, digits, dots, dashes and underscores")
+    if out is not None:
+        require_writable(Path(out), "--out")
+    opened = session.store_to_fill(store)
+    planned = _plan(found, opened)
+    folder = f"{called}-{found.run[:12]}"
+    if folder not in adapter_names(opened.files):
+        with opened.lease(f"finetune-{found.run[:12]}", f"finetune {called}"):
+            _train(found, planned, opened, session, called, folder)
+    return _registered(found, opened, session, called, folder, None if out is None else Path(out))
+
+
+def _plan(found: FinetuneInputs, store: Store) -> FinetunePlanResult:
+    names = adapter_names(store.files)
+    raw = [adapter_file(store.files, n, RECORD) for n in names]
+    estimated = found.estimate([r.decode() for r in raw if r is not None])
+    return FinetunePlanResult(
+        found.preset_name, found.model.name, str(found.labels.path), found.workers, found.device,
+        (found.four_bit.on, found.four_bit.because), estimated,
+    )  # fmt: skip
+
+
+def _train(
+    found: FinetuneInputs,
+    planned: FinetunePlanResult,
+    store: Store,
+    session: Session,
+    called: str,
+    folder: str,
+) -> None:
+    """Trains, checks that the adapter acts, and puts it into the store."""
+    from raypipe.cluster import connection
+    from raypipe.report.progress import Progress
+    from raypipe.training.adapter_files import write_adapter
+    from raypipe.training.engine_check import require_effect
+    from raypipe.training.workers import TrainingPlace, train_on_ray
+
+    connection.connect(session.settings.ray)
+    began, told = time.monotonic(), list[tuple[int, float]]()  # step, and when it was done
+    place = TrainingPlace(found.run, f"{store.uri}/{TRAININGS}", found.workers)
+    shown = Progress(sys.stderr, silent=not session.progress)
+    with shown, shown.task("trained", "steps", planned.estimate.steps) as task:
+
+        def advance(point: StepPoint) -> None:
+            task.advance(point.step - task.done)
+            told.append((point.step, time.monotonic()))
+
+        state = train_on_ray(found.job, place, advance)
+    took = (time.monotonic() - began, _token_s(told, planned))
+    with tempfile.TemporaryDirectory(prefix="raypipe-adapter-") as temporary:
+        made = Path(temporary) / folder
+        four = {"four_bit": found.four_bit.on}
+        identity = write_adapter(
+            made, state.final(), found.model, found.preset,
+            {"name": called, "labels": found.label_facts(), "step": state.taken, **four},
+        )  # fmt: skip
+        require_effect(state.effect, None)
+        replies = _asked(found, session, called, {p.name: p.read_bytes() for p in made.iterdir()})
+        require_effect(state.effect, replies)
+        record = _record(found, planned, state, called, identity, took, replies)
+        (made / RECORD).write_text(json.dumps(record, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
+        (made / PAGE).write_text(page(record), encoding="utf-8")
+        put_adapter(store.files, folder, {p.name: p.read_bytes() for p in made.iterdir()})
+    store.files.remove_folder(f"{TRAININGS}/{found.run}")
+
+
+def _token_s(told: Sequence[tuple[int, float]], planned: FinetunePlanResult) -> float | None:
+    """Seconds a token from the first step to the last; None: too few steps to say it."""
+    if len(told) < 2:
+        return None
+    share = (told[-1][0] - told[0][0]) / planned.estimate.steps
+    return (told[-1][1] - told[0][1]) / (share * planned.estimate.tokens)
+
+
+def _asked(
+    found: FinetuneInputs, session: Session, called: str, adapter: Mapping[str, bytes]
+) -> EngineReplies | None:
+    """What an engine of the session's cluster says with and without the adapter; None: vLLM is not here, or
+    the cluster file has no engines."""
+    from raypipe.training.engine_check import ask_both, engine_is_here
+
+    file = session.cluster_file()
+    if not engine_is_here() or (engines := file.engines) is None:
+        return None
+    room = found.model.max_model_len - found.rows[0].cut
+    limits, needs = engines.limits(file.device), engines.needs(found.model)
+    return ask_both(found.model, called, adapter, found.examples[0].messages, room, limits, needs)
+
+
+def _record(
+    found: FinetuneInputs, planned: FinetunePlanResult, state: TrainingState, called: str, identity: str,
+    took: tuple[float, float | None], replies: EngineReplies | None,
+) -> dict[str, Any]:  # fmt: skip
+    """What a training did: the file RECORD, and what the report shows. `took`: seconds, and those a token."""
+    look = state.best_look
+    return {
+        "adapter": called,
+        "identity": identity,
+        "base": found.model.weights,
+        "base_name": found.model.name,
+        "preset": {**asdict(found.preset), "target_modules": list(found.preset.target_modules)},
+        "preset_name": found.preset_name,
+        "labels": found.label_facts(),
+        "plan": planned.to_json(),
+        "workers": found.workers,
+        "device": found.device,
+        "seconds": round(took[0], 1),
+        "token_s": took[1],
+        "steps_done": state.step,
+        "step_taken": state.taken,
+        "ended_early": state.step < planned.estimate.steps,
+        "held_out_loss": None if look is None else look.loss,
+        "steps": [asdict(p) for p in state.steps],
+        "looks": [asdict(p) for p in state.looks],
+        "effect": {"base": state.effect[0], "adapter": state.effect[1]},
+        "engine": None if replies is None else asdict(replies),
+    }
+
+
+def _registered(
+    found: FinetuneInputs, store: Store, session: Session, called: str, folder: str, out: Path | None
+) -> FinetuneResult:
+    """The result of an adapter that is in the store, with its entry of models.yaml."""
+    raw = adapter_file(store.files, folder, RECORD)
+    assert raw is not None  # its recipe is written last
+    record = json.loads(raw)
+    place = f"{store.uri}/{ADAPTERS}/{folder}"
+    if not store.files.local:
+        place = str(_fetched(store, session, folder))
+    entry = entry_with(session, found.model.name, called, place)
+    models = ""
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        with replaced(out / MODELS) as stream:
+            stream.write(
+                f"# {called}, made by `raypipe finetune`. Use it: raypipe eval RECIPE --models "
+                f"{out / MODELS}\n"
+            )
+            stream.write(yaml.safe_dump(entry, sort_keys=False, allow_unicode=True))
+        for file in (PAGE, RECORD, RECIPE):
+            content = adapter_file(store.files, folder, file)
+            if content is not None:
+                (out / file).write_bytes(content)
+        models = str(out / MODELS)
+    return FinetuneResult({**record, "folder": place, "models": models, "entry": entry})
+
+
+def _fetched(store: Store, session: Session, folder: str) -> Path:
+    """A copy of an adapter on this machine: engines load folders. Its place says which store it is of."""
+    here = session.settings.home / "adapters" / folder
+    if not (here / RECIPE).is_file():
+        draft = here.with_name(f".{folder}.tmp")
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(parents=True)
+        for file in store.files.names(f"{ADAPTERS}/{folder}"):
+            (draft / file).write_bytes(adapter_file(store.files, folder, file) or b"")
+        draft.rename(here)
+    return here
+
+
+def entry_with(session: Session, base: str, called: str, folder: str) -> dict[str, Any]:
+    """The base's entry of the models file with one adapter more; its folders are absolute."""
+    catalog = session.catalog()
+    entry, beside = catalog.entries[base], catalog.files[base].parent
+    plain: dict[str, Any] = {}
+    for f in fields(ModelEntry):
+        value = getattr(entry, f.name)
+        if value != f.default and f.name not in ("adapters", "chat_template_kwargs"):
+            plain[f.name] = asdict(value) if f.name == "usd_per_mtok" and value is not None else value
+    if entry.chat_template_kwargs:
+        plain["chat_template_kwargs"] = dict(entry.chat_template_kwargs)
+    if entry.path:
+        plain["path"] = str((beside / entry.path).resolve())
+    others = {n: str((beside / p).resolve()) for n, p in entry.adapters.items() if n != called}
+    return {base: {**plain, "adapters": {**others, called: folder}}}

@@ -1,0 +1,188 @@
+"""Takes a page, a document or a question out of a store and of the folders of its runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from raypipe.api.results import Result
+from raypipe.api.session import Session
+from raypipe.core.errors import ConfError
+from raypipe.report.report import JSON_FORMAT
+from raypipe.store import Store
+
+if TYPE_CHECKING:
+    from raypipe.runs.forget.records import ForgetDecision, Holding
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetResult(Result):
+    """What holds a thing or rests on it, and what became of each; a row for each."""
+
+    SCHEMA: ClassVar[Mapping[str, str]] = {
+        "kind": "string", "name": "string", "rows": "int64", "does": "string",
+    }  # fmt: skip
+    store: str  # URI
+    target: str  # url, document, source or question
+    name: str  # the url, or its id
+    reason: str  # that its tombstone gives
+    tombstone: str  # id
+    dry_run: bool
+    finished: bool  # True: a forget that was killed was finished
+    holdings: tuple[Holding, ...]
+
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        """A row for each thing that holds it."""
+        return [asdict(h) for h in self.holdings]
+
+    def to_json(self) -> dict[str, Any]:
+        plain = {n: getattr(self, n) for n in ("store", "target", "name", "reason", "tombstone")}
+        state = {"dry_run": self.dry_run, "finished": self.finished}
+        return {"format": JSON_FORMAT, **plain, **state, "holdings": self.rows()}
+
+
+def forget(
+    name: str,
+    store: Store | str | Path | None = None,
+    dry_run: bool = True,
+    reason: str = "",
+    runs: Sequence[str | Path] = (),
+    session: Session | None = None,
+) -> ForgetResult:
+    """Lists what holds a page, a document or a question, or rests on it; removes it unless `dry_run`.
+
+    `name`: a url that questions cite, the path or id of a document, or the id of a source or question.
+    `reason`: what its tombstone says where it is ingested again. `runs`: folders of runs and of training
+    labels, or folders over them; those under $RAYPIPE_HOME are looked through in any case. A forget that was
+    killed is finished by the same call. Raises DataError for a name that the store does not have.
+    """
+    from raypipe.runs.forget import records
+
+    session = session or Session()
+    opened = session.store(store)
+    if not name.strip():
+        raise ConfError("forget: expected a url, a path, or an id of a source or question, found none")
+    if not dry_run and not reason.strip() and records.begun(opened, name) is None:
+        raise ConfError(
+            "forget: expected a reason, which the tombstone gives to whom it refuses; "
+            "name one: --reason 'licence ended'"
+        )
+    places = [session.settings.home / "runs", *(_folder(p) for p in runs)]
+    return _dry(opened, name, reason, places) if dry_run else _forget(opened, name, reason, places)
+
+
+def _folder(given: str | Path) -> Path:
+    folder = Path(given)
+    if not folder.is_dir():
+        raise ConfError(f"--runs {folder}: expected the folder of a run, or one over several; found none")
+    return folder.absolute()
+
+
+def _dry(store: Store, name: str, reason: str, places: list[Path]) -> ForgetResult:
+    decision, holdings = _found(store, name, reason, places)
+    return _result(store, decision, holdings, True, False)
+
+
+def _found(store: Store, name: str, reason: str, places: list[Path]) -> tuple[ForgetDecision, list[Holding]]:
+    from raypipe.evaluation.forgotten_rows import held_files, resting, run_folders
+    from raypipe.runs.forget.find import find
+    from raypipe.runs.forget.records import Holding
+    from raypipe.runs.forget.target import find_target
+
+    decision, holdings = find(store, find_target(store, name), name, reason)
+    folders = []
+    for folder in run_folders([p for p in places if p.is_dir()], store):
+        rows, files = resting(folder, decision), held_files(folder, decision)
+        if rows or files:
+            folders.append(folder)
+            does = "rows lose their answer, prompts and passages; the page is written again"
+            holdings.append(Holding("run", str(folder), len(rows), does))
+    decision = replace(decision, folders=tuple(map(str, folders)))
+    return _with_labels(store, decision, holdings, places), holdings
+
+
+def _with_labels(
+    store: Store, decision: ForgetDecision, holdings: list[Holding], places: list[Path]
+) -> ForgetDecision:
+    """The decision with folders of labels that hold it, adapters that were trained on them, and releases that
+    these adapters answer: they end, since weights cannot be taken apart."""
+    from raypipe.evaluation.forgotten_labels import held_labels, label_folders
+    from raypipe.runs.forget.adapters import releases_naming, trained_on
+    from raypipe.runs.forget.records import Holding
+
+    digests: dict[str, str] = {}
+    for folder in label_folders([p for p in places if p.is_dir()]):
+        digest, rows = held_labels(folder, decision)
+        if rows:
+            digests[digest] = str(folder)
+            holdings.append(Holding("labels", str(folder), rows, "rows go"))
+    adapters = trained_on(store.files, digests)
+    for name in adapters:
+        holdings.append(Holding("adapter", name, 0, "was trained on such labels, and goes"))
+    ended = releases_naming(store, set(adapters.values()))
+    for id in ended:
+        holdings[:] = [h for h in holdings if (h.kind, h.name) != ("release", id)]
+        holdings.append(Holding("release", id, 0, "ends, with none in its place: its adapter goes"))
+    releases = tuple(dict.fromkeys((*decision.releases, *ended)))
+    return replace(
+        decision, labels=tuple(digests.values()), adapters=tuple(adapters), releases=releases, ended=ended
+    )
+
+
+def _forget(store: Store, name: str, reason: str, places: list[Path]) -> ForgetResult:
+    from raypipe.evaluation.forgotten_labels import take_out_labels
+    from raypipe.evaluation.forgotten_rows import take_out
+    from raypipe.memo.disk import merge_memo
+    from raypipe.runs.forget import apply, records
+
+    with store.lease("driver", "forget", forgetting=True):
+        decision = records.begun(store, name)
+        holdings: list[Holding] = []
+        finished = decision is not None
+        _require_idle(store, decision)
+        with store.lease("release", "forget"):
+            if decision is None:
+                merge_memo(store)
+                decision, holdings = _found(store, name, reason, places)
+                apply.check_readers(store, decision)
+                apply.decide(store, decision)
+            decision = apply.apply(store, decision)
+            for folder in decision.folders:
+                if Path(folder).is_dir():
+                    take_out(store, Path(folder), decision)
+            for folder in decision.labels:
+                if Path(folder).is_dir():
+                    take_out_labels(Path(folder), decision)
+            apply.require_gone(store, decision)
+            records.end(store, decision)
+    return _result(store, decision, holdings, False, finished)
+
+
+def _require_idle(store: Store, decision: ForgetDecision | None) -> None:
+    """Raises StoreError while another command has left work unfinished: its parts may hold what goes."""
+    from raypipe.runs.forget.records import unfinished_forgets
+    from raypipe.store import StoreError
+    from raypipe.store.keep import unfinished
+
+    if others := [g for g in unfinished_forgets(store) if decision is None or g != decision.given]:
+        raise StoreError(
+            f"{store.uri}: a forget of {others[0]!r} was begun and has not ended. Run it again to its end: "
+            f"`raypipe forget {others[0]!r} --yes`"
+        )
+    if left := unfinished(store):
+        raise StoreError(
+            f"{store.uri}: {len(left)} pieces of work are unfinished ({', '.join(left[:3])}), and may hold "
+            "what goes. Run the same command again to its end, or `raypipe prune --abandon NAME`"
+        )
+
+
+def _result(
+    store: Store, decision: ForgetDecision, holdings: Sequence[Holding], dry_run: bool, finished: bool
+) -> ForgetResult:
+    stone = decision.tombstone
+    return ForgetResult(
+        store.uri, decision.target.kind, decision.target.name, stone.reason, stone.id, dry_run, finished,
+        tuple(holdings),
+    )  # fmt: skip

@@ -1,0 +1,281 @@
+"""Training labels: a step's answers to a training split, judged against golds, and what that teaches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Unpack
+
+from raypipe.api.paths import deliver, require_writable, run_folder
+from raypipe.api.pipelines import offline_pipeline
+from raypipe.api.plans import PlanResult, plan
+from raypipe.api.results import Result, outside_loop
+from raypipe.api.run import Data, EvalOptions, EvalResult, evaluate
+from raypipe.api.session import Session
+from raypipe.api.training_questions import TrainingQuestions, training_questions
+from raypipe.core.config import did_you_mean
+from raypipe.core.errors import ConfError, DataError, ModelMissing
+from raypipe.core.protocols import Model
+from raypipe.evaluation.label_files import Label, counts, write_labels
+from raypipe.evaluation.label_set import (
+    examples_of,
+    labels_from,
+    mix_of,
+    paths_of,
+    plain,
+    read_review,
+    require_kinds,
+    require_share,
+    write_review,
+)
+from raypipe.evaluation.labelling import CHECK, CONTEXT, WORDS, Labelling, Words, labelling
+from raypipe.evaluation.stored_questions import questions_of
+from raypipe.evaluation.training_labels import (
+    PATHS,
+    WHY,
+    JudgedAnswer,
+    data_digest,
+    judged_answers,
+)
+from raypipe.kg.language.parser import parser
+from raypipe.kg.language.program import Bad
+from raypipe.metrics.textfile import replaced
+from raypipe.recipes.recipe import Recipe
+from raypipe.recipes.resolve import prompt_file
+from raypipe.report.labels import page
+from raypipe.report.report import JSON_FORMAT
+from raypipe.store import Store
+
+HELD_OUT = 0.1  # share of questions that training is stopped by: open, no source says one
+
+
+@dataclass(frozen=True, slots=True)
+class LabelsResult(Result):
+    """Training labels that were made; its rows are the labels."""
+
+    SCHEMA: ClassVar[Mapping[str, str]] = {
+        "question_id": "string", "label": "string", "rule": "string", "domain": "string", "split": "string",
+        "gold": "string",
+    }  # fmt: skip
+    folder: Path
+    labels: tuple[Label, ...]
+    found: Mapping[str, Any]  # what --json prints
+    eval: EvalResult  # the run that answered and judged
+
+    @property
+    def title(self) -> str:
+        return f"{len(self.labels)} labels, {self.folder}"
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        """A row for each label, without its chat."""
+        for x in self.labels:
+            yield {name: getattr(x, name) for name in self.SCHEMA}
+
+    def to_json(self) -> dict[str, Any]:
+        return dict(self.found)
+
+
+@outside_loop
+def make_labels(
+    recipe: Recipe | str | Path,
+    data: Data = (),
+    store: Store | str | Path | None = None,
+    out: str | Path | None = None,
+    step: str | None = None,
+    where: Sequence[str] = (),
+    against: Sequence[str | Path] = (),
+    held_out: float = HELD_OUT,
+    idk_share: float | None = None,
+    review: str | Path | None = None,
+    reviewed: str | Path | None = None,
+    **options: Unpack[EvalOptions],
+) -> LabelsResult:
+    """Makes training labels for one step of a recipe by db3's rules, and a page of what they teach.
+
+    The step, by the name of its reply (None: the last that answers in words), answers the questions of
+    `data`, or all stored ones; of these only those that `where` chooses, each `LABEL=V1,V2`. The option
+    `judge` names the model that judges; None: the step's own; words: no model, the truth's words decide.
+    `against` are files, or `LABEL=V1,V2`, of what will be evaluated on: a question that is in both, or nearly
+    so, raises DataError. `held_out` is the share of questions in the split held-out, `idk_share` the share of
+    train rows that say "i don't know"; None: as it comes. `review` is a file that is written for a person to
+    correct, `reviewed` one whose lines marked "use": true outrank the rules; labels of calls come from such a
+    file alone. What is cached is used, so the same call again asks nothing. `out` is the folder of
+    labels.parquet, labels.json and labels.html; None: a new one under $RAYPIPE_HOME/runs.
+
+    Raises ConfError, ModelMissing, DataError also for labels of one kind alone, and what `evaluate` raises.
+    """
+    session = options.get("session") or Session()
+    require_share("--held-out", held_out)
+    require_share("--idk-share", idk_share)
+    review, reviewed = (
+        None if file is None else session.settings.place(str(file), name)
+        for file, name in ((review, "--review"), (reviewed, "--import"))
+    )
+    if review is not None and Path(review).exists():
+        raise ConfError(
+            f"--review {review}: expected no file there, since it may hold corrections. Name another"
+        )
+    made, asked = _prepare(session, recipe, data, store, step, where, against, options, dry_run=False)
+    given = _reviewed(session, made, reviewed, asked)
+    if not made.judged and review is None and not given:
+        raise ConfError(
+            f"--step {made.into}: labels of calls are drafts until a person has looked at them. Write the "
+            "drafts with --review FILE, correct them, and name the file with --import"
+        )
+    folder = run_folder(out, session.settings, asked.store.uri, f"labels/{made.base.name}-{made.into}")
+    require_writable(folder, "--out")
+    run = evaluate(made.recipe, (), asked.store, folder, **_for_run(options, session, asked.ids))
+    pipeline = offline_pipeline(session, asked.store, made.recipe)
+    questions = list(questions_of(pipeline, asked.ids, None))
+    judged = list(judged_answers(pipeline, questions, asked.golds, made))
+    if review is not None:
+        write_review(Path(review), judged, made.into)
+    labels = labels_from(judged, given, held_out, idk_share)
+    named = ""
+    if labels or made.judged:
+        require_kinds(labels, made.judged)
+        about = _about(made, asked, where)
+        named = write_labels(folder, labels, made.base.digest(), data_digest(questions, asked.golds), about)
+    found = _found(made, folder, labels, judged, given, asked, run, named, review)
+    with replaced(folder / "labels.html") as text:
+        text.write(page(found))
+    deliver(out, folder)
+    return LabelsResult(folder, labels, found, run)
+
+
+@outside_loop
+def plan_labels(
+    recipe: Recipe | str | Path,
+    data: Data = (),
+    store: Store | str | Path | None = None,
+    step: str | None = None,
+    where: Sequence[str] = (),
+    against: Sequence[str | Path] = (),
+    **options: Unpack[EvalOptions],
+) -> PlanResult:
+    """What `make_labels` may ask, before anything runs; leaks are looked for. Takes what that takes."""
+    session = options.get("session") or Session()
+    made, asked = _prepare(session, recipe, data, store, step, where, against, options, dry_run=True)
+    return plan(
+        made.recipe, data, asked.store, options.get("format"), session=session, fields=options.get("fields"),
+        only=asked.ids,
+    )  # fmt: skip
+
+
+def _prepare(
+    session: Session, recipe: Recipe | str | Path, data: Data, store: Store | str | Path | None,
+    step: str | None, where: Sequence[str], against: Sequence[str | Path], options: EvalOptions,
+    dry_run: bool,
+) -> tuple[Labelling, TrainingQuestions]:  # fmt: skip
+    """The recipe that labels, and the questions; `dry_run`: files are read and not stored. All names are
+    checked before a file is."""
+    given = [data] if isinstance(data, str | Path) else data
+    base, judge = session.recipe(recipe, given), _judge(session, options.get("judge"))
+    check, context = (prompt_file(session.settings.conf, name) for name in (CHECK, CONTEXT))
+    labelling(base, step, judge, check, context, {})
+    asked = training_questions(
+        session, given, store, where, against, options.get("format"), options.get("fields"),
+        options.get("limit"), dry_run,
+    )  # fmt: skip
+    truths = {
+        id: asked.golds[id].answers for id in asked.ids if id in asked.golds and asked.golds[id].answers
+    }
+    made = labelling(base, step, judge, check, context, truths)
+    if made.judged and not truths:
+        raise DataError(
+            f"{asked.store.uri}: expected training questions with answers, found none of {len(asked.ids)} "
+            "with one"
+        )
+    return made, asked
+
+
+def _judge(session: Session, name: str | None) -> Model | Words | None:
+    if name is None or name == WORDS:
+        return WORDS if name == WORDS else None
+    models = session.catalog()
+    if name not in models.entries:
+        raise ModelMissing(
+            f"--judge {name}: {models.file} has no such model; {did_you_mean(name, models.entries)}. Name an "
+            "entry of kind generator, give a file with one by --models, or judge by words"
+        )
+    if (model := models.model(name)).kind != "generator":
+        raise ConfError(f"--judge {name}: expected a generator, found a model of kind {model.kind}")
+    return model
+
+
+def _reviewed(
+    session: Session, made: Labelling, file: str | Path | None, asked: TrainingQuestions
+) -> dict[str, str]:
+    """Question id -> label that a person gave."""
+    if file is None:
+        return {}
+    found = read_review(Path(file))
+    parse = None
+    if not made.judged:
+        parse = parser(session.settings.conf.find("grammar", "calls", ".lark").read_text(encoding="utf-8"))
+    known = set(asked.ids)
+    for id, (label, line) in found.items():
+        if id not in known:
+            raise line.error("the id of a training question", id)
+        if parse is not None and (bad := [x for x in parse(label).lines if isinstance(x, Bad)]):
+            raise line.error(f"calls that can be parsed ({bad[0].why})", label)
+    return {id: label for id, (label, _) in found.items()}
+
+
+def _for_run(options: EvalOptions, session: Session, ids: Sequence[str]) -> EvalOptions:
+    """The options of the run that answers and judges: the judge is a stage of its recipe."""
+    mine: EvalOptions = {**options}
+    for name in ("judge", "format", "fields", "limit", "kind", "rule", "oracle"):
+        mine.pop(name, None)  # type: ignore[misc]
+    mine["only"], mine["session"], mine["check"] = list(ids), session, False
+    return mine
+
+
+def _about(made: Labelling, asked: TrainingQuestions, where: Sequence[str]) -> dict[str, str]:
+    return {
+        "step": made.into,
+        "recipe_name": made.base.name,
+        "model": made.step.model.name,
+        "model_weights": made.step.model.weights,
+        "judge": made.judge,
+        "labelled_by": made.recipe.digest(),
+        "store": asked.store.uri,
+        "where": " ".join(where),
+    }
+
+
+def _found(
+    made: Labelling, folder: Path, labels: Sequence[Label], judged: Sequence[JudgedAnswer],
+    given: Mapping[str, str], asked: TrainingQuestions, run: EvalResult, named: str,
+    review: str | Path | None,
+) -> dict[str, Any]:  # fmt: skip
+    steps, split = run.evaluation.report.steps, counts(labels)["split"]
+    planned = [s.planned for s in steps]
+    about = {r: {"about": p[0], "label": p[1]} for r, p in PATHS.items()}
+    paths = [
+        {**p, **(about[p["rule"]] if p["rule"] else {"about": WHY[p["why"]], "label": ""})}
+        for p in plain(paths_of(judged, given))
+        if made.judged or p["rule"] in ("", "imported")
+    ]
+    return {
+        "format": JSON_FORMAT,
+        "out": str(folder),
+        "digest": named,
+        "recipe": made.base.name,
+        "step": made.into,
+        "model": made.step.model.name,
+        "judge": made.judge,
+        "questions": len(asked.ids),
+        "labels": len(labels),
+        "split": {"train": split.get("train", 0), "held_out": split.get("held-out", 0)},
+        "rules": sorted({x.rule for x in labels}),
+        "mix": plain(mix_of(labels)),
+        "paths": paths,
+        "examples": plain(examples_of(judged, labels)),
+        "evaluated": asked.evaluated,
+        "planned": None if None in planned else sum(p or 0 for p in planned),
+        "computed": sum(s.computed for s in steps),
+        "cached": sum(s.cached for s in steps),
+        "review": str(review) if review is not None else None,
+    }

@@ -1,0 +1,150 @@
+"""The questions of a training split: chosen by their labels, and held against what is evaluated on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from raypipe import readers
+from raypipe.api.data import ingest
+from raypipe.api.paths import Fields, format_for, inputs
+from raypipe.api.session import Session
+from raypipe.core import arrow
+from raypipe.core.errors import ConfError, DataError
+from raypipe.core.records import Gold, Question
+from raypipe.evaluation.golds import golds_of
+from raypipe.evaluation.leaks import leaks
+from raypipe.readers.formats import Format
+from raypipe.runs.plan.new_files import read_questions
+from raypipe.store import Store
+
+SHOWN = 5  # leaks that an error names
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingQuestions:
+    """The questions that labels are made of."""
+
+    store: Store
+    ids: tuple[str, ...]  # of the training questions, in order
+    golds: Mapping[str, Gold]
+    texts: Mapping[str, str]  # id -> question, of the training questions
+    evaluated: int  # questions that they were held against, without a leak
+
+
+def training_questions(
+    session: Session, given: Sequence[str | Path], store: Store | str | Path | None, where: Sequence[str],
+    against: Sequence[str | Path], format: Format | None, fields: Fields | None, limit: int | None,
+    dry_run: bool,
+) -> TrainingQuestions:  # fmt: skip
+    """The training questions and their golds, once they were held against what is evaluated on.
+
+    `given`: files to ingest first; none: all that is stored. `where` chooses by labels, `against` names files
+    or labels of what is evaluated on. `dry_run`: files are read and not stored. Raises DataError for no
+    questions, and for one that is in both."""
+    files = inputs(given, session.settings)
+    opened = session.store_to_fill(store) if files else session.store(store)
+    here: dict[str, Gold] = {}
+    if not files:
+        questions = _stored(opened, None)
+    elif dry_run:
+        read, coming = read_questions(opened, files, format_for(format, files, fields))
+        questions, here = read, {g.question: g for g in coming.golds or ()}
+    else:
+        questions = _stored(opened, ingest(given, opened, format, session, fields).summary.questions)
+    texts = {q.id: q.text for q in questions}
+    golds = {**golds_of(opened, list(texts), "answers"), **here}
+    chosen = [id for id in texts if _matches(golds.get(id), _clauses("--where", where))]
+    if not chosen:
+        _none_chosen(where, golds, opened)
+    ids = tuple(chosen[:limit])
+    evaluated = _evaluated(session, opened, against, format, fields)
+    _refuse_leaks({id: texts[id] for id in ids}, evaluated)
+    return TrainingQuestions(opened, ids, golds, texts, len(evaluated))
+
+
+def _stored(store: Store, ids: Sequence[str] | None) -> list[Question]:
+    every = sorted(store.scan("questions", ["id"])["id"].to_pylist()) if ids is None else list(ids)
+    if not every:
+        raise DataError(f"{store.uri}: no questions. `raypipe ingest PATH` reads some into a store")
+    found = {q.id: q for q in arrow.question.records(store.rows("questions", "id", every))}
+    return [found[id] for id in every]
+
+
+def _clauses(name: str, given: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Label -> values, of `LABEL=V1,V2`."""
+    found = {}
+    for clause in given:
+        label, sign, values = str(clause).partition("=")
+        if not (sign and label and values):
+            raise ConfError(f"{name} {clause}: expected LABEL=V1,V2, such as split=0")
+        found[label] = tuple(values.split(","))
+    return found
+
+
+def _matches(gold: Gold | None, wanted: Mapping[str, Sequence[str]]) -> bool:
+    labels = gold.labels if gold is not None else {}
+    return all(labels.get(name) in values for name, values in wanted.items())
+
+
+def _none_chosen(where: Sequence[str], golds: Mapping[str, Gold], store: Store) -> None:
+    for name, wanted in _clauses("--where", where).items():
+        values = _values_of(golds, name)
+        if not values.keys() & set(wanted):
+            there = ", ".join(f"{v} ({n} questions)" for v, n in list(values.items())[:20]) or "none"
+            raise DataError(
+                f"{store.uri}: --where {name}={','.join(wanted)}: expected questions of that {name}, found "
+                f"{there}"
+            )
+    raise DataError(f"{store.uri}: expected questions that all of {', '.join(where)} choose, found none")
+
+
+def _evaluated(
+    session: Session,
+    store: Store,
+    against: Sequence[str | Path],
+    format: Format | None,
+    fields: Fields | None,
+) -> dict[str, str]:
+    """Id -> text of the questions that will be evaluated on."""
+    found: dict[str, str] = {}
+    for one in against:
+        if "=" in str(one) and not Path(one).exists():
+            wanted = _clauses("--against", [str(one)])
+            every = _stored(store, None)
+            golds = golds_of(store, [q.id for q in every], "answers")
+            here = {q.id: q.text for q in every if _matches(golds.get(q.id), wanted)}
+            if not here:
+                raise DataError(f"{store.uri}: --against {one}: expected stored questions, found none")
+        else:
+            files = inputs([one], session.settings)
+            counted = readers.ReadCounts()
+            rows = readers.open(files, format_for(format, files, fields), counted)
+            here = {r.question.id: r.question.text for r in rows if r.question is not None}
+            if not here:
+                raise DataError(f"--against {one}: expected questions, found none")
+        found |= here
+    return found
+
+
+def _refuse_leaks(training: Mapping[str, str], evaluated: Mapping[str, str]) -> None:
+    """Raises DataError where a training question is evaluated on, too."""
+    if not (found := leaks(training, evaluated)):
+        return
+    how = {"id": "the same id", "text": "the same text", "near": "nearly the same words"}
+    first = "; ".join(
+        f"{x.question} ({x.text!r:.60}) and {x.other} ({x.other_text!r:.60}): {how[x.kind]}"
+        for x in found[:SHOWN]
+    )
+    raise DataError(
+        f"--against: expected training questions that are not evaluated on, found {len(found)} of "
+        f"{len(training)} in both: {first}. A score on these would say nothing. Leave them out of one of the "
+        "two, by --where or in the files"
+    )
+
+
+def _values_of(golds: Mapping[str, Gold], name: str) -> dict[str, int]:
+    """The values that questions have of a label, with how many have it."""
+    return dict(sorted(Counter(g.labels[name] for g in golds.values() if name in g.labels).items()))

@@ -1,0 +1,149 @@
+"""What is forgotten, taken out of the folders of runs: tables of results, predictions, pages.
+
+A question whose answer rests on it keeps its verdict and its measures, so that the run can be compared as
+before, and loses the answer, its replies and prompts, and the passages that are gone. Knows the files of a
+run's folder.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from raypipe.core.records import parse_chunk_id
+from raypipe.evaluation.result_table import each, write_predictions
+from raypipe.evaluation.view.run_page import write_page
+from raypipe.metrics.textfile import replaced
+from raypipe.report.report import RunFolder
+from raypipe.runs.changes import earlier_run
+from raypipe.runs.forget.apply import moved
+from raypipe.runs.forget.mentions import Mentions
+from raypipe.runs.forget.records import ForgetDecision
+from raypipe.runs.manifest import answer_keys, read
+from raypipe.store import Store
+from raypipe.store.layout import MANIFESTS
+
+ROWS = 100  # of a table in memory
+LINES = (".jsonl", ".trec", ".tsv", ".csv")  # files of lines: those that hold it go, the others stay
+TEXTS = (".json", ".html", ".md", ".txt")
+
+
+def run_folders(places: list[Path], store: Store) -> list[Path]:
+    """The folders of finished runs of a store, in these places and below them; it may have been moved."""
+    found = dict.fromkeys(f.parent for place in places for f in sorted(place.rglob("manifest.json")))
+    known = {n.removesuffix(".json").partition("-")[2] for n in store.files.names(MANIFESTS)}
+    return [f for f in found if (f / "results.parquet").is_file() and _is_of(f, store.uri, known)]
+
+
+def _is_of(folder: Path, store: str, runs: set[str]) -> bool:
+    try:
+        tree = json.loads((folder / "manifest.json").read_text())
+        return tree["store"] == store or tree["run"] in runs
+    except (ValueError, KeyError, TypeError, OSError):
+        return False  # another program's file of this name
+
+
+def resting(folder: Path, decision: ForgetDecision) -> list[str]:
+    """Ids of the questions of a run whose rows hold it, or rest on it."""
+    told, table = decision.mentions, RunFolder(folder).results
+    return [row["id"] for row in each(table) if _rests(row, decision, told)]
+
+
+def _rests(row: dict[str, Any], decision: ForgetDecision, told: Mentions) -> bool:
+    target = decision.target
+    if row["id"] in target.questions:
+        return True
+    if any(_of(h, decision) for h in row["hits"] or ()):
+        return True
+    if any(q["source"] in target.sources for q in row["quotes"] or ()):
+        return True
+    return told.within([row["answer"], row["judge_response"], row["replies"], row["hits"], row["quotes"]])
+
+
+def _of(hit: dict[str, Any], decision: ForgetDecision) -> bool:
+    return parse_chunk_id(hit["chunk"])[0] in decision.target.sources
+
+
+def held_files(folder: Path, decision: ForgetDecision) -> list[Path]:
+    """Other files of a run's folder that repeat it."""
+    told = decision.mentions
+    known = {RunFolder(folder).results, RunFolder(folder).predictions, RunFolder(folder).page}
+    found = [f for f in sorted(folder.rglob("*")) if f.is_file() and f not in known]
+    return [f for f in found if f.suffix in (*LINES, *TEXTS) and told(f.read_text(errors="replace"))]
+
+
+def take_out(store: Store, folder: Path, decision: ForgetDecision) -> None:
+    """Takes it out of one folder. The same call again changes nothing."""
+    run, told = RunFolder(folder), decision.mentions
+    _table(run.results, decision)
+    write_predictions(run)
+    text = moved(json.loads(run.manifest.read_text()), decision)
+    for file in held_files(folder, decision):
+        _file(file, told)
+    manifest = read(folder)
+    asked = set(answer_keys(store, manifest.run))
+    write_page(run, manifest, earlier_run(store, asked))
+    if text is not None:
+        with replaced(run.manifest) as out:
+            out.write(text)
+
+
+def _table(path: Path, decision: ForgetDecision) -> None:
+    if not resting_rows(path, decision):
+        return
+    schema = pq.read_schema(path)
+    whole = path.with_name(f".{path.name}.whole")
+    with pq.ParquetWriter(whole, schema, compression="zstd") as out:
+        for rows in _batches(path):
+            left = [_without(r, decision) for r in rows if r["id"] not in decision.target.questions]
+            out.write_table(pa.Table.from_pylist(left, schema))
+    whole.replace(path)
+
+
+def resting_rows(path: Path, decision: ForgetDecision) -> bool:
+    """Whether any row of a table of results holds it."""
+    told = decision.mentions
+    return any(_rests(row, decision, told) for row in each(path))
+
+
+def _batches(path: Path) -> Iterator[list[dict[str, Any]]]:
+    with pq.ParquetFile(path) as found:
+        for batch in found.iter_batches(ROWS):
+            yield batch.to_pylist()
+
+
+def _without(row: dict[str, Any], decision: ForgetDecision) -> dict[str, Any]:
+    told = decision.mentions
+    if not _rests(row, decision, told):
+        return row
+    hits = [h for h in row["hits"] or () if not _of(h, decision)]
+    kept = [{**h, "text": None} if told(h["text"] or "") else h for h in hits]
+    return {**row, "answer": None, "replies": [], "judge_response": None, "quotes": [], "hits": kept}
+
+
+def _file(file: Path, told: Mentions) -> None:
+    """Takes lines out of a file of lines, entries out of JSON; another file goes."""
+    text = file.read_text(errors="replace")
+    if file.suffix in LINES:
+        left = [line for line in text.splitlines(keepends=True) if not told(line)]
+    elif file.suffix == ".json":
+        left = [json.dumps(_pruned(json.loads(text), told), ensure_ascii=False, indent=1), "\n"]
+    else:
+        file.unlink()
+        return
+    with replaced(file) as out:
+        out.write("".join(left))
+
+
+def _pruned(value: Any, told: Mentions) -> Any:
+    """JSON without the entries of lists, and the texts, that repeat it."""
+    if isinstance(value, list):
+        return [_pruned(v, told) for v in value if not told.within(v)]
+    if isinstance(value, dict):
+        return {k: _pruned(v, told) for k, v in value.items()}
+    return "" if isinstance(value, str) and told(value) else value

@@ -1,0 +1,227 @@
+"""Checks a LoRA adapter against its base model, from their files, before an engine starts.
+
+vLLM loads most broken adapters without a word: a wrong prefix answers as the base does, another base's
+weights answer nonsense, and one with values that are not finite ruins later replies of other adapters and of
+the base (measured with vLLM 0.32, two runs of two). Knows files; imports no model library.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from raypipe.core.errors import ConfError, ModelMissing
+from raypipe.models.folder import ADAPTER
+from raypipe.models.weight_files import TensorHeader, folder_headers, headers, json_object
+
+RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # values of vLLM's max_lora_rank
+INITS = ("gaussian", "eva", "orthogonal", "mica", "lora_ga")
+"""Inits by name that leave the base's weights as they are, as vLLM's PEFTHelper lists them; others, such as
+pissa, change them."""
+UNSUPPORTED = (
+    "use_dora", "lora_bias", "modules_to_save", "alora_invocation_tokens", "layer_replication", "use_bdlora",
+    "use_qalora", "trainable_token_indices",
+)  # fmt: skip
+"""Fields of adapter_config.json that mean more than a pair of factors for each weight."""
+FLOATS: Mapping[str, tuple[str, int]] = {
+    "F32": ("<u4", 0x7F800000), "F16": ("<u2", 0x7C00), "BF16": ("<u2", 0x7F80),
+}  # fmt: skip
+"""dtype -> how its bits are read, and those of the exponent: all are set in a value that is not finite."""
+
+_KEY = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<factor>[AB])\.weight")
+_PINNED = re.compile(r"(sha256:[0-9a-f]{64}|[^@\s]+@[0-9a-f]{40})")  # what names weights, as `Model.weights`
+_AGAIN = "Train it again for this base, or correct the entry in models.yaml"
+
+
+def max_rank(config: Mapping[str, Any]) -> int:
+    """The largest rank of an adapter, with those of single modules."""
+    pattern = config.get("rank_pattern") or {}
+    return max([int(config["r"]), *(int(r) for r in pattern.values())])
+
+
+def check_adapter(name: str, folder: Path, base: Path, weights: str = "") -> None:
+    """Raises ModelMissing for files that are not here, ConfError for an adapter that an engine would refuse,
+    or would take and answer something else with.
+
+    `base` is the folder of its model, `weights` that model's identity; "": not known.
+    """
+    where = f"adapter {name!r}: {folder}"
+    if not folder.is_dir():
+        raise ModelMissing(f"{where}: no such folder. Put the adapter there, or correct its path")
+    config = json_object(folder / ADAPTER[0])
+    file = folder / ADAPTER[1]
+    if not file.is_file():
+        raise ModelMissing(
+            f"{where}: expected adapter_model.safetensors, found none (pickles are never opened). Save it "
+            f"with safe_serialization=True"
+        )
+    _check_config(where, config)
+    tensors = headers(file)
+    _check_base(where, config, weights)
+    pairs = _pairs(where, tensors)
+    _check_modules(where, config, pairs, folder_headers(base), base)
+    _check_finite(where, file, tensors)
+
+
+def _check_config(where: str, config: Mapping[str, Any]) -> None:
+    rank = config.get("r")
+    if config.get("peft_type") != "LORA" or not isinstance(rank, int):
+        raise ConfError(f"{where}: expected peft_type LORA with a rank r, found {config.get('peft_type')!r}")
+    pattern = config.get("rank_pattern") or {}
+    for r in (rank, *pattern.values()):
+        if not isinstance(r, int) or not 1 <= r <= RANKS[-1]:
+            raise ConfError(f"{where}: rank {r}: expected 1 to {RANKS[-1]}, the most that vLLM takes")
+    if not isinstance(config.get("lora_alpha"), int | float) or not config.get("target_modules"):
+        raise ConfError(f"{where}: expected lora_alpha and target_modules in {ADAPTER[0]}")
+    if config.get("bias", "none") != "none":
+        raise ConfError(f"{where}: expected bias none, found {config['bias']!r}, which vLLM does not serve")
+    if odd := [f for f in UNSUPPORTED if config.get(f)]:
+        raise ConfError(
+            f"{where}: {odd[0]} is set in {ADAPTER[0]}: expected a plain LoRA, which is all that vLLM serves"
+        )
+    init = config.get("init_lora_weights", True)
+    if isinstance(init, str) and init.lower() not in INITS:
+        raise ConfError(
+            f"{where}: init_lora_weights {init!r} changes the base's weights, and they are served as they "
+            f"are. Convert it to a plain LoRA (PEFT's path_initial_model_for_weight_conversion)"
+        )
+
+
+def _check_base(where: str, config: Mapping[str, Any], weights: str) -> None:
+    """Where the adapter names its base by digest or commit, that is the base it is served on."""
+    named = str(config.get("base_model_name_or_path") or "")
+    if weights and _PINNED.fullmatch(named) and not weights.startswith(named):
+        raise ConfError(
+            f"{where}: expected an adapter of {weights}, found one that was trained on {named}. {_AGAIN}"
+        )
+
+
+def _pairs(where: str, tensors: Mapping[str, TensorHeader]) -> dict[str, dict[str, TensorHeader]]:
+    """Module -> its factors A and B."""
+    pairs: dict[str, dict[str, TensorHeader]] = {}
+    for key, tensor in tensors.items():
+        if (found := _KEY.fullmatch(key)) is None:
+            raise ConfError(
+                f"{where}: expected tensors named base_model.model.MODULE.lora_A.weight and lora_B, found "
+                f"{key!r}. Save it with PEFT's save_pretrained"
+            )
+        pairs.setdefault(found["module"], {})[found["factor"]] = tensor
+    if not pairs:
+        raise ConfError(f"{where}: expected pairs of lora_A and lora_B, found no tensor at all")
+    if lone := sorted(m for m, pair in pairs.items() if len(pair) < 2):
+        has, lacks = ("A", "B") if "A" in pairs[lone[0]] else ("B", "A")
+        raise ConfError(
+            f"{where}: expected lora_A and lora_B of each module, found lora_{has} of {lone[0]} alone, "
+            f"without lora_{lacks}. The file was not written whole: save it again"
+        )
+    return pairs
+
+
+def _check_modules(
+    where: str, config: Mapping[str, Any], pairs: Mapping[str, Mapping[str, TensorHeader]],
+    weights: Mapping[str, TensorHeader], base: Path,
+) -> None:  # fmt: skip
+    """The modules are those of the base that the config targets, and their factors fit its matrices."""
+    modules = _matrices(weights)
+    if strange := sorted(pairs.keys() - modules.keys()):
+        raise ConfError(
+            f"{where}: expected modules of {base}, found {strange[0]} and {len(strange) - 1} more that it "
+            f"lacks: the adapter is of another model, or its names have another prefix. {_AGAIN}"
+        )
+    for module, pair in sorted(pairs.items()):
+        rank = _rank_of(config, module)
+        a, b = pair["A"].shape, pair["B"].shape
+        if len(a) != 2 or len(b) != 2 or a[0] != b[1] or a[0] != rank:
+            raise ConfError(
+                f"{where}: {module}: expected factors of rank {rank}, as {ADAPTER[0]} says, found shapes "
+                f"{list(a)} and {list(b)}: with another rank the adapter would be scaled otherwise"
+            )
+        wanted = modules[module]
+        if wanted is not None and (b[0], a[1]) != wanted:
+            raise ConfError(
+                f"{where}: {module}: expected factors of a matrix of {list(wanted)}, as in {base}, found "
+                f"{[b[0], a[1]]}: the adapter is of another model. {_AGAIN}"
+            )
+    _check_targets(where, config, pairs.keys(), modules)
+
+
+def _matrices(weights: Mapping[str, TensorHeader]) -> dict[str, tuple[int, int] | None]:
+    """Module of the base -> the shape of its matrix, [outputs, inputs]; None where the weights are packed
+    (4-bit and the like), so that no shape says it."""
+    found: dict[str, tuple[int, int] | None] = {}
+    for name, tensor in weights.items():
+        module, _, last = name.rpartition(".")
+        if last == "weight" and len(tensor.shape) == 2:
+            packed = tensor.dtype.startswith(("U", "I"))
+            found[module] = None if packed else (tensor.shape[0], tensor.shape[1])
+        elif last in ("qweight", "weight_packed"):
+            found.setdefault(module, None)
+    return found
+
+
+def _rank_of(config: Mapping[str, Any], module: str) -> int:
+    """The rank of a module, by PEFT's rule: the first pattern that is the end of its name."""
+    for pattern, rank in (config.get("rank_pattern") or {}).items():
+        if re.match(rf"(.*\.)?({pattern})$", module):
+            return int(rank)
+    return int(config["r"])
+
+
+def _check_targets(
+    where: str, config: Mapping[str, Any], pairs: Iterable[str], modules: Mapping[str, object]
+) -> None:
+    """The tensors are of the modules that the config targets: of each of them, and of no other."""
+    targets, found = config["target_modules"], set(pairs)
+    if targets == "all-linear":
+        return
+    if isinstance(targets, str):
+        meant = {m for m in modules if re.fullmatch(targets, m)}
+    else:
+        meant = {m for m in modules if any(m == t or m.endswith(f".{t}") for t in targets)}
+    if more := sorted(found - meant):
+        raise ConfError(
+            f"{where}: target_modules of {ADAPTER[0]} do not name {more[0]}, of which there are weights: the "
+            "two files do not belong together. Save both again"
+        )
+    part = any(config.get(f) for f in ("layers_to_transform", "exclude_modules"))
+    if not part and (lacking := sorted(meant - found)):
+        raise ConfError(
+            f"{where}: expected weights of each module in target_modules, found none of {lacking[0]} and "
+            f"{len(lacking) - 1} more: the file was not written whole, or is of a smaller model"
+        )
+
+
+def _check_finite(where: str, file: Path, tensors: Mapping[str, TensorHeader]) -> None:
+    if unknown := [n for n, t in tensors.items() if t.dtype not in FLOATS]:
+        raise ConfError(
+            f"{where}: expected tensors of {', '.join(FLOATS)}, found {tensors[unknown[0]].dtype} of "
+            f"{unknown[0]}. Save it again in one of these"
+        )
+    stat = file.stat()
+    if odd := _not_finite(str(file), stat.st_size, stat.st_mtime_ns):
+        raise ConfError(
+            f"{where}: {odd} has values that are not finite, which would ruin replies of the base and of "
+            f"other adapters in the same engine. Its training diverged: use an earlier checkpoint"
+        )
+
+
+@lru_cache(maxsize=64)
+def _not_finite(path: str, size: int, mtime_ns: int) -> str:
+    """The first tensor with a value that is not finite; "": none. `size` and `mtime_ns` make the key, so a
+    file is read again only when it was changed."""
+    if not size:
+        return ""
+    data = np.memmap(path, dtype=np.uint8, mode="r")
+    for name, tensor in headers(Path(path)).items():
+        if tensor.dtype not in FLOATS:
+            continue
+        form, exponent = FLOATS[tensor.dtype]
+        bits = np.frombuffer(data[tensor.start : tensor.end].tobytes(), dtype=form)
+        if bool(((bits & exponent) == exponent).any()):
+            return name
+    return ""

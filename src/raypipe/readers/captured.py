@@ -1,0 +1,85 @@
+"""Captured questions to questions with their evidence, golds and sources.
+
+One record, as `raypipe eval --data captured:7d` writes them from what an endpoint captured:
+
+    {"id": "captured-5c0f...", "query": "who wrote it?", "body": "", "asked_at": "",
+     "citations": [{"rank": 0, "url": "https://...", "modified": "", "page": "91774d62...", "snippet": null,
+                    "name": null}],
+     "sources": [{"kind": "page", "content": "<p>..."}],
+     "answers": ["ada lovelace"], "labels": {"feedback": "text"}}
+
+`citations` null: the whole store is searched. `sources` are those that the store may lack; all others are
+there. `answers` are what users said is right; without any there is no gold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from raypipe.core.records import Citation, Gold, Question, Source, SourceKind, source_id
+from raypipe.readers.lines import JsonLine
+from raypipe.readers.rows import DuplicateCheck, ReadCounts, Row, UnusableLine, field, filled, kind
+
+NAME = "captured"
+SOURCE_KINDS: tuple[SourceKind, ...] = ("page", "snippet", "name", "document")
+
+
+def rows(lines: Iterable[JsonLine], counts: ReadCounts) -> Iterator[Row]:
+    """A row for each line: a question, or the line's fault. A repeated question is counted and omitted."""
+    seen = DuplicateCheck()
+    for line in lines:
+        try:
+            row = _row(line.where, line.unwrap())
+            assert row.question is not None
+            if seen.repeats(row.question.id, (row.question, row.gold), line.where):
+                counts.repeated_rows += 1
+                continue
+            counts.rows += 1
+            counts.questions_without_pages += row.question.citations == ()
+        except UnusableLine as e:
+            row = Row(line.where, faults=(e.fault,))
+            counts.faults += 1
+        yield row
+
+
+def _row(where: str, value: Mapping[str, Any]) -> Row:
+    id = filled(value, "id")
+    cited = value.get("citations")
+    if cited is not None and not isinstance(cited, list):
+        raise UnusableLine("wrong_type", f"citations: expected a list or null, found {kind(cited)}")
+    citations = None if cited is None else tuple(_citation(id, c, n) for n, c in enumerate(cited))
+    question = Question(
+        id, filled(value, "query"), field(value, "body", str), field(value, "asked_at", str), citations
+    )
+    answers = tuple(a for a in field(value, "answers", list) if isinstance(a, str) and a.strip())
+    labels = {n: v for n, v in field(value, "labels", dict).items() if isinstance(v, str)}
+    sources = {s.id: s for s in map(_source, field(value, "sources", list))}
+    gold = Gold(id, answers, labels) if answers else None
+    return Row(where, question=question, gold=gold, sources=tuple(sources.values()))
+
+
+def _citation(question: str, value: Any, number: int) -> Citation:
+    path = f"citations[{number}]."
+    if not isinstance(value, dict):
+        raise UnusableLine("wrong_type", f"{path[:-1]}: expected an object, found {kind(value)}")
+    page, snippet, name = (_id_or_none(value, f, path) for f in ("page", "snippet", "name"))
+    return Citation(
+        question, field(value, "rank", int, path), field(value, "url", str, path),
+        field(value, "modified", str, path), page, snippet, name,
+    )  # fmt: skip
+
+
+def _id_or_none(value: Mapping[str, Any], name: str, path: str) -> str | None:
+    if value.get(name) is None:
+        return None
+    text: str = field(value, name, str, path)
+    return text
+
+
+def _source(value: Any) -> Source:
+    if not isinstance(value, dict) or value.get("kind") not in SOURCE_KINDS:
+        expected = ", ".join(SOURCE_KINDS)
+        raise UnusableLine("wrong_type", f"sources: expected objects with a kind of {expected}")
+    content: str = filled(value, "content", "sources.")
+    return Source(source_id(value["kind"], content), value["kind"], content)

@@ -1,0 +1,174 @@
+"""Captured answers and what users said of them, as an endpoint keeps them in its store.
+
+The id of an answer is signed with a secret of the store, so any gateway knows without a look-up whether an
+endpoint of this store gave it, and when. Knows records and small files; runs nothing.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+from raypipe.core import config
+from raypipe.core.config import Where
+from raypipe.core.errors import ConfError
+from raypipe.core.records import Citation, Question, Source, digest
+from raypipe.store import Store, StoreError
+from raypipe.store.layout import CAPTURE_SECRET, CAPTURED, FEEDBACK
+from raypipe.store.segments import read_segments, segment_names, write_segment
+
+FORMAT = 1
+DRAWN_CHARS, MAC_CHARS = 12, 16  # hex digits of an id: 48 bits that are drawn, 64 bits that sign them
+SECRET_BYTES = 32
+OWN_ID = "captured-"
+"""How the id of a captured question begins, where no data set has it."""
+
+Said: TypeAlias = Literal["right", "wrong"]
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedQuote:
+    """One quote of an answer."""
+
+    source: str  # source id
+    start: int  # [start, end) in the source's parsed text
+    end: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedAnswer:
+    """One question with its evidence and its answer."""
+
+    format: int
+    answer_id: str
+    at: float  # when it was answered, in seconds since the epoch
+    release: str | None  # None: a named recipe answered
+    recipe: str  # digest
+    id: str  # of the question: the stored one's, or a digest of its text; "": its text was redacted
+    query: str
+    body: str
+    asked_at: str
+    citations: tuple[Citation, ...] | None  # what was searched, after filters; None: the whole store
+    sources: tuple[Source, ...]  # the request's own documents; those of the store are there
+    own: bool  # it was asked over documents of its own
+    answer: str
+    outcome: str
+    confidence: float | None
+    degraded: tuple[str, ...]  # stages that were omitted
+    quotes: tuple[CapturedQuote, ...]
+
+    def question(self, id: str) -> Question:
+        """The question that was asked, under an id."""
+        cited = self.citations
+        if cited is not None:
+            cited = tuple(replace(c, question=id) for c in cited)
+        return Question(id, self.query, self.body, self.asked_at, cited)
+
+    def own_id(self) -> str:
+        """Names the question with its evidence: the same again is the same question."""
+        seen = "" if self.citations is None else json.dumps([_cited(c) for c in self.citations])
+        return OWN_ID + digest(self.query, self.body, self.asked_at, str(self.citations is None), seen)
+
+
+def _cited(citation: Citation) -> list[Any]:
+    c = citation
+    return [c.rank, c.url, c.modified, c.page, c.snippet, c.name]
+
+
+@dataclass(frozen=True, slots=True)
+class Feedback:
+    """What a user said of one answer."""
+
+    format: int
+    answer_id: str
+    at: float  # seconds since the epoch
+    verdict: Said | None  # None: only a text was given
+    text: str | None  # the right answer, in the user's words; None: not given
+
+
+class AnswerIds:
+    """Draws and checks ids of answers: `seconds-drawn-mac` in hex, without a dash."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+
+    def draw(self, now: float) -> str:
+        """An id that no other answer has."""
+        head = f"{int(now):08x}{secrets.token_hex(DRAWN_CHARS // 2)}"
+        return head + self._mac(head)
+
+    def given_at(self, id: str) -> float | None:
+        """When the answer was given, in seconds since the epoch; None for an id that was not drawn here."""
+        head, mac = id[:-MAC_CHARS], id[-MAC_CHARS:]
+        if len(id) != 8 + DRAWN_CHARS + MAC_CHARS or not id.isascii():
+            return None
+        return float(int(head[:8], 16)) if hmac.compare_digest(self._mac(head), mac) else None
+
+    def _mac(self, head: str) -> str:
+        return hmac.digest(self._secret, head.encode(), "sha256").hex()[:MAC_CHARS]
+
+
+def share_of(answer_id: str) -> float:
+    """Where a drawn id lies between 0 and 1: below the rate of a capture, it is captured."""
+    return float(int(answer_id[8 : 8 + DRAWN_CHARS], 16) / 16**DRAWN_CHARS)
+
+
+def answer_ids(store: Store) -> AnswerIds:
+    """Ids signed with the store's secret, which the first call makes. Raises StoreError where the store
+    cannot be written."""
+    if store.files.read(CAPTURE_SECRET) is None:
+        store.files.create(CAPTURE_SECRET, secrets.token_bytes(SECRET_BYTES))
+    secret = store.files.read(CAPTURE_SECRET)
+    if secret is None or len(secret) != SECRET_BYTES:
+        raise StoreError(
+            f"{store.uri}/{CAPTURE_SECRET}: expected {SECRET_BYTES} bytes that raypipe wrote. Remove the "
+            "file; feedback for earlier answers is refused then"
+        )
+    return AnswerIds(secret)
+
+
+def captured_answers(store: Store, since: float) -> Iterator[CapturedAnswer]:
+    """The answers given at or after `since` (seconds since the epoch), in the order they were written."""
+    for line in read_segments(store.files, CAPTURED, segment_names(store.files, CAPTURED, since)):
+        found = _read(store, CAPTURED, line, CapturedAnswer)
+        if found.at >= since:
+            yield found
+
+
+def feedback_since(store: Store, since: float) -> dict[str, list[Feedback]]:
+    """Answer id -> what was said of it, the first first."""
+    found: dict[str, list[Feedback]] = {}
+    for line in read_segments(store.files, FEEDBACK, segment_names(store.files, FEEDBACK, since)):
+        said = _read(store, FEEDBACK, line, Feedback)
+        found.setdefault(said.answer_id, []).append(said)
+    return found
+
+
+def write_answers(store: Store, lines: Sequence[Mapping[str, Any]], now: float) -> None:
+    """Writes lines that `captured_answers` reads."""
+    write_segment(store.files, CAPTURED, lines, now)
+
+
+def write_feedback(store: Store, said: Feedback) -> None:
+    """Writes what a user said; it is on disk when this returns."""
+    write_segment(store.files, FEEDBACK, [asdict(said)], said.at)
+
+
+def _read(store: Store, folder: str, line: Mapping[str, Any], record: type[Any]) -> Any:
+    try:
+        return config.build(record, dict(line), Where(f"{store.uri}/{folder}"))
+    except ConfError as e:
+        raise StoreError(
+            f"{e}. Expected a line that raypipe of format {FORMAT} wrote, found format {line.get('format')!r}"
+        ) from e
+
+
+def since_days(days: float, now: float | None = None) -> float:
+    """The time that many days ago, in seconds since the epoch."""
+    return (time.time() if now is None else now) - days * 86400

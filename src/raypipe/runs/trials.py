@@ -1,0 +1,159 @@
+"""Trials: a release that answers some live questions next to the live one, before it is live.
+
+A canary gives the reply for a share of the questions, a shadow gives none; in both, the other release answers
+the same question again after the reply was sent, so that each question is a pair. Which questions are chosen
+follows from the question and the release alone, so the same question is always on the same side. Knows the
+store's small files; answers nothing and judges nothing (`runs.trial_verdict`).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TypeAlias, get_args
+
+from raypipe.core import config
+from raypipe.core.config import Where
+from raypipe.core.errors import ConfError
+from raypipe.core.records import digest
+from raypipe.runs.manifest import Manifest, to_json
+from raypipe.runs.release import Gate, Release, check, live, make_release, release_of, releases
+from raypipe.store import Store, StoreError
+from raypipe.store.layout import TRIAL_PAIRS, TRIALS
+from raypipe.store.segments import read_segments, write_segment
+
+FORMAT = 1
+Role: TypeAlias = Literal["canary", "shadow"]
+ROLES: tuple[Role, ...] = get_args(Role)
+_DIGITS = 12  # hex digits of a digest that choose a question: 48 bits
+_DRAWN = float(16**_DIGITS)
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseTrial:
+    """One release on trial."""
+
+    format: int
+    role: Role
+    release: str  # id of the release on trial
+    live: str  # id of the release that it is held against
+    share: float  # of the questions, above 0 and at most 1
+    gate: str  # that ends a canary: better, not-worse or not-worse:M; "": of a shadow
+    started: float  # seconds since the epoch
+
+    def takes(self, query: str) -> bool:
+        """Whether both releases answer this question."""
+        drawn = digest("trial", self.release, query)[:_DIGITS]
+        return int(drawn, 16) / _DRAWN < self.share
+
+
+@dataclass(frozen=True, slots=True)
+class TrialAnswer:
+    """What one release said."""
+
+    answer: str
+    outcome: str
+    ms: float  # wall time; of the second answer after it began
+    degraded: tuple[str, ...] = ()  # stages that were omitted
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One question that both releases answered."""
+
+    format: int
+    role: Role
+    release: str  # on trial
+    live_release: str
+    at: float  # seconds since the epoch
+    question: str  # id: the stored one's, or a digest of its text
+    stored: bool  # it is a stored question
+    answer_id: str | None  # of the reply, where it was captured
+    live: TrialAnswer
+    trial: TrialAnswer
+
+
+def read_trial(store: Store, role: Role) -> ReleaseTrial | None:
+    """The trial of this role; None where there is none. Raises StoreError for a damaged file."""
+    name = f"{TRIALS}/{role}.json"
+    raw = store.files.read(name)
+    if raw is None:
+        return None
+    try:
+        return config.build(ReleaseTrial, json.loads(raw), Where(f"{store.uri}/{name}"))
+    except (ValueError, ConfError) as e:
+        raise StoreError(
+            f"{store.uri}/{name}: expected a trial that raypipe wrote ({e}). Remove the file"
+        ) from e
+
+
+def begin_trial(
+    store: Store, manifest: Manifest, role: Role, share: float, gate: str, bounds: Sequence[Gate] = (),
+    min_scored: float = 0.95, passed: Sequence[str] = (),
+) -> tuple[ReleaseTrial, Release]:  # fmt: skip
+    """Puts a finished run on trial; the same run again with the same share and gate changes nothing.
+
+    `gate` ends a canary; `bounds` are gates on the run itself, which it must pass first, and `passed` those
+    that it has passed. Raises ConfError where nothing is live, for the live run, an oracle run, a share out
+    of range and another canary; GateFailed.
+    """
+    if not 0 < share <= 1:
+        raise ConfError(f"{role}: expected a share above 0 and at most 1, found {share:g}")
+    if manifest.oracle:
+        raise ConfError(f"run {manifest.run} is an oracle run, which cannot answer live questions")
+    check(manifest, bounds, min_scored)
+    with store.lease("release", f"{role} {manifest.run}"):
+        now_live, before = live(store), read_trial(store, role)
+        if now_live is None:
+            raise ConfError(
+                f"{role}: nothing is live in {store.uri} to hold the run against. Promote the first run "
+                "without a trial: `raypipe promote DIR`"
+            )
+        if now_live.run == manifest.run:
+            raise ConfError(f"{role}: run {manifest.run} is live already, as {now_live.id}")
+        known = [r for r in releases(store) if r.run == manifest.run]
+        if before is not None:
+            same = (before.live, before.share, before.gate) == (now_live.id, share, gate)
+            if same and before.release in [r.id for r in known]:
+                return before, release_of(store, before.release)
+            if role == "canary":
+                raise ConfError(
+                    f"canary: release {before.release} is one already. `raypipe trial` shows how it does, "
+                    "and `raypipe trial --stop` ends it"
+                )
+        release = known[-1] if known else make_release(store, manifest, (*(g.text for g in bounds), *passed))
+        trial = ReleaseTrial(FORMAT, role, release.id, now_live.id, share, gate, time.time())
+        store.files.write(f"{TRIALS}/{role}.json", json.dumps(to_json(trial)).encode())
+    return trial, release
+
+
+def remove_trial(store: Store, trial: ReleaseTrial) -> None:
+    """Takes a release off trial; the caller holds the lease `release`."""
+    store.files.remove(f"{TRIALS}/{trial.role}.json")
+
+
+def on_trial(store: Store) -> set[str]:
+    """Ids of the releases on trial, which are kept."""
+    return {t.release for role in ROLES if (t := read_trial(store, role)) is not None}
+
+
+def write_pairs(store: Store, pairs: Sequence[Pair], now: float) -> None:
+    """Writes pairs as one file."""
+    write_segment(store.files, TRIAL_PAIRS, [asdict(p) for p in pairs], now)
+
+
+def pairs_of(store: Store, trial: ReleaseTrial, names: Iterable[str]) -> Iterator[Pair]:
+    """The pairs of a trial in these segments, in order."""
+    for line in read_segments(store.files, TRIAL_PAIRS, names):
+        found = _pair(store, line)
+        if (found.role, found.release, found.live_release) == (trial.role, trial.release, trial.live):
+            yield found
+
+
+def _pair(store: Store, line: dict[str, Any]) -> Pair:
+    try:
+        return config.build(Pair, line, Where(f"{store.uri}/{TRIAL_PAIRS}"))
+    except ConfError as e:
+        raise StoreError(f"{e}. Expected a pair that raypipe of format {FORMAT} wrote") from e

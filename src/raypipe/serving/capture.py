@@ -1,0 +1,236 @@
+"""Capture: a share of the answers of an endpoint, written into its store as a data set.
+
+An answer gets its id before it is sent; the row is made and written after, on a thread, so that no request
+waits. Rows wait in a queue of bounded size: where writing is slower than answering, rows are dropped and
+counted, never requests. A row has the question, what was searched, the answer and its quotes; it has no key
+and nothing of who asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+from raypipe.core.errors import RaypipeError
+from raypipe.core.records import Citation, Source, source_id
+from raypipe.runs.captured import (
+    FORMAT,
+    CapturedAnswer,
+    CapturedQuote,
+    Feedback,
+    Said,
+    answer_ids,
+    share_of,
+    since_days,
+    write_answers,
+    write_feedback,
+)
+from raypipe.serving.answering import AnswererProtocol, ForwardingAnswerer, ReleaseRouter
+from raypipe.serving.capture_config import CaptureConfig
+from raypipe.serving.query import NULL_LISTENER, Listener, QueryRequest, QueryResult
+from raypipe.serving.redaction import Redact, RedactionFailed, redaction
+from raypipe.store import Store
+from raypipe.store.layout import CAPTURED, FEEDBACK, TRIAL_PAIRS
+from raypipe.store.segments import sweep_segments
+
+FLUSH_S = 5.0
+"""How long rows wait for others before they are written: a file each 5 s is 17,000 a day, which a folder and
+an object store list in seconds; a kill loses what came since."""
+
+WAITING_BYTES = 64 << 20
+"""Of documents in rows that wait: twice the largest body of a request."""
+
+WAITING_ROWS = 1000  # rows without documents are some 10 kB each
+SWEEP_S = 3600.0  # between two looks for rows that are older than the retention
+
+Event: TypeAlias = Literal["written", "dropped", "redaction failed", "feedback"]
+log = logging.getLogger("raypipe.serving.capture")
+
+
+class UnknownAnswer(Exception):
+    """Feedback for an answer that was not captured, or is no longer kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """An answer that is to be written."""
+
+    answer_id: str
+    at: float
+    request: QueryRequest
+    result: QueryResult
+
+    def nbytes(self) -> int:
+        return sum(len(s.content) for s in self.request.sources or ())
+
+
+class Capture:
+    """Writes captured answers and feedback of one gateway."""
+
+    def __init__(
+        self, store: str, config: CaptureConfig, count: Callable[[Event], None] = lambda event: None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        """`count` is told of each row. Raises ConfError for a redaction function that cannot be used, and
+        StoreError for a store that cannot be written."""
+        self._store, self._config, self._count, self._clock = Store.open(store), config, count, clock
+        self._ids = answer_ids(self._store)
+        self._redact: Redact = redaction(config.redact)
+        self._waiting: deque[_Waiting] = deque()
+        self._bytes = 0
+        self._writer: asyncio.Task[None] | None = None  # kept here: a loop holds its tasks weakly
+        self._swept_at = 0.0
+        self._closing = asyncio.Event()
+
+    def choose(self) -> str | None:
+        """The id of an answer that is to be captured; None for one that is not."""
+        id = self._ids.draw(self._clock())
+        return id if share_of(id) < self._config.rate else None
+
+    def keep(self, request: QueryRequest, result: QueryResult) -> QueryResult:
+        """The result with the id of the answer, which is captured. Returns at once. What was late before it
+        was searched is not captured."""
+        if request.answer_id is None or result.asked is None:
+            return result
+        row = _Waiting(request.answer_id, self._clock(), request, result)
+        if len(self._waiting) >= WAITING_ROWS or self._bytes + row.nbytes() > WAITING_BYTES:
+            self._count("dropped")
+            return result
+        self._waiting.append(row)
+        self._bytes += row.nbytes()
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.ensure_future(self._write_later())
+        return replace(result, answer_id=request.answer_id)
+
+    async def feedback(self, answer_id: str, verdict: Said | None, text: str | None) -> None:
+        """Keeps what a user says of an answer: it is on disk when this returns. Raises UnknownAnswer, and
+        RedactionFailed where the text cannot be kept."""
+        now = self._clock()
+        given = self._ids.given_at(answer_id)
+        if given is None or given < since_days(self._config.retention_days, now):
+            raise UnknownAnswer
+
+        def write() -> None:
+            said = None if text is None else self._redact(text)
+            write_feedback(self._store, Feedback(FORMAT, answer_id, now, verdict, said))
+
+        await asyncio.to_thread(write)
+        self._count("feedback")
+
+    async def close(self) -> None:
+        """Writes what waits."""
+        self._closing.set()
+        if self._writer is not None:
+            await self._writer
+
+    async def _write_later(self) -> None:
+        """Writes what waits after FLUSH_S, or at once when closing, until nothing waits."""
+        while self._waiting:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), FLUSH_S)
+            await self._write()
+
+    async def _write(self) -> None:
+        rows, self._waiting, self._bytes = list(self._waiting), deque(), 0
+        lines = await asyncio.to_thread(self._lines, rows)
+        now = self._clock()
+        try:
+            if lines:
+                await asyncio.to_thread(write_answers, self._store, lines, now)
+                for _ in lines:
+                    self._count("written")
+            if now - self._swept_at >= SWEEP_S:
+                self._swept_at = now
+                await asyncio.to_thread(self._sweep, now)
+        except RaypipeError as e:
+            for _ in lines:
+                self._count("dropped")
+            log.error("%d captured answers cannot be written: %s", len(lines), e)
+
+    def _lines(self, rows: Sequence[_Waiting]) -> list[dict[str, Any]]:
+        lines = []
+        for row in rows:
+            try:
+                lines.append(asdict(redacted(captured_answer(row), self._redact)))
+            except RedactionFailed as e:
+                self._count("redaction failed")
+                log.error("an answer is not captured: the redaction function %s", e)
+        return lines
+
+    def _sweep(self, now: float) -> None:
+        before = since_days(self._config.retention_days, now)
+        for folder in (CAPTURED, FEEDBACK, TRIAL_PAIRS):
+            sweep_segments(self._store.files, folder, before)
+
+
+def captured_answer(row: _Waiting) -> CapturedAnswer:
+    """An answer as it is kept."""
+    result, q, asked = row.result, row.result.question, row.result.asked
+    assert asked is not None
+    reply = q.replies.get(q.origin)
+    quotes = tuple(CapturedQuote(e.source, *e.span, e.quote) for e in result.evidence)
+    return CapturedAnswer(
+        FORMAT, row.answer_id, row.at, result.release, result.recipe, asked.id, asked.text, asked.body,
+        asked.asked_at, asked.citations, row.request.sources or (), row.request.sources is not None,
+        q.answer, q.outcome, reply.confidence if reply else None, q.degraded, quotes,
+    )  # fmt: skip
+
+
+def redacted(answer: CapturedAnswer, redact: Redact) -> CapturedAnswer:
+    """The same with every text redacted. A source whose text changes is another source, as its citations
+    say; one of which nothing is left is gone. Raises RedactionFailed."""
+    renamed: dict[str, str | None] = {}
+    sources = []
+    for source in answer.sources:
+        content = redact(source.content)
+        if content and not content.isspace():
+            renamed[source.id] = source_id(source.kind, content)
+            sources.append(Source(source_id(source.kind, content), source.kind, content))
+        else:
+            renamed[source.id] = None
+
+    def cited(c: Citation) -> Citation:
+        page, snippet, name = (None if s is None else renamed.get(s, s) for s in (c.page, c.snippet, c.name))
+        return replace(c, url=redact(c.url), page=page, snippet=snippet, name=name)
+
+    def quoted(quote: CapturedQuote) -> CapturedQuote:
+        return replace(quote, source=renamed.get(quote.source, quote.source) or "", text=redact(quote.text))
+
+    citations, query = answer.citations, redact(answer.query)
+    return replace(
+        answer,
+        id=answer.id if query == answer.query else "",  # it may be a digest of the text
+        query=query,
+        body=redact(answer.body),
+        answer=redact(answer.answer),
+        citations=None if citations is None else tuple(cited(c) for c in citations),
+        sources=tuple({s.id: s for s in sources}.values()),
+        quotes=tuple(quoted(q) for q in answer.quotes),
+    )
+
+
+class CapturingRouter:
+    """A router whose answers are captured."""
+
+    def __init__(self, router: ReleaseRouter, capture: Capture) -> None:
+        self._router, self._capture = router, capture
+
+    async def current(self) -> AnswererProtocol:
+        return _CapturingAnswerer(await self._router.current(), self._capture)
+
+
+class _CapturingAnswerer(ForwardingAnswerer):
+    def __init__(self, answerer: AnswererProtocol, capture: Capture) -> None:
+        super().__init__(answerer)
+        self._capture = capture
+
+    async def answer(self, request: QueryRequest, listener: Listener = NULL_LISTENER) -> QueryResult:
+        request = replace(request, answer_id=self._capture.choose())
+        result = await self._answerer.answer(request, listener)
+        return self._capture.keep(request, result)

@@ -1,0 +1,136 @@
+"""Tenants: who may ask, how much, of which release, over which part of the store. Plain values.
+
+    tenants:
+      acme:
+        keys: [a-key-of-16-characters-or-more]
+        share: 3
+        requests_per_minute: 600
+        tokens_per_minute: 200000
+        releases: [live@acme, live]
+        filters: {hosts: [example.org]}
+
+Keys become digests when the file is read: what travels to replicas opens nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from raypipe.core import config
+from raypipe.core.config import Where
+from raypipe.core.errors import ConfError
+from raypipe.runs.release import check_pointer
+from raypipe.serving.access import ApiKeys
+from raypipe.serving.filters import Filters
+from raypipe.store.layout import LIVE
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
+
+
+@dataclass(frozen=True, slots=True)
+class TenantFilters:
+    """The part of a store that a tenant may search. Nothing given: all of it."""
+
+    hosts: tuple[str, ...] = ()  # of a url that cites the source, or a parent domain of it
+    sources: tuple[str, ...] = ()  # source ids
+
+
+@dataclass(frozen=True, slots=True)
+class TenantEntry:
+    """One tenant as its file says it."""
+
+    keys: tuple[str, ...]
+    share: float = 1.0  # of the slots, against the shares of the others
+    requests_per_minute: int | None = None  # None: no limit of its own
+    tokens_per_minute: int | None = None  # of prompts and replies; None: no limit
+    releases: tuple[str, ...] = (LIVE,)  # pointers that it may ask; the first answers unless it names one
+    filters: TenantFilters = field(default_factory=TenantFilters)
+
+    def __post_init__(self) -> None:
+        if not self.keys:
+            raise ValueError("keys: expected at least one")
+        if self.share <= 0:
+            raise ValueError(f"share: expected a number above 0, found {self.share}")
+        for name in ("requests_per_minute", "tokens_per_minute"):
+            if (limit := getattr(self, name)) is not None and limit < 1:
+                raise ValueError(f"{name}: expected at least 1, found {limit}")
+        if not self.releases:
+            raise ValueError("releases: expected at least one pointer, such as live")
+        for pointer in self.releases:
+            check_pointer(pointer)
+
+
+@dataclass(frozen=True, slots=True)
+class TenantFile:
+    """A file of tenants."""
+
+    tenants: Mapping[str, TenantEntry]
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """Who asks. Its keys are digests."""
+
+    name: str
+    keys: ApiKeys = field(default_factory=ApiKeys)
+    share: float = 1.0
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    releases: tuple[str, ...] = (LIVE,)
+    scope: Filters = field(default_factory=Filters)
+
+    @property
+    def corpus(self) -> str:
+        """Names the corpus that its answers, memo and captures belong to: "" for the whole store, which all
+        tenants without filters share."""
+        return self.name if self.scope else ""
+
+
+ANYONE = Tenant("default")
+"""Who has a key that is no tenant's, or needs none."""
+
+
+def read_tenants(path: Path) -> tuple[Tenant, ...]:
+    """The tenants of a file. Raises as `tenants_in` does."""
+    return tenants_in(config.read_yaml(path), str(path))
+
+
+def tenants_in(tree: Any, path: str) -> tuple[Tenant, ...]:
+    """The tenants of what a file holds, which messages call `path`. Raises ConfError, without any key, for
+    what is none, and for a key that could be guessed or that two tenants have."""
+    file = config.build(TenantFile, tree, Where(path))
+    found: list[Tenant] = []
+    owners: dict[bytes, str] = {}
+    for name, entry in file.tenants.items():
+        where = f"{path}: tenants.{name}"
+        if not _NAME.fullmatch(name) or name == ANYONE.name:
+            raise ConfError(
+                f"{where}: expected a name of small letters, digits and -, and not {ANYONE.name!r}"
+            )
+        try:
+            keys = ApiKeys.of(entry.keys)
+        except ConfError as e:
+            raise ConfError(f"{where}: {e}") from e
+        for number, digest in enumerate(keys.digests, start=1):
+            if (other := owners.setdefault(digest, name)) != name:
+                raise ConfError(f"{where}: key {number} is a key of tenant {other}, too; each has its own")
+        scope = Filters(entry.filters.hosts, entry.filters.sources)
+        found.append(
+            Tenant(
+                name, keys, entry.share, entry.requests_per_minute, entry.tokens_per_minute,
+                entry.releases, scope,
+            )
+        )  # fmt: skip
+    if not found:
+        raise ConfError(f"{path}: expected at least one tenant, found none")
+    return tuple(found)
+
+
+def tenant_of(key: str, tenants: Sequence[Tenant]) -> Tenant | None:
+    """The tenant with this key. Every key is compared, each in constant time."""
+    matches = [tenant for tenant in tenants if tenant.keys.accepts(key)]
+    return matches[0] if matches else None

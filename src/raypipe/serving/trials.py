@@ -1,0 +1,147 @@
+"""Canary and shadow: some questions are answered by two releases, one of which gives the reply.
+
+A canary that fails is answered by the live release, so the client sees an answer and the pair says that it
+failed. Knows releases and answerers; the other answer is made in `second_answers`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from dataclasses import dataclass
+
+from raypipe.core.errors import RaypipeError
+from raypipe.recipes.deadlines import DegradePolicy
+from raypipe.recipes.serialize import from_plain
+from raypipe.runs.release import release_of
+from raypipe.runs.trials import ReleaseTrial
+from raypipe.serving.answerer import Answerer
+from raypipe.serving.answering import AnswererProtocol, ForwardingAnswerer, ReleaseRouter
+from raypipe.serving.query import NULL_LISTENER, Listener, QueryRequest, QueryResult
+from raypipe.serving.release_follower import CLOSE_AFTER_S, POLL_S, REOPEN_S, bounded_memo
+from raypipe.serving.second_answers import SecondAnswers
+from raypipe.serving.yielding_kit import TrialKit
+from raypipe.store import Store
+
+log = logging.getLogger("raypipe.serving.trials")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTrial:
+    """A release on trial, open."""
+
+    trial: ReleaseTrial
+    answerer: Answerer
+
+
+class TrialRouter:
+    """A router whose live release has another next to it, while there is a trial.
+
+    The pointers are read again when a request comes and POLL_S have passed; the request does not wait for it.
+    """
+
+    def __init__(
+        self, router: ReleaseRouter, kit: TrialKit, store: Store, seconds: SecondAnswers,
+        policy: DegradePolicy | None = None, memo_bytes: int = 0,
+    ) -> None:  # fmt: skip
+        self._router, self._kit, self._store, self._seconds = router, kit, store, seconds
+        self._policy, self._memo_bytes = policy, memo_bytes
+        self._open: OpenTrial | None = None
+        self._refused: tuple[ReleaseTrial | None, float] = (None, 0.0)  # failed to open; when to try again
+        self._polled_at, self._close_at = -POLL_S, math.inf
+        self._poll_task: asyncio.Task[None] | None = None  # kept here: a loop holds its tasks weakly
+
+    async def current(self) -> AnswererProtocol:
+        live = await self._router.current()
+        due = time.monotonic() - self._polled_at >= POLL_S
+        if due and (self._poll_task is None or self._poll_task.done()):
+            self._polled_at = time.monotonic()
+            self._poll_task = asyncio.ensure_future(self._poll(live))
+        found = self._open
+        if found is None or found.trial.live != live.release:
+            return live
+        return _TriedAnswerer(live, found, self._seconds)
+
+    async def _poll(self, live: AnswererProtocol) -> None:
+        try:
+            found = await asyncio.to_thread(self._seconds.read)
+        except (RaypipeError, OSError) as e:
+            log.error("the trials of %s cannot be read: %s", self._store.uri, e)
+            return
+        if found is None:
+            if self._open is not None:
+                log.info("the trial of release %s is over", self._open.trial.release)
+                self._close_at = time.monotonic() + CLOSE_AFTER_S
+            self._open, self._kit.on_trial = None, ()
+            await self._close_models(live)
+        elif found.live != live.release:
+            await (
+                self._seconds.flush()
+            )  # its look ends a trial that is held against another release than live
+        elif self._open is None or self._open.trial != found:
+            await self._follow(found)
+
+    async def _close_models(self, live: AnswererProtocol) -> None:
+        """Closes the models that only the release on trial named, some time after its trial."""
+        if time.monotonic() < self._close_at:
+            return
+        self._close_at = math.inf
+        try:
+            await self._kit.keep((*live.recipe.models(), *(self._policy.models() if self._policy else ())))
+        except Exception:  # of a replica or an engine that ends badly: the live release answers all the same
+            log.exception("models of a release that was tried could not be closed")
+
+    async def _follow(self, trial: ReleaseTrial) -> None:
+        if self._refused[0] == trial and time.monotonic() < self._refused[1]:
+            return
+        try:
+            release = await asyncio.to_thread(release_of, self._store, trial.release)
+            recipe, memo = from_plain(release.recipe), bounded_memo(self._memo_bytes)
+            self._kit.on_trial = tuple(recipe.models())
+            opened = Answerer(recipe, self._kit, self._store.uri, memo, release, self._policy)
+            await opened.check()
+        except Exception as e:  # of any kind: a release that cannot be opened must not stop the live one
+            self._refused = (trial, time.monotonic() + REOPEN_S)
+            self._open, self._kit.on_trial = None, ()
+            log.error("release %s cannot be tried: %s: %s", trial.release, type(e).__name__, e)
+            return
+        self._open = OpenTrial(trial, opened)
+        log.info("release %s is on trial as %s, share %g", trial.release, trial.role, trial.share)
+
+
+class _TriedAnswerer(ForwardingAnswerer):
+    """The live release, with another on trial."""
+
+    def __init__(self, live: AnswererProtocol, found: OpenTrial, seconds: SecondAnswers) -> None:
+        super().__init__(live)
+        self._found, self._seconds = found, seconds
+
+    async def answer(self, request: QueryRequest, listener: Listener = NULL_LISTENER) -> QueryResult:
+        trial, other = self._found.trial, self._found.answerer
+        with self._seconds.in_flight.one():
+            if not trial.takes(request.question.text):
+                return await self._answerer.answer(request, listener)
+            if trial.role == "canary":
+                return await self._by_canary(request, listener)
+            result = await self._answerer.answer(request, listener)
+        self._seconds.ask(trial, other, request, result)
+        return result
+
+    async def _by_canary(self, request: QueryRequest, listener: Listener) -> QueryResult:
+        trial, start = self._found.trial, time.perf_counter()
+        try:
+            result = await self._found.answerer.answer(request, listener)
+        except Exception as e:  # the client asked for an answer, not for this release
+            log.error("canary %s failed, %s answers: %s", trial.release, trial.live, type(e).__name__)
+            ms = (time.perf_counter() - start) * 1000
+            result = await self._answerer.answer(request, listener)
+            self._seconds.failed(trial, request, result, ms)
+            return result
+        self._seconds.ask(trial, self._answerer, request, result)
+        return result
+
+    async def retrieve(self, request: QueryRequest, listener: Listener = NULL_LISTENER) -> QueryResult:
+        with self._seconds.in_flight.one():
+            return await self._answerer.retrieve(request, listener)

@@ -1,0 +1,63 @@
+"""Segments: lines of JSON in small files of one folder of a store, each file written once.
+
+Several processes write at the same time, and object stores append to nothing, so each write is a file of its
+own: `<milliseconds since the epoch>-<digits>.jsonl`. The time in a name says what a reader or a sweep may
+leave out without opening the file. Knows nothing of what the lines mean.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from raypipe.store.errors import StoreError
+from raypipe.store.files import Files
+
+ENDING = ".jsonl"
+
+
+def write_segment(files: Files, folder: str, lines: Sequence[Mapping[str, Any]], now: float) -> str:
+    """Writes lines as one file and returns its name. `now`: seconds since the epoch. Complete once it is
+    there: a kill leaves the whole file or none."""
+    name = f"{int(now * 1000):015d}-{uuid.uuid4().hex[:8]}{ENDING}"
+    text = "".join(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in lines)
+    files.write(f"{folder}/{name}", text.encode("utf-8", "replace"))
+    return name
+
+
+def segment_names(files: Files, folder: str, since: float = 0.0) -> list[str]:
+    """Names of the files written at or after `since`, in order of time."""
+    names = (n for n in files.names(folder) if n.endswith(ENDING))
+    return [n for n in names if written_at(n) >= since]
+
+
+def written_at(name: str) -> float:
+    """When a segment was written, in seconds since the epoch. Raises StoreError for another name."""
+    digits = name.partition("-")[0]
+    if not digits.isdecimal():
+        raise StoreError(f"{name}: expected a file that raypipe wrote, TIME-ID{ENDING}. Take it out of there")
+    return int(digits) / 1000
+
+
+def read_segments(files: Files, folder: str, names: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """The lines of these files, in order. A file that another process removes meanwhile has none. Raises
+    StoreError for a line that is none of raypipe's."""
+    for name in names:
+        for line in (files.read(f"{folder}/{name}") or b"").splitlines():
+            try:
+                yield dict(json.loads(line))
+            except (ValueError, TypeError) as e:
+                raise StoreError(
+                    f"{files.uri}/{folder}/{name}: expected lines of JSON that raypipe wrote ({e}). Remove "
+                    "the file"
+                ) from e
+
+
+def sweep_segments(files: Files, folder: str, before: float) -> int:
+    """Removes the files written before `before`, and returns how many. Safe to repeat and to race."""
+    gone = [n for n in files.names(folder) if n.endswith(ENDING) and written_at(n) < before]
+    for name in gone:
+        files.remove(f"{folder}/{name}")
+    return len(gone)

@@ -1,0 +1,121 @@
+"""Whether an adapter acts where it will serve: one training prompt, asked of base and adapter in an engine.
+
+vLLM loads an adapter whose names or shapes fit nothing without a word, and answers as the base. So the engine
+itself is asked, and equal replies with equal log-probabilities mean an adapter that changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from raypipe.core.errors import RaypipeError
+from raypipe.core.llm import Chat, Generated, Sampling
+from raypipe.core.protocols import Model
+from raypipe.core.records import Fault
+from raypipe.models.folder import identity
+from raypipe.models.load import EngineLimits, engine_setup
+
+REPLY_TOKENS = 32  # enough to differ: an adapter changes the first token's log-probability
+
+
+class NoEffect(RaypipeError):
+    """A trained adapter changes nothing; it is not registered."""
+
+    exit_code = 7
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReplies:
+    """What an engine said to one training prompt."""
+
+    base: str
+    adapter: str
+    base_logprob: float  # of its own reply
+    adapter_logprob: float
+
+    @property
+    def acts(self) -> bool:
+        """Whether the adapter changes anything."""
+        return self.base != self.adapter or self.base_logprob != self.adapter_logprob
+
+
+def engine_is_here() -> bool:
+    """Whether vLLM is installed in this process's environment."""
+    return importlib.util.find_spec("vllm") is not None
+
+
+def ask_both(
+    model: Model,
+    name: str,
+    adapter: Mapping[str, bytes],
+    chat: Chat,
+    room: int,
+    limits: EngineLimits,
+    needs: Mapping[str, float],
+) -> EngineReplies:
+    """Starts an engine with the adapter, whose files are given, in a task of the joined Ray that has what
+    `needs` says, and asks it with and without the adapter. `room`: tokens that the model's context leaves for
+    a reply. Raises NoEffect for a fault, and what the engine refuses."""
+    import ray
+
+    task = ray.remote(num_cpus=needs["CPU"], num_gpus=needs.get("GPU", 0.0), max_retries=0)(_ask)
+    try:
+        found: EngineReplies = ray.get(task.remote(model, name, adapter, chat, room, limits))
+    except ray.exceptions.RayTaskError as e:
+        raise e.cause if isinstance(e.cause, RaypipeError) else e from e
+    return found
+
+
+def _ask(
+    model: Model, name: str, adapter: Mapping[str, bytes], chat: Chat, room: int, limits: EngineLimits
+) -> EngineReplies:
+    from raypipe.models.engine import Engine
+
+    async def both(tuned: Model) -> EngineReplies:
+        engine = Engine(engine_setup(tuned, limits))
+        try:
+            await engine.ready()
+            sampling = Sampling(max_tokens=min(REPLY_TOKENS, room), logprobs=True)
+            base, other = [(await engine.generate([chat], sampling, which))[0] for which in (None, name)]
+            (said, p), (other_said, other_p) = _said(base), _said(other)
+            return EngineReplies(said, other_said, p, other_p)
+        finally:
+            engine.close()
+
+    with tempfile.TemporaryDirectory(prefix="raypipe-adapter-") as folder:
+        for file, content in adapter.items():
+            (Path(folder) / file).write_bytes(content)
+        found = (name, identity(Path(folder), "adapter"))
+        return asyncio.run(both(replace(model, adapters=(found,), adapter_paths=(folder,))))
+
+
+def _said(reply: Generated | Fault) -> tuple[str, float]:
+    """A reply's text and log-probability; a model may end its reply before any text."""
+    if isinstance(reply, Generated):
+        return reply.text, reply.logprob or 0.0
+    if reply.reason == "empty_reply":
+        return "", 0.0
+    raise NoEffect(
+        f"the first training prompt, asked of base and adapter: {reply.reason}: {reply.detail}. The adapter "
+        f"was not registered"
+    )
+
+
+def require_effect(effect: tuple[float, float], replies: EngineReplies | None) -> None:
+    """Raises NoEffect for an adapter that changes nothing. `effect`: the log-probability of a label by the
+    base and with the adapter; `replies`: those of an engine, None where none was asked."""
+    if effect[0] == effect[1]:
+        raise NoEffect(
+            f"the adapter changes nothing: the first label has log-probability {effect[0]:.6g} with and "
+            "without it. It was not registered. Raise lr or steps"
+        )
+    if replies is not None and not replies.acts:
+        raise NoEffect(
+            f"the adapter changes nothing in the engine: base and adapter both reply {replies.base!r} with "
+            f"log-probability {replies.base_logprob:.6g}. It was not registered"
+        )

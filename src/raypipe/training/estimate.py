@@ -1,0 +1,223 @@
+"""What a training takes, known before it starts: steps, tokens, memory of a worker, and time.
+
+Memory is arithmetic over the files' headers. Time is what earlier trainings of the same base took for a
+token, else a bound from the machine's own speed, else not known.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raypipe.core.errors import ClusterTooSmall
+from raypipe.models.memory import BYTES, GIB
+from raypipe.training.batches import batches
+from raypipe.training.preset import Preset
+from raypipe.training.rows import TrainingRow
+
+ADAPTER_BYTES = (
+    20  # of one number: weight, gradient, the gradient that is summed, two moments of AdamW; float32
+)
+NF4_BYTES = 0.5625  # of one weight: 4 bits, and a float32 scale for each 64 (QLoRA, section 3)
+LAYER_BYTES = 34  # of activations, for each token and hidden number of a layer in half precision, without the
+# matrix of attention, which sdpa does not keep: Korthikanti et al. 2022, section 4.1
+START_S = (
+    15.0,
+    60.0,
+)  # until the first step: workers import torch and peft; measured 15 to 20 s for a tiny model
+SLOWER = (1.0, 6.0)  # times the machine's matrix speed: measured on the stand-in, whose layers are small
+SPREAD = (0.8, 1.5)  # of the time of an earlier training of the same base
+RESERVE_GIB = 1.0  # of a GPU: CUDA's own context and the allocator's gaps
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryNeed:
+    """Memory of one worker at its longest row, in GiB."""
+
+    weights: float  # of the base
+    adapter: float  # with gradient and optimizer
+    activations: float
+    logits: float
+    total: float
+    arithmetic: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingEstimate:
+    """What a training takes."""
+
+    rows: int
+    held_out: int
+    left_out: int  # longer than max_seq_len
+    steps: int  # at most
+    epochs: float
+    tokens: int  # that all steps read, prompts and answers
+    trained: int  # of these: answers and their end marks
+    longest: int  # tokens of the longest row
+    looks: int  # at the held-out rows
+    parameters: int  # of the base
+    adapter_parameters: int
+    adapted_layers: int
+    memory: MemoryNeed
+    seconds: tuple[float, float] | None  # from start to end; None: not known
+    rate_from: str  # what `seconds` rests on
+
+
+@dataclass(frozen=True, slots=True)
+class BaseShape:
+    """The sizes of a base model."""
+
+    parameters: int
+    embedded: (
+        int  # of these: numbers of the embedding and the output head, which stay as they are in four bits
+    )
+    layers: int
+    hidden: int
+    vocabulary: int
+    dtype: str
+
+
+def base_shape(folder: Path, config: Mapping[str, Any], dtype: str) -> BaseShape:
+    """From the headers of a base's files. `config`: its config.json."""
+    from safetensors import safe_open
+
+    total = embedded = 0
+    for path in sorted(folder.glob("model*.safetensors")):
+        with safe_open(str(path), framework="np") as tensors:
+            for name in tensors.keys():  # noqa: SIM118  # not a mapping
+                size = math.prod(tensors.get_slice(name).get_shape())
+                total += size
+                embedded += size if "embed" in name or "lm_head" in name else 0
+    layers, hidden, words = (int(config[k]) for k in ("num_hidden_layers", "hidden_size", "vocab_size"))
+    return BaseShape(total, embedded, layers, hidden, words, dtype)
+
+
+def estimate(
+    rows: Sequence[TrainingRow],
+    held_out: Sequence[TrainingRow],
+    left_out: int,
+    preset: Preset,
+    shape: BaseShape,
+    adapter: tuple[int, int],
+    in_four_bits: bool,
+    workers: int,
+    earlier: Sequence[float],
+    flops: float | None,
+) -> TrainingEstimate:
+    """`adapter`: its numbers and layers (`model.adapter_size`). `earlier`: seconds a token of a worker in
+    earlier trainings of this base; `flops`: what a core here computes in a second, None: not known."""
+    lengths = [len(row.ids) for row in rows]
+    p = preset
+    plan = batches(lengths, p.effective_batch, p.steps, p.seed, p.group_by_length)
+    tokens = sum(lengths[i] for b in plan for i in b.rows)
+    looks = math.ceil(len(plan) / p.evaluate_every) if held_out and p.evaluate_every else 0
+    looked = looks * sum(len(row.ids) for row in held_out)
+    work = (6 if p.gradient_checkpointing else 4) * tokens + 2 * looked
+    return TrainingEstimate(
+        rows=len(rows),
+        held_out=len(held_out),
+        left_out=left_out,
+        steps=len(plan),
+        epochs=sum(len(b.rows) for b in plan) / len(rows),
+        tokens=tokens,
+        trained=sum(rows[i].trained for b in plan for i in b.rows),
+        longest=max(lengths),
+        looks=looks,
+        parameters=shape.parameters,
+        adapter_parameters=adapter[0],
+        adapted_layers=adapter[1],
+        memory=memory(max(rows, key=lambda r: len(r.ids)), p, shape, adapter[0], in_four_bits),
+        seconds=_seconds(tokens, work * shape.parameters, workers, earlier, flops),
+        rate_from=_rate_from(earlier, flops),
+    )
+
+
+def memory(
+    longest: TrainingRow, preset: Preset, shape: BaseShape, adapter: int, in_four_bits: bool
+) -> MemoryNeed:
+    """Memory of one worker at its longest row."""
+    wide, length = BYTES[shape.dtype], len(longest.ids)
+    if in_four_bits:
+        weights = (shape.parameters - shape.embedded) * NF4_BYTES + shape.embedded * wide
+        packed = (shape.parameters - shape.embedded) / 1e6
+        how = f"{packed:,.1f} M x {NF4_BYTES} + {shape.embedded / 1e6:,.1f} M x {wide}"
+    else:
+        weights, how = shape.parameters * wide, f"{shape.parameters / 1e6:,.1f} M x {wide}"
+    layer = LAYER_BYTES * wide / 2 * length * shape.hidden
+    kept = shape.layers * length * shape.hidden * wide + layer
+    active = kept if preset.gradient_checkpointing else shape.layers * layer
+    logits = (longest.trained + 1) * shape.vocabulary * (wide + 8)
+    base, own, acts, tops = (n / GIB for n in (weights, adapter * ADAPTER_BYTES, active, logits))
+    arithmetic = (
+        f"weights {how} bytes; adapter {adapter / 1e6:,.2f} M x {ADAPTER_BYTES}; activations of {length} "
+        f"tokens, {shape.layers} layers of {shape.hidden}, "
+        f"{'one layer at a time' if preset.gradient_checkpointing else 'all kept'}; logits of "
+        f"{longest.trained + 1} x {shape.vocabulary}"
+    )
+    return MemoryNeed(base, own, acts, tops, base + own + acts + tops, arithmetic)
+
+
+def _seconds(
+    tokens: int, flop: float, workers: int, earlier: Sequence[float], flops: float | None
+) -> tuple[float, float] | None:
+    if earlier:
+        each = tokens / workers
+        return START_S[0] + SPREAD[0] * min(earlier) * each, START_S[1] + SPREAD[1] * max(earlier) * each
+    if flops is None:
+        return None
+    least = flop / flops / workers
+    return START_S[0] + SLOWER[0] * least, START_S[1] + SLOWER[1] * least
+
+
+def _rate_from(earlier: Sequence[float], flops: float | None) -> str:
+    if earlier:
+        return (
+            f"{len(earlier)} earlier trainings of this base"
+            if len(earlier) > 1
+            else "an earlier training of this base"
+        )
+    if flops is None:
+        return "not known: no training of this base is in the store; progress says it after the first step"
+    return f"{flops / 1e9:.0f} GFLOP/s of one core, as it multiplies matrices here"
+
+
+def core_speed(seconds: float = 0.1) -> float:
+    """Floating-point operations a second of one core, by multiplying matrices for about `seconds`."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        a = torch.ones(256, 256)
+        done, began = 0, time.perf_counter()
+        while (took := time.perf_counter() - began) < seconds:
+            a @ a
+            done += 1
+        return done * 2 * 256**3 / took
+    finally:
+        torch.set_num_threads(before)
+
+
+def require_memory(need: MemoryNeed, gpu_gib: float) -> None:
+    """Raises ClusterTooSmall for a GPU that is too small. `gpu_gib`: 0 where there is none."""
+    if gpu_gib and need.total + RESERVE_GIB > gpu_gib:
+        raise ClusterTooSmall(
+            f"a worker needs {need.total + RESERVE_GIB:.1f} GiB ({need.arithmetic}; {RESERVE_GIB:g} GiB for "
+            f"CUDA), a GPU of the cluster file has {gpu_gib:g}. Take a larger GPU, set four_bit=true or "
+            "gradient_checkpointing=true, or a smaller max_seq_len with too_long=leave_out"
+        )
+
+
+def seconds_of(records: Sequence[str], base: str, device: str) -> list[float]:
+    """Seconds a token of a worker, of earlier trainings of a base. `records`: the texts of their files."""
+    found = []
+    for text in records:
+        tree = json.loads(text)
+        if tree["base"] == base and tree["device"] == device and tree["token_s"]:
+            found.append(tree["token_s"] * tree["workers"])
+    return found

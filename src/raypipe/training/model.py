@@ -1,0 +1,192 @@
+"""The base model with a fresh adapter on it, ready to be trained.
+
+Equal settings give equal weights: the seed is set before peft draws its first factors. Norm layers compute in
+float32 whatever the base's dtype is; a base of half precision runs under autocast.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from raypipe.core.errors import ConfError
+from raypipe.core.protocols import Model
+from raypipe.models import folder
+from raypipe.training.preset import Preset
+
+Device = Literal["cpu", "cuda"]
+BF16_CAPABILITY = 8  # of a CUDA device: from there on it computes bfloat16 (NVIDIA's Ampere)
+FP16_SCALE = 1024.0
+"""Of losses that are computed in float16, so that small gradients do not become 0. Micikevicius et al. 2018,
+section 3.2, trained with constants from 8 to 32,768."""
+
+
+@dataclass(frozen=True, slots=True)
+class FourBit:
+    """Whether the base is loaded in four bits."""
+
+    on: bool
+    because: str
+
+
+def four_bit(asked: str, device: Device) -> FourBit:
+    """What a preset's `four_bit` means here. Raises ConfError for "true" where it cannot be."""
+    package = importlib.util.find_spec("bitsandbytes") is not None
+    if asked == "false":
+        return FourBit(False, "the preset says so")
+    if device == "cuda" and package:
+        return FourBit(True, "a CUDA device and bitsandbytes are here")
+    missing = "bitsandbytes is not installed" if not package else "there is no CUDA device"
+    if asked == "true":
+        raise ConfError(
+            f"four_bit: true: {missing}. Install it on machines with a CUDA device (pip install "
+            f"'raypipe[qlora]'), or set four_bit=auto, which loads the base as it is elsewhere"
+        )
+    return FourBit(False, missing)
+
+
+@dataclass(slots=True)
+class Trainable:
+    """A base model with an adapter."""
+
+    net: Any  # of peft
+    weights: Mapping[str, Any]  # name in the adapter's file -> parameter, by name
+    device: Device
+    compute: Any  # torch dtype that the base computes in
+
+    def cast(self) -> AbstractContextManager[Any]:
+        """Around every forward pass."""
+        import torch
+
+        half = self.compute is not torch.float32
+        return torch.autocast(self.device, self.compute) if half else contextlib.nullcontext()
+
+    @property
+    def scale(self) -> float:
+        """Of losses before their gradients; gradients are divided by it."""
+        import torch
+
+        return FP16_SCALE if self.compute is torch.float16 else 1.0
+
+    def tensors(self) -> dict[str, Any]:
+        """The adapter as it is now, copied to the CPU."""
+        return {name: p.detach().to("cpu", copy=True) for name, p in self.weights.items()}
+
+    def put(self, tensors: Mapping[str, Any]) -> None:
+        """Gives the adapter these weights."""
+        import torch
+
+        with torch.no_grad():
+            for name, p in self.weights.items():
+                p.copy_(tensors[name])
+
+
+def open_trainable(model: Model, preset: Preset, device: Device, in_four_bits: bool) -> Trainable:
+    """Loads the base and draws a fresh adapter. Raises ConfError for target modules that the base lacks."""
+    import torch
+    from peft import get_peft_model
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    dtype = getattr(torch, model.dtype)
+    compute = _compute(dtype, device)
+    more = {"quantization_config": _nf4(compute), "device_map": {"": 0}} if in_four_bits else {}
+    with folder.opened(model) as view:
+        base = AutoModelForCausalLM.from_pretrained(
+            view, dtype=dtype, local_files_only=True, trust_remote_code=False, use_safetensors=True, **more
+        )
+    if not in_four_bits:
+        base.to(device)
+    require_modules(base, preset, model.name)
+    base.config.use_cache = False
+    for module in base.modules():
+        if type(module).__name__.endswith("Norm"):
+            module.float()
+    torch.manual_seed(preset.seed)
+    net = get_peft_model(base, lora_config(preset))
+    if preset.gradient_checkpointing:
+        net.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    weights = {_file_name(n): p for n, p in net.named_parameters() if p.requires_grad}
+    return Trainable(net, dict(sorted(weights.items())), device, compute)
+
+
+def _compute(dtype: Any, device: Device) -> Any:
+    """bfloat16 in place of float16 where the device has it: it needs no scale of losses."""
+    import torch
+
+    if dtype is not torch.float16:
+        return dtype
+    if device == "cpu":
+        raise ConfError("float16 is not trained on a CPU: use an entry of dtype float32 or bfloat16")
+    return torch.bfloat16 if torch.cuda.get_device_capability()[0] >= BF16_CAPABILITY else dtype
+
+
+def _nf4(compute: Any) -> Any:
+    from transformers import BitsAndBytesConfig
+
+    return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=compute)
+
+
+def require_modules(base: Any, preset: Preset, name: str) -> None:
+    """Raises ConfError for a target module that no layer of the base has: peft would train without it."""
+    from torch import nn
+
+    linear = {n.rpartition(".")[2] for n, m in base.named_modules() if isinstance(m, nn.Linear)}
+    if lacking := [t for t in preset.target_modules if t not in linear]:
+        raise ConfError(
+            f"target_modules: model {name!r} has no {', '.join(lacking)}; its linear layers are "
+            f"{', '.join(sorted(linear))}. Name those in the preset, or with --set 'target_modules=[...]'"
+        )
+
+
+def lora_config(preset: Preset) -> Any:
+    """peft's form of a preset."""
+    from peft import LoraConfig
+
+    return LoraConfig(
+        task_type="CAUSAL_LM",
+        r=preset.r,
+        lora_alpha=preset.lora_alpha,
+        lora_dropout=preset.lora_dropout,
+        target_modules=list(preset.target_modules),
+        bias="none",
+    )
+
+
+def _file_name(parameter: str) -> str:
+    """The name of a parameter in an adapter's file: without the name that peft gives the adapter.
+
+    >>> _file_name("base_model.model.model.layers.0.mlp.up_proj.lora_A.default.weight")
+    'base_model.model.model.layers.0.mlp.up_proj.lora_A.weight'
+    """
+    return parameter.replace(".lora_A.default.", ".lora_A.").replace(".lora_B.default.", ".lora_B.")
+
+
+def adapter_size(folder: Path, target_modules: tuple[str, ...], r: int) -> tuple[int, int]:
+    """How many numbers an adapter has, and on how many layers it is; from the headers of the base's files.
+    Layers that the base has in another form than two dimensions do not count."""
+    from safetensors import safe_open
+
+    numbers = layers = 0
+    for path in sorted(folder.glob("model*.safetensors")):
+        with safe_open(str(path), framework="np") as tensors:
+            for name in tensors.keys():  # noqa: SIM118  # not a mapping
+                shape = tensors.get_slice(name).get_shape()
+                if name.removesuffix(".weight").rpartition(".")[2] in target_modules and len(shape) == 2:
+                    numbers += r * (shape[0] + shape[1])
+                    layers += 1
+    return numbers, layers
+
+
+def base_config(folder: Path) -> Mapping[str, Any]:
+    """config.json of a base; of one that reads more than text, the part about text."""
+    tree: dict[str, Any] = json.loads((folder / "config.json").read_bytes())
+    text = tree.get("text_config")
+    return text if isinstance(text, dict) else tree

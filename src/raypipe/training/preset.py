@@ -1,0 +1,85 @@
+"""A preset of `finetune`: what is learned, from how much, and how fast. YAML files under conf/finetune.
+
+All of it decides the adapter's numbers, so all of it is in the adapter's recipe. Where it runs is not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from raypipe.core import config
+from raypipe.core.config import Where
+
+_SHORT = re.compile(r"\d+e-?\d+")  # 2e-4, which YAML takes for text: it wants 2.0e-4
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """How an adapter is trained."""
+
+    r: int  # rank of the two factors
+    lora_alpha: int  # what the adapter adds is scaled by lora_alpha / r
+    lora_dropout: float  # 0..1, share of an adapter's inputs that is dropped while training
+    target_modules: tuple[str, ...]  # names of the linear layers that get an adapter
+    lr: float  # highest learning rate of AdamW
+    warmup: float  # 0..1, share of the steps in which the rate rises; then it falls as a cosine
+    max_grad_norm: float  # longer gradients are cut to this
+    effective_batch: int  # rows of one step, of all workers together
+    steps: int  # at most
+    max_seq_len: int  # tokens of a row, prompt and answer
+    too_long: Literal["refuse", "leave_out"]  # what becomes of longer rows; they are never cut
+    group_by_length: bool  # whether a batch has rows of like length
+    gradient_checkpointing: bool  # whether activations are computed twice in place of being kept
+    four_bit: Literal["auto", "true", "false"]  # base in nf4; auto: on a CUDA device with bitsandbytes
+    save_every: int  # steps between two checkpoints
+    evaluate_every: int  # steps between two looks at the held-out rows; 0: none
+    patience: int  # looks without a better loss after which training ends; 0: it never ends early
+    seed: int
+
+    def __post_init__(self) -> None:
+        for name in ("r", "lora_alpha", "effective_batch", "steps", "save_every"):
+            _require(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
+        for name in ("evaluate_every", "patience", "seed"):
+            _require(getattr(self, name) >= 0, name, "at least 0", getattr(self, name))
+        for name in ("lora_dropout", "warmup"):
+            _require(0 <= getattr(self, name) < 1, name, "0 or more, below 1", getattr(self, name))
+        for name in ("lr", "max_grad_norm"):
+            value = getattr(self, name)
+            _require(0 < value < math.inf, name, "a number above 0", value)
+        _require(self.max_seq_len >= 8, "max_seq_len", "at least 8 tokens", self.max_seq_len)
+        named = (
+            len(set(self.target_modules)) == len(self.target_modules) > 0 and "" not in self.target_modules
+        )
+        _require(named, "target_modules", "distinct names", list(self.target_modules))
+        if self.patience and not self.evaluate_every:
+            raise ValueError("patience: expected with evaluate_every above 0, found 0")
+
+
+def _require(holds: bool, name: str, expected: str, found: object) -> None:
+    if not holds:
+        raise ValueError(f"{name}: expected {expected}, found {found!r}")
+
+
+def read_preset(path: Path, sets: tuple[str, ...] = ()) -> Preset:
+    """A preset's file. `sets`: FIELD=VALUE in place of the file's. Raises ConfError with field, what was
+    expected and what was found."""
+    tree = config.read_yaml(path)
+    names = [f.name for f in dataclasses.fields(Preset)]
+    for one in sets:
+        name, sign, value = one.partition("=")
+        if not sign or name not in names:
+            raise Where(str(path)).error(
+                f"--set {one}: expected FIELD=VALUE; {config.did_you_mean(name, names)}"
+            )
+        tree[name] = config.read_value(value, f"--set {one}")
+    for name in ("lr", "lora_dropout", "warmup", "max_grad_norm"):
+        if isinstance(text := tree.get(name), str) and _SHORT.fullmatch(text):
+            tree[name] = float(text)
+    if isinstance(on := tree.get("four_bit"), bool):
+        tree["four_bit"] = str(on).lower()  # YAML reads true and false as no text
+    return config.build(Preset, tree, Where(str(path)))

@@ -1,0 +1,154 @@
+"""Training rows: a chat and its answer as token ids, with the place where the answer begins.
+
+The prompt's ids are exactly those that an engine sends: the same template, the same rule for marks. What is
+trained begins where the template would let the model speak, and ends with the first end mark after it. A
+template that makes this impossible is an error, never a warning.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from raypipe.core.errors import ConfError, DataError
+from raypipe.core.llm import Chat
+from raypipe.models.chat_marks import harmless, marks_of
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingExample:
+    """One chat and what the model should have said."""
+
+    id: str  # of its question, or another name for messages
+    messages: Chat
+    answer: str  # the assistant's turn
+    split: Literal["train", "held-out"]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRow:
+    """One example as tokens."""
+
+    id: str
+    ids: tuple[int, ...]  # prompt, answer and end mark
+    cut: int  # where the answer begins: tokens of the prompt
+
+    @property
+    def trained(self) -> int:
+        """Tokens that the loss is of: the answer's and its end mark."""
+        return len(self.ids) - self.cut
+
+
+@dataclass(frozen=True, slots=True)
+class ChatTokenizer:
+    """How one model reads chats."""
+
+    name: str  # of the model, for messages
+    tokenizer: Any  # of transformers
+    marks: re.Pattern[str]  # that messages must not have
+    ends: frozenset[int]  # ids that end a reply in an engine
+    template: Mapping[str, Any]  # arguments of the chat template
+
+
+def open_chat_tokenizer(folder: Path, name: str, template: str = "") -> ChatTokenizer:
+    """The tokenizer in a model's folder. `template`: arguments of its chat template as JSON. Raises ConfError
+    for one without a chat template or without an end mark."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+    if not tokenizer.chat_template:
+        raise ConfError(
+            f"model {name!r}: {folder} has no chat template, so there is no telling how it wants to be "
+            "asked. Use the model's chat or instruct version, or put the template of its family in "
+            "chat_template.jinja"
+        )
+    ends = end_marks(folder, tokenizer.eos_token_id)
+    if not ends:
+        raise ConfError(
+            f"model {name!r}: {folder} names no end mark (eos_token), so a model could not learn to stop. "
+            "Fetch the folder again"
+        )
+    return ChatTokenizer(name, tokenizer, marks_of(tokenizer), ends, json.loads(template or "{}"))
+
+
+def end_marks(folder: Path, of_tokenizer: int | None) -> frozenset[int]:
+    """Ids that end a reply: the tokenizer's end mark, and those of the model's two configurations."""
+    found = {of_tokenizer} - {None}
+    for name in ("generation_config.json", "config.json"):
+        path = folder / name
+        tree = json.loads(path.read_bytes()) if path.is_file() else {}
+        ids = tree.get("eos_token_id")
+        found |= set(ids if isinstance(ids, list) else [ids]) - {None}
+    return frozenset(i for i in found if isinstance(i, int))
+
+
+def tokenized(chats: ChatTokenizer, example: TrainingExample) -> TrainingRow:
+    """The tokens of one example. Raises DataError for a chat that the template refuses or an empty answer,
+    ConfError for a template whose prompt is no prefix of the whole chat, or that ends no turn."""
+    answer = harmless(chats.marks, example.answer).strip()
+    if not answer:
+        raise DataError(f"label {example.id!r}: expected an answer to train, found an empty text")
+    turns = [{"role": m.role, "content": harmless(chats.marks, m.content)} for m in example.messages]
+    try:
+        prompt = _rendered(chats, turns, begins=True)
+        whole = _rendered(chats, [*turns, {"role": "assistant", "content": answer}], begins=False)
+    except Exception as e:  # jinja2's own, or whatever a template raises
+        raise DataError(
+            f"label {example.id!r}: the chat template of model {chats.name!r} refuses this chat: {e}"
+        ) from e
+    cut = len(prompt)
+    if whole[:cut] != prompt:
+        raise ConfError(
+            f"label {example.id!r}: the chat template of model {chats.name!r} writes another beginning when "
+            "the answer is there than when it is asked for (first difference at token "
+            f"{_differs(prompt, whole)} of {cut}), so training would not see what serving sends. Use a "
+            "template whose prompt is a prefix of the whole chat"
+        )
+    end = next((i for i in range(cut, len(whole)) if whole[i] in chats.ends), None)
+    if end is None:
+        raise ConfError(
+            f"label {example.id!r}: the chat template of model {chats.name!r} writes no end mark after the "
+            f"answer (ids {sorted(chats.ends)}), so the model would not learn to stop. Put the end mark in "
+            "its template, or name the mark that it writes as eos_token_id in generation_config.json"
+        )
+    return TrainingRow(example.id, tuple(whole[: end + 1]), cut)
+
+
+def _rendered(chats: ChatTokenizer, turns: Sequence[Mapping[str, str]], begins: bool) -> list[int]:
+    ids: list[int] = chats.tokenizer.apply_chat_template(
+        list(turns), tokenize=True, add_generation_prompt=begins, return_dict=False, **chats.template
+    )
+    return ids
+
+
+def _differs(prompt: Sequence[int], whole: Sequence[int]) -> int:
+    pairs = zip(prompt, whole, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(prompt), len(whole)))
+
+
+def fitting(
+    rows: Iterable[TrainingRow], max_seq_len: int, too_long: Literal["refuse", "leave_out"]
+) -> tuple[list[TrainingRow], list[TrainingRow]]:
+    """Rows that fit, and longer ones that are left out. Raises DataError for longer ones that must not be:
+    cut rows would lose their answers."""
+    rows = list(rows)
+    longer = [row for row in rows if len(row.ids) > max_seq_len]
+    if longer and (too_long == "refuse" or len(longer) == len(rows)):
+        most = max(longer, key=lambda row: len(row.ids))
+        raise DataError(
+            f"{len(longer)} of {len(rows)} labels are longer than max_seq_len {max_seq_len}; the longest, "
+            f"{most.id!r}, has {len(most.ids)} tokens. Set max_seq_len={len(most.ids)} if memory allows, "
+            "give the recipe of the labels a smaller context_tokens, or train without them: --set "
+            "too_long=leave_out"
+        )
+    return [row for row in rows if len(row.ids) <= max_seq_len], longer
+
+
+def shown(chats: ChatTokenizer, row: TrainingRow) -> str:
+    """A row as text, with what is trained between two signs, token by token."""
+    pieces = [chats.tokenizer.decode([i]) for i in row.ids[row.cut :]]
+    return f"{chats.tokenizer.decode(list(row.ids[: row.cut]))}⟦{'|'.join(pieces)}⟧"

@@ -1,0 +1,47 @@
+"""A generator that answers, judges and looks for truths as a table says: loader `label_script:open_model`."""
+
+from raypipe.models.scripted import Scripted
+
+NAMES = {  # name in the question -> gold, what the step says, what the judge says of it, and of the context
+    "Arle": ("invalid question", "", "", ""),
+    "Birk": ("Tessa Blume", "Tessa Blume keeps it.", '{"Accuracy": "True"}', ""),
+    "Celm": ("Ivo Karr", "Tessa Blume keeps it.", '{"Accuracy": "False"}', "no"),
+    "Dorn": ("Ivo Karr", "Tessa Blume keeps it.", '{"Accuracy": "False"}', "Yes."),
+    "Elst": ("Ivo Karr", "Sorry, I don\u2019t know.", "", "no"),
+    "Falk": ("Ivo Karr", "i don't know", "", "yes"),
+    "Gade": ("Ivo Karr", "invalid question", '{"Accuracy": "False"}', "no"),
+    "Hove": ("Ivo Karr", "Nobody keeps it.", "I cannot judge that.", ""),
+    "Isen": ("Ivo Karr", "Nobody keeps it.", '{"Accuracy": "False"}', "perhaps"),
+}
+QUESTION = "Who keeps the lantern of {}?"
+ASKED = []  # (name, what was asked: answer, check or context, chat) of every reply that was given
+KILL = []  # the number of calls after which the process dies, at most one
+
+
+class Killed(BaseException):
+    """The process dies before the model replies."""
+
+
+def what(chat):
+    """What a chat asks for."""
+    system = chat[0].content
+    return "check" if "check answers" in system else "context" if "mention an answer" in system else "answer"
+
+
+def say(chat, sampling, adapter):
+    name = next(n for n in NAMES if QUESTION.format(n) in chat[-1].content)
+    _, answer, check, context = NAMES[name]
+    kind = what(chat)
+    ASKED.append((name, kind, chat))
+    return {"answer": answer, "check": check, "context": context}[kind]
+
+
+def open_model(model, device):
+    scripted = Scripted(say, max_model_len=8192)
+
+    async def generate(chats, sampling, adapter=None):
+        if KILL and len(ASKED) >= KILL[0]:
+            raise Killed
+        return await scripted.generate(chats, sampling, adapter)
+
+    return generate

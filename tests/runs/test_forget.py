@@ -1,0 +1,204 @@
+"""A page, a document or a question is taken out, and no byte of it is left."""
+
+import io
+import json
+import shutil
+
+import pytest
+from leftbytes import files_with
+from reruns import FAKES, Bench
+
+from raypipe.api.forget import forget
+from raypipe.api.session import Session
+from raypipe.api.settings import from_environment
+from raypipe.core.errors import ConfError, DataError
+from raypipe.evaluation.result_table import read_table
+from raypipe.pipeline.ingest import ingest
+from raypipe.pipeline.ingest_folder import ingest_folder
+from raypipe.report.progress import Progress
+from raypipe.runs.manifest import read
+from raypipe.runs.release import history, live, promote, releases
+from raypipe.store import Reading, Store, StoreError
+from raypipe.store.files import Files
+
+pytestmark = pytest.mark.slow
+
+MARKER = "Quorzimandel"
+LLM = FAKES.replace("threshold: 0.5\n", "threshold: 0.0\n").replace(
+    "  - decide: {prefer: [extract]}",
+    "  - generate: {model: scripted, prompt: crag/vanilla, into: llm, max_tokens: 50}\n"
+    "  - decide: {prefer: [llm, extract]}",
+)
+URL = "https://leak.example/quorzimandel-page"
+
+
+def poisoned(bench):
+    """Two of the invented questions; the first cites a page that has the marker in what answers it."""
+    lines = bench.lines()[:2]
+    for line in lines:
+        line["search_results"] = line["search_results"][:3]
+    first = lines[0]
+    said = f"<html><title>{MARKER} file</title><body><p>{first['query']} {MARKER} is the answer that the "
+    said += f"secret file of {MARKER} gives to it, as every page of it says.</p></body></html>"
+    first["search_results"][0] |= {
+        "page_url": URL, "page_name": f"{MARKER} file", "page_result": said,
+        "page_snippet": f"{first['query']} It is {MARKER}.",
+    }  # fmt: skip
+    return bench.data(lines)
+
+
+@pytest.fixture(scope="module")
+def told(world, tmp_path_factory):
+    """A store in which two recipes answered from the page, and the first run is live."""
+    bench = Bench(tmp_path_factory.mktemp("forget"), world)
+    data = poisoned(bench)
+    bench.run(LLM, data=data, out="runs/one")
+    store = Store.open(str(bench.folder / "store"))
+    promote(store, read(bench.folder / "runs/one"), [])
+    bench.run(LLM.replace("child_chars: 200", "child_chars: 180"), data=data, out="runs/two")
+    return bench
+
+
+@pytest.fixture
+def copy(told, tmp_path):
+    """A copy of that store with its runs."""
+    shutil.copytree(told.folder, tmp_path / "b")
+    for name in ("runs/one", "runs/two"):
+        file = tmp_path / "b" / name / "manifest.json"
+        tree = json.loads(file.read_text())
+        file.write_text(json.dumps({**tree, "store": str(tmp_path / "b/store")}))
+    return Bench(tmp_path / "b", told.world)
+
+
+def session(bench):
+    return Session(from_environment({"RAYPIPE_HOME": str(bench.folder / "home")}))
+
+
+def forgotten(bench, name, **options):
+    given = {"dry_run": False, "reason": "the licence ended", "runs": [bench.folder / "runs"]}
+    given |= {"store": bench.folder / "store", "session": session(bench)}
+    return forget(name, **{**given, **options})
+
+
+def test_no_byte_of_a_page_is_left_and_everything_else_is_as_before(copy):
+    store, runs = Store.open(str(copy.folder / "store")), copy.folder / "runs"
+    assert len(files_with(MARKER, store.uri, runs)) > 10
+    listed = forgotten(copy, URL, dry_run=True)
+    assert {"table", "memo", "answers", "release", "run", "note"} <= {h.kind for h in listed.holdings}
+    others = [r for r in store.scan("answers").to_pylist() if MARKER.lower() not in str(r).lower()]
+    [release] = releases(store)
+    assert not store.files.names("_tombstones") and release.id in history(store), "nothing is changed"
+
+    done = forgotten(copy, URL)
+    assert done.holdings and not done.dry_run
+    assert files_with(MARKER, store.uri, runs) == []
+    left = store.scan("answers").to_pylist()
+    assert len(left) == len(others) == 2 and sorted(map(str, left)) == sorted(map(str, others))
+    now = live(store)
+    assert now.after == release.id and history(store) == (now.id,) and now.score == release.score
+    _, spec = now.opened(store)
+    assert {p.table: p.version for p in spec.pinned()}.items() <= now.tables.items()
+    assert promote(store, read(runs / "two"), []).tables
+    rows = {r["id"]: r for r in read_table(runs / "one/results.parquet").to_pylist()}
+    assert sorted(r["answer"] is None for r in rows.values()) == [False, True]
+    assert all(r["verdict"] for r in rows.values()), "the run can be compared as before"
+    assert "<html" in (runs / "one/report.html").read_text()
+
+    # The same file again: the page is refused, everything else is there, and nothing of it comes in.
+    summary = ingest(store, [copy.folder / "data.jsonl"], "crag", Progress(io.StringIO(), silent=True))
+    assert summary.reasons["forgotten"] == 1 and not summary.again
+    [fault] = [f for f in store.scan("faults").to_pylist() if f["reason"] == "forgotten"]
+    assert fault["detail"].endswith("refuses it: the licence ended")
+    assert files_with(MARKER, store.uri) == []
+    _, plan = copy.run(LLM, data=copy.folder / "data.jsonl", out="again")
+    assert files_with(MARKER, store.uri, copy.folder / "again") == []
+    assert plan["generate:llm"].rows == 2 and plan["generate:llm"].max_calls == 1, "one is answered again"
+    with pytest.raises(DataError, match=r"found no such thing as"):
+        forgotten(copy, URL)
+
+
+class DyingFiles(Files):
+    """Files of a store whose process dies at one of its writes, as a kill does."""
+
+    def __init__(self, uri, at):
+        super().__init__(uri)
+        self.left = at
+
+    def write(self, name, content):
+        self.left -= 1
+        if self.left < 0:
+            raise KeyboardInterrupt
+        super().write(name, content)
+
+
+def test_a_forget_that_is_killed_at_any_step_is_finished_by_the_same_command(copy):
+    store, runs = Store.open(str(copy.folder / "store")), copy.folder / "runs"
+    expected = live(store).id
+    deaths = 0
+    for at in range(2, 80, 6):
+        dying = Store.open(store.uri)
+        dying.files = DyingFiles(store.uri, at)
+        try:
+            done = forgotten(copy, URL, store=dying)
+            break
+        except KeyboardInterrupt:
+            deaths += 1
+        if store.files.names("_forgetting"):
+            unfinished = r"raypipe forget 'https://leak.example/quorz.*' --yes"
+            with pytest.raises(StoreError, match=unfinished), store.lease("driver", "eval"):
+                raise AssertionError("no other command works on such a store")
+    assert deaths > 2 and done.finished
+    assert files_with(MARKER, store.uri, runs) == []
+    assert live(store).after == expected and not store.files.names("_forgetting")
+
+
+def test_a_question_goes_with_its_golds_answers_and_rows_of_runs(copy):
+    store, runs = Store.open(str(copy.folder / "store")), copy.folder / "runs"
+    first, second = copy.lines()[:2]
+    id, text = first["interaction_id"], first["query"]
+    forgotten(copy, id)
+    assert files_with(id, store.uri, runs) == []
+    left = files_with(text, store.uri, runs)
+    assert {name.partition("-")[0].partition(".")[0] for name in left} <= {"sources", "texts"}, left
+    assert store.scan("questions")["id"].to_pylist() == [second["interaction_id"]]
+    summary = ingest(store, [copy.folder / "data.jsonl"], "crag", Progress(io.StringIO(), silent=True))
+    assert summary.reasons["forgotten"] == 1 and store.count("questions") == 1
+
+
+def test_a_document_of_a_folder_goes_by_its_path_and_is_refused_by_name(tmp_path):
+    docs, store = tmp_path / "docs", Store.create(str(tmp_path / "store"))
+    docs.mkdir()
+    (docs / "kept.txt").write_text("The library opens at nine and closes at five.")
+    (docs / "secret plan.txt").write_text(
+        f"The plan of {MARKER} is to open at ten in the morning of each day."
+    )
+    silent = Progress(io.StringIO(), silent=True)
+    ingest_folder(store, docs, [], silent)
+    session = Session(from_environment({"RAYPIPE_HOME": str(tmp_path / "home")}))
+    done = forget("secret%20plan.txt", store, False, "told in confidence", session=session)
+    assert done.target == "document" and files_with(MARKER, store.uri) == []
+    assert store.scan("documents")["title"].to_pylist() == ["kept"]
+    (docs / "secret plan.txt").write_text("Another text at the same place.")
+    (docs / "kept.txt").unlink()
+    with pytest.raises(DataError, match=r"none of 1 files could be read:\n.*refuses it: told in confidence"):
+        ingest_folder(store, docs, [], silent)
+    (docs / "kept.txt").write_text("The library opens at nine and closes at five.")
+    ingest_folder(store, docs, [], silent)
+    [fault] = [f for f in store.scan("faults").to_pylist() if f["reason"] == "forgotten"]
+    assert "told in confidence" in fault["detail"] and store.count("documents") == 1
+
+
+def test_what_cannot_be_forgotten_is_said(copy):
+    store = Store.open(str(copy.folder / "store"))
+    with pytest.raises(DataError, match=r"found no such thing as 'https://nowhere.example/'"):
+        forgotten(copy, "https://nowhere.example/", dry_run=True)
+    with pytest.raises(ConfError, match=r"--reason 'licence ended'"):
+        forgotten(copy, URL, reason=" ")
+    with pytest.raises(ConfError, match=r"expected the folder of a run"):
+        forgotten(copy, URL, runs=[copy.folder / "nowhere"])
+    reading = Reading(store.files, "questions to fakes", {"questions": store.version("questions")})
+    reading.begin()
+    with pytest.raises(StoreError, match=r"an endpoint or `ask` over a recipe reads table questions"):
+        forgotten(copy, URL)
+    reading.end()
+    assert files_with(MARKER, store.uri) and not store.files.names("_tombstones")

@@ -1,0 +1,37 @@
+"""What a gateway remembers of its store: bounded, of one release, and nothing of a request's own pages."""
+
+import pytest
+from http_app import ask, served
+
+from raypipe.models.kit import LocalKit
+from raypipe.serving.answerer import Answerer
+from raypipe.serving.release_follower import bounded_memo
+
+pytestmark = pytest.mark.slow
+
+
+def asked(reply):
+    usage = reply.json()["usage"]
+    return usage["embedded"] + usage["scored"] + usage["chats"]
+
+
+def test_the_same_stored_question_again_asks_no_model_and_gives_the_same_answer(filled):
+    app = served(
+        Answerer(filled.recipe, LocalKit(None, "transformers"), filled.store.uri, bounded_memo(1 << 20))
+    )
+    job = next(q for q in filled.answers if q.outcome == "answered")
+    first, second = (ask(app, {"query": job.text, "include": ["hits"]}) for _ in range(2))
+    assert asked(first) > 0 and asked(second) == 0
+    for field in ("answer", "outcome", "citations", "hits"):
+        assert first.json()[field] == second.json()[field]
+
+
+def test_pages_of_a_request_are_not_remembered_and_a_full_memo_forgets(filled):
+    pages = filled.lines[filled.answers[0].id]["search_results"]
+    for memo, body in (
+        (bounded_memo(1 << 20), {"query": filled.answers[0].text, "documents": pages}),
+        (bounded_memo(1), {"query": filled.answers[0].text}),
+        (bounded_memo(0), {"query": filled.answers[0].text}),
+    ):
+        app = served(Answerer(filled.recipe, LocalKit(None, "transformers"), filled.store.uri, memo))
+        assert asked(ask(app, body)) == asked(ask(app, body)) > 0

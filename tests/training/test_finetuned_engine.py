@@ -1,0 +1,50 @@
+"""Trained adapters in a real engine: they act, they differ, and the base next to them stays as it was."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+
+import pytest
+from test_training_loop import job_of, trained
+from tuned import CONF, examples
+
+from raypipe.training.preset import read_preset
+
+pytestmark = [pytest.mark.engine, pytest.mark.drill]
+STEPS = ("steps=30", "effective_batch=8", "save_every=30", "evaluate_every=0")
+
+
+def test_an_adapter_acts_two_differ_and_the_base_stays(base, chats, tmp_path):
+    from raypipe.core.llm import Sampling
+    from raypipe.models.engine import Engine
+    from raypipe.models.generator import Adapter, EngineSetup
+    from raypipe.training.adapter_files import write_adapter
+
+    job = job_of(base, chats, read_preset(CONF.find("finetune", "tiny"), STEPS))
+    silent = tuple(r for r, e in zip(job.rows, [e for e in examples(48) if e.split == "train"], strict=True)
+                   if e.answer == "i don't know")  # fmt: skip
+    for name, rows in (("both", job.rows), ("silent", silent)):
+        one = dataclasses.replace(job, rows=rows)
+        write_adapter(tmp_path / name, trained(one)[0].final(), base, job.preset, {})
+    adapters = tuple(Adapter(n, str(tmp_path / n)) for n in ("both", "silent"))
+    asked = [e.messages for e in examples(48) if e.split == "held-out"][:6]
+
+    async def replies():
+        engine = Engine(EngineSetup(base.path, 512, "float32", adapters=adapters))
+        try:
+            await engine.ready()
+            names = (None, "both", "silent", None)
+            sampling = Sampling(max_tokens=12, logprobs=True)
+            return [await engine.generate(asked, sampling, name) for name in names], await engine.outputs(
+                asked, sampling
+            )
+        finally:
+            engine.close()
+
+    (before, both, quiet, after), outputs = asyncio.run(replies())
+    rows = [r for r in job.held_out][:6]
+    assert [list(r.ids[: r.cut]) for r in rows] == [o.prompt_token_ids for o in outputs]
+    said = [[r.text for r in part] for part in (before, both, quiet, after)]
+    assert said[0] == said[3] and said[0] != said[1] and said[1] != said[2]
+    assert set(said[2]) == {"i don't know"} and all(r.finish == "stop" for r in quiet)
