@@ -26,6 +26,7 @@ from raypipe.core.retry import Backoff, until_available
 from raypipe.memo.disk import StoreMemo
 from raypipe.models.kit import LocalKit, compute_once
 from raypipe.models.load import Backend, EndpointAddress, EngineLimits
+from raypipe.models.products import product_on
 from raypipe.pipeline.answer_sources import AnswerSources
 from raypipe.pipeline.dead_letters import (
     Compute,
@@ -347,7 +348,7 @@ class AnswersTask(RecipeTask):
 
     def opened(self, store: Store, kit: LocalKit) -> Opened:
         memo = StoreMemo(self.worker.store, self.memo, self.fresh)
-        kit = kit.with_index(LanceIndex(self.index))
+        kit = kit.with_index(LanceIndex(self.index, product_on(self.worker.device)))
         ask = QuestionExecutor(self.recipe, kit, memo, loading_s=kit.loading_s)
         recipe = self.recipe.digest()
 

@@ -19,18 +19,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from lance import LanceDataset
 
+from raypipe.core.ann import Approximate
 from raypipe.core.arrow import SPANS
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError
 from raypipe.core.gathering import Gathering
 from raypipe.core.protocols import Model, PassageWords, VectorHit
 from raypipe.core.records import Block, Span, parse_chunk_id
-from raypipe.store import Store
+from raypipe.store import Store, approximate
+from raypipe.store.approximate import by_query
 from raypipe.store.database import quoted, rows
 from raypipe.store.errors import reaching
 from raypipe.store.passage_spans import passage_words, word_columns
 from raypipe.store.postings import LancePostings, PostingsTables
-from raypipe.store.products import SnapshotVectors, product_error
+from raypipe.store.products import Product, SnapshotVectors, numpy_product, product_error
 from raypipe.store.text_columns import blocks_of, hidden_of, text_columns
 from raypipe.store.vector_copy import folder as vector_copies
 
@@ -77,17 +79,26 @@ def index_spec(
         return Pinned(table, version)
 
     searched = tuple((identity, pin(table)) for identity, table in sorted(vectors.items()))
-    # `lengths` first: it is committed last, and names the segments that are read.
-    inverted = [(name, pin(lengths), pin(postings)) for name, (postings, lengths) in sorted(words.items())]
-    looked_up = tuple((name, postings, lengths) for name, lengths, postings in inverted)
+
+    def pin_words(name: str) -> tuple[str, Pinned, Pinned]:
+        postings, lengths = words[name]
+        while True:
+            # `lengths` first: it is committed last, and names the segments that are read.
+            named = pin(lengths)
+            found = pin(postings)
+            if store.version(lengths) == named.version:  # else segments may have been merged in between
+                return name, found, named
+
+    looked_up = tuple(pin_words(name) for name in sorted(words))
     return IndexSpec(store.uri, pin(texts), pin(passages), searched, looked_up)
 
 
 class LanceIndex:
     """The tables of a store at pinned versions (`protocols.Index`). Later commits do not show."""
 
-    def __init__(self, spec: IndexSpec) -> None:
-        """Raises StoreError if a table, its pinned version or a scalar index is missing."""
+    def __init__(self, spec: IndexSpec, product: Product = numpy_product) -> None:
+        """`product`: of many questions with the vectors. Raises StoreError if a table, its pinned version or
+        a scalar index is missing."""
         store = Store.open(spec.store)
 
         def at(pinned: Pinned) -> LanceDataset:
@@ -97,7 +108,9 @@ class LanceIndex:
         self._texts, self._passages = at(spec.texts), at(spec.passages)
         self._vectors = {identity: at(pinned) for identity, pinned in spec.vectors}
         copies = vector_copies()
-        self._products = {m: Gathering(SnapshotVectors(d, copies).best) for m, d in self._vectors.items()}
+        self._products = {
+            m: Gathering(SnapshotVectors(d, copies, product=product).best) for m, d in self._vectors.items()
+        }
         self._postings = {name: PostingsTables(at(p), at(q)) for name, p, q in spec.words}
         self._whole: dict[str, PassageWords] = {}  # analyzer -> words of the whole snapshot
         self._gathering = threading.Lock()
@@ -126,6 +139,13 @@ class LanceIndex:
         hits = {i: h for places, some in zip(groups.values(), found, strict=True)
                 for i, h in zip(places, some, strict=True)}  # fmt: skip
         return [hits[i] for i in range(len(queries))]
+
+    async def near(
+        self, model: Model, vectors: np.ndarray, top: int, how: Approximate
+    ) -> list[list[VectorHit]]:
+        dataset = _of_model(self._vectors, model)
+        _checked(vectors, [None] * len(vectors), dataset.schema.field("vector").type.list_size, top)
+        return await asyncio.to_thread(approximate.near, dataset, np.asarray(vectors, np.float32), top, how)
 
     async def texts(self, chunks: Sequence[str]) -> list[str]:
         return _passage_texts(chunks, await self._source_texts([parse_chunk_id(c)[0] for c in chunks]))
@@ -208,6 +228,11 @@ class MemoryIndex:
 
         return [best(*row) for row in queries]
 
+    async def near(
+        self, model: Model, vectors: np.ndarray, top: int, how: Approximate
+    ) -> list[list[VectorHit]]:
+        return await self.search(model, vectors, [None] * len(vectors), top)
+
     async def texts(self, chunks: Sequence[str]) -> list[str]:
         return _passage_texts(chunks, self._by_source)
 
@@ -249,7 +274,7 @@ def _scanned(
             table = dataset.to_table(
                 columns=[*SPANS, "vector", "_distance"], filter=where, nearest=near, prefilter=True
             )
-        return [_with_rest(t, count) for t in _by_query(table, len(some))]
+        return [_with_rest(t, count) for t in by_query(table, len(some))]
 
     def best(query: np.ndarray, first: tuple[pa.Table, float]) -> list[VectorHit]:
         return _best(query, top, lambda n: first if n == top + SLACK else nearest(query[None], n)[0])
@@ -259,14 +284,6 @@ def _scanned(
         some = queries[at : at + SCANNED]
         out += [best(*pair) for pair in zip(some, nearest(some, top + SLACK), strict=True)]
     return out if scope else [[] for _ in queries]
-
-
-def _by_query(table: pa.Table, count: int) -> list[pa.Table]:
-    """The rows of each query of a scan; Lance numbers them where there is more than one."""
-    if "query_index" not in table.schema.names:
-        return [table]
-    number = table["query_index"]
-    return [table.filter(pc.equal(number, i)).drop(["query_index"]) for i in range(count)]
 
 
 def _with_rest(table: pa.Table, count: int) -> tuple[pa.Table, float]:
@@ -303,7 +320,8 @@ def _checked(
 def _matrix(table: pa.Table) -> np.ndarray:
     """(rows, dim) float32: the column `vector`."""
     column = table["vector"].combine_chunks()
-    matrix: np.ndarray = column.flatten().to_numpy().reshape(len(column), column.type.list_size)
+    numbers = column.flatten().to_numpy().astype(np.float32, copy=False)  # of float16 tables, too
+    matrix: np.ndarray = numbers.reshape(len(column), column.type.list_size)
     return matrix
 
 
