@@ -75,6 +75,7 @@ def test_every_run_names_recipes_scores_and_measures_that_there_are(tmp_path):
         assert all(0 <= e.ok <= max(e.ok, e.okish) and e.value == e.value for e in run.expected)
 
 
+@pytest.mark.slow
 def test_every_published_number_names_a_recipe_and_a_command_that_can_be_typed(tmp_path):
     for published in reproductions(session(tmp_path)).published:
         load_recipe(published.recipe, conf=CONF)

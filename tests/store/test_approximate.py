@@ -71,6 +71,7 @@ def searched(store, how, top, queries):
     return asyncio.run(both())
 
 
+@pytest.mark.slow
 def test_recall_is_what_a_recount_by_hand_gives_and_grows_with_probes(store):
     table, queries = vectors(0, ROWS), asked(20)
     rows, place = matrix(table).astype(np.float64), {s: i for i, s in enumerate(table["source"].to_pylist())}

@@ -294,6 +294,7 @@ def words_of_segments(store):
     return sorted(int(s.lengths[s.lengths >= 0].sum()) for s in found)
 
 
+@pytest.mark.slow
 def test_merging_segments_changes_no_score_and_frees_what_was_taken_out(tmp_path):
     store = ingested_in_small_pieces(tmp_path / "store", large=90)
     before, rows, pinned = hits(store), store.count(WORDS), indexes(store)[0]

@@ -42,8 +42,9 @@ def ann_index(dataset: LanceDataset) -> AnnIndex | None:
     with reaching(dataset.uri):
         for found in dataset.describe_indices():
             if found.field_names == ["vector"]:
-                left = int(dataset.stats.index_stats(found.name)["num_unindexed_rows"])
-                return AnnIndex(found.name, left)
+                held = {id for segment in found.segments for id in segment.fragment_ids}
+                left = [f for f in dataset.get_fragments() if f.fragment_id not in held]
+                return AnnIndex(found.name, sum(f.count_rows() for f in left))
     return None
 
 
@@ -85,7 +86,7 @@ def near(dataset: LanceDataset, queries: np.ndarray, top: int, how: Approximate)
             "refine_factor": how.refine, "use_index": True,
         }  # fmt: skip
         with reaching(dataset.uri):
-            table = dataset.to_table(columns=[*SPANS, "vector"], nearest=nearest)
+            table = dataset.to_table(columns=[*SPANS, "vector", "_distance"], nearest=nearest)
         out += [_scored(t, q) for t, q in zip(by_query(table, len(some)), some, strict=True)]
     return out
 
