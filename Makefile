@@ -23,7 +23,7 @@ else ifneq ($(profile),gpu)
 export UV_TORCH_BACKEND ?= cpu
 endif
 
-.PHONY: help setup eval quick test test-all drill lint format lock schemas docs wheel clean
+.PHONY: help setup eval bench quick test test-all drill lint format lock schemas docs wheel clean
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ setup: $(ready)  ## .venv without the tools of tests (PROFILE=local, cpu or gpu;
 
 eval: $(small)   ## the main job: an invented dataset, answered and scored on a local Ray; no model download
 	@RAY_ADDRESS=local $(py) jobs/eval.py $(ARGS)
+
+bench: $(tested)  ## speed next to other libraries, 20 minutes alone on two cores; writes the table of docs/performance.md
+	@$(py) -m raypipe bench --record $(ARGS)
 
 quick: $(tested)  ## tests that need neither Ray nor an engine: a minute
 	@$(py) tests/run.py --quick $(ARGS)
@@ -65,7 +68,8 @@ schemas: $(tested) ## docs/schemas, from the classes of what commands print
 docs: $(tested)   ## out/site, from docs/, the README and docstrings; a broken link fails it
 	@NO_MKDOCS_2_WARNING=1 $(py) -m mkdocs build --strict --quiet && echo "out/site/index.html"
 
-# $(1): the lists.
+# $(1): the lists. The package's own byte code is written too: where PYTHONDONTWRITEBYTECODE is set, each start and
+# each worker would compile 370 modules again.
 define sync
 	@$(py) -c 'import sys; sys.exit(sys.version_info[:2] < (3, 11))' 2>/dev/null || $(PYTHON) -m venv --clear .venv
 	@$(py) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("raypipe needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
@@ -75,6 +79,7 @@ define sync
 	@$(py) -m pip install --quiet --disable-pip-version-check uv==$(UV)
 	@$(uv) pip sync --quiet --python $(py) --compile-bytecode $(1)
 	@$(uv) pip install --quiet --python $(py) --no-deps --editable .
+	@$(py) -m compileall -q src
 	@touch $@
 endef
 

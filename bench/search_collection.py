@@ -110,7 +110,8 @@ def build(store: Store, first: int, count: int, run: str) -> None:
 def index_of(store: Store) -> LanceIndex:
     from raypipe.core.digests import model_identity
 
-    spec = index_spec(store, TEXTS, PARTS, {model_identity(MODEL): VECTORS}, {"plain": (WORDS, LENGTH)})
+    words = {"plain": (WORDS, LENGTH)} if store.has(LENGTH) else {}
+    spec = index_spec(store, TEXTS, PARTS, {model_identity(MODEL): VECTORS}, words)
     return LanceIndex(spec)
 
 

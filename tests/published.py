@@ -216,6 +216,13 @@ COLLECTION: Rows = {
     "bm25.top": (150, "4.2 candidate generation, as for dense"),
     "fuse:final.top": (150, "4.2: the candidates of one recall model; recall at 100 is measured"),
 }
+COLLECTION_BM25: Rows = {
+    **{k: v for k, v in COLLECTION.items() if k.startswith(("parse.", "tokenize.", "split.", "bm25."))},
+    "fuse.method": ("weighted", "open: one score, in its own order"),
+    "fuse.weights": ({"bm25": 1.0}, "open: one score, in its own order"),
+    "fuse.missing": ("zero", "open: every hit has it"),
+    "fuse.top": (150, "4.2 candidate generation, as for dense"),
+}
 OWN: Rows = {
     **LOCAL,
     "generate:llm.model": ("optional-llm", "open: whichever is named"),
@@ -575,6 +582,7 @@ PUBLISHED: Mapping[str, Rows] = {
     "local": LOCAL,
     "local-kg": LOCAL_KG,
     "collection-local": COLLECTION,
+    "collection-bm25": COLLECTION_BM25,
     "rag": OWN,
     "rag-multihop": MULTIHOP,
 }

@@ -12,6 +12,7 @@ import yaml
 
 from raypipe import readers
 from raypipe.api.export import export_run
+from raypipe.api.fit import fit_fuse
 from raypipe.api.session import load_recipe
 from raypipe.core import arrow, config
 from raypipe.core.config import Conf
@@ -292,6 +293,19 @@ def test_a_run_stores_what_language_models_wrote_and_a_second_one_asks_none_of_i
     other = {"fuse:final.weights": "{sfr: 1.0, linq: 1.0}"}
     second = evaluate(pipeline("onewo-submitted", store, **other), [], "oag", None, None, tmp_path / "two")
     assert not any(s.computed for s in second.report.steps), "other weights ask no model"
+
+
+@pytest.mark.drill
+def test_weights_are_fitted_to_one_half_and_a_run_with_them_asks_no_model(tmp_path):
+    data, store = oag(tmp_path, 1000, 50), Store.create(str(tmp_path / "store"))
+    done = evaluate(pipeline("onewo-recall", store), [data], "oag", None, None, tmp_path / "out")
+    found = fit_fuse(done.folder.path, 0, tmp_path / "weights.yaml", measure="map_cut_20", store=store)
+    names = {"minilm-l6", "minilm-l12", "bge-large", "gte-large", "bge-m3"}
+    assert found.report.step == "fuse:final" and set(found.fitted.weights) <= names
+    assert found.report.fitted_questions >= 20 and found.report.unseen[0].weighing == "fitted"
+    fitted = {"fuse:final.fitted": str(found.file)}
+    again = evaluate(pipeline("onewo-recall", store, **fitted), [], "oag", None, None, tmp_path / "next")
+    assert not any(s.computed for s in again.report.steps)
 
 
 @pytest.mark.ray

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from raypipe.api import EXPORTS
 
 if TYPE_CHECKING:  # the same names as EXPORTS, for type checkers and editors
+    from raypipe.api.ann import build_ann as build_ann
+    from raypipe.api.bench import bench as bench
     from raypipe.api.compare import compare as compare
     from raypipe.api.data import ingest as ingest
     from raypipe.api.data import parse_html as parse_html
@@ -49,6 +51,7 @@ if TYPE_CHECKING:  # the same names as EXPORTS, for type checkers and editors
     from raypipe.api.release import releases as releases
     from raypipe.api.release import rollback as rollback
     from raypipe.api.repeats import evaluate_repeatedly as evaluate_repeatedly
+    from raypipe.api.reproduce import reproduce as reproduce
     from raypipe.api.results import Result as Result
     from raypipe.api.run import answer as answer
     from raypipe.api.run import evaluate as evaluate

@@ -1,6 +1,8 @@
 import pytest
 from shelf import HASH, Shelf, asked, chunk, holds_laws, question
 
+from raypipe.core.ann import Approximate
+from raypipe.core.digests import identifying
 from raypipe.core.records import Hit, Reply, chunk_id
 from raypipe.steps.dense import Dense
 
@@ -119,3 +121,29 @@ def test_it_says_what_it_reads_and_writes():
     step = Dense(model=HASH, top=5, query="{{ text }} {{ replies.kg }}", into="x")
     assert step.reads() == {"text", "replies.kg", "citations", "index.vector"}
     assert step.writes() == {"hits", "hits.x"}
+
+
+def test_an_approximate_index_is_asked_for_the_whole_store_and_never_for_own_sources():
+    asked_for = []
+
+    class Indexed(Shelf):
+        async def near(self, model, vectors, top, how):
+            asked_for.append((len(vectors), top, how))
+            return await self.search(model, vectors, [None] * len(vectors), top)
+
+    how = Approximate(index="ivf_rq", probes=3, refine=2, min_recall=0.5)
+    shelf = Indexed({"a": "red fox", "b": "blue sky", "c": "green tree"})
+    questions = [
+        question("red fox", name="1"), question("blue sky", "b", name="2"), question("green tree", name="3"),
+    ]  # fmt: skip
+    found = asked(Dense(model=HASH, top=2, ann=how), shelf, *questions)
+    assert found == asked(Dense(model=HASH, top=2), shelf, *questions)
+    assert asked_for == [(2, 2, how)]
+    with pytest.raises(ValueError, match="ann: expected without `among`"):
+        Dense(model=HASH, top=2, ann=how, among=("bm25",))
+
+
+def test_a_field_that_came_later_is_in_the_digest_only_where_it_says_something():
+    how = Approximate(index="ivf_rq", probes=3, refine=2, min_recall=0.5)
+    assert "ann" not in identifying(Dense(model=HASH, top=2))
+    assert identifying(Dense(model=HASH, top=2, ann=how))["ann"] == how

@@ -1,7 +1,10 @@
 """Postings of a whole snapshot give the scores that its words give, however the snapshot was cut."""
 
 import asyncio
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +18,7 @@ from raypipe.steps.bm25 import Bm25
 from raypipe.store import PASSAGES, Store, commit, with_chunkless, write_part
 from raypipe.store.index import LanceIndex, MemoryIndex, index_spec
 from raypipe.store.inverter import Inverter
+from raypipe.store.merged_postings import merge_segments
 from raypipe.store.tables import LENGTHS, POSTINGS
 from raypipe.text.words import analyse
 
@@ -265,3 +269,64 @@ def test_no_segment_has_more_words_than_it_may_unless_it_is_one_source(tmp_path)
     sizes = [(len(some), sum(counted[s] for s in some)) for some in held.values()]
     assert len(sizes) > 5 and all(words <= 200 or count == 1 for count, words in sizes)
     assert (1, 300) in sizes
+
+
+def ingested_in_small_pieces(folder, large=0):
+    """One small ingest after the other, of which some papers are taken out again."""
+    made = Store.create(str(folder))
+    if large:
+        add(made, documents(1, large), "large", parts=1)
+    for i in range(8):
+        add(made, documents(20 + i, 12), f"run{i}", parts=1)
+    gone = [s for i in range(8) for s in list(documents(20 + i, 12))[3::5]]
+    for table in (TEXTS, PARTS, LENGTH):
+        made.forget(table, "source", gone)
+    return made
+
+
+def hits(store, top=25):
+    steps = [Bm25(top=top, words="plain", variant=variant) for variant in ("lucene", "okapi")]
+    return [asked(indexes(store)[0], step, questions(11)) for step in steps]
+
+
+def words_of_segments(store):
+    found = indexes(store)[0]._postings["plain"].segments().values()
+    return sorted(int(s.lengths[s.lengths >= 0].sum()) for s in found)
+
+
+@pytest.mark.slow
+def test_merging_segments_changes_no_score_and_frees_what_was_taken_out(tmp_path):
+    store = ingested_in_small_pieces(tmp_path / "store", large=90)
+    before, rows, pinned = hits(store), store.count(WORDS), indexes(store)[0]
+    left = {r["source"] for r in store.scan(LENGTH, ["source"]).to_pylist()}
+    *small, large = words_of_segments(store)
+    kept = store.dataset(WORDS).get_fragments()[0].fragment_id
+    assert merge_segments(store, WORDS, LENGTH, segment_words=sum(small[:5])) > 0
+    some = words_of_segments(store)
+    assert len(some) < 9 and sum(some) == sum(small) + large, "groups stay below the size of a segment"
+    assert max(some[:-1]) <= sum(small[:5])
+    assert kept in {f.fragment_id for f in store.dataset(WORDS).get_fragments()}, "it is large"
+    assert hits(store) == before
+    assert merge_segments(store, WORDS, LENGTH, at=2) == len(some) - 1
+    assert len(words_of_segments(store)) == 1 and store.count(WORDS) < rows
+    assert hits(store) == before
+    assert asked(pinned, Bm25(top=25, words="plain"), questions(11)) == before[0], "as it was opened"
+    assert {r["source"] for r in store.scan(LENGTH, ["source"]).to_pylist()} == left
+    assert merge_segments(store, WORDS, LENGTH) == 0
+    looked_up, gathered, _ = (asked(i, Bm25(top=9999, words="plain"), questions(12)) for i in indexes(store))
+    assert looked_up == gathered
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("at", [f"{e}:transact:{n}" for e in ("call", "return") for n in (1, 2, 3)])
+def test_a_merge_that_is_killed_changes_no_score_and_the_next_one_ends_it(tmp_path, at):
+    store = ingested_in_small_pieces(tmp_path / "store")
+    before = hits(store)
+    script = Path(__file__).parent / "killed_merge.py"
+    killed = subprocess.run(
+        [sys.executable, str(script), store.uri, WORDS, LENGTH, at], capture_output=True, text=True
+    )
+    assert killed.returncode == -9, killed.stderr
+    assert hits(store) == before
+    merge_segments(store, WORDS, LENGTH)
+    assert len(store.scan(WORDS, ["segment"])["segment"].unique()) == 1 and hits(store) == before

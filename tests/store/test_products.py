@@ -6,15 +6,20 @@ import gc
 import os
 import threading
 import weakref
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from test_index import DIM, MODEL, VECTORS, by_force, fill, make_corpus, unit
 
+from raypipe.core.arrow import fault_column
 from raypipe.core.gathering import Gathering
+from raypipe.steps.embed import Embed
 from raypipe.store import Store, vectors_schema
-from raypipe.store.index import LanceIndex, index_spec
-from raypipe.store.products import SnapshotVectors, near
+from raypipe.store.index import LanceIndex, MemoryIndex, index_spec
+from raypipe.store.products import SnapshotVectors, near, numpy_product
 from raypipe.store.vector_copy import vector_matrix
 
 
@@ -156,3 +161,74 @@ def test_a_loop_that_is_closed_is_not_held():
     del loop
     gc.collect()
     assert held() is None
+
+
+def test_a_product_by_torch_finds_what_numpy_finds(store, corpus):
+    torch = pytest.importorskip("torch")
+    from raypipe.models.products import product_on, torch_product
+
+    dataset, asked = store.dataset(VECTORS), queries(corpus, 30)
+    before = torch.backends.cuda.matmul.allow_tf32
+    for top in (1, 40):
+        [by_torch] = SnapshotVectors(dataset, Path(), product=torch_product("cpu")).best([(asked, top)])
+        [by_numpy] = SnapshotVectors(dataset, Path()).best([(asked, top)])
+        assert by_torch == by_numpy
+    assert torch.backends.cuda.matmul.allow_tf32 == before
+    assert product_on("cpu") is numpy_product
+    on_gpu = product_on("cuda") is not numpy_product
+    assert on_gpu == torch.cuda.is_available(), "a pool without a GPU computes on its cores"
+
+
+HALF = replace(MODEL, dtype="float16")
+
+
+def test_float16_tables_are_searched_exactly_alone_in_batches_and_within_a_scope(corpus, tmp_path):
+    """What is stored is rounded; what is found of it is what a full sort finds."""
+    from test_index import PARTS, TEXTS, fill_all, model_identity
+
+    store = Store.create(str(tmp_path / "store"))
+    fill_all(store, corpus)
+    rounded = np.stack(corpus[2]["vector"].to_pylist()).astype(np.float16)
+    column = pa.FixedSizeListArray.from_arrays(pa.array(rounded.ravel()), DIM)
+    table = corpus[2].drop(["vector"]).append_column("vector", column)
+    name = f"vectors-{'9' * 32}"
+    store.ensure(name, vectors_schema(DIM, half=True))
+    fill(store, name, "half", table.cast(vectors_schema(DIM, half=True)))
+    names, asked = corpus[0]["source"].to_pylist(), queries(corpus, 40)
+    whole = (
+        corpus[2]
+        .drop(["vector"])
+        .append_column(
+            "vector", pa.FixedSizeListArray.from_arrays(pa.array(rounded.astype(np.float32).ravel()), DIM)
+        )
+    )
+    scopes = [(tuple(names[:9]), None, tuple(names[5:6]), ())[i % 4] for i in range(len(asked))]
+    indexes = [
+        LanceIndex(index_spec(store, TEXTS, PARTS, {model_identity(HALF): name})),
+        MemoryIndex(corpus[0], corpus[1], {model_identity(HALF): table}),
+    ]
+    for index in indexes:
+        hits = asyncio.run(index.search(HALF, asked, scopes, 6))
+        for query, scope, some in zip(asked, scopes, hits, strict=True):
+            expected = by_force(whole, query, scope, 6)
+            assert [(-h.score, h.source, h.span, h.passage) for h in some] == expected
+    copied = vector_matrix(store.dataset(name), tmp_path / "copies", 0)
+    assert copied.dtype == np.float32
+    assert found(store.dataset(name), tmp_path, asked, 7) == [by_force(whole, q, None, 7) for q in asked]
+
+
+def test_a_model_of_16_bits_has_a_table_of_16_bits_and_another_name():
+    assert (HALF.half, replace(HALF, dtype="bfloat16").half, MODEL.half) == (True, True, False)
+    step = Embed(model=replace(HALF, loader="hash", dim=8))
+    texts = pa.table({"source": ["a"], "chunk_text": pa.array(["velora"], pa.large_string())})
+    table = texts.append_column("fault", fault_column([None]))
+
+    class Kit:
+        def embedder(self, model):
+            async def embed(texts, role):
+                return unit(np.ones((len(texts), model.dim)))
+
+            return embed
+
+    built = asyncio.run(step.open(Kit())(table))
+    assert built["vector"].type == pa.list_(pa.float16(), 8)

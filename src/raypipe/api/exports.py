@@ -3,6 +3,8 @@
 EXPORTS = {  # exported name -> module that defines it
     name: f"raypipe.{module}"
     for module, names in {
+        "api.ann": ("build_ann",),
+        "api.bench": ("bench",),
         "api.compare": ("compare",),
         "api.data": ("ingest", "parse_html"),
         "api.datasets": ("demo_data", "download_crag", "download_qasper", "synthesize", "synthesize_papers"),
@@ -25,6 +27,7 @@ EXPORTS = {  # exported name -> module that defines it
         "api.questions": ("ask", "rank"),
         "api.release": ("promote", "prune", "releases", "rollback"),
         "api.repeats": ("evaluate_repeatedly",),
+        "api.reproduce": ("reproduce",),
         "api.results": ("Result",),
         "api.run": ("answer", "evaluate", "index", "reprocess"),
         "api.schemas": ("schema",),

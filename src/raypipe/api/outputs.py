@@ -16,12 +16,14 @@ from typing import Any, Literal, NotRequired, get_type_hints
 from pydantic import TypeAdapter, with_config
 from typing_extensions import TypedDict
 
+from raypipe.api.bench import BenchResult
 from raypipe.api.finetune_outputs import Finetuned, FinetunePlan
 from raypipe.api.kg_score import CallRate
 from raypipe.api.machine import Finding
 from raypipe.api.made_questions import QuestionsPlan
 from raypipe.api.model_files import ModelNeed
 from raypipe.api.previews import FileFields, FirstDocument, FirstQuestion
+from raypipe.api.reproduce import PublishedNumber, Reproduction, Verdict
 from raypipe.api.run_outputs import (
     STRICT,
     Eval,
@@ -636,6 +638,72 @@ class Validate(TypedDict):
     problems: list[Problem]
 
 
+@with_config(STRICT)
+class BenchOutput(TypedDict):
+    """`bench --json`."""
+
+    format: Literal[2]
+    day: str  # YYYY-MM-DD
+    commit: str  # of the checkout; "" outside of git
+    machine: dict[str, str | int]  # processor, cores, and the limits that a row needed
+    quick: bool  # sizes of a test
+    results: list[BenchResult]
+
+
+@with_config(STRICT)
+class _AnnStage(TypedDict):
+    stage: str
+    built: bool  # by this command; false: its index was there
+    index: str  # its name, which no other build has
+    top: int
+    probes: int
+    refine: int
+    questions: int  # on which recall was measured
+    mean: float
+    fifth: float  # 5 % of the questions have at most this recall
+    worst: float
+    worst_question: str  # its id
+
+
+@with_config(STRICT)
+class AnnOutput(TypedDict):
+    """`ann --json`."""
+
+    format: Literal[2]
+    recipe: str
+    stages: list[_AnnStage]
+
+
+@with_config(STRICT)
+class _NumberCheck(TypedDict):
+    measure: str
+    by: str  # of a ranking: the score that ranks; of files: the file's name
+    expected: float
+    found: float | None  # null: the run has no such number
+    difference: float | None
+    verdict: Verdict
+
+
+@with_config(STRICT)
+class ReproduceOutput(TypedDict):
+    """`reproduce NAME --check --json`."""
+
+    format: Literal[2]
+    name: str
+    about: str
+    verdict: Verdict  # the worst of the numbers'
+    numbers: list[_NumberCheck]
+
+
+@with_config(STRICT)
+class ReproductionsOutput(TypedDict):
+    """`reproduce --json`: what can be run."""
+
+    format: Literal[2]
+    runs: dict[str, Reproduction]
+    published: list[PublishedNumber]  # what papers state
+
+
 OUTPUTS: Mapping[str, Any] = {
     "synth": Synth | SynthCollection,
     "ingest": Ingest | IngestPreview,
@@ -644,6 +712,7 @@ OUTPUTS: Mapping[str, Any] = {
     "parse": ParseLine,
     "plan": PlanOutput,
     "index": StepCounts,
+    "ann": AnnOutput,
     "answer": StepCounts,
     "eval": Eval | RepeatsOutput,
     "reprocess": Reprocess,
@@ -660,6 +729,7 @@ OUTPUTS: Mapping[str, Any] = {
     "judge check": JudgeCheckOutput,
     "judge pick": ToLabel,
     "export": Export,
+    "reproduce": ReproduceOutput | ReproductionsOutput,
     "score crag": CragScoreOutput,
     "score qa": QaScoreOutput,
     "score qasper": QasperScoreOutput,
@@ -681,6 +751,7 @@ OUTPUTS: Mapping[str, Any] = {
     "kg score": KgScore,
     "kg refresh": GraphRefresh,
     "facts build": FactsTableOutput,
+    "bench": BenchOutput,
 }
 """Command -> what its `--json` prints."""
 

@@ -11,10 +11,12 @@ from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict
 
 from raypipe.cluster.placement import Bottleneck, MemoryUse
+from raypipe.core.ann import AnnRecall
 from raypipe.metrics.calibration import CalibrationReport
 from raypipe.metrics.crag import CragScore, Rule
 from raypipe.metrics.losses import Losses
 from raypipe.metrics.routing import Routing
+from raypipe.pipeline.approximate import AnnState
 from raypipe.recipes.executor import StageCounters
 from raypipe.report.report import (
     AnswerCut,
@@ -135,6 +137,7 @@ class Eval(Score):
     routing: Routing | None  # routers and calls against golds; null: not looked at
     calibration: CalibrationReport | None  # of the confidence of answers; null: too few, or none is stated
     losses: Losses | None  # where the misses were lost; null: not looked for
+    ann: list[AnnRecall]  # measured recall of the approximate indexes that were searched
     steps: list[StepLine]
 
 
@@ -195,6 +198,7 @@ class PlanOutput(TypedDict):
     placement: NotRequired[_Placement]
     cost: NotRequired[Estimate | None]  # of all steps together
     unpriced: NotRequired[list[str]]  # what has no price, so is not in `cost.usd`
+    ann: NotRequired[list[AnnState]]  # approximate indexes that the recipe searches
 
 
 @with_config(STRICT)

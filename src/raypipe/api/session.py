@@ -117,14 +117,18 @@ def _file_name(path: Path, settings: Settings) -> str:
 def require_graphs(recipe: Recipe) -> Recipe:
     """The same recipe. Raises ConfError for a graph, public data or examples whose place is not known, or
     that are not what the recipe was resolved with; DataError for files that are none."""
-    from raypipe.kg.graph_adapter import require_graph
-    from raypipe.kg.public_data import require_facts
     from raypipe.readers.example_pool import open_pool
 
-    for graph in recipe.graphs():
-        require_graph(graph)
-    for facts in recipe.public_data():
-        require_facts(facts)
+    if graphs := recipe.graphs():
+        from raypipe.kg.graph_adapter import require_graph  # .1 s, with a client of HTTP
+
+        for graph in graphs:
+            require_graph(graph)
+    if tables := recipe.public_data():
+        from raypipe.kg.public_data import require_facts
+
+        for facts in tables:
+            require_facts(facts)
     for pool in recipe.pools():
         open_pool(pool)
     return recipe

@@ -46,6 +46,9 @@ COMMANDS: Mapping[str, Command] = {
         "run", "plans", "Estimate the model calls, time and memory of an eval, with the reason for each."
     ),
     "index": Command("run", "runs", "Parse, split and embed the sources that a recipe's tables lack."),
+    "ann": Command(
+        "run", "ann", "Build the approximate indexes that a recipe searches, and measure their recall."
+    ),
     "answer": Command("run", "runs", "Answer the stored questions that have no answer yet."),
     "eval": Command(
         "run", "runs", "Run what is missing, score it, and write a report; without arguments, the demo."
@@ -87,6 +90,7 @@ COMMANDS: Mapping[str, Command] = {
     "export": Command(
         "look", "export", "Write a run's results as predictions, a CRAG submission or a TREC run."
     ),
+    "reproduce": Command("look", "reproduce", "Hold a run against its expected numbers: OK, OKish or FAIL."),
     "score": Command("look", "scores", "Score predictions or rankings of any system."),
     "promote": Command(
         "release", "releases", "Make a finished run the live release, if it passes the gates."
@@ -125,5 +129,8 @@ COMMANDS: Mapping[str, Command] = {
         "tools", "validate", "Find every problem of recipes and other configuration files, with its line."
     ),
     "schema": Command("tools", "schema", "Print the JSON Schemas of configuration files."),
+    "bench": Command(
+        "tools", "bench", "Measure speed next to other libraries, row by row; needs a checkout."
+    ),
     "completion": Command("tools", "completion", "Print the completion script of a shell."),
 }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -114,11 +115,17 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known) or 'nothing'}"
 
 
+@functools.cache
+def _hints(cls: type[Any]) -> Mapping[str, Any]:
+    """The types of a class's fields: read once, since reading them costs more than a record's values."""
+    return types.MappingProxyType(typing.get_type_hints(cls))
+
+
 def build(cls: type[T], tree: Any, where: Where, resolve: Resolve = types.MappingProxyType({})) -> T:
     """A dataclass from a mapping, by its type hints. Raises ConfError with file, path, expected and found."""
     if not isinstance(tree, dict):
         raise where.error(f"expected a mapping, found {kind_of(tree)}")
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)  # type: ignore[arg-type]  # a class is hashable
     fields = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
     for key in tree:
         if key not in fields:
@@ -141,7 +148,7 @@ def problems(
     fields is refused for shows once every field alone is right."""
     if not isinstance(tree, dict):
         return [where.error(f"expected a mapping, found {kind_of(tree)}")]
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)  # type: ignore[arg-type]  # a class is hashable
     fields = {f.name: f for f in dataclasses.fields(cls) if f.init}
     found: list[RaypipeError] = []
     for key, value in tree.items():

@@ -27,6 +27,17 @@ NOT_IDENTITY = frozenset(
 model the endpoint and its dialect, too; and how a generator is asked, where its entry says so."""
 
 
+ADDED: Mapping[str, bool] = {"added": True}
+"""Metadata of a field that came after steps of its class were in use: with its default it is in no digest,
+so what was computed before the field was there still counts."""
+
+
+def identifying(step: Any) -> dict[str, Any]:
+    """The fields of a step that are in its digest."""
+    found = {f.name: (f, getattr(step, f.name)) for f in dataclasses.fields(step)}
+    return {n: v for n, (f, v) in found.items() if not (f.metadata.get("added") and v == f.default)}
+
+
 def stable(value: object) -> str:
     """The canonical form of None, bool, int, float, str, tuples, mappings and frozen dataclasses of these.
 

@@ -18,6 +18,7 @@ from typing import ClassVar, Literal, Protocol, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from raypipe.core.ann import Approximate
 from raypipe.core.examples import ExampleRow, PoolRef
 from raypipe.core.kg import MOST_LINKED, MOST_NEAR, CallResult, FactsRef, Level, Mention, PublicFacts, Request
 from raypipe.core.llm import Generator
@@ -55,6 +56,11 @@ class Model:
     dialect: str = ""  # of a remote generator: openai | vllm, which `weights` names too
     template: str = ""  # of a generator: arguments of its chat template as JSON, which `weights` names too
     thought_tokens: int = 0  # of a generator that thinks: on top of a reply's, which `weights` names too
+
+    @property
+    def half(self) -> bool:
+        """Whether its vectors are searched as float16 numbers: it computes in 16 bits, so 32 say no more."""
+        return self.dtype in ("float16", "bfloat16")
 
     @property
     def absent(self) -> bool:
@@ -167,6 +173,14 @@ class Index(Protocol):
     ) -> list[list[VectorHit]]:
         """The `top` best chunks for each row of vectors ((n, dim) float32, unit rows) within its scope, best
         first; ties by (source, span). Exact. Raises ConfError if no vectors of this model are here."""
+        ...
+
+    async def near(
+        self, model: Model, vectors: np.ndarray, top: int, how: Approximate
+    ) -> list[list[VectorHit]]:
+        """About the `top` best chunks of everything for each row of vectors, best first; ties by (source,
+        span). Scores are exact, and some of the best may not be found. Raises ConfError as `search`, and
+        where there is no such index; pages in memory have none and are searched exactly."""
         ...
 
     async def texts(self, chunks: Sequence[str]) -> list[str]:

@@ -37,6 +37,7 @@ from raypipe.metrics.crag import Marks, Prediction, Rule
 from raypipe.metrics.kinds import DataKind, RunScores, kind_id, marks_of, right_of, score
 from raypipe.metrics.kinds import golds_of as gold_form
 from raypipe.metrics.losses import Losses, losses
+from raypipe.pipeline.approximate import require_measured
 from raypipe.pipeline.caps import NO_CAPS, Caps
 from raypipe.pipeline.counters import Counts, RunCounters
 from raypipe.pipeline.driver import Pipeline, batches
@@ -152,6 +153,7 @@ def evaluate(
                 planned = _joined(indexed, planned, pipeline)
         with clock.part("storing"):
             pipeline.index(questions, done)
+            recalls = require_measured(pipeline.store, pipeline.recipe)
             sources = pipeline.answer_sources(questions)
             missing = questions.ids if fresh else pipeline.unanswered(pipeline.keys(questions, sources))
             todo = {*missing, *(renewed & set(questions.ids))}
@@ -184,7 +186,7 @@ def evaluate(
                 lost,
             )
             marked = oracle or ("labels" if holds_truths(pipeline.recipe) else "")
-            report = replace(report, oracle=marked, oracle_golds=oracle_golds)
+            report = replace(report, oracle=marked, oracle_golds=oracle_golds, ann=tuple(recalls))
             report = replace(report, calibration=stated_calibration(answers.stated, right))
             report = replace(report, labels=None if labels is None else label_line(labels, rows, marks))
             report = marked_by_fits(report, pipeline.recipe, scoring.kind, answers.texts)

@@ -8,7 +8,7 @@ decodes and tokenises it again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from transformers import AutoModel, AutoModelForSequenceClassification, AutoToke
 from raypipe.core.errors import ConfError
 from raypipe.core.protocols import Model, Role
 from raypipe.models import folder
+from raypipe.models.shared_encoders import SharedEncoders, TokenVectors
 
 # Padded tokens in one batch. CPU: 8,192 were slower than 1,024 to 2,048, which stay in the cache; over 3,400
 # texts 1,024 are as fast as 2,048 and leave a process 0.1 GB smaller, since libc keeps pieces of what
@@ -103,23 +104,49 @@ class EncoderBatch:
     mask: torch.Tensor  # (rows, tokens) int64, 0 where padded
 
 
+@dataclass(frozen=True, slots=True)
+class HiddenStates:
+    """What a network makes of some encodings."""
+
+    rows: list[int]  # which of the encodings
+    hidden: torch.Tensor  # (rows, tokens, dim) float32
+    mask: torch.Tensor  # (rows, tokens) int64, 0 where padded
+
+
 class Encoder:
     """A network with its tokenizer, on one device."""
 
-    def __init__(self, model: Model, device: str) -> None:
-        kind = AutoModelForSequenceClassification if model.loader == "flagembedding-reranker" else AutoModel
-        with folder.opened(model) as path:
-            self.tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
-            self.net = kind.from_pretrained(
-                path, dtype=torch_dtype(model), use_safetensors=True, local_files_only=True
-            )
-        check(model, self.net, self.tokenizer)
-        self.net.to(device).eval()
-        self.device = device
+    def __init__(
+        self, model: Model, net: Any, tokenizer: Any, device: str,
+        kept: Callable[[], TokenVectors | None] = lambda: None,
+    ) -> None:  # fmt: skip
+        """`kept`: the hidden states that this process keeps of the network, if any."""
+        self.net, self.tokenizer, self.device = net.to(device).eval(), tokenizer, device
         self.budget = CPU_TOKENS if device == "cpu" else GPU_TOKENS
         self.placed = model.pooling == "last"  # a decoder counts positions from where a text begins
-        self.typed = not self.placed and "token_type_ids" in self.tokenizer.model_input_names
-        self.pad = self.tokenizer.pad_token_id or 0  # Mistral has none; what stands there is masked
+        self.typed = not self.placed and "token_type_ids" in tokenizer.model_input_names
+        self.pad = tokenizer.pad_token_id or 0  # Mistral has none; what stands there is masked
+        self._kept = kept
+
+    @classmethod
+    def load(
+        cls, model: Model, device: str, kept: Callable[[], TokenVectors | None] = lambda: None
+    ) -> Encoder:
+        kind = AutoModelForSequenceClassification if model.loader == "flagembedding-reranker" else AutoModel
+        with folder.opened(model) as path:
+            tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
+            net = kind.from_pretrained(
+                path, dtype=torch_dtype(model), use_safetensors=True, local_files_only=True
+            )
+        check(model, net, tokenizer)
+        return cls(model, net, tokenizer, device, kept)
+
+    @classmethod
+    def shared(cls, model: Model, device: str, encoders: SharedEncoders) -> Encoder:
+        """The network of a model's weights that this process has, loaded if it is the first to use it."""
+        found = encoders.encoder(model, lambda: cls.load(model, device, lambda: encoders.kept(model)))
+        check(model, found.net, found.tokenizer)
+        return found
 
     def copy_of_tokenizer(self) -> Tokenizer:
         """A tokenizer that cuts and pads nothing, and whose settings no other caller changes."""
@@ -149,6 +176,25 @@ class Encoder:
         with torch.inference_mode():
             return self.net(**inputs)
 
+    def hidden(self, encodings: Sequence[Encoding]) -> Iterator[HiddenStates]:
+        """The last hidden states of each encoding, in no order; what this process kept is not computed."""
+        kept, left = self._kept(), list(range(len(encodings)))
+        if kept is not None:
+            keys = [np.array(e.ids, np.int32).tobytes() for e in encodings]
+            found = [kept.get(key) for key in keys]
+            left = [i for i, states in enumerate(found) if states is None]
+            for i, states in enumerate(found):
+                if states is not None:
+                    mask = torch.ones(1, len(states), dtype=torch.int64)
+                    yield HiddenStates([i], torch.from_numpy(states)[None], mask)
+        for batch in self.batches([encodings[i] for i in left]):
+            states = self.run(batch).last_hidden_state.float()
+            rows = [left[r] for r in batch.rows]
+            if kept is not None:
+                for r, i in enumerate(rows):
+                    kept.put(keys[i], states[r, : len(encodings[i].ids)].numpy().copy())
+            yield HiddenStates(rows, states, batch.mask)
+
 
 def pool(hidden: torch.Tensor, mask: torch.Tensor, pooling: str) -> torch.Tensor:
     """(rows, tokens, dim) token vectors -> (rows, dim). The mask is 0 where a row is padded, left or right.
@@ -166,9 +212,9 @@ def pool(hidden: torch.Tensor, mask: torch.Tensor, pooling: str) -> torch.Tensor
 class TransformersEmbedder:
     """Pooled token vectors, unit length."""
 
-    def __init__(self, model: Model, device: str) -> None:
+    def __init__(self, model: Model, device: str, encoders: SharedEncoders) -> None:
         self._model = model
-        self._encoder = Encoder(model, device)
+        self._encoder = Encoder.shared(model, device, encoders)
         self._tokenizer = self._encoder.copy_of_tokenizer()
         self._tokenizer.enable_truncation(model.max_tokens)
         self.truncated = 0
@@ -177,10 +223,9 @@ class TransformersEmbedder:
         encodings = self._tokenizer.encode_batch(self._model.instructed(texts, role))
         self.truncated += sum(bool(e.overflowing) for e in encodings)
         out = np.empty((len(texts), self._model.dim), np.float32)  # (texts, dim) float32, unit rows
-        for batch in self._encoder.batches(encodings):
-            hidden = self._encoder.run(batch).last_hidden_state.float()
-            pooled = pool(hidden, batch.mask, self._model.pooling)
-            out[batch.rows] = torch.nn.functional.normalize(pooled, dim=-1).cpu().numpy()
+        for states in self._encoder.hidden(encodings):
+            pooled = pool(states.hidden, states.mask, self._model.pooling)
+            out[states.rows] = torch.nn.functional.normalize(pooled, dim=-1).cpu().numpy()
         return out
 
 
@@ -189,7 +234,7 @@ class TransformersReranker:
 
     def __init__(self, model: Model, device: str) -> None:
         self._model = model
-        self._encoder = Encoder(model, device)
+        self._encoder = Encoder.load(model, device)
         self._single = self._encoder.copy_of_tokenizer()
         self._pair = self._encoder.copy_of_tokenizer()
         self._pair.enable_truncation(model.max_tokens, strategy="only_second")

@@ -14,7 +14,8 @@ from FlagEmbedding import BGEM3FlagModel, FlagModel, FlagReranker
 
 from raypipe.core.protocols import Model, Role
 from raypipe.models import folder
-from raypipe.models.encoder import QUERY_SHARE, check
+from raypipe.models.encoder import QUERY_SHARE, Encoder, check
+from raypipe.models.shared_encoders import SharedEncoders
 
 # Texts in one padded batch. The library's own 256 texts of 512 tokens are a GPU's size: on a CPU they leave
 # the cache and take gigabytes. It sorts by length itself.
@@ -29,7 +30,7 @@ class FlagEmbedder:
     """Vectors by FlagModel or, for loader bge-m3, the dense ones of BGEM3FlagModel. The heads of BGE-M3 for
     sparse and multi-vector scores are pickles, so they are neither read nor used."""
 
-    def __init__(self, model: Model, device: str) -> None:
+    def __init__(self, model: Model, device: str, encoders: SharedEncoders) -> None:
         kind = BGEM3FlagModel if model.loader == "bge-m3" else FlagModel
         with folder.opened(model) as path:
             self._flag = kind(
@@ -42,8 +43,13 @@ class FlagEmbedder:
                 query_max_length=model.max_tokens,
                 passage_max_length=model.max_tokens,
             )
-        net = self._flag.model.model if model.loader == "bge-m3" else self._flag.model
-        check(model, net, self._flag.tokenizer)
+        owner = self._flag.model if model.loader == "bge-m3" else self._flag
+        check(model, owner.model, self._flag.tokenizer)
+        # A MaxSim of these weights runs the same network; where it came first, the library's own goes.
+        self._shared = encoders.encoder(
+            model, lambda: Encoder(model, owner.model, self._flag.tokenizer, device)
+        )
+        owner.model = self._shared.net
         self._model = model
         self.truncated = 0
 

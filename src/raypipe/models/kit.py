@@ -31,6 +31,7 @@ from raypipe.models.device_errors import computing, loading
 from raypipe.models.engine_routing import routed
 from raypipe.models.entry import REMOTE
 from raypipe.models.load import Backend, EndpointAddress, EngineLimits
+from raypipe.models.shared_encoders import SharedEncoders
 from raypipe.readers import example_pool
 from raypipe.text.thoughts import DraftText
 
@@ -79,6 +80,7 @@ class LocalKit:
         self._loaded: dict[Model, Any] = {}  # by what decides its numbers; filled by the worker alone
         self._loading_s: list[float] = []  # of each model that was loaded here
         self._names: dict[Model, str] = {}  # the name under which it was loaded
+        self._encoders = SharedEncoders()
         self._tokenizers: dict[Model, Tokenize] = {}
         self._generators: dict[Model, Generator] = {}
         self._facts: dict[str, PublicFacts] = {}
@@ -99,11 +101,12 @@ class LocalKit:
     def embedder(self, model: Model) -> Embed:
         _expect(model, "embedder")
         load.present(model)
+        self.expect([model])
 
         async def embed(texts: Sequence[str], role: Role) -> np.ndarray:
             if not texts:
                 return np.zeros((0, model.dim), np.float32)
-            opened = self._open_remote if model.loader in REMOTE else load.open_embedder
+            opened = self._open_remote if model.loader in REMOTE else self._open_embedder
             return await self._compute(model, opened, lambda m: m.embed(texts, role))
 
         return embed
@@ -111,11 +114,12 @@ class LocalKit:
     def reranker(self, model: Model) -> Score:
         _expect(model, "reranker")
         load.present(model)
+        self.expect([model])
 
         async def score(pairs: Sequence[tuple[str, str]]) -> np.ndarray:
             if not pairs:
                 return np.zeros(0, np.float32)
-            opened = self._open_remote if model.loader in REMOTE else load.open_reranker
+            opened = self._open_remote if model.loader in REMOTE else self._open_reranker
             return await self._compute(model, opened, lambda m: m.score(pairs))
 
         return score
@@ -137,7 +141,8 @@ class LocalKit:
     async def keep(self, models: Iterable[Model]) -> None:
         """Closes all other models that this kit holds: weights, engines, connections, tokenizers. One that is
         asked again is loaded again."""
-        kept = {_key(m) for m in models}
+        wanted = list(models)
+        kept = {_key(m) for m in wanted}
         for key in [k for k in self._generators if k not in kept]:
             self._own.pop(key, None)
             del self._generators[key]
@@ -149,8 +154,23 @@ class LocalKit:
         def unload() -> None:
             for key in [k for k in self._loaded if k not in kept]:
                 del self._loaded[key], self._names[key]
+            self._encoders.keep(wanted)
 
         await asyncio.get_running_loop().run_in_executor(self._worker, unload)
+
+    def expect(self, models: Iterable[Model]) -> None:
+        """Says which models will be asked: where an embedder and a MaxSim of one folder are among them, token
+        vectors are kept, bounded, for the second of them. On a CPU alone: a GPU computes them as fast as it
+        would read them."""
+        if self._device == "cpu":
+            for model in models:
+                self._encoders.expect(model)
+
+    def _open_embedder(self, model: Model, backend: Backend, device: str) -> Any:
+        return load.open_embedder(model, backend, device, self._encoders)
+
+    def _open_reranker(self, model: Model, backend: Backend, device: str) -> Any:
+        return load.open_reranker(model, backend, device, self._encoders)
 
     def _open_remote(self, model: Model, backend: Backend, device: str) -> Any:
         return load.open_remote(model, self.endpoints)

@@ -26,6 +26,7 @@ from raypipe.models.catalog import loader_id
 from raypipe.models.entry import LLM, REMOTE, WEIGHTLESS
 from raypipe.models.generator import Adapter, EngineSetup
 from raypipe.models.scripted import Scripted
+from raypipe.models.shared_encoders import SharedEncoders
 
 if TYPE_CHECKING:
     from raypipe.models.openai import OpenAIClient
@@ -98,7 +99,11 @@ def from_outside(model: Model, device: str, method: str) -> Any:
     return opened
 
 
-def open_embedder(model: Model, backend: Backend, device: str) -> Embedder:
+def open_embedder(
+    model: Model, backend: Backend, device: str, encoders: SharedEncoders | None = None
+) -> Embedder:
+    """`encoders`: the networks of this process, which a model of the same weights shares."""
+    encoders = encoders or SharedEncoders()
     if model.loader == "hash":
         return fake.HashEmbedder(model.dim)
     if is_path(model.loader):
@@ -112,13 +117,16 @@ def open_embedder(model: Model, backend: Backend, device: str) -> Embedder:
     if backend == "transformers" or model.loader == "last-token":
         from raypipe.models.encoder import TransformersEmbedder
 
-        return TransformersEmbedder(model, device)
+        return TransformersEmbedder(model, device, encoders)
     from raypipe.models.flagembedding import FlagEmbedder
 
-    return FlagEmbedder(model, device)
+    return FlagEmbedder(model, device, encoders)
 
 
-def open_reranker(model: Model, backend: Backend, device: str) -> Reranker:
+def open_reranker(
+    model: Model, backend: Backend, device: str, encoders: SharedEncoders | None = None
+) -> Reranker:
+    """`encoders`: as for `open_embedder`."""
     if model.loader == "overlap":
         return fake.OverlapReranker()
     if is_path(model.loader):
@@ -128,7 +136,7 @@ def open_reranker(model: Model, backend: Backend, device: str) -> Reranker:
     if model.loader == "maxsim":  # FlagEmbedding has no class for it, so both backends are the same here
         from raypipe.models.maxsim import MaxSim
 
-        return MaxSim(model, device)
+        return MaxSim(model, device, encoders or SharedEncoders())
     if model.loader == "cross-encoder":
         from raypipe.models.sentence_models import SentenceReranker
 

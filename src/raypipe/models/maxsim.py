@@ -18,6 +18,7 @@ from tokenizers import Encoding
 
 from raypipe.core.protocols import Model
 from raypipe.models.encoder import Encoder
+from raypipe.models.shared_encoders import SharedEncoders
 
 NO_TOKENS = -1.0
 """The score of a pair in which a text has no token: the least that a cosine can be."""
@@ -51,10 +52,11 @@ class _Query:
 
 
 class MaxSim:
-    """Queries and passages are encoded once per call, however many pairs they are in."""
+    """Queries and passages are encoded once per call, however many pairs they are in; not at all where an
+    embedder of the same weights has just encoded them in this process."""
 
-    def __init__(self, model: Model, device: str) -> None:
-        self._encoder = Encoder(model, device)
+    def __init__(self, model: Model, device: str, encoders: SharedEncoders) -> None:
+        self._encoder = Encoder.shared(model, device, encoders)
         self._tokenizer = self._encoder.copy_of_tokenizer()
         self._tokenizer.enable_truncation(model.max_tokens)
         by_id = sorted(self._tokenizer.get_vocab().items(), key=lambda item: item[1])
@@ -69,13 +71,11 @@ class MaxSim:
     def _queries(self, texts: Sequence[str]) -> list[_Query]:
         encodings = self._encode(texts)
         queries: list[_Query | None] = [None] * len(texts)
-        for batch in self._encoder.batches(encodings):
-            vectors = torch.nn.functional.normalize(
-                self._encoder.run(batch).last_hidden_state.float(), dim=-1
-            )
-            for r, i in enumerate(batch.rows):
+        for states in self._encoder.hidden(encodings):
+            vectors = torch.nn.functional.normalize(states.hidden, dim=-1)
+            for r, i in enumerate(states.rows):
                 keep = _own_tokens(encodings[i])
-                weights = self._weights[batch.ids[r, keep]]
+                weights = self._weights[[encodings[i].ids[t] for t in keep]]
                 if weights.sum() == 0:  # punctuation alone: every token counts the same
                     weights = torch.ones_like(weights)
                 queries[i] = _Query(vectors[r, keep], weights / weights.sum())
@@ -90,11 +90,9 @@ class MaxSim:
         passages = self._encode(list(wanted))
         places = list(wanted.values())
         scores = np.full(len(pairs), NO_TOKENS, np.float32)  # (pairs,) float32, -1..1
-        for batch in self._encoder.batches(passages):
-            vectors = torch.nn.functional.normalize(
-                self._encoder.run(batch).last_hidden_state.float(), dim=-1
-            )
-            for r, p in enumerate(batch.rows):
+        for states in self._encoder.hidden(passages):
+            vectors = torch.nn.functional.normalize(states.hidden, dim=-1)
+            for r, p in enumerate(states.rows):
                 own = vectors[r, _own_tokens(passages[p])]
                 asked = [queries[query_rows[pairs[i][0]]] for i in places[p]]
                 if len(own) and any(len(q.vectors) for q in asked):

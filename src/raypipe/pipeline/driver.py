@@ -25,6 +25,7 @@ from raypipe.core.retry import Backoff
 from raypipe.memo.disk import memo_versions, merge_memo
 from raypipe.memo.memo import vectors_of
 from raypipe.pipeline.answer_sources import AnswerSources, answer_sources
+from raypipe.pipeline.approximate import ann_names
 from raypipe.pipeline.caps import NO_CAPS, Caps
 from raypipe.pipeline.counters import RunCounters
 from raypipe.pipeline.ingest_log import driving
@@ -74,6 +75,7 @@ from raypipe.store import (
 )  # fmt: skip
 from raypipe.store.disk_space import need
 from raypipe.store.leftovers import abandon
+from raypipe.store.merged_postings import merge_segments
 from raypipe.store.tables import LENGTHS, POSTINGS
 
 T = TypeVar("T")
@@ -189,6 +191,8 @@ class Pipeline:
                 # Once they are there, they keep up: a search of the whole store reads them alone.
                 if self.store.has(lengths) or self.searches_all(questions):
                     self.build(self.postings_build(analyzer, postings, lengths), done)
+                    if not begun(self.store, lengths):
+                        merge_segments(self.store, postings, lengths)
         return done
 
     def answer(
@@ -306,9 +310,10 @@ class Pipeline:
         return vectors_table(self.recipe, model)
 
     def snapshot(self) -> str:
-        """Names all that the store can search: the corpus of a question without citations."""
+        """Names all that the store can search: the corpus of a question without citations, and the
+        approximate indexes that the recipe searches it by."""
         ids = self.store.scan("sources", columns=["id"])["id"].to_pylist()
-        return digest(*sorted(ids))
+        return digest(*sorted(ids), *ann_names(self.store, self.recipe))
 
     def sources(self, questions: Iterable[Question] | None) -> list[str]:
         """Ids of the sources to index, in citation order, of the kinds that the recipe parses."""
@@ -362,8 +367,8 @@ class Pipeline:
             )
 
         return TableBuild(
-            table, table, vectors_schema(model.dim), "embed", "embedded", "sources", self.sizes.sources,
-            missing_ids, work, calls_models=True,
+            table, table, vectors_schema(model.dim, model.half), "embed", "embedded", "sources",
+            self.sizes.sources, missing_ids, work, calls_models=True,
         )  # fmt: skip
 
     def postings_build(self, analyzer: str, postings: str, lengths: str) -> TableBuild:

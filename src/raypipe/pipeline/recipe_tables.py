@@ -12,6 +12,7 @@ from raypipe.core.digests import model_identity
 from raypipe.core.protocols import Model
 from raypipe.core.records import digest
 from raypipe.pipeline.answer_sources import WORDS
+from raypipe.pipeline.approximate import require_measured
 from raypipe.recipes.recipe import Recipe
 from raypipe.store import Store
 from raypipe.store.coverage import lacking as lacking_tables
@@ -46,7 +47,15 @@ def postings_tables(recipe: Recipe) -> dict[str, tuple[str, str]]:
 
 def searched(store: Store, recipe: Recipe) -> IndexSpec:
     """What a process opens to search: the recipe's tables at their present versions. Postings are among them
-    where they have every source of the passages but dead letters; else the texts' words are searched."""
+    where they have every source of the passages but dead letters; else the texts' words are searched. Raises
+    ConfError and RecallTooLow for an approximate index that may not be searched (`require_measured`)."""
+    spec = tables_now(store, recipe)
+    require_measured(store, recipe, spec)
+    return spec
+
+
+def tables_now(store: Store, recipe: Recipe) -> IndexSpec:
+    """The same, whatever approximate indexes there are."""
     vectors = {model_identity(m): vectors_table(recipe, m) for m in recipe.embedders()}
     words = {name: t for name, t in postings_tables(recipe).items() if all(map(store.has, t))}
     spec = index_spec(store, texts_table(recipe), passages_table(recipe), vectors, words)

@@ -26,6 +26,7 @@ from raypipe.core.retry import Backoff, until_available
 from raypipe.memo.disk import StoreMemo
 from raypipe.models.kit import LocalKit, compute_once
 from raypipe.models.load import Backend, EndpointAddress, EngineLimits
+from raypipe.models.products import product_on
 from raypipe.pipeline.answer_sources import AnswerSources
 from raypipe.pipeline.dead_letters import (
     Compute,
@@ -315,6 +316,7 @@ class VectorsTask(RecipeTask):
 
     def opened(self, store: Store, kit: LocalKit) -> Opened:
         memo = StoreMemo(self.worker.store, self.memo)
+        kit.expect(m for s in self.recipe.question for m in asked_models(s.step))  # in this same process
         corpus = CorpusExecutor(self.recipe, kit, memo, kit.loading_s)
 
         async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
@@ -347,7 +349,7 @@ class AnswersTask(RecipeTask):
 
     def opened(self, store: Store, kit: LocalKit) -> Opened:
         memo = StoreMemo(self.worker.store, self.memo, self.fresh)
-        kit = kit.with_index(LanceIndex(self.index))
+        kit = kit.with_index(LanceIndex(self.index, product_on(self.worker.device)))
         ask = QuestionExecutor(self.recipe, kit, memo, loading_s=kit.loading_s)
         recipe = self.recipe.digest()
 

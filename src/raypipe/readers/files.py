@@ -10,15 +10,18 @@ import bz2
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from raypipe.core.errors import DataError
+from raypipe.readers.bz2_blocks import BlockInflater, cores
 from raypipe.readers.rows import ReadCounts, ReaderLimits
 
 CHUNK = 1 << 18  # bytes read at a time
 PIECE = 1 << 20  # most bytes that one decompression step may give
+SEVERAL = 1 << 20  # bytes of a packed file from which on its blocks are worth threads: a second of unpacking
 
 NAME = re.compile(r"(?P<stem>.+?\.(?P<kind>jsonl|tar)(?:\.(?P<packing>bz2|gz))?)(?:\.part(?P<part>\d+))?")
 READABLE = ".jsonl or .tar, with .bz2 or .gz behind it or not, whole or as .part1, .part2, ..."
@@ -70,8 +73,10 @@ def stream(source: Input, counts: ReadCounts, limits: ReaderLimits) -> Iterator[
     exploding file; drop the bytes yielded before, because a checksum comes after the bytes it covers."""
     counts.files += 1
     raw = _raw(source, counts)
-    if source.packing:
-        raw = _inflate(raw, source, limits)
+    if source.packing == "bz2" and cores() > 1 and size([source]) >= SEVERAL:
+        raw = _inflate_on_all_cores(raw, source, limits)
+    elif source.packing:
+        raw = _inflate(raw, source, limits, bz2.BZ2Decompressor if source.packing == "bz2" else _Gunzip)
     return _checked(raw, source)
 
 
@@ -150,9 +155,31 @@ class _Gunzip:
         return out
 
 
-def _inflate(raw: Iterator[bytes], source: Input, limits: ReaderLimits) -> Iterator[bytes]:
+class _Damaged(DataError):
+    """A stream that does not unpack to its end."""
+
+
+def _inflate_on_all_cores(raw: Iterator[bytes], source: Input, limits: ReaderLimits) -> Iterator[bytes]:
+    """As `_inflate`. What cannot be unpacked by its blocks is read again in one piece, which decides."""
+    given = 0
+    with ThreadPoolExecutor(cores(), thread_name_prefix="bz2") as pool:
+        try:
+            for piece in _inflate(raw, source, limits, lambda: BlockInflater(pool, cores())):
+                given += len(piece)
+                yield piece
+            return
+        except _Damaged:
+            pass
+    skipped = 0
+    for piece in _inflate(_raw(source, ReadCounts()), source, limits, bz2.BZ2Decompressor):
+        if (skipped := skipped + len(piece)) > given:
+            yield piece[max(given - skipped, -len(piece)) :]
+
+
+def _inflate(
+    raw: Iterator[bytes], source: Input, limits: ReaderLimits, new: Callable[[], _Inflater]
+) -> Iterator[bytes]:
     """Decompresses any number of concatenated streams, and nothing else after them."""
-    new: Callable[[], _Inflater] = bz2.BZ2Decompressor if source.packing == "bz2" else _Gunzip
     magic = b"BZh" if source.packing == "bz2" else b"\x1f\x8b"
     inflater: _Inflater | None = None
     streams, taken, given, rest = 0, 0, 0, b""
@@ -171,7 +198,7 @@ def _inflate(raw: Iterator[bytes], source: Input, limits: ReaderLimits) -> Itera
             try:
                 piece = inflater.decompress(rest, PIECE)
             except (OSError, zlib.error, EOFError) as e:
-                raise DataError(f"{source.name}: damaged after {given:,} good bytes ({e}). {_AGAIN}") from e
+                raise _Damaged(f"{source.name}: damaged after {given:,} good bytes ({e}). {_AGAIN}") from e
             rest = b""
             given += len(piece)
             if given > limits.inflated_bytes or given > max(limits.ratio_free_bytes, taken * limits.ratio):
@@ -186,7 +213,7 @@ def _inflate(raw: Iterator[bytes], source: Input, limits: ReaderLimits) -> Itera
     if rest:
         raise DataError(_stranger(source, rest, streams))
     if inflater is not None:
-        raise DataError(f"{source.name}: ends in the middle, after {given:,} unpacked bytes. {_AGAIN}")
+        raise _Damaged(f"{source.name}: ends in the middle, after {given:,} unpacked bytes. {_AGAIN}")
 
 
 _AGAIN = "Get the file again, and compare its size and digest with the publisher's."

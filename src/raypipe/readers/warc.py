@@ -21,9 +21,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from warcio.archiveiterator import ArchiveIterator
-from warcio.exceptions import ArchiveLoadFailed
-
 from raypipe.core.errors import DataError
 from raypipe.core.records import Document, Layout, Source, SourceKind, source_id
 from raypipe.readers.documents import plain
@@ -87,6 +84,9 @@ def rows(paths: Iterable[str | Path], counts: ReadCounts) -> Iterator[Row]:
 def _pages(file: Path, counts: ReadCounts) -> Iterator[tuple[str, str, str, Any]]:
     """Where it stands, address, date and record of each page of a file. Raises DataError for a damaged
     one."""
+    from warcio.archiveiterator import ArchiveIterator  # .1 s of import, for crawls alone
+    from warcio.exceptions import ArchiveLoadFailed
+
     counts.files += 1
     with file.open("rb") as raw:
         stream = _Counted(raw, counts)

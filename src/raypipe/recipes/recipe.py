@@ -6,7 +6,6 @@ they stand in the cluster file and change nothing in a digest.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,7 +15,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, get_args
 
 from raypipe.core import config
 from raypipe.core.config import Resolve, Where, did_you_mean
-from raypipe.core.digests import stable
+from raypipe.core.digests import identifying, stable
 from raypipe.core.errors import ConfError
 from raypipe.core.examples import PoolRef
 from raypipe.core.kg import FactsRef
@@ -119,7 +118,7 @@ class Stage(Generic[S]):
         if self.written:
             return self.written
         step: Any = self.step
-        fields = {f.name: getattr(step, f.name) for f in dataclasses.fields(step)}
+        fields = identifying(step)
         if isinstance(counts := fields.get("tokenizer"), Model):
             fields["tokenizer"] = replace(counts, adapters=())
         source = () if self.plugin is None else (self.plugin.source,)
@@ -170,7 +169,7 @@ class Recipe:
     def vectors_digest(self, model: Model) -> str:
         """Names the searched copy of one embedder's vectors."""
         stage = next(s for s in self._embedding() if embedder_of(s.step) == model)
-        return digest("vectors", self.passages_digest(), stage.digest())
+        return digest("vectors", self.passages_digest(), stage.digest(), *(["float16"] if model.half else []))
 
     def embedders(self) -> tuple[Model, ...]:
         """The models whose vectors are searched."""

@@ -22,10 +22,7 @@ from raypipe.core.examples import PoolRef
 from raypipe.core.kg import FactsRef, Level
 from raypipe.core.llm import Grammar, JsonSchema
 from raypipe.core.protocols import GraphRef, Model
-from raypipe.kg.graph_adapter import tables_version
 from raypipe.kg.language.example_bank import ExampleBank
-from raypipe.kg.link import LEVELS
-from raypipe.kg.public_data import facts_version
 from raypipe.models.catalog import Catalog
 from raypipe.models.constraint import bounds
 from raypipe.readers.example_pool import pool_ref
@@ -152,9 +149,12 @@ class GraphEntry:
             raise ValueError(f"near: expected a cosine above 0, at most 1, found {self.near}")
         if (self.kind == "server") != bool(self.version):
             raise ValueError("version: expected for a server and for nothing else")
-        if strange := sorted(self.levels.keys() - LEVELS.keys()):
-            known = ", ".join(sorted(LEVELS))
-            raise ValueError(f"levels: {strange[0]!r} is no kind of name; expected {known}")
+        if self.levels:
+            from raypipe.kg.link import LEVELS
+
+            if strange := sorted(self.levels.keys() - LEVELS.keys()):
+                known = ", ".join(sorted(LEVELS))
+                raise ValueError(f"levels: {strange[0]!r} is no kind of name; expected {known}")
         for domain, period in self.refresh.items():
             if isinstance(period, str) and period not in REFRESH:
                 raise ValueError(
@@ -199,6 +199,8 @@ def _graph_ref(name: str, entry: GraphEntry, place: str, grammar: str) -> GraphR
     if (entry.kind == "server") != place.startswith(("http://", "https://")):
         what = "http://HOST:PORT" if entry.kind == "server" else "a folder of tables"
         raise ConfError(f"graph {name!r} is of kind {entry.kind}: expected {what}, found {place!r}")
+    from raypipe.kg.graph_adapter import tables_version  # .3 s with httpx, for recipes that have a graph
+
     try:
         version = entry.version or tables_version(Path(place))
     except DataError as e:
@@ -245,10 +247,11 @@ def _file_of(
 
 
 def _facts_ref(name: str, place: str) -> FactsRef:
-    path = Path(place)
-    return (
-        FactsRef(name, str(path.absolute()), facts_version(path)) if place else FactsRef(name, "", "nowhere")
-    )
+    if not place:
+        return FactsRef(name, "", "nowhere")
+    from raypipe.kg.public_data import facts_version
+
+    return FactsRef(name, str(Path(place).absolute()), facts_version(Path(place)))
 
 
 def _pool(name: str, place: str) -> PoolRef:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 from raypipe.core import plugins
+from raypipe.core.ann import Approximate
 from raypipe.core.errors import ConfError
 from raypipe.core.examples import PoolRef
 from raypipe.core.kg import FactsRef
@@ -58,6 +59,13 @@ def searches_all(step: Step) -> bool:
     """Whether the step searches the whole store whatever a question cites, as its field `scope` says. By
     default it does not."""
     return getattr(step, "scope", "own") == "all"
+
+
+def approximate(step: Step) -> tuple[Approximate, int] | None:
+    """How the step searches the whole store by an approximate index, and for how many chunks, as its fields
+    `ann` and `top` say. By default it searches exactly."""
+    how = getattr(step, "ann", None)
+    return None if how is None else (how, cast(Any, step).top)
 
 
 def table_of(step: CorpusStep) -> Table:

@@ -13,7 +13,16 @@ from raypipe.metrics.losses import funnel, steps_of
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
 from raypipe.report.money import cost_rows
 from raypipe.report.report import ReplacedRows, RunFolder
-from raypipe.report.wording import fit_lines, label_text, measured, seconds, share, signed, told_apart
+from raypipe.report.wording import (
+    ann_lines,
+    fit_lines,
+    label_text,
+    measured,
+    seconds,
+    share,
+    signed,
+    told_apart,
+)
 
 
 def print_report(console: Console, report: Mapping[str, Any], folder: RunFolder) -> None:
@@ -37,6 +46,8 @@ def print_report(console: Console, report: Mapping[str, Any], folder: RunFolder)
     print_measures(console, report)
     if report["rule"]:
         _scores(console, report)
+    for text in ann_lines(report):
+        console.print(Text(text), soft_wrap=True)
     for text in fit_lines(report):
         console.print(Text(text), soft_wrap=True)
     if said := label_text(report):

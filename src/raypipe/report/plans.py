@@ -10,7 +10,7 @@ from rich.text import Text
 
 from raypipe.report.console import grid
 from raypipe.report.money import cost_line
-from raypipe.report.wording import seconds
+from raypipe.report.wording import ann_plan, seconds
 
 
 def print_plan(console: Console, plan: Mapping[str, Any]) -> None:
@@ -28,6 +28,8 @@ def print_plan(console: Console, plan: Mapping[str, Any]) -> None:
         cells += [_range(s["estimate"]["seconds"]), *([_counts(s["estimate"]["tokens"])] if tokens else [])]
         shown.add_row(Text(s["step"]), *cells, Text(reasons))
     console.print(shown)
+    for a in plan.get("ann", ()):
+        console.print(Text(ann_plan(a)), soft_wrap=True)
     if judge := plan.get("judge"):
         console.print(Text(f"judge {judge['model']}: at most {judge['max_calls']:,} calls"), soft_wrap=True)
     if plan.get("cost"):

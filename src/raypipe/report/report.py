@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from raypipe.core.ann import AnnRecall
 from raypipe.core.records import FAULT, RANKED, Hit, Question
 from raypipe.metrics.crag import Marks, rate_intervals
 from raypipe.metrics.kinds import NOT_SCORED, RunScores
@@ -194,6 +195,7 @@ class EvalReport:
     routing: Routing | None = None  # routers and calls against golds; None: not looked at
     calibration: CalibrationReport | None = None  # of stated confidence; None: too few, or none
     losses: Losses | None = None  # where the misses were lost; None: not looked for
+    ann: tuple[AnnRecall, ...] = ()  # of the approximate indexes that were searched
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +289,7 @@ def to_json(report: EvalReport) -> dict[str, Any]:
         "routing": asdict(report.routing) if report.routing else None,
         "calibration": asdict(report.calibration) if report.calibration else None,
         "losses": asdict(report.losses) if report.losses else None,
+        "ann": [asdict(a) for a in report.ann],
         "steps": [asdict(s) for s in report.steps],
     }
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from raypipe.metrics.losses import steps_of
 from raypipe.report import plot
-from raypipe.report.wording import fit_lines, label_text, measured, seconds, share, signed
+from raypipe.report.wording import ann_lines, fit_lines, label_text, measured, seconds, share, signed
 
 LOCKED = "base-uri 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
@@ -63,6 +63,7 @@ def page(
     )
     env.filters.update(signed=signed, share=share, seconds=seconds, measured=measured)
     env.filters.update(script_json=script_json, steps_of=steps_of, fit_lines=fit_lines, label_text=label_text)
+    env.filters.update(ann_lines=ann_lines)
     style, script = joined(tuple(styles)), joined(tuple(scripts))
     allowed = policy(style, script, own_host)
     text = env.get_template(template).render(**values, plot=plot, style=style, script=script, policy=allowed)

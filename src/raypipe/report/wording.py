@@ -29,6 +29,34 @@ def fit_lines(report: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def ann_lines(report: Mapping[str, Any]) -> list[str]:
+    """What each approximate search found of what the exact one finds."""
+    return [
+        f"approximate: {_recall(a)} ({a['index'].rpartition('_')[0]}, {a['probes']} probes, "
+        f"refine {a['refine']})"
+        for a in report.get("ann", ())  # a run of before there were such indexes has none
+    ]
+
+
+def _recall(found: Mapping[str, Any]) -> str:
+    return (
+        f"recall of the exact best {found['top']} on {found['questions']} questions: mean "
+        f"{found['mean']:.3f}, 5 % at or below {found['fifth']:.3f}, worst {found['worst']:.3f}"
+    )
+
+
+def ann_plan(state: Mapping[str, Any]) -> str:
+    """Whether an approximate index is there that a recipe searches, and what it finds."""
+    of = f"{state['stage']}: {state['kind']} over {state['rows']:,} vectors"
+    if not state["index"]:
+        return f"{of} is not built: raypipe ann builds it once they are there, the eval does not"
+    if state["unindexed"]:
+        return f"{of} lacks {state['unindexed']:,} that came later: raypipe ann builds it again"
+    if state["recall"] is None:
+        return f"{of} was not measured with these settings: raypipe ann measures it"
+    return f"{of}: {_recall(state['recall'])}"
+
+
 def calibration_line(name: str, c: Mapping[str, Any]) -> str:
     """How well the probabilities of some answers hold (`metrics.calibration.CalibrationReport`)."""
     return (

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 import numpy as np
 
+from raypipe.core.ann import Approximate
+from raypipe.core.digests import ADDED
 from raypipe.core.protocols import FIELDS, Ask, Bound, Index, Kit, Model, Reach, VectorHit
 from raypipe.core.records import Hit, Question
 from raypipe.steps.ranking import Scope, add_hits, grown, pool_of, scope_of
@@ -24,13 +26,15 @@ class Dense:
     A passage is as near as its best chunk, and passages come in the order of their best chunks, so `top`
     chunks give at most `top` passages (db3 searches 50 children for their parents). It makes candidates:
     `order` stays as it was, and `fuse` ranks them. With `among` only passages that have one of these
-    scores are found (WeKnow's second stage).
+    scores are found (WeKnow's second stage). With `ann` an approximate index searches the whole store; the
+    sources of a question are always searched exactly.
     """
 
     model: Model
     top: int  # chunks
     among: tuple[str, ...] = ()  # scores; (): any passage is found
     scope: Scope = "own"  # all: also what the question does not cite
+    ann: Approximate | None = field(default=None, metadata=ADDED)  # None: the whole store is searched exactly
     query: str = PLAIN
     into: str = "dense"
 
@@ -40,6 +44,8 @@ class Dense:
         query_reads(self.query)
         if self.top < 1:
             raise ValueError(f"top: expected at least 1 chunk, found {self.top}")
+        if self.ann and self.among:
+            raise ValueError("ann: expected without `among`, which looks only at what other steps found")
 
     def reads(self) -> frozenset[str]:
         found = {"hits", *(f"hits.{n}" for n in self.among)} if self.among else set()
@@ -61,10 +67,23 @@ class Dense:
             if self.among:
                 return [await self._among(index, v, q) for v, q in zip(vectors, questions, strict=True)]
             scopes = [scope_of(q, self.scope) for q in questions]
-            found = await index.search(self.model, vectors, scopes, self.top)
+            found = await self._found(index, vectors, scopes)
             return [add_hits(q, self._passages(f)) for q, f in zip(questions, found, strict=True)]
 
         return ask
+
+    async def _found(
+        self, index: Index, vectors: np.ndarray, scopes: list[tuple[str, ...] | None]
+    ) -> list[list[VectorHit]]:
+        if self.ann is None:
+            return await index.search(self.model, vectors, scopes, self.top)
+        whole = [i for i, scope in enumerate(scopes) if scope is None]
+        own = [i for i, scope in enumerate(scopes) if scope is not None]
+        found = await index.near(self.model, vectors[whole], self.top, self.ann) if whole else []
+        if own:
+            found += await index.search(self.model, vectors[own], [scopes[i] for i in own], self.top)
+        hits = dict(zip([*whole, *own], found, strict=True))
+        return [hits[i] for i in range(len(scopes))]
 
     async def _among(self, index: Index, vector: np.ndarray, question: Question) -> Question:
         """All chunks of the sources that the pool's passages are of, and of these the best of the pool."""

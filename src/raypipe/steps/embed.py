@@ -17,7 +17,8 @@ from raypipe.core.records import Fault
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embed:
-    """Adds `vector` (dim,) float32, a unit row, for each `chunk_text`; equal texts are embedded once.
+    """Adds `vector` (dim,), a unit row, for each `chunk_text`; equal texts are embedded once. Its numbers are
+    float32, of a model that computes in 16 bits float16.
 
     A vector with a NaN or an infinity, or without a length, is the row's fault: bad_vector.
     """
@@ -58,7 +59,8 @@ async def with_vectors(
     """The table with the vector of each row's text, None where it has a fault; a bad vector is a fault."""
     vectors, fine = await _vectors(texts, model, embedder)
     bad = pc.is_null(table["fault"]).to_numpy() & ~fine
-    array = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), model.dim, mask=pa.array(~fine))
+    numbers = (vectors.astype(np.float16) if model.half else vectors).reshape(-1)
+    array = pa.FixedSizeListArray.from_arrays(pa.array(numbers), model.dim, mask=pa.array(~fine))
     return (_refuse(table, bad, model) if bad.any() else table).append_column("vector", array)
 
 

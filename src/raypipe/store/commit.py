@@ -66,12 +66,13 @@ def commit(
 
 def append(store: Store, table: str, run: str, fragments: list[lance.FragmentMetadata], read: int) -> None:
     """One commit that adds fragments to a table, under a run's name."""
-    _transact(store, table, run, lance.LanceOperation.Append(fragments), read)
+    transact(store, table, run, lance.LanceOperation.Append(fragments), read)
 
 
-def _transact(
+def transact(
     store: Store, table: str, run: str, operation: lance.LanceOperation.BaseOperation, read: int
 ) -> None:
+    """One commit under a run's name, made against the version `read`."""
     properties = {_RUN: run, _READ: str(read)}
     transaction = lance.Transaction(read, operation, transaction_properties=properties)
     lance.LanceDataset.commit(store.table_uri(table), transaction)
@@ -90,7 +91,7 @@ def _replace(
         removed, updated = _without(dataset, kind_of(table).unit, units)
         operation = lance.LanceOperation.Update(removed, updated, fragments)
         try:
-            _transact(store, table, run, operation, checked_at)
+            transact(store, table, run, operation, checked_at)
             return checked_at
         except CommitConflictError:  # another driver changed the same fragments: look again
             continue
@@ -105,10 +106,16 @@ def _without(
     if unit is None:
         raise StoreError("a table without units has nothing to replace")
     there = units.filter(present(dataset, unit, units)).to_pylist()
-    found = rows(dataset, unit, there, [unit, "_rowaddr"])["_rowaddr"].to_numpy()
+    return without_rows(dataset, rows(dataset, unit, there, [unit, "_rowaddr"])["_rowaddr"].to_numpy())
+
+
+def without_rows(
+    dataset: lance.LanceDataset, addresses: np.ndarray
+) -> tuple[list[int], list[lance.FragmentMetadata]]:
+    """The same of rows by their addresses ((n,) uint64)."""
     removed, updated = [], []
-    for fragment in np.unique(found >> 32).tolist():
-        offsets = (found[found >> 32 == fragment] & 0xFFFFFFFF).tolist()
+    for fragment in np.unique(addresses >> 32).tolist():
+        offsets = (addresses[addresses >> 32 == fragment] & 0xFFFFFFFF).tolist()
         left = dataset.get_fragment(fragment).delete_rows(offsets)
         if left is None:
             removed.append(fragment)

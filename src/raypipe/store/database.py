@@ -251,8 +251,8 @@ class Store:
                 with self.durable(table):
                     dataset.create_scalar_index(column, "BTREE")
             elif dataset.stats.index_stats(name)["num_unindexed_fragments"]:
-                with self.durable(table):
-                    dataset.optimize.optimize_indices()
+                with self.durable(table):  # an approximate index of vectors stays as it was built
+                    dataset.optimize.optimize_indices(index_names=[name])
 
     def check_indexes(self, table: str, version: int | None = None) -> None:
         """Raises StoreError if a scalar index of the table is missing; one without rows needs none."""

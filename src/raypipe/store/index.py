@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeVar
@@ -19,25 +19,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from lance import LanceDataset
 
+from raypipe.core.ann import Approximate
 from raypipe.core.arrow import SPANS
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError
 from raypipe.core.gathering import Gathering
 from raypipe.core.protocols import Model, PassageWords, VectorHit
 from raypipe.core.records import Block, Span, parse_chunk_id
-from raypipe.store import Store
-from raypipe.store.database import quoted, rows
+from raypipe.store import Store, approximate
+from raypipe.store.database import rows
 from raypipe.store.errors import reaching
+from raypipe.store.page_search import PageVectors, best_within
 from raypipe.store.passage_spans import passage_words, word_columns
 from raypipe.store.postings import LancePostings, PostingsTables
-from raypipe.store.products import SnapshotVectors, product_error
+from raypipe.store.products import Product, SnapshotVectors, numpy_product
 from raypipe.store.text_columns import blocks_of, hidden_of, text_columns
 from raypipe.store.vector_copy import folder as vector_copies
 
 T = TypeVar("T")
 
-SCANNED = 16  # queries of one scan: 737 MB at most over 400,000 x 384, all of them in the scope
-SLACK = 16  # candidates beyond `top`: nearly always enough to be sure that no other can belong to the best
+READ_BYTES = 128 << 20  # of vectors in one read of pages; one read costs 12 ms whatever it brings
+PAGE_ROWS = 64  # passages of a page, about: 31 of 700 characters, 108 of 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +79,26 @@ def index_spec(
         return Pinned(table, version)
 
     searched = tuple((identity, pin(table)) for identity, table in sorted(vectors.items()))
-    # `lengths` first: it is committed last, and names the segments that are read.
-    inverted = [(name, pin(lengths), pin(postings)) for name, (postings, lengths) in sorted(words.items())]
-    looked_up = tuple((name, postings, lengths) for name, lengths, postings in inverted)
+
+    def pin_words(name: str) -> tuple[str, Pinned, Pinned]:
+        postings, lengths = words[name]
+        while True:
+            # `lengths` first: it is committed last, and names the segments that are read.
+            named = pin(lengths)
+            found = pin(postings)
+            if store.version(lengths) == named.version:  # else segments may have been merged in between
+                return name, found, named
+
+    looked_up = tuple(pin_words(name) for name in sorted(words))
     return IndexSpec(store.uri, pin(texts), pin(passages), searched, looked_up)
 
 
 class LanceIndex:
     """The tables of a store at pinned versions (`protocols.Index`). Later commits do not show."""
 
-    def __init__(self, spec: IndexSpec) -> None:
-        """Raises StoreError if a table, its pinned version or a scalar index is missing."""
+    def __init__(self, spec: IndexSpec, product: Product = numpy_product) -> None:
+        """`product`: of many questions with the vectors. Raises StoreError if a table, its pinned version or
+        a scalar index is missing."""
         store = Store.open(spec.store)
 
         def at(pinned: Pinned) -> LanceDataset:
@@ -97,7 +108,9 @@ class LanceIndex:
         self._texts, self._passages = at(spec.texts), at(spec.passages)
         self._vectors = {identity: at(pinned) for identity, pinned in spec.vectors}
         copies = vector_copies()
-        self._products = {m: Gathering(SnapshotVectors(d, copies).best) for m, d in self._vectors.items()}
+        self._products = {
+            m: Gathering(SnapshotVectors(d, copies, product=product).best) for m, d in self._vectors.items()
+        }
         self._postings = {name: PostingsTables(at(p), at(q)) for name, p, q in spec.words}
         self._whole: dict[str, PassageWords] = {}  # analyzer -> words of the whole snapshot
         self._gathering = threading.Lock()
@@ -110,22 +123,27 @@ class LanceIndex:
 
         if not queries:
             return []
-        product = self._products[model_identity(model)]
-        groups: dict[tuple[str, ...] | None, list[int]] = {}
-        for i, (_, scope) in enumerate(queries):
-            groups.setdefault(scope, []).append(i)
+        whole = [i for i, (_, scope) in enumerate(queries) if scope is None]
+        pages = [i for i, (_, scope) in enumerate(queries) if scope is not None]
 
-        async def within(scope: tuple[str, ...] | None, places: list[int]) -> list[list[VectorHit]]:
-            asked = np.stack([queries[i][0] for i in places])
-            if scope is None:
-                return await product((asked, top))
-            return await asyncio.to_thread(_scanned, dataset, asked, scope, top)
+        async def of_whole() -> list[list[VectorHit]]:
+            product = self._products[model_identity(model)]
+            return await product((np.stack([queries[i][0] for i in whole]), top)) if whole else []
 
-        # 7 ms for 5,000 chunks of 1e5, and Lance lets go of the interpreter meanwhile.
-        found = await asyncio.gather(*(within(scope, places) for scope, places in groups.items()))
-        hits = {i: h for places, some in zip(groups.values(), found, strict=True)
-                for i, h in zip(places, some, strict=True)}  # fmt: skip
+        async def of_pages() -> list[list[VectorHit]]:
+            some = [queries[i] for i in pages]
+            return await asyncio.to_thread(_of_pages, dataset, some, top) if some else []
+
+        found = await asyncio.gather(of_whole(), of_pages())
+        hits = dict(zip([*whole, *pages], [*found[0], *found[1]], strict=True))
         return [hits[i] for i in range(len(queries))]
+
+    async def near(
+        self, model: Model, vectors: np.ndarray, top: int, how: Approximate
+    ) -> list[list[VectorHit]]:
+        dataset = _of_model(self._vectors, model)
+        _checked(vectors, [None] * len(vectors), dataset.schema.field("vector").type.list_size, top)
+        return await asyncio.to_thread(approximate.near, dataset, np.asarray(vectors, np.float32), top, how)
 
     async def texts(self, chunks: Sequence[str]) -> list[str]:
         return _passage_texts(chunks, await self._source_texts([parse_chunk_id(c)[0] for c in chunks]))
@@ -183,30 +201,21 @@ class MemoryIndex:
 
     def __init__(self, texts: pa.Table, passages: pa.Table, vectors: Mapping[str, pa.Table]) -> None:
         self._texts, self._passages = texts, passages.select(SPANS)
-        self._vectors = {name: t.select([*SPANS, "vector"]).combine_chunks() for name, t in vectors.items()}
+        columns = [*SPANS, "vector"]
+        self._vectors = {name: PageVectors(_one_batch(t.select(columns))) for name, t in vectors.items()}
         self._by_source = dict(zip(texts["source"].to_pylist(), texts["text"].to_pylist(), strict=True))
 
     async def search(
         self, model: Model, vectors: np.ndarray, scopes: Sequence[tuple[str, ...] | None], top: int
     ) -> list[list[VectorHit]]:
-        table = _of_model(self._vectors, model)
-        queries = _checked(vectors, scopes, table.schema.field("vector").type.list_size, top)
-        matrix = _matrix(table)
+        pages = _of_model(self._vectors, model)
+        queries = _checked(vectors, scopes, pages.matrix.shape[1], top)
+        return best_within([pages], queries, top)
 
-        def best(query: np.ndarray, scope: tuple[str, ...] | None) -> list[VectorHit]:
-            inside = np.arange(table.num_rows)
-            if scope is not None:
-                inside = np.flatnonzero(pc.is_in(table["source"], value_set=pa.array(scope, pa.string())))
-            scores = (matrix if scope is None else matrix[inside]) @ query  # (chunks in scope,) float32
-            order = inside[np.argsort(-scores, kind="stable")]
-
-            def nearest(count: int) -> tuple[pa.Table, float]:
-                rest = float(-np.inf) if count >= len(order) else float(matrix[order[count]] @ query)
-                return table.take(order[:count]), rest
-
-            return _best(query, top, nearest)
-
-        return [best(*row) for row in queries]
+    async def near(
+        self, model: Model, vectors: np.ndarray, top: int, how: Approximate
+    ) -> list[list[VectorHit]]:
+        return await self.search(model, vectors, [None] * len(vectors), top)
 
     async def texts(self, chunks: Sequence[str]) -> list[str]:
         return _passage_texts(chunks, self._by_source)
@@ -237,43 +246,27 @@ class MemoryIndex:
         return None
 
 
-def _scanned(
-    dataset: LanceDataset, queries: np.ndarray, scope: tuple[str, ...], top: int
+def _of_pages(
+    dataset: LanceDataset, queries: list[tuple[np.ndarray, tuple[str, ...] | None]], top: int
 ) -> list[list[VectorHit]]:
-    """The best of each query within one scope: the queries share a scan, SCANNED of them at a time."""
-    where = f"source IN ({quoted(dict.fromkeys(scope))})"
+    """The best of each query within its scope. Rows of pages that several scopes have are read once."""
+    scopes = [scope for _, scope in queries if scope is not None]
+    sources = list(dict.fromkeys(source for scope in scopes for source in scope))
+    row_bytes = dataset.schema.field("vector").type.list_size * 4
+    at_once = max(1, READ_BYTES // (row_bytes * PAGE_ROWS))
 
-    def nearest(some: np.ndarray, count: int) -> list[tuple[pa.Table, float]]:
-        near = {"column": "vector", "q": some, "k": count, "metric": "dot", "use_index": False}
-        with reaching(dataset.uri):
-            table = dataset.to_table(
-                columns=[*SPANS, "vector", "_distance"], filter=where, nearest=near, prefilter=True
-            )
-        return [_with_rest(t, count) for t in _by_query(table, len(some))]
+    def blocks() -> Iterator[PageVectors]:
+        for at in range(0, len(sources), at_once):
+            read = rows(dataset, "source", sources[at : at + at_once], [*SPANS, "vector"])
+            yield from (PageVectors(batch) for batch in read.to_batches())
 
-    def best(query: np.ndarray, first: tuple[pa.Table, float]) -> list[VectorHit]:
-        return _best(query, top, lambda n: first if n == top + SLACK else nearest(query[None], n)[0])
-
-    out: list[list[VectorHit]] = []
-    for at in range(0, len(queries) if scope else 0, SCANNED):
-        some = queries[at : at + SCANNED]
-        out += [best(*pair) for pair in zip(some, nearest(some, top + SLACK), strict=True)]
-    return out if scope else [[] for _ in queries]
+    return best_within(blocks(), queries, top)
 
 
-def _by_query(table: pa.Table, count: int) -> list[pa.Table]:
-    """The rows of each query of a scan; Lance numbers them where there is more than one."""
-    if "query_index" not in table.schema.names:
-        return [table]
-    number = table["query_index"]
-    return [table.filter(pc.equal(number, i)).drop(["query_index"]) for i in range(count)]
-
-
-def _with_rest(table: pa.Table, count: int) -> tuple[pa.Table, float]:
-    """The rows, and a score that no other row exceeds."""
-    if table.num_rows < count:
-        return table, -np.inf
-    return table, 1.0 - float(pc.max(table["_distance"]).as_py())
+def _one_batch(table: pa.Table) -> pa.RecordBatch:
+    """A table in one piece: searched in place, however many requests ask."""
+    whole = table.combine_chunks().to_batches()
+    return whole[0] if whole else pa.RecordBatch.from_pylist([], table.schema)
 
 
 def _of_model(vectors: Mapping[str, T], model: Model) -> T:
@@ -298,37 +291,6 @@ def _checked(
     if top < 1:
         raise ValueError(f"top must be at least 1, found {top}")
     return list(zip(np.asarray(vectors, np.float32), scopes, strict=True))
-
-
-def _matrix(table: pa.Table) -> np.ndarray:
-    """(rows, dim) float32: the column `vector`."""
-    column = table["vector"].combine_chunks()
-    matrix: np.ndarray = column.flatten().to_numpy().reshape(len(column), column.type.list_size)
-    return matrix
-
-
-def _best(query: np.ndarray, top: int, nearest: Callable[[int], tuple[pa.Table, float]]) -> list[VectorHit]:
-    """The `top` best by exact score, then source, then span.
-
-    `nearest(n)` gives the n rows with the best float32 scores, and a score that no other row exceeds. Those
-    scores may err by a rounding per dimension, so candidates are added until the others are out of reach:
-    equal texts under many sources, snippets for one, would else be cut in the table's order.
-    """
-    error = product_error(len(query))
-    count = top + SLACK
-    while True:
-        table, others = nearest(count)
-        exact = (_matrix(table).astype(np.float64) * query.astype(np.float64)).sum(axis=1)
-        if not np.isfinite(others):
-            break
-        if np.partition(exact, -top)[-top] > others + error:
-            break
-        count *= 4
-    found = [
-        VectorHit(r["source"], (r["start"], r["end"]), (r["parent_start"], r["parent_end"]), score)
-        for r, score in zip(table.select(SPANS).to_pylist(), exact.tolist(), strict=True)
-    ]
-    return sorted(found, key=lambda f: (-f.score, f.source, f.span))[:top]
 
 
 def _passage_texts(chunks: Sequence[str], texts: Mapping[str, str]) -> list[str]:

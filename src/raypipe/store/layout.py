@@ -10,6 +10,7 @@ ATTEMPTS = "_attempts"  # counters of runs that no report contains yet
 INGESTED = "_ingested"  # which files were read, and what they contained
 PROBES = "_probes"  # what models behind an address said to fixed texts, by model
 FOLDERS = "_folders"  # the files of each folder that was read, as they were then
+ANN = "_ann"  # the measured recall of each approximate index, by table
 SIZES = "_sizes"  # characters of each source
 CHANGING = "_changing"  # the version of each table that is being changed, before the change
 MEMO = "_memo"  # cached values that no memo table contains yet

@@ -32,7 +32,7 @@ SCAN_ROWS = 1 << 18  # of `lengths` at a time: 20 bytes each in memory
 
 
 @dataclass(frozen=True, slots=True)
-class _Segment:
+class WordSegment:
     """The passages of a segment that are in the snapshot."""
 
     lengths: np.ndarray  # (passages,) int32: words of each, -1 for one that was taken out
@@ -52,7 +52,7 @@ class PostingsTables:
     def __init__(self, postings: LanceDataset, lengths: LanceDataset) -> None:
         self._postings, self._lengths = postings, lengths
         self._opening = threading.Lock()
-        self._segments: dict[int, _Segment] | None = None
+        self._segments: dict[int, WordSegment] | None = None
         self._frequencies: np.ndarray | None = None
 
     async def found(self, words: np.ndarray) -> LancePostings:
@@ -84,14 +84,14 @@ class PostingsTables:
         spans = zip(segment.tolist(), starts.tolist(), ends.tolist(), strict=True)
         return np.array([order[s].has(flat[a:b]).sum() for s, a, b in spans], np.int64)
 
-    def segments(self) -> dict[int, _Segment]:
+    def segments(self) -> dict[int, WordSegment]:
         """By id; read at the first call."""
         with self._opening:
             if self._segments is None:
                 self._segments = self._read_segments()
             return self._segments
 
-    def _read_segments(self) -> dict[int, _Segment]:
+    def _read_segments(self) -> dict[int, WordSegment]:
         at, parts = 0, [[np.zeros(0, np.int64)] for _ in range(4)]
         columns = ["segment", "passage", "words"]
         with reaching(self._lengths.uri):
@@ -110,7 +110,7 @@ class PostingsTables:
             size = int(passage[some].max()) + 1
             lengths, numbers = np.full(size, -1, np.int32), np.full(size, -1, np.int64)
             lengths[passage[some]], numbers[passage[some]] = words[some], rows[some]
-            found[id] = _Segment(lengths, numbers, len(some))
+            found[id] = WordSegment(lengths, numbers, len(some))
         return found
 
     @cached_property
@@ -174,7 +174,7 @@ class PostingsTables:
                 self._frequencies = self._read_frequencies(segments)
             return self._frequencies
 
-    def _read_frequencies(self, segments: dict[int, _Segment]) -> np.ndarray:
+    def _read_frequencies(self, segments: dict[int, WordSegment]) -> np.ndarray:
         names, left = np.array(sorted(segments), np.int64), {id: s.left for id, s in segments.items()}
         words, held, broken = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], set()
         with reaching(self._postings.uri):
@@ -188,7 +188,7 @@ class PostingsTables:
                 held.append(batch["found"].to_numpy()[kept])
             for id in sorted(broken):
                 table = self._postings.to_table(columns=["word", "passages"], filter=f"segment = {id}")
-                word, passages = _flat(table["word"], table["passages"])
+                word, passages = flat_lists(table["word"], table["passages"])
                 there, counts = np.unique(word[segments[id].has(passages)], return_counts=True)
                 words.append(there)
                 held.append(counts)
@@ -196,7 +196,7 @@ class PostingsTables:
         return np.bincount(place, weights=np.concatenate(held)).astype(np.int64)
 
 
-def _flat(values: pa.ChunkedArray, lists: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
+def flat_lists(values: pa.ChunkedArray, lists: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
     """Each value as often as its list is long, and the lists, one after the other."""
     lists = lists.combine_chunks()
     return np.repeat(values.to_numpy(), pc.list_value_length(lists).to_numpy()), lists.flatten().to_numpy()
@@ -224,7 +224,7 @@ class LancePostings:
         here = here[np.argsort(self._term[here])]
         lists = self._tables.take(self._row[here], ["passages", "counts"])
         segment = self._tables.segments()[id]
-        term, passages = _flat(pa.chunked_array([pa.array(self._term[here])]), lists["passages"])
+        term, passages = flat_lists(pa.chunked_array([pa.array(self._term[here])]), lists["passages"])
         passages, counts = passages.astype(np.int64), lists["counts"].combine_chunks().flatten().to_numpy()
         left = segment.has(passages)
         if not left.all():

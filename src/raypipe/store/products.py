@@ -21,6 +21,9 @@ from raypipe.store.errors import reaching
 from raypipe.store.vector_copy import BLOCK, blocks, vector_matrix
 
 OpenMatrix: TypeAlias = Callable[[LanceDataset, Path], np.ndarray | None]
+Product: TypeAlias = Callable[[np.ndarray], Callable[[np.ndarray], np.ndarray]]
+"""queries (n, dim) -> what gives a block's (rows, dim) scores, (n, rows); all float32, and none errs by more
+than `product_error`. A GPU's is `models.products.torch_product`."""
 AT_ONCE = 256  # questions of a product: at 400,000 x 384 a question takes 37 ms alone, 3.3 at 50, 1.9 at 256
 
 
@@ -29,12 +32,25 @@ def product_error(dim: int) -> float:
     return 2.0**-22 + dim * 2.0**-24
 
 
+def numpy_product(queries: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """The product on this process's cores (`Product`)."""
+
+    def scores(block: np.ndarray) -> np.ndarray:
+        found: np.ndarray = queries @ block.T
+        return found
+
+    return scores
+
+
 class SnapshotVectors:
     """The vectors of a table at a pinned version."""
 
-    def __init__(self, dataset: LanceDataset, folder: Path, opened: OpenMatrix = vector_matrix) -> None:
+    def __init__(
+        self, dataset: LanceDataset, folder: Path, opened: OpenMatrix = vector_matrix,
+        product: Product = numpy_product,
+    ) -> None:  # fmt: skip
         """`folder`: where a copy on this machine may lie, which `opened` makes at the first call."""
-        self._dataset, self._folder, self._open = dataset, folder, opened
+        self._dataset, self._folder, self._open, self._product = dataset, folder, opened, product
         self._matrix: np.ndarray | None = None
         self._opened = False
         self._lock = threading.Lock()  # one product at a time: it takes all cores, and its scores' memory
@@ -56,7 +72,7 @@ class SnapshotVectors:
         return [found[end - len(q) : end] for (q, _), end in zip(calls, ends, strict=True)]
 
     def _some(self, queries: np.ndarray, tops: list[int]) -> list[list[VectorHit]]:
-        candidates = near(self._blocks(), queries, max(tops))
+        candidates = near(self._blocks(), queries, max(tops), self._product)
         exact = []
         for query, rows, top in zip(queries, candidates, tops, strict=True):
             vectors = self._vectors(rows).astype(np.float64)
@@ -85,7 +101,8 @@ class SnapshotVectors:
         if self._matrix is not None:
             return np.asarray(self._matrix[rows])
         column = self._take(rows, ("vector",))["vector"].combine_chunks()
-        vectors: np.ndarray = column.flatten().to_numpy().reshape(len(rows), -1)
+        numbers = column.flatten().to_numpy().astype(np.float32, copy=False)
+        vectors: np.ndarray = numbers.reshape(len(rows), -1)
         return vectors
 
     def _take(self, rows: np.ndarray, columns: Iterable[str]) -> pa.Table:
@@ -98,7 +115,9 @@ def _hit(row: dict[str, int | str], score: float) -> VectorHit:
     return VectorHit(str(source), (int(start), int(end)), (int(parent_start), int(parent_end)), score)
 
 
-def near(matrix: Iterable[np.ndarray], queries: np.ndarray, top: int) -> list[np.ndarray]:
+def near(
+    matrix: Iterable[np.ndarray], queries: np.ndarray, top: int, product: Product = numpy_product
+) -> list[np.ndarray]:
     """For each query the rows that can be among its `top` best by exact score, and all that tie with them:
     (n,) int64, ascending. `matrix`: (rows, dim) float32 blocks of unit rows, in order.
 
@@ -108,9 +127,9 @@ def near(matrix: Iterable[np.ndarray], queries: np.ndarray, top: int) -> list[np
     error = 2 * product_error(queries.shape[1])
     kept = [(np.zeros(0, np.int64), np.zeros(0, np.float32)) for _ in queries]
     cut = np.full(len(queries), -np.inf)
-    first = 0
+    first, score = 0, product(queries)
     for block in matrix:
-        scores = queries @ block.T  # (queries, rows) float32
+        scores = score(block)  # (queries, rows) float32
         if not np.isfinite(cut).all() and len(block) >= top:
             cut = np.maximum(cut, np.partition(scores, -top, axis=1)[:, -top] - error)
         bound = np.nextafter(cut.astype(np.float32), np.float32(-np.inf))  # never above the cut

@@ -66,9 +66,10 @@ ANSWERS = pa.schema(
 """key: digest of recipe digest, question id and row key, so that the work to do is one anti-join."""
 
 
-def vectors_schema(dim: int) -> pa.Schema:
-    """Columns of a searched copy: chunk spans and a unit vector each."""
-    return PASSAGES.append(pa.field("vector", pa.list_(pa.float32(), dim), nullable=False))
+def vectors_schema(dim: int, half: bool = False) -> pa.Schema:
+    """Columns of a searched copy: chunk spans and a unit vector each; `half`: of float16 numbers."""
+    number = pa.float16() if half else pa.float32()
+    return PASSAGES.append(pa.field("vector", pa.list_(number, dim), nullable=False))
 
 
 def embeddings_schema(dim: int) -> pa.Schema:

@@ -1,4 +1,4 @@
-"""The vectors of a table at one version as one matrix of this machine: a file that all processes map.
+"""The vectors of a table at one version as one float32 matrix of this machine: a file that all processes map.
 
 A small table is read into memory. A larger one is copied once to the folder of temporary files, under a name
 that says which data files of which version it holds; so any process may make or remove a copy, and a table
@@ -36,7 +36,8 @@ def blocks(dataset: LanceDataset) -> Iterator[np.ndarray]:
     with reaching(dataset.uri):
         for batch in dataset.to_batches(columns=["vector"], batch_size=BLOCK):
             column = batch["vector"]
-            yield column.flatten().to_numpy().reshape(len(column), column.type.list_size)
+            numbers = column.flatten().to_numpy().astype(np.float32, copy=False)  # of float16 tables, too
+            yield numbers.reshape(len(column), column.type.list_size)
 
 
 def folder() -> Path:

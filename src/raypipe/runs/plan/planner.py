@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from raypipe.core.records import Question
+from raypipe.pipeline.approximate import ann_states
 from raypipe.pipeline.driver import Pipeline
 from raypipe.runs.manifest import Manifest, recent
 from raypipe.runs.plan.context import PlanContext
@@ -40,4 +41,5 @@ def plan(
     sources = tuple(corpus.plans(questions))
     likely = LikelyCalls(pipeline.recipe, corpus.scope)
     answers = QuestionPlanner(context, frozenset(old), corpus.wanted, corpus.reach, likely)
-    return Plan((*sources, *answers.plans(questions)))
+    steps = (*sources, *answers.plans(questions))
+    return Plan(steps, ann=tuple(ann_states(pipeline.store, pipeline.recipe)))

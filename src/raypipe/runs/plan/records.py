@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from raypipe.core.records import Gold, Source
+from raypipe.pipeline.approximate import AnnState
 from raypipe.report.report import JSON_FORMAT, Estimate
 from raypipe.runs.plan.costs import Cost, ExpectedCalls
 
@@ -64,6 +65,7 @@ class Plan:
     judge: JudgePlan | None = None  # None: no model judges
     cost: Estimate | None = None  # of all steps together (`money.priced`); None: it was not worked out
     unpriced: tuple[str, ...] = ()  # what has no price, so is not in `cost.usd`
+    ann: tuple[AnnState, ...] = ()  # approximate indexes that the recipe searches, which `ann` builds
 
     def planned(self) -> dict[str, int | None]:
         """Step -> calls that may be made; None where that is not known."""
@@ -92,6 +94,7 @@ class Plan:
             "judge": asdict(self.judge) if self.judge else None,
             "cost": asdict(self.cost) if self.cost else None,
             "unpriced": list(self.unpriced),
+            "ann": [asdict(a) for a in self.ann],
         }
 
 

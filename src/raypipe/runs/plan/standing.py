@@ -28,7 +28,7 @@ from raypipe.memo.memo import (
     vectors_of,
 )
 from raypipe.pipeline.driver import Pipeline, batches
-from raypipe.pipeline.recipe_tables import searched
+from raypipe.pipeline.recipe_tables import tables_now
 from raypipe.recipes.recipe import Stage
 from raypipe.recipes.step_contract import asked_models, graphs_of
 from raypipe.store.index import LanceIndex
@@ -65,7 +65,7 @@ class Standing:
 
     async def _lacking(self, stage: Stage[Step], answers: Mapping[str, str]) -> dict[str, str]:
         pipe, found = self._pipeline, dict[str, str]()
-        here = pipe.worker.kit(LanceIndex(searched(pipe.store, pipe.recipe)))
+        here = pipe.worker.kit(LanceIndex(tables_now(pipe.store, pipe.recipe)))
         memo = StoreMemo(pipe.store.uri, memo_versions(pipe.store))
         kit = cached(CacheOnlyKit(here), memo, CallCounts(), clock=lambda: self._clock() + AHEAD_S)
         ask, refreshed = stage.step.open(kit), _refreshed(stage.step)

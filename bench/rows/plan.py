@@ -1,28 +1,28 @@
-"""Seconds of a plan over a dataset of CRAG's size: 2,706 questions, 50 pages each.
+"""A plan over a dataset of CRAG's size: metadata alone.
 
-    python bench/plan.py            nothing parsed; then parsed, split and embedded; then answered
-
-Sources are a few characters long, so that only keys, digests and tables are measured. The corpus tables are
-then filled with one chunk per source.
+Sources are a few characters long, so that only keys, digests and tables are measured. Each has one chunk, and
+each question an answer.
 """
 
 from __future__ import annotations
 
-import argparse
 import io
 import tempfile
-import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
+from raypipe.api.bench import BenchRow, Contest
 from raypipe.api.session import load_recipe
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.records import Citation, Question, Source, SourceKind, source_id
 from raypipe.evaluation.stored_questions import questions_of
+from raypipe.models.machine_limits import Machine
 from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
 from raypipe.pipeline.tasks import WorkerConfig, answers_table
 from raypipe.report.progress import Progress
@@ -30,7 +30,7 @@ from raypipe.runs.plan.planner import plan
 from raypipe.store import PASSAGES, Store, commit, put, vectors_schema, write_part
 from raypipe.store.sizes import write_sizes
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 QUESTIONS, PAGES = 2706, 50
 
 
@@ -40,11 +40,11 @@ def add(store: Store, table: str, rows: pa.Table) -> None:
     commit(store, table, run, ["0"])
 
 
-def fill_questions(store: Store) -> list[str]:
+def fill_questions(store: Store, count: int) -> list[str]:
     """Questions, and a page, snippet and name for each citation, as invented as can be."""
     ids: dict[str, Source] = {}
     questions = []
-    for i in range(QUESTIONS):
+    for i in range(count):
         cited = []
         for rank in range(PAGES):
             texts: dict[SourceKind, str] = {
@@ -96,31 +96,34 @@ def fill_answers(pipe: Pipeline) -> None:
     add(pipe.store, "answers", answers_table(rows, recipe))
 
 
-def timed(what: str, pipe: Pipeline) -> None:
-    start, cpu = time.perf_counter(), time.process_time()
-    found = plan(pipe, questions_of(pipe, None, None))
-    calls = {s.step: s.max_calls for s in found.steps if s.max_calls}
-    took, worked = time.perf_counter() - start, time.process_time() - cpu
-    print(f"{what}: {took:.1f} s, {worked:.1f} of CPU, {calls}", flush=True)
-
-
-def main() -> None:
-    raw = argparse.RawDescriptionHelpFormatter
-    argparse.ArgumentParser(description=__doc__, formatter_class=raw).parse_args()
-    with tempfile.TemporaryDirectory(prefix="raypipe-plan-") as folder:
+@contextmanager
+def contest(quick: bool, machine: Machine) -> Iterator[Contest]:
+    with tempfile.TemporaryDirectory(prefix="raypipe-bench-") as folder:
         store = Store.create(folder)
         recipe = load_recipe(str(ROOT / "tests" / "fakes.yaml"), None, Conf((ROOT / "conf",)))
-        place = WorkerConfig(store.uri, "transformers", "cpu", 1)
-        pipe = Pipeline(
-            store, recipe, place, TaskSizes(100, 10), inline, Progress(io.StringIO(), silent=True)
+        place, silent = (
+            WorkerConfig(store.uri, "transformers", "cpu", 1),
+            Progress(io.StringIO(), silent=True),
         )
-        sources = fill_questions(store)
-        timed(f"{QUESTIONS} questions x {PAGES} pages, nothing parsed", pipe)
-        fill_corpus(pipe, sources)
-        timed("parsed, split and embedded, nothing answered", pipe)
+        pipe = Pipeline(store, recipe, place, TaskSizes(100, 10), inline, silent)
+        count = 20 if quick else QUESTIONS
+        fill_corpus(pipe, fill_questions(store, count))
         fill_answers(pipe)
-        timed("all answered", pipe)
+
+        def ours() -> float:
+            found = plan(pipe, questions_of(pipe, None, None))
+            return sum((float(step.max_calls) for step in found.steps), 0.0)
+
+        if calls := ours():
+            raise SystemExit(f"the plan of a store that has everything says {calls:g} calls; expected none")
+        yield Contest(count, ours)
 
 
-if __name__ == "__main__":
-    main()
+ROW = BenchRow(
+    "the plan of 2,706 questions with 50 pages each, over a store that has everything",
+    "questions",
+    contest,
+    by="wall",
+    most_s=60,
+    turns=3,
+)

@@ -1,0 +1,64 @@
+"""A second eval of the same questions, as a command: nothing is asked, nothing changes."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from raypipe.api.bench import BenchRow, Contest
+from raypipe.api.session import load_recipe
+from raypipe.core.config import Conf
+from raypipe.evaluation.evaluate import evaluate
+from raypipe.models.machine_limits import Machine
+from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
+from raypipe.pipeline.tasks import WorkerConfig
+from raypipe.report.progress import Progress
+from raypipe.store import Store
+from raypipe.synth import write
+
+ROOT = Path(__file__).parents[2]
+FAKES = ROOT / "tests" / "fakes.yaml"
+
+
+def evaluated(folder: Path) -> None:
+    """The first eval, in this process."""
+    write(folder / "world", 6, pages=3, seed=1, page_chars=2000)
+    store = Store.create(str(folder / "store"))
+    recipe = load_recipe(str(FAKES), None, Conf((ROOT / "conf",)))
+    worker = WorkerConfig(store.uri, "transformers", "cpu", 1)
+    pipe = Pipeline(store, recipe, worker, TaskSizes(100, 10), inline, Progress(io.StringIO(), silent=True))
+    evaluate(pipe, [folder / "world"], "synth", None, "official", folder / "out")
+
+
+@contextmanager
+def contest(quick: bool, machine: Machine) -> Iterator[Contest]:
+    with tempfile.TemporaryDirectory(prefix="raypipe-bench-") as made:
+        folder = Path(made)
+        evaluated(folder)
+        places = ["--data", f"{made}/world", "--store", f"{made}/store", "--out", f"{made}/again"]
+
+        def ours() -> int:
+            command = [sys.executable, "-m", "raypipe", "eval", str(FAKES), *places, "--json"]
+            said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            return sum(step["computed"] for step in json.loads(said)["steps"])
+
+        if asked := ours():
+            raise SystemExit(f"a second eval asked models {asked} times; expected never")
+        yield Contest(1, ours)
+
+
+ROW = BenchRow(
+    "a second eval of 6 questions with computing fakes, as a command",
+    "evals",
+    contest,
+    by="wall",
+    most_s=2,
+    short="Most of its CPU is imports: a third of their time is lance with pandas, a seventh the modules of "
+    "steps. The rest reads YAML and the manifests of the last runs.",
+)

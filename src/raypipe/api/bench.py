@@ -1,0 +1,305 @@
+"""Speed next to what others take for the same work: the rows of `bench/rows/`, each measured by turns.
+
+A row is a file of a checkout that says what is computed, by us and by a peer, and whether both are
+equal. Both take turns in one process, so that whatever else the machine does falls on both alike.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import psutil
+
+import raypipe
+from raypipe.api.results import Result
+from raypipe.core.checkout import commit_of
+from raypipe.core.config import did_you_mean
+from raypipe.core.errors import ConfError
+from raypipe.models.machine_limits import Machine
+from raypipe.report.report import JSON_FORMAT
+
+TURNS = 5  # the median of five: one turn that other work disturbed moves it little
+HISTORY, TABLE = "history.jsonl", "docs/performance.md"
+BEGIN, END = "<!-- raypipe bench: begin -->", "<!-- raypipe bench: end -->"
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """One row, opened: what is run by turns."""
+
+    units: float  # of work in one call, in the row's unit
+    ours: Callable[[], Any]
+    peer: Callable[[], Any] | None = None
+    unequal: Callable[[Any, Any], str] = lambda ours, peer: ""  # what differs; "": nothing
+    limit: Callable[[], Any] | float | None = None  # what no way beats: a call, or units a second
+
+
+@dataclass(frozen=True, slots=True)
+class BenchRow:
+    """What the file of a row gives as `ROW`."""
+
+    does: str  # the work, with its size
+    unit: str  # of the rate
+    open: Callable[[bool, Machine], AbstractContextManager[Contest]]  # quick: a size for tests
+    peer: str = ""  # "": there is none
+    limit: str = ""  # of the machine; "": not measured
+    by: Literal["cpu", "wall"] = "cpu"  # the seconds that make rate and ratio
+    least: float | None = None  # the ratio that is wanted
+    least_share: float | None = None  # or this part of the limit
+    most_s: float | None = None  # where there is no peer: seconds of one call that are wanted
+    needs: tuple[str, ...] = ()  # packages of the peer
+    turns: int = TURNS
+    short: str = ""  # where the row falls short: the profile, and what was tried
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A number of several turns."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        return cls(statistics.median(values), min(values), max(values))
+
+
+@dataclass(frozen=True, slots=True)
+class BenchResult:
+    """What was measured of one row."""
+
+    name: str
+    does: str
+    unit: str
+    by: str  # cpu or wall: the seconds of `rate`, `ratio` and `share`
+    not_measured: str  # why; "": it was measured
+    turns: int = 0
+    rate: float | None = None  # units a second, ours
+    seconds: Spread | None = None  # of one call, by `by`
+    cpu_s: float | None = None  # of one call, all processes of it
+    wall_s: float | None = None
+    peer: str = ""
+    peer_rate: float | None = None
+    peer_cpu_s: float | None = None
+    peer_wall_s: float | None = None
+    ratio: Spread | None = None  # the peer's seconds by ours, turn by turn
+    limit: str = ""
+    limit_rate: float | None = None
+    share: float | None = None  # of the limit, ours
+    unequal: str = ""  # what differs from the peer's; "": nothing, or there is no peer
+    least: float | None = None
+    least_share: float | None = None
+    most_s: float | None = None
+    short: str = ""  # where it falls short of `least` or `most_s`: why
+
+    @property
+    def falls_short(self) -> bool:
+        slow = self.most_s is not None and self.seconds is not None and self.seconds.median > self.most_s
+        if self.least_share is not None and self.share is not None and self.share >= self.least_share:
+            return slow
+        return slow or (self.least is not None and self.ratio is not None and self.ratio.median < self.least)
+
+
+@dataclass(frozen=True, slots=True)
+class BenchReport(Result):
+    """The rows of one run of the bench."""
+
+    day: str
+    commit: str  # of the checkout
+    machine: Mapping[str, Any]
+    quick: bool  # sizes of a test: no number of it is to be quoted
+    results: tuple[BenchResult, ...]  # in the order of their measurement
+    SCHEMA: ClassVar[Mapping[str, str]] = {
+        "name": "string", "unit": "string", "rate": "float64", "peer_rate": "float64", "ratio": "float64",
+        "cpu_s": "float64", "wall_s": "float64",
+    }  # fmt: skip
+
+    @property
+    def equal(self) -> bool:
+        """Whether all that was measured equals its peer's."""
+        return not any(r.unequal for r in self.results)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"format": JSON_FORMAT, **asdict(self)}
+
+    def rows(self) -> Iterable[Mapping[str, Any]]:
+        for r in self.results:
+            ratio = r.ratio.median if r.ratio else None
+            yield {n: getattr(r, n) for n in self.SCHEMA if n != "ratio"} | {"ratio": ratio}
+
+
+def bench(names: Sequence[str] = (), quick: bool = False, record: bool = False,
+          say: Callable[[BenchResult], None] = lambda result: None) -> BenchReport:  # fmt: skip
+    """Measures rows by name; none: all of them. `record` appends the report to the history of the checkout
+    and writes the table of docs/performance.md. `say` gets each row when it is measured.
+
+    Raises ConfError outside of a checkout, and for a name that no row has.
+    """
+    folder = rows_folder()
+    known = sorted(f.stem for f in folder.glob("*.py"))
+    for name in names:
+        if name not in known:
+            raise ConfError(f"no row {name!r} in {folder}; {did_you_mean(name, known)}")
+    machine, found = Machine(), []
+    for name in names or known:
+        found.append(measured(name, read_row(folder / f"{name}.py"), quick, machine))
+        say(found[-1])
+    root = folder.parents[1]
+    day = time.strftime("%Y-%m-%d")
+    report = BenchReport(day, commit_of(root), machine.facts(), quick, tuple(found))
+    if record:
+        _record(report, root)
+    return report
+
+
+def rows_folder() -> Path:
+    """The folder of rows of the checkout that this process runs. Raises ConfError where there is none."""
+    folder = Path(raypipe.__file__).parents[2] / "bench" / "rows"
+    if not folder.is_dir():
+        raise ConfError(
+            "raypipe bench measures the code of a checkout, and this is an installed copy: it has no "
+            f"{folder}. In a checkout: make bench"
+        )
+    return folder
+
+
+def read_row(file: Path) -> BenchRow:
+    """The row that a file gives. Raises ConfError for a file without one."""
+    if (shared := str(file.parents[1])) not in sys.path:  # what rows share lies one folder up
+        sys.path.append(shared)
+    spec = importlib.util.spec_from_file_location(f"raypipe_bench_{file.stem}", file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    row = getattr(module, "ROW", None)
+    if not isinstance(row, BenchRow):
+        raise ConfError(f"{file}: expected ROW, a raypipe.api.bench.BenchRow, found {row!r:.60}")
+    return row
+
+
+def measured(name: str, row: BenchRow, quick: bool, machine: Machine) -> BenchResult:
+    """One row: each way is run once to warm it, then all take turns, the first of a turn alternating."""
+    missing = [n for n in row.needs if importlib.util.find_spec(n) is None]
+    if missing:
+        why = f"not measured: {', '.join(missing)} is not installed"
+        return BenchResult(name, row.does, row.unit, row.by, why, peer=row.peer)
+    turns = 1 if quick else row.turns
+    with row.open(quick, machine) as contest:
+        ways = {"ours": contest.ours}
+        if contest.peer is not None:
+            ways["peer"] = contest.peer
+        if callable(contest.limit):
+            ways["limit"] = contest.limit
+        came = {way: _timed(call)[2] for way, call in ways.items()}
+        unequal = contest.unequal(came["ours"], came["peer"]) if "peer" in came else ""
+        took: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
+        for turn in range(turns):
+            for way in list(ways) if turn % 2 == 0 else reversed(list(ways)):
+                cpu, wall, _ = _timed(ways[way])
+                took[way].append((cpu, wall))
+    return _result(name, row, contest, took, unequal)
+
+
+def _result(
+    name: str, row: BenchRow, contest: Contest, took: dict[str, list[tuple[float, float]]], unequal: str
+) -> BenchResult:
+    which = 0 if row.by == "cpu" else 1
+    seconds = {way: Spread.of([turn[which] for turn in turns]) for way, turns in took.items()}
+    median = {(way, i): statistics.median(t[i] for t in turns) for way, turns in took.items() for i in (0, 1)}
+    rates = {way: contest.units / s.median for way, s in seconds.items()}
+    limit = contest.limit if isinstance(contest.limit, float) else rates.get("limit")
+    ratio = None
+    if "peer" in took:
+        both = zip(took["peer"], took["ours"], strict=True)
+        ratio = Spread.of([peer[which] / ours[which] for peer, ours in both])
+    found = BenchResult(
+        name, row.does, row.unit, row.by, "", len(took["ours"]), rates["ours"], seconds["ours"],
+        median["ours", 0], median["ours", 1], row.peer, rates.get("peer"), median.get(("peer", 0)),
+        median.get(("peer", 1)), ratio, row.limit, limit, rates["ours"] / limit if limit else None,
+        unequal, row.least, row.least_share, row.most_s, row.short,
+    )  # fmt: skip
+    return found
+
+
+def _timed(call: Callable[[], Any]) -> tuple[float, float, Any]:
+    """(CPU seconds of this process and those below it, wall seconds, what came)."""
+    cpu, wall = cpu_s(), time.perf_counter()
+    came = call()
+    wall = time.perf_counter() - wall
+    return max(cpu_s() - cpu, 1e-9), wall, came
+
+
+def cpu_s() -> float:
+    """CPU seconds so far of this process, of its children that ended and of those that run."""
+    me = psutil.Process()
+    ended = me.cpu_times()
+    total = time.process_time() + ended.children_user + ended.children_system
+    for child in me.children(recursive=True):
+        try:
+            times = child.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+def table(report: BenchReport) -> list[str]:
+    """The table of docs/performance.md, in lines of Markdown."""
+    facts = "; ".join(f"{name} {value}" for name, value in report.machine.items())
+    lines = [
+        f"{report.day}, commit {report.commit[:12] or 'unknown'}. {facts}.", "",
+        "| row | what | ours | peer | ratio (lowest - highest) | CPU s, wall s | limit, our share | equal |",
+        "|---|---|---|---|---|---|---|---|",
+    ]  # fmt: skip
+    lines += ["| " + " | ".join(_cells(r)) + " |" for r in report.results]
+    short = [r for r in report.results if r.falls_short]
+    for r in short:
+        wanted = f"a ratio of {r.least:.2g}" if r.least is not None else f"{r.most_s:g} s"
+        lines += ["", f"`{r.name}` falls short of {wanted}. {r.short}".rstrip()]
+    return lines
+
+
+def _cells(r: BenchResult) -> list[str]:
+    if r.not_measured:
+        return [f"`{r.name}`", r.does, "", r.peer, r.not_measured, "", "", ""]
+    ours = f"{_number(r.rate)} {r.unit}/s"
+    peer = f"{r.peer}: {_number(r.peer_rate)}" if r.peer else "none"
+    ratio = f"{r.ratio.median:.2f} ({r.ratio.low:.2f} - {r.ratio.high:.2f}), {r.by}" if r.ratio else ""
+    if r.ratio and r.least is not None:
+        ratio += f"; wanted {r.least:.2g}"
+        ratio += f" or {r.least_share:.2f} of the limit" if r.least_share is not None else ""
+    if r.most_s is not None and r.seconds is not None:
+        ratio = f"{r.seconds.median:.2f} s ({r.seconds.low:.2f} - {r.seconds.high:.2f}); wanted {r.most_s:g}"
+    share = f"{r.limit}: {_number(r.limit_rate)}, {r.share:.2f}" if r.share is not None else ""
+    equal = r.unequal or ("yes" if r.peer else "")
+    return [f"`{r.name}`", r.does, ours, peer, ratio, f"{r.cpu_s:.2f}, {r.wall_s:.2f}", share, equal]
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _record(report: BenchReport, root: Path) -> None:
+    with open(root / "bench" / HISTORY, "a", encoding="utf-8") as history:
+        history.write(json.dumps(report.to_json()) + "\n")
+    page = root / TABLE
+    text = page.read_text(encoding="utf-8")
+    if BEGIN not in text or END not in text:
+        raise ConfError(f"{page}: expected the lines {BEGIN!r} and {END!r} around its table, found neither")
+    before, _, rest = text.partition(BEGIN)
+    page.write_text(
+        f"{before}{BEGIN}\n" + "\n".join(table(report)) + f"\n{END}{rest.partition(END)[2]}",
+        encoding="utf-8",
+    )

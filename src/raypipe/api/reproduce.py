@@ -1,0 +1,238 @@
+"""Runs held against expected numbers, and what the papers' own numbers need: conf/reproduce.yaml."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal, TypeAlias
+
+from raypipe.api.questions import rank
+from raypipe.api.results import Result
+from raypipe.api.run import evaluate
+from raypipe.api.scores import score_crag
+from raypipe.api.session import Session
+from raypipe.core import config
+from raypipe.core.config import Where, did_you_mean
+from raypipe.core.errors import ConfError, DataError, RaypipeError
+from raypipe.metrics.crag import Rule
+from raypipe.metrics.ranking import read_qrels, score
+from raypipe.readers.pooled import write_pool
+from raypipe.report.report import JSON_FORMAT
+from raypipe.store import Store
+
+Verdict: TypeAlias = Literal["OK", "OKish", "FAIL"]
+FILE = "reproduce.yaml"
+DEPTH = 100  # documents of a ranking: what the deepest measure looks at
+
+
+class NotReproduced(RaypipeError):
+    """A number is not what it was expected to be."""
+
+    exit_code = 7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedNumber:
+    """One number of a run."""
+
+    measure: str
+    value: float
+    ok: float  # difference up to which it is OK
+    okish: float  # difference up to which it is OKish; beyond: FAIL
+    by: str = ""  # of a ranking: the score that ranks; of files: the file's name without its ending
+
+    def verdict(self, found: float | None) -> Verdict:
+        """What a found number is; None: there is none."""
+        if found is None or not abs(found - self.value) <= max(self.ok, self.okish):
+            return "FAIL"
+        return "OK" if abs(found - self.value) <= self.ok else "OKish"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reproduction:
+    """One run that can be held against expected numbers."""
+
+    about: str
+    how: Literal["rank", "pool", "eval", "score"]
+    """rank: BEIR's files, ranked by each score. pool: the same over the gold passages of all questions of a
+    file. eval: a recipe's measures. score: files of predictions."""
+    data: str  # what --data names, and where it is from
+    minutes: float  # it takes on two cores
+    expected: tuple[ExpectedNumber, ...]
+    recipe: str = ""  # of rank, pool and eval
+    questions: int = 0  # of pool: the first of the file; all its passages are searched
+    rule: Rule | None = None  # of score
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedNumber:
+    """A number of a paper, and what a run of its system needs."""
+
+    recipe: str
+    states: str  # what the paper states
+    theirs: str  # the model that the paper used; the recipe's own: `raypipe models RECIPE`
+    data: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reproductions:
+    """conf/reproduce.yaml."""
+
+    runs: Mapping[str, Reproduction]
+    published: tuple[PublishedNumber, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedNumber:
+    """An expected number next to the one that was found."""
+
+    expected: ExpectedNumber
+    found: float | None  # None: the run has no such number
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class ReproduceResult(Result):
+    """A run held against its expected numbers; a row for each."""
+
+    SCHEMA: ClassVar[Mapping[str, str]] = {
+        "measure": "string", "by": "string", "expected": "float64", "found": "float64",
+        "difference": "float64", "verdict": "string",
+    }  # fmt: skip
+    name: str
+    about: str
+    numbers: tuple[CheckedNumber, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of its numbers' verdicts."""
+        found = {n.verdict for n in self.numbers}
+        return "FAIL" if "FAIL" in found else "OKish" if "OKish" in found else "OK"
+
+    @property
+    def title(self) -> str:
+        return f"{self.name}: {self.verdict}"
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        """A row for each expected number."""
+        for n in self.numbers:
+            apart = None if n.found is None else n.found - n.expected.value
+            yield {
+                "measure": n.expected.measure, "by": n.expected.by, "expected": n.expected.value,
+                "found": n.found, "difference": apart, "verdict": n.verdict,
+            }  # fmt: skip
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": JSON_FORMAT,
+            "name": self.name,
+            "about": self.about,
+            "verdict": self.verdict,
+            "numbers": list(self.rows()),
+        }
+
+    def check(self) -> None:
+        """Raises NotReproduced where a number differs by more than it may."""
+        if bad := [n for n in self.numbers if n.verdict == "FAIL"]:
+            first = bad[0]
+            by = f" by {first.expected.by}" if first.expected.by else ""
+            raise NotReproduced(
+                f"{self.name}: {len(bad)} of {len(self.numbers)} numbers differ by more than they may, first "
+                f"{first.expected.measure}{by}: expected {first.expected.value:g}, found "
+                f"{'none' if first.found is None else f'{first.found:g}'}"
+            )
+
+
+def reproductions(session: Session | None = None) -> Reproductions:
+    """What can be reproduced, as conf/reproduce.yaml says. Raises ConfError."""
+    path = (session or Session()).settings.conf.file(FILE)
+    return config.build(Reproductions, config.read_yaml(path), Where(str(path)))
+
+
+def reproduce(
+    name: str,
+    data: str | Path,
+    store: Store | str | Path | None = None,
+    check: bool = True,
+    session: Session | None = None,
+) -> ReproduceResult:
+    """Runs what conf/reproduce.yaml has under a name over `data`, and holds its numbers against those that
+    are expected there: OK, OKish or FAIL.
+
+    `store` keeps what is computed, of an eval; None: the store that evals use. A ranking has one of its own,
+    named by its files. `check` raises NotReproduced for a FAIL. Raises ConfError for another name, DataError
+    for data that is not there, and what a run raises.
+    """
+    session = session or Session()
+    known = reproductions(session).runs
+    if name not in known:
+        raise ConfError(f"reproduce {name}: expected one of {', '.join(known)}; {did_you_mean(name, known)}")
+    run, folder = known[name], Path(data)
+    if not folder.exists():
+        raise DataError(f"--data {folder}: expected {run.data}; found nothing there")
+    find = _FIND[run.how](run, folder, store, session)
+    numbers = [(e, find(e)) for e in run.expected]
+    checked = tuple(CheckedNumber(e, found, e.verdict(found)) for e, found in numbers)
+    result = ReproduceResult(name, run.about, checked)
+    if check:
+        result.check()
+    return result
+
+
+Find: TypeAlias = Callable[[ExpectedNumber], float | None]
+Place: TypeAlias = Store | str | Path | None
+
+
+def _ranked(run: Reproduction, folder: Path, store: Place, session: Session) -> Find:
+    corpus, queries, qrels = (_file(folder, n) for n in ("corpus.jsonl", "queries.jsonl", "qrels.trec"))
+    judged, means = read_qrels(qrels), dict[str, Mapping[str, float | None]]()
+
+    def find(expected: ExpectedNumber) -> float | None:
+        if expected.by not in means:  # the first ranking computes, the others read
+            found = rank(run.recipe, corpus, queries, by=expected.by, top=DEPTH, session=session)
+            means[expected.by] = score(found.run, judged).means
+        return means[expected.by].get(expected.measure)
+
+    return find
+
+
+def _pooled(run: Reproduction, file: Path, store: Place, session: Session) -> Find:
+    with file.open("rb") as stream:
+        named = hashlib.file_digest(stream, "blake2b").hexdigest()[:12]
+    folder = session.settings.home / "reproduce" / f"{named}-{run.questions}"
+    write_pool(file, folder, run.questions)
+    return _ranked(run, folder, store, session)
+
+
+def _file(folder: Path, name: str) -> Path:
+    for path in (folder / name, folder / f"{name}.gz"):
+        if path.is_file():
+            return path
+    raise DataError(f"--data {folder}: expected {name} or {name}.gz in it, found neither")
+
+
+def _evaluated(run: Reproduction, folder: Path, store: Place, session: Session) -> Find:
+    done = evaluate(run.recipe, folder, store, session=session).to_json()
+    means = {m["measure"]: m["mean"] for m in done["measures"]}
+    return lambda expected: means.get(expected.measure)
+
+
+def _scored(run: Reproduction, folder: Path, store: Place, session: Session) -> Find:
+    found = dict[str, Mapping[str, Any]]()
+
+    def find(expected: ExpectedNumber) -> float | None:
+        if expected.by not in found:
+            file = _file(folder, f"{expected.by}.jsonl")
+            found[expected.by] = score_crag(file, run.rule, session=session).to_json()
+        value: float | None = found[expected.by].get(expected.measure)
+        return value
+
+    return find
+
+
+_FIND: Mapping[str, Callable[[Reproduction, Path, Place, Session], Find]] = {
+    "rank": _ranked, "pool": _pooled, "eval": _evaluated, "score": _scored,
+}  # fmt: skip

@@ -1,0 +1,116 @@
+"""The approximate indexes of a recipe: built where they are missing, and held against the exact product.
+
+Recall is measured over stored questions that search the whole store: the share of the exact best `top` chunks
+that the approximate search finds, an equally good chunk in the place of another included.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from itertools import islice
+
+import numpy as np
+
+from raypipe.core.ann import AnnRecall
+from raypipe.core.errors import DataError
+from raypipe.core.protocols import FIELDS, VectorHit
+from raypipe.core.records import Question, digest
+from raypipe.memo.disk import StoreMemo, memo_versions
+from raypipe.memo.memo import CallCounts, cached
+from raypipe.pipeline.approximate import AnnStage, ann_stages
+from raypipe.pipeline.driver import Pipeline
+from raypipe.pipeline.ingest_log import driving
+from raypipe.pipeline.recipe_tables import tables_now
+from raypipe.store.approximate import ann_index, build_ann, keep_recall
+from raypipe.store.index import LanceIndex
+from raypipe.text.template import PLAIN, query_reads, query_renderer
+
+QUESTIONS = 200  # on which recall is measured: 5 % of them are ten
+
+
+def built(pipeline: Pipeline, rebuild: bool) -> list[str]:
+    """Builds the indexes that a recipe searches and that are missing or lack vectors, with `rebuild` all of
+    them. Returns the tables whose index was built. Raises ConfError, and StoreError for vectors that are not
+    there."""
+    done: list[str] = []
+    with driving(pipeline.store, f"ann {pipeline.recipe.name}"):
+        for stage in ann_stages(pipeline.recipe):
+            found = ann_index(pipeline.store.dataset(stage.table))
+            if stage.table not in done and (rebuild or found is None or found.unindexed):
+                build_ann(pipeline.store, stage.table, stage.how)
+                done.append(stage.table)
+    return done
+
+
+def measured(pipeline: Pipeline, count: int = QUESTIONS) -> list[tuple[AnnStage, AnnRecall]]:
+    """Measures each approximate search of a recipe over at most `count` stored questions, and keeps the
+    result in the store. Raises DataError where no stored question searches the whole store."""
+    questions = sample(pipeline, count)
+    index = LanceIndex(tables_now(pipeline.store, pipeline.recipe))
+    found = []
+    for stage in ann_stages(pipeline.recipe):
+        here = ann_index(pipeline.store.dataset(stage.table))
+        assert here is not None, "it was built before"
+        exact, near = asyncio.run(_searched(pipeline, stage, index, questions))
+        shares = [share(a, b) for a, b in zip(exact, near, strict=True)]
+        recall = recall_over(shares, [q.id for q in questions], here.name, stage)
+        keep_recall(pipeline.store, stage.table, recall, stage.how)
+        found.append((stage, recall))
+    return found
+
+
+def sample(pipeline: Pipeline, count: int) -> list[Question]:
+    """At most `count` stored questions that search the whole store, drawn by a hash of their ids."""
+    ids = pipeline.store.scan("questions", ["id"])["id"].to_pylist()
+    drawn = pipeline.questions(sorted(ids, key=lambda id: digest("ann", id)))
+    everything = pipeline.recipe.searches_all()
+    found = list(islice((q for q in drawn if everything or q.sources() is None), count))
+    if not found:
+        raise DataError(
+            f"{pipeline.store.uri}: expected questions that search the whole store, to measure recall on; "
+            f"found none among {len(ids)}. `raypipe ingest` reads some, such as BEIR's queries.jsonl"
+        )
+    return found
+
+
+async def _searched(
+    pipeline: Pipeline, stage: AnnStage, index: LanceIndex, questions: Sequence[Question]
+) -> tuple[list[list[VectorHit]], list[list[VectorHit]]]:
+    """What the exact and the approximate search find. Vectors of questions are those of earlier runs, where
+    the memo has them."""
+    step = next(s.step for s in pipeline.recipe.question if s.name == stage.name)
+    template = getattr(step, "query", PLAIN)
+    render = query_renderer(template if query_reads(template) <= FIELDS else PLAIN)
+    kit, memo = pipeline.worker.kit(None), StoreMemo(pipeline.store.uri, memo_versions(pipeline.store))
+    try:
+        embed = cached(kit, memo, CallCounts()).embedder(stage.model)
+        vectors = await embed([render(q) for q in questions], "query")
+        exact = await index.search(stage.model, vectors, [None] * len(vectors), stage.top)
+        return exact, await index.near(stage.model, vectors, stage.top, stage.how)
+    finally:
+        await kit.close()
+
+
+def share(exact: Sequence[VectorHit], near: Sequence[VectorHit]) -> float:
+    """How much of the exact best an approximate search found, 0..1: its hits that score no less than the last
+    of them.
+
+    >>> hits = [VectorHit("a", (0, 1), (0, 1), score) for score in (0.9, 0.8, 0.8, 0.1)]
+    >>> share(hits[:2], [hits[0], hits[2]]), share(hits[:2], [hits[0], hits[3]])
+    (1.0, 0.5)
+    """
+    if not exact:
+        return 1.0
+    return min(len(exact), sum(h.score >= exact[-1].score for h in near)) / len(exact)
+
+
+def recall_over(shares: Sequence[float], ids: Sequence[str], index: str, stage: AnnStage) -> AnnRecall:
+    """Mean, 5 % and worst of these shares, of the questions with these ids."""
+    worst = min(range(len(shares)), key=lambda i: (shares[i], ids[i]))
+    fifth = sorted(shares)[math.ceil(len(shares) / 20) - 1]
+    return AnnRecall(
+        index, stage.top, stage.how.probes, stage.how.refine, len(shares), float(np.mean(shares)), fifth,
+        shares[worst], ids[worst],
+    )  # fmt: skip

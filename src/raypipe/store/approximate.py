@@ -1,0 +1,141 @@
+"""An approximate index over the vectors of a table: built, named, searched, and its measured recall.
+
+LanceDB's k-means draws its start, so two builds over the same vectors find other rows. Each build therefore
+has a name of its own, which the snapshot's name contains; the index lies in the table's versions, so a
+release pins it with them. Compaction keeps its name. Knows Lance.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from lance import LanceDataset
+
+from raypipe.core.ann import AnnRecall, Approximate
+from raypipe.core.arrow import SPANS
+from raypipe.core.errors import ConfError
+from raypipe.core.protocols import VectorHit
+from raypipe.store.database import Store
+from raypipe.store.errors import reaching
+from raypipe.store.layout import ANN
+
+PARTITION_ROWS = 4096  # of a partition on average: what LanceDB's documentation advises
+AT_ONCE = 16  # queries of a call: their candidates with whole vectors are in memory together
+BITS = 8  # RaBitQ rotates the dimensions in blocks of this size
+
+
+@dataclass(frozen=True, slots=True)
+class AnnIndex:
+    """An approximate index of a table at one version."""
+
+    name: str
+    unindexed: int  # rows that came after it was built
+
+
+def ann_index(dataset: LanceDataset) -> AnnIndex | None:
+    """The approximate index of a table's vectors; None where none was built."""
+    with reaching(dataset.uri):
+        for found in dataset.describe_indices():
+            if found.field_names == ["vector"]:
+                held = {id for segment in found.segments for id in segment.fragment_ids}
+                left = [f for f in dataset.get_fragments() if f.fragment_id not in held]
+                return AnnIndex(found.name, sum(f.count_rows() for f in left))
+    return None
+
+
+def build_ann(store: Store, table: str, how: Approximate) -> str:
+    """Builds the index of a table, in place of an older one, and returns its name. Versions that are
+    pinned keep theirs. Raises ConfError for vectors that cannot be indexed so."""
+    dataset = store.dataset(table)
+    rows, dim = dataset.count_rows(), dataset.schema.field("vector").type.list_size
+    if dim % BITS or not rows:
+        raise ConfError(
+            f"table {table}: {how.index} expects vectors of a multiple of {BITS} numbers, found {rows} "
+            f"vectors of {dim}. Leave `ann` out: the exact search takes any"
+        )
+    name = f"{how.index}_{uuid.uuid4().hex}"
+    older = [i.name for i in dataset.describe_indices() if i.field_names == ["vector"]]
+    with reaching(dataset.uri), store.durable(table):
+        for old in older:  # first: with two, nothing says which one is searched
+            store.dataset(table).drop_index(old)
+        # Of unit rows distance and inner product give one order, and k-means is made for distances.
+        store.dataset(table).create_index(
+            "vector", how.index.upper(), name=name, metric="l2",
+            num_partitions=max(1, rows // PARTITION_ROWS),
+        )  # fmt: skip
+    for old in store.files.names(f"{ANN}/{table}"):
+        if not old.startswith(name):
+            store.files.remove(f"{ANN}/{table}/{old}")
+    return name
+
+
+def near(dataset: LanceDataset, queries: np.ndarray, top: int, how: Approximate) -> list[list[VectorHit]]:
+    """About the `top` best of each query ((n, dim) float32, unit rows), by exact score, then source and span.
+    Raises ConfError where the table has no index, or rows that it does not have."""
+    require_ann(dataset)
+    out: list[list[VectorHit]] = []
+    for at in range(0, len(queries), AT_ONCE):
+        some = queries[at : at + AT_ONCE]
+        nearest = {
+            "column": "vector", "q": some, "k": top, "metric": "l2", "nprobes": how.probes,
+            "refine_factor": how.refine, "use_index": True,
+        }  # fmt: skip
+        with reaching(dataset.uri):
+            table = dataset.to_table(columns=[*SPANS, "vector", "_distance"], nearest=nearest)
+        out += [_scored(t, q) for t, q in zip(by_query(table, len(some)), some, strict=True)]
+    return out
+
+
+def by_query(table: pa.Table, count: int) -> list[pa.Table]:
+    """The rows of each query of a call; Lance numbers them where there is more than one."""
+    if "query_index" not in table.schema.names:
+        return [table]
+    number = table["query_index"]
+    return [table.filter(pc.equal(number, i)).drop(["query_index"]) for i in range(count)]
+
+
+def _scored(table: pa.Table, query: np.ndarray) -> list[VectorHit]:
+    column = table["vector"].combine_chunks()
+    vectors = column.flatten().to_numpy().reshape(len(column), -1).astype(np.float64)
+    scores = (vectors * query.astype(np.float64)).sum(axis=1)
+    found = [
+        VectorHit(r["source"], (r["start"], r["end"]), (r["parent_start"], r["parent_end"]), score)
+        for r, score in zip(table.select(SPANS).to_pylist(), scores.tolist(), strict=True)
+    ]
+    return sorted(found, key=lambda f: (-f.score, f.source, f.span))
+
+
+def require_ann(dataset: LanceDataset) -> AnnIndex:
+    """The approximate index of a table. Raises ConfError where there is none, or it lacks rows."""
+    found = ann_index(dataset)
+    if found is None:
+        raise ConfError(
+            f"{dataset.uri}: the recipe searches by an approximate index (`ann`), and there is none: "
+            "`raypipe ann RECIPE --store ...` builds it and measures its recall"
+        )
+    if found.unindexed:
+        raise ConfError(
+            f"{dataset.uri}: {found.unindexed} vectors came after the approximate index {found.name} was "
+            "built: `raypipe ann RECIPE --store ...` builds it again"
+        )
+    return found
+
+
+def recall_of(store: Store, table: str, index: str, top: int, how: Approximate) -> AnnRecall | None:
+    """The measured recall of an index with these settings; None: it was not measured."""
+    raw = store.files.read(_file(table, index, top, how))
+    return None if raw is None else AnnRecall(**json.loads(raw))
+
+
+def keep_recall(store: Store, table: str, found: AnnRecall, how: Approximate) -> None:
+    """Keeps a measured recall in the store."""
+    store.files.write(_file(table, found.index, found.top, how), json.dumps(asdict(found)).encode())
+
+
+def _file(table: str, index: str, top: int, how: Approximate) -> str:
+    return f"{ANN}/{table}/{index}-top{top}-probes{how.probes}-refine{how.refine}.json"

@@ -1,0 +1,40 @@
+"""Search within pages: a page in pieces, several blocks, and scores that differ beyond float32 alone."""
+
+import numpy as np
+import pyarrow as pa
+
+from raypipe.core.arrow import SPANS
+from raypipe.store.page_search import PageVectors, best_within
+
+
+def batch(sources, vectors, first=0):
+    n = len(sources)
+    at = np.arange(first, first + n, dtype=np.int32)
+    column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1])
+    spans = [pa.array(sources), *(pa.array(x) for x in (at, at + 1, at, at + 1))]
+    return pa.RecordBatch.from_arrays([*spans, column], names=[*SPANS, "vector"])
+
+
+def test_blocks_and_pieces_of_pages_give_what_a_full_sort_gives():
+    rng = np.random.default_rng(3)
+    vectors = rng.standard_normal((200, 8)).astype(np.float32)
+    vectors[::3] = vectors[1]  # many equal ones: ties go by source, then span
+    vectors[::5] = np.nextafter(vectors[1], np.float32(9))  # and nearly equal ones
+    sources = [f"s{i}" for i in rng.integers(0, 12, 200)]
+    queries = rng.standard_normal((3, 8)).astype(np.float32)
+    scopes = [("s3", "s1", "s3", "none"), None, tuple(f"s{i}" for i in range(12))]
+    blocks = [PageVectors(batch(sources[a:b], vectors[a:b], a)) for a, b in ((0, 90), (90, 91), (91, 200))]
+    found = best_within(blocks, list(zip(queries, scopes, strict=True)), 20)
+    for query, scope, hits in zip(queries, scopes, found, strict=True):
+        exact = (vectors.astype(np.float64) * query.astype(np.float64)).sum(axis=1)
+        inside = [i for i in range(200) if scope is None or sources[i] in scope]
+        best = sorted(inside, key=lambda i: (-exact[i], sources[i], i))[:20]
+        assert [(h.source, h.span, h.score) for h in hits] == [
+            (sources[i], (i, i + 1), exact[i]) for i in best
+        ]
+
+
+def test_pages_side_by_side_are_one_range():
+    rows = PageVectors(batch(list("aabbcc"), np.zeros((6, 2), np.float32)))
+    assert rows.ranges(("a", "b", "c")) == [(0, 6)] and rows.ranges(("c", "a")) == [(4, 6), (0, 2)]
+    assert rows.ranges(None) == [(0, 6)] and rows.ranges(()) == [] and rows.ranges(("z",)) == []
