@@ -132,7 +132,7 @@ def test_the_completion_script_knows_commands_and_flags(capsys, shell):
 def test_the_command_writes_schemas(capsys, tmp_path):
     code, out, _ = run(capsys, "schema", "--out", tmp_path / "schemas")
     assert code == 0 and {p.stem for p in (tmp_path / "schemas").iterdir()} == {
-        "cluster", "graphs", "models", "recipe",
+        "cluster", "finetune", "graphs", "models", "recipe",
     }  # fmt: skip
     code, out, _ = run(capsys, "schema", "cluster")
     assert code == 0 and json.loads(out) == json.loads((tmp_path / "schemas" / "cluster.json").read_text())
@@ -589,9 +589,10 @@ def test_the_line_of_each_format_in_the_docs_can_be_read(capsys, tmp_path):
     lines = re.findall(r"^    (\{.*\})$", text.split("## Data")[1].split("\n## ")[0], re.MULTILINE)
     files = {
         "q.jsonl": lines[0],
-        "corpus.jsonl": lines[1],
-        "queries.jsonl": lines[2],
+        "corpus.jsonl": next(x for x in lines if '"_id": "d1"' in x),
+        "queries.jsonl": next(x for x in lines if '"_id": "q1"' in x),
         "own.jsonl": next(x for x in lines if "ctxs" in x),
+        "pages.jsonl": next(x for x in lines if "fetched_at" in x),
     }
     for name, line in files.items():
         (tmp_path / name).write_text(line)
@@ -599,6 +600,10 @@ def test_the_line_of_each_format_in_the_docs_can_be_read(capsys, tmp_path):
     for words in ([tmp_path / "q.jsonl"], beir, [tmp_path / "own.jsonl"]):
         code, out, err = run(capsys, "ingest", *words, "--store", tmp_path / "s", "--json")
         assert code == 0 and json.loads(out)["questions"] == 1 and json.loads(out)["faults"] == 0, err
+    code, out, err = run(capsys, "ingest", tmp_path / "pages.jsonl", "--store", tmp_path / "s", "--json")
+    assert (
+        code == 0 and json.loads(out)["faults"] == 0 and Store.open(str(tmp_path / "s")).count("layouts") == 1
+    ), err
 
 
 def test_doctor_says_what_mends_what_is_missing(capsys, tmp_path):

@@ -286,12 +286,15 @@ def test_every_file_is_named_by_a_kustomization():
 
 def exported():
     """What Ray's own dashboards read, so what Ray exports, and what the endpoint counts: names of metrics,
-    without `_bucket` and such."""
+    without `_bucket` and such. Ray puts `_total` behind a counter's name."""
     import ray.dashboard.modules.metrics.dashboards as dashboards
 
     text = "".join(p.read_text() for p in Path(dashboards.__file__).parent.glob("*.py"))
     own = (ROOT / "src/raypipe/serving/ray/metrics.py").read_text()
-    text += " ".join(f"ray_{name}" for name in re.findall(r'"(raypipe_[a-z_]+)"', own))
+    text += " ".join(
+        f"ray_{name} ray_{name}_total" for name in re.findall(r'Counter\(\s*"(raypipe_[a-z_]+)"', own)
+    )
+    text += " ".join(f" ray_{name}" for name in re.findall(r'"(raypipe_[a-z_]+)"', own))
     return {re.sub("_(bucket|sum|count)$", "", m) for m in re.findall(r"\bray_[a-z_0-9]+", text)}
 
 

@@ -30,7 +30,7 @@ def batches(
     epoch has what is left.
 
     >>> [b.rows for b in batches([5, 9, 7], 2, 3, 0, False)]
-    [(0, 2), (1,), (1, 0)]
+    [(0, 2), (1,), (0, 1)]
     """
     made: list[Batch] = []
     for epoch in range(math.ceil(steps / max(1, math.ceil(len(lengths) / effective_batch)))):
