@@ -41,6 +41,9 @@ class WorkerKit(ForwardingKit):
     def loading_s(self):
         return self._kit.loading_s()
 
+    def expect(self, models):
+        self._kit.expect(models)
+
 
 @dataclass
 class Bench:

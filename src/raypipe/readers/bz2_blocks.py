@@ -37,7 +37,7 @@ def marks(data: bytes | bytearray, start: int = 0) -> list[tuple[int, int]]:
     """The (bit, mark) of each mark that lies whole in `data`, of those that start at byte `start` or later.
 
     >>> [(bit, hex(mark)) for bit, mark in marks(bytes.fromhex("005dc914e14240"))]
-    [(10, '0x177245385090')]
+    [(6, '0x177245385090')]
     """
     flat = np.frombuffer(data, np.uint8)[start + 1 :].astype(np.uint16)
     found = []
