@@ -42,6 +42,17 @@ BLOCK = pa.struct(
 )
 SPANS = ("source", "start", "end", "parent_start", "parent_end")
 """Columns that name a chunk: where it is in its source's parsed text, and where the passage around it."""
+PARSED = pa.schema(
+    [
+        pa.field("source", pa.string()),
+        pa.field("kind", pa.string()),
+        pa.field("text", pa.large_string()),
+        pa.field("hidden", pa.list_(SPAN)),
+        pa.field("blocks", pa.list_(BLOCK)),
+        pa.field("parser", pa.string()),
+    ]
+)
+"""What the first corpus step of a recipe gives, but for its faults: one row per source."""
 SCORES = pa.map_(pa.string(), pa.float64())
 STRINGS = pa.list_(pa.string())
 

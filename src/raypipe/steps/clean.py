@@ -7,25 +7,14 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from raypipe.core.arrow import BLOCK, SPAN, fault_column
+from raypipe.core.arrow import PARSED, fault_column
 from raypipe.core.protocols import Build, CorpusBound, Kit
 from raypipe.core.records import Fault, SourceKind
 from raypipe.text.clean import clean
 from raypipe.text.html import storable
 
 UNTITLED = "None"
-"""What stands for a title that is missing or has no text left: REFERENCE 4.2, cleaning."""
-
-_SCHEMA = pa.schema(
-    [
-        pa.field("source", pa.string()),
-        pa.field("kind", pa.string()),
-        pa.field("text", pa.large_string()),
-        pa.field("hidden", pa.list_(SPAN)),
-        pa.field("blocks", pa.list_(BLOCK)),
-        pa.field("parser", pa.string()),
-    ]
-)
+"""What stands for a title that is missing or has no text left, as in Onewo's own cleaning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +49,9 @@ class Clean:
             content = table["content"].cast(pa.large_binary())
             table = table.set_column(table.column_names.index("content"), "content", content)
             rows = [_row(r) for r in table.to_pylist() if r["kind"] in self.kinds]
-            columns = [pa.array([r[f.name] for r in rows], f.type) for f in _SCHEMA]
+            columns = [pa.array([r[f.name] for r in rows], f.type) for f in PARSED]
             faults = fault_column([r["fault"] for r in rows])
-            return pa.table(columns, schema=_SCHEMA).append_column("fault", faults)
+            return pa.table(columns, schema=PARSED).append_column("fault", faults)
 
         return build
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from raypipe.core.arrow import BLOCK, SPAN, fault_column
+from raypipe.core.arrow import PARSED, fault_column
 from raypipe.core.protocols import Build, CorpusBound, Kit
 from raypipe.core.records import Block, Fault, SourceKind
 from raypipe.text.blocks import plain_blocks
@@ -20,17 +20,6 @@ from raypipe.text.page_parser import ParseJob, ParseRefused, SandboxedParser
 COMPARED_EVERY = 256
 """One page in 256 is parsed by BeautifulSoup too. It is 20 times slower, so this costs 8 %, and CRAG's
 135,300 pages get 528 comparisons: if none differs, fewer than .6 % of all pages do (95 %, rule of three)."""
-
-_SCHEMA = pa.schema(
-    [
-        pa.field("source", pa.string()),
-        pa.field("kind", pa.string()),
-        pa.field("text", pa.large_string()),
-        pa.field("hidden", pa.list_(SPAN)),
-        pa.field("blocks", pa.list_(BLOCK)),
-        pa.field("parser", pa.string()),
-    ]
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +112,6 @@ def _structs(blocks: Sequence[Block]) -> list[dict[str, Any]]:
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> pa.Table:
-    columns = [pa.array([r[f.name] for r in rows], f.type) for f in _SCHEMA]
-    table = pa.table(columns, schema=_SCHEMA)
+    columns = [pa.array([r[f.name] for r in rows], f.type) for f in PARSED]
+    table = pa.table(columns, schema=PARSED)
     return table.append_column("fault", fault_column([r["fault"] for r in rows]))
