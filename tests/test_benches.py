@@ -37,6 +37,7 @@ def test_a_bench_imports_and_says_how_it_is_called(name, fresh, monkeypatch, cap
     assert ended.value.code == 0 and "usage:" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ROWS, ids=lambda file: file.stem)
 def test_a_row_says_what_it_measures_and_why_it_may_fall_short(file, fresh):
     row = bench_api.read_row(file)

@@ -410,6 +410,7 @@ def test_score_crag_reads_any_systems_predictions(capsys, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_score_qa_needs_no_judge_and_takes_files_and_runs(capsys, ran, tmp_path):
     file = tmp_path / "p.jsonl"
     rows = [("a", "Paris", "in Paris", []), ("b", "rome", "berlin", ["Berlin"]), ("c", "oslo", None, [])]

@@ -57,6 +57,7 @@ def test_a_judge_that_is_not_here_is_exit_code_4(refused):
     assert "model 'absent-judge'" in said and "Get it with: hf download" in said
 
 
+@pytest.mark.slow
 def test_a_judge_that_the_models_file_does_not_have_is_exit_code_4(refused):
     said = refused(FAKES, "--judge", "absent-judg")
     assert "--judge absent-judg: " in said and "did you mean 'absent-judge'?" in said

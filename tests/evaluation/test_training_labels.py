@@ -253,6 +253,7 @@ TASK3 = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", TASK3)
 def test_a_step_is_labelled_with_the_stages_that_it_needs(step: str) -> None:
     models = str(Path(label_script.__file__).parent / "fake_models.yaml")

@@ -55,6 +55,7 @@ MEANT = {
 }
 
 
+@pytest.mark.slow
 def test_an_entry_can_name_an_embedder_by_which_names_are_linked(made):
     ref, one = made(MEANT)
     assert made({**MEANT, "near": 0.6})[1] != one != made({**MEANT, "embedder": "all-MiniLM-L6-v2"})[1]

@@ -152,6 +152,7 @@ def test_meaning_links_where_words_do_not_and_only_when_near_enough(tables):
     assert asyncio.run(far.link("amelie", "movie")).name != "It"
 
 
+@pytest.mark.slow
 def test_too_many_names_to_be_compared_by_meaning_are_refused_and_not_left_out():
     many = Tables()
     many.insert("song", [{"name": f"song {i}"} for i in range(MOST_NEAR + 1)])

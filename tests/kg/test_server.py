@@ -130,6 +130,7 @@ def test_other_methods_and_places_are_refused():
     assert reply(api, "GET", "/", b"")[0] == 200
 
 
+@pytest.mark.slow
 def test_a_request_that_is_too_large_or_does_not_say_its_size_is_refused_unread():
     api = client()
     assert api.post("/open/get_entity", content=b" " * (MOST_BYTES + 1)).status_code == 413

@@ -133,6 +133,7 @@ def test_the_event_loop_runs_on_while_a_model_computes() -> None:
     assert turns > 10 * seconds, f"{turns} turns of the loop in {seconds:.2f} s"
 
 
+@pytest.mark.slow
 def test_a_model_of_another_kind_and_a_model_that_is_not_here_are_refused_when_a_step_is_opened(
     entries: Entries, tiny: Tiny
 ) -> None:

@@ -66,6 +66,7 @@ def large(tmp_path, packed):
     return found
 
 
+@pytest.mark.slow
 def test_damage_in_a_large_file_is_told_as_in_a_small_one(tmp_path):
     data = np.random.default_rng(1).bytes(3 << 19)
     packed = bz2.compress(b'"' + data.hex().encode() + b'"\n')

@@ -82,6 +82,7 @@ def test_a_slow_stage_means_i_dont_know_in_time_and_the_others_of_the_batch_are_
         assert (q.answer, q.outcome, q.degraded, q.faults) == ("web", "answered", (), ())
 
 
+@pytest.mark.slow
 def test_a_stage_leaves_a_share_of_the_time_to_those_after_it():
     made = recipe(Slow("rank", (("q", 30.0),), ranks=True), Slow("web", (("q", 0.02),)))
     [q] = run(made, [Question("q", "?", due=due(1.0))])

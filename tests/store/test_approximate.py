@@ -107,6 +107,7 @@ def test_an_equally_good_chunk_in_the_place_of_another_counts():
     assert share([], []) == 1.0
 
 
+@pytest.mark.slow
 def test_an_index_keeps_its_name_until_it_is_built_again_and_pinned_versions_keep_theirs(tmp_path):
     store = Store.create(str(tmp_path / "store"))
     store.ensure(VECTORS, vectors_schema(DIM))

@@ -93,6 +93,7 @@ def test_what_is_put_into_a_template_is_never_read_as_one():
     assert render({"context": "{{ 7 * 7 }}", "text": "{% raw %}{{ x }}"}) == "{{ 7 * 7 }}|{% raw %}{{ x }}"
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(
     text=st.text(

@@ -42,6 +42,7 @@ def conforms(value, schema):
     jsonschema.validate(value, whole, cls=jsonschema.Draft202012Validator)
 
 
+@pytest.mark.slow
 def test_it_has_every_route_of_the_app_but_the_page(app):
     routes = {r.path for r in app.routes}
     assert set(DOCUMENT["paths"]) == routes - {"/"}
