@@ -20,10 +20,18 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class CragScoreResult(Result):
-    """The score of CRAG predictions; one row."""
+class _FoundScores(Result):
+    """Numbers as the command prints them."""
 
     found: Mapping[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"format": JSON_FORMAT, **self.found}
+
+
+@dataclass(frozen=True, slots=True)
+class CragScoreResult(_FoundScores):
+    """The score of CRAG predictions; one row."""
 
     @property
     def title(self) -> str:
@@ -33,15 +41,10 @@ class CragScoreResult(Result):
         """One row: the numbers."""
         yield {k: v for k, v in self.found.items() if not isinstance(v, Mapping)}
 
-    def to_json(self) -> dict[str, Any]:
-        return {"format": JSON_FORMAT, **self.found}
-
 
 @dataclass(frozen=True, slots=True)
-class QaScoreResult(Result):
+class QaScoreResult(_FoundScores):
     """The measures of answers to anyone's questions; a row for each."""
-
-    found: Mapping[str, Any]
 
     @property
     def title(self) -> str:
@@ -52,15 +55,10 @@ class QaScoreResult(Result):
         for m in self.found["measures"]:
             yield {name: m[name] for name in ("measure", "mean", "scored", "of")}
 
-    def to_json(self) -> dict[str, Any]:
-        return {"format": JSON_FORMAT, **self.found}
-
 
 @dataclass(frozen=True, slots=True)
-class RankingScoreResult(Result):
+class RankingScoreResult(_FoundScores):
     """The measures of a TREC run; a row for each."""
-
-    found: Mapping[str, Any]
 
     @property
     def title(self) -> str:
@@ -70,9 +68,6 @@ class RankingScoreResult(Result):
         """A row for each measure: its mean."""
         for name in (*MEASURES, MAP_CUT_20_MIN):
             yield {"measure": name, "mean": self.found[name]}
-
-    def to_json(self) -> dict[str, Any]:
-        return {"format": JSON_FORMAT, **self.found}
 
 
 @dataclass(frozen=True, slots=True)
