@@ -5,7 +5,7 @@
 Papers are Zipf words of log-normal lengths (mean 100), vectors are random unit rows: times depend on their
 number, not on what they say. Each phase is a process of its own, so its peak memory is its own. CPU seconds
 count; wall seconds depend on what else runs. NumPy's product over the same rows stands next to ours, and so
-does bm25s over the same words, where it is installed. The last line has ratios of CPU seconds, ours to theirs.
+does bm25s over the same words, where it is installed. The last line has ratios of CPU seconds to theirs.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The five QASPER recipes with a language model, over two given papers: through Ray and the real vLLM on stand-in
-weights, in one process, and by `ask`, with equal answers. One engine serves all of it."""
+"""The five QASPER recipes with a language model, over two given papers: through Ray and the real vLLM on
+stand-in weights, in one process, and by `ask`, with equal answers. One engine serves all of it."""
 
 import asyncio
 import gzip

@@ -17,6 +17,7 @@ from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
 from raypipe.core.examples import ExampleRow
 from raypipe.core.records import Question
+from raypipe.evaluation.evaluate import evaluate
 from raypipe.models.kit import LocalKit
 from raypipe.models.scripted import Scripted, echo
 from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
@@ -198,6 +199,45 @@ def test_with_scope_all_passages_of_other_papers_are_found(data):
     assert whole.searches_all() and not recipe.searches_all()
     found = answered("", data, CountingKit(script), recipe=whole)
     assert any({h.source for h in q.hits} - set(q.sources()) for q in found)
+
+
+def said(**answer):
+    return {"answer": answer}
+
+
+@pytest.mark.slow
+def test_odd_papers_and_questions_are_answered_and_scored_by_their_best_annotator(tmp_path):
+    spans = said(extractive_spans=["corpus nine"], evidence=["We train on corpus nine."])
+    asked = {
+        "split": (QUESTION, [said(unanswerable=True), spans]),
+        "open": ("Which corpus is it?", []),
+        "bare": ("Is the paper without text long?", [said(yes_no=True)]),
+    }
+    qas = {
+        id: {"question": text, "question_id": id, "answers": answers} for id, (text, answers) in asked.items()
+    }
+    papers = {
+        "p1": {"title": "Nine", "abstract": "We train on corpus nine.", "qas": [qas["split"], qas["open"]]},
+        "p2": {"title": "", "abstract": None, "full_text": [], "qas": [qas["bare"]]},
+    }
+    (tmp_path / "papers.json").write_text(json.dumps(papers))
+    store = Store.create(str(tmp_path / "store"))
+    with Progress(io.StringIO(), silent=True) as progress:
+        place = WorkerConfig(store.uri, "transformers", "cpu", 1)
+        recipe = load_recipe("qasper-documents", MODELS, CONF)
+        pipeline = Pipeline(store, recipe, place, TaskSizes(100, 100), inline, progress)
+        done = evaluate(pipeline, [tmp_path / "papers.json"], "qasper", None, None, tmp_path / "out")
+    found = done.report.scores
+    assert {id: set(v) & {"answer_f1_extractive", "answer_f1_boolean"} for id, v in found.values.items()} == {
+        "split": {"answer_f1_extractive"},
+        "open": set(),
+        "bare": {"answer_f1_boolean"},
+    }
+    lines = [json.loads(x) for x in (tmp_path / "out/predictions.jsonl").read_text().splitlines()]
+    assert {x["id"]: (x["outcome"], bool(x["hits"])) for x in lines} == {
+        "split": ("answered", True), "open": ("answered", True), "bare": ("answered", False),
+    }  # fmt: skip
+    assert found.values["split"]["evidence_f1"] == 1.0 and done.report.faults == 0
 
 
 @pytest.mark.slow
