@@ -6,7 +6,6 @@ models through the kit; sentences and their ranking are those of `extract`.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from typing import ClassVar, TypeAlias
 from raypipe.core.llm import Chat, Sampling
 from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach, Tokenize
 from raypipe.core.records import ANSWERED, SKIPPED_REPLY, Hit, Question, Reply, parse_chunk_id
-from raypipe.steps.extract import choose, require_fitted_with
+from raypipe.steps.extract import choose, require_fitted_with, sentence_scores
 from raypipe.steps.model_replies import prompt_values, read_reply, require_prompt, with_replies
 from raypipe.steps.ranking import add_hits
 from raypipe.steps.source_texts import source_texts
@@ -148,22 +147,11 @@ class Compress:
         async def order(
             questions: Sequence[Question], queries: Sequence[str], found: Sequence[Sequence[Sentence]]
         ) -> list[SentenceChoice]:
-            rows = {text: i for i, text in enumerate(dict.fromkeys(s.text for c in found for s in c))}
-            pairs = [(query, s.text) for query, c in zip(queries, found, strict=True) for s in c]
-            some = list(dict.fromkeys(query for query, c in zip(queries, found, strict=True) if c))
-            vectors, asked, matches = await asyncio.gather(
-                embed(list(rows), "passage"), embed(some, "query"), score(pairs)
-            )
-            known, out, at = dict(zip(some, asked, strict=True)), [], 0
-            for query, c in zip(queries, found, strict=True):
-                if not c:
-                    out.append(SentenceChoice(()))
-                    continue
-                cosine = vectors[[rows[s.text] for s in c]] @ known[query]
-                best = choose(query, c, cosine, matches[at : at + len(c)], self.fitted)
-                out.append(SentenceChoice(best.order))
-                at += len(c)
-            return out
+            scores = await sentence_scores(embed, score, queries, found)
+            return [
+                SentenceChoice(choose(query, c, *by, self.fitted).order if c else ())
+                for query, c, by in zip(queries, found, scores, strict=True)
+            ]
 
         return order
 
