@@ -234,7 +234,7 @@ def measure(made: argparse.ArgumentParser, what: str) -> None:
     made.add_argument(
         "--measure",
         metavar="NAME",
-        help=f"{what}, such as f1 or ndcg_cut_10 (default: the first measure of the data's kind)",
+        help=f"{what}, such as f1 or ndcg_cut_10 (default: the one that reports of such data begin with)",
     )
 
 
