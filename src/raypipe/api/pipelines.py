@@ -22,7 +22,8 @@ from raypipe.cluster.file import Cluster
 from raypipe.cluster.placement import asked_by, refuse
 from raypipe.core.protocols import Model
 from raypipe.models import load
-from raypipe.pipeline.driver import Pipeline, Runner, TaskSizes, alone, inline, nowhere
+from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
+from raypipe.pipeline.table_build import Runner, alone, nowhere
 from raypipe.pipeline.tasks import (
     Verb,
     WorkerConfig,

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
@@ -34,6 +34,9 @@ from raypipe.models.load import Backend, EndpointAddress, EngineLimits
 from raypipe.models.shared_encoders import SharedEncoders
 from raypipe.readers import example_pool
 from raypipe.text.thoughts import DraftText
+
+if TYPE_CHECKING:
+    from raypipe.models.token_arrays import TokenArray
 
 T = TypeVar("T")
 
@@ -110,6 +113,10 @@ class LocalKit:
             return await self._compute(model, opened, lambda m: m.embed(texts, role))
 
         return embed
+
+    async def embed_tokens(self, model: Model, tokens: Sequence[TokenArray]) -> np.ndarray:
+        """As `embedder`, of texts that another process tokenized (`token_arrays.takes_tokens`)."""
+        return await self._compute(model, self._open_embedder, lambda m: m.embed_tokens(tokens))
 
     def reranker(self, model: Model) -> Score:
         _expect(model, "reranker")
