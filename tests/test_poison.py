@@ -105,7 +105,7 @@ def test_one_row_in_a_thousand_that_kills_stops_or_fills_its_worker_costs_one_ro
     assert stored_faults(pipe) == [(poison, reason, 3, False)]
     tries = diary.read_text().split()
     assert len(tries) <= 3 and tries[-1] == "1", "in its part, twice, then alone"
-    assert pipe.missing(pipe.texts_table, ids) == [], "and it is not tried by the next run"
+    assert pipe.corpus.missing(pipe.texts_table, ids) == [], "and it is not tried by the next run"
 
 
 @dataclass(frozen=True)

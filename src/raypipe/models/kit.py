@@ -48,7 +48,8 @@ class LocalKit:
     where and how fast models run, never the results. A model is loaded on first use; that its files are here
     is checked when a step is opened.
 
-    `engines`: those that a job started, model identity -> names. None: this process starts a vLLM engine of
+    `engines`: those that a job started, model identity -> names; `passing`: those that come and go next to
+    them. None: this process starts a vLLM engine of
     its own, within `engine_limits`, on first use; use such a kit on one event loop, and `await close()` it.
     Calls to an engine that dies end in transient faults, and the next call starts another. `sink` gets each
     piece of a reply while it is written, for a chat that is sent alone. `clock` (seconds) times graphs,
@@ -63,6 +64,7 @@ class LocalKit:
         threads: int | None = None,
         *,
         engines: Mapping[str, Sequence[str]] | None = None,
+        passing: Mapping[str, Sequence[str]] | None = None,
         endpoints: Mapping[str, EndpointAddress] | None = None,
         engine_limits: EngineLimits | None = None,
         sink: Callable[[str], None] | None = None,
@@ -72,7 +74,7 @@ class LocalKit:
         self._backend = backend
         self._device = device
         self._threads = threads
-        self._engines = engines
+        self._engines, self._passing = engines, passing or {}
         self.endpoints = endpoints or {}
         self._engine_limits = engine_limits or EngineLimits()
         self._sink = sink
@@ -191,7 +193,9 @@ class LocalKit:
             endpoint = load.open_endpoint(model, self.endpoints)
             self._closing_models[_key(model)] = endpoint.close
             return endpoint.generate
-        return self._own_engine(model) if self._engines is None else _shared(model, self._engines)
+        if self._engines is None:
+            return self._own_engine(model)
+        return _shared(model, self._engines, self._passing)
 
     def _own_engine(self, model: Model) -> Generator:
         """An engine in this process, started by the first call."""
@@ -408,16 +412,25 @@ def _reading(what: str) -> Iterator[None]:
         raise Unavailable(f"{what} cannot be read: {e}") from e
 
 
-def _shared(model: Model, engines: Mapping[str, Sequence[str]]) -> Generator:
+def _shared(
+    model: Model, engines: Mapping[str, Sequence[str]], passing: Mapping[str, Sequence[str]]
+) -> Generator:
     """A generator over the engines that a job started, routed by cached prefix."""
-    if not (names := engines.get(model_identity(model))):
+    identity = model_identity(model)
+    if not (names := engines.get(identity)):
         raise ConfError(
             f"model {model.name!r}: no engine was started for it. Jobs start engines, `raypipe ask` its own; "
             f"a run in one process has none"
         )
     from raypipe.models.engine_actors import find
 
-    return routed([find(name).generate for name in names])
+    stay = [find(name).generate for name in names]
+    if not (come_and_go := passing.get(identity)):
+        return routed(stay)
+    from raypipe.models.joining_engines import JoiningEngines
+
+    joining = JoiningEngines(come_and_go)
+    return routed(stay, [joining.generator(n) for n in range(len(come_and_go))], joining.up)
 
 
 def _key(model: Model) -> Model:

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 
 from raypipe.core import arrow
 from raypipe.core.protocols import Model
-from raypipe.core.records import digest
 from raypipe.memo.disk import memo_versions
 from raypipe.memo.memo import vectors_of
 from raypipe.pipeline.corpus_tasks import PassagesTask, TextsTask, VectorsTask
 from raypipe.pipeline.postings_task import PART_SOURCES, PostingsTask
-from raypipe.pipeline.recipe_tables import passages_table, texts_table, vectors_table
+from raypipe.pipeline.recipe_tables import passages_table, texts_table, vectors_table, whole_corpus
 from raypipe.pipeline.table_build import TableBuild
 from raypipe.pipeline.tasks import TableTask, WorkerConfig
 from raypipe.pipeline.whole_corpus_task import WholeCorpusTask
 from raypipe.recipes.executor import CorpusExecutor
 from raypipe.recipes.recipe import Recipe
-from raypipe.store import PASSAGES, Run, Store, vectors_schema
+from raypipe.store import PASSAGES, Run, Store, begun, vectors_schema
 from raypipe.store.tables import LENGTHS, POSTINGS
 
 
@@ -39,6 +38,25 @@ class CorpusBuilds:
     @property
     def _passages(self) -> str:
         return passages_table(self.recipe)
+
+    def tables(self, wanted: list[str], streams: Callable[[], bool] | None = None) -> Iterator[TableBuild]:
+        """What brings texts, passages and vectors up to date, in order. `streams`: whether parsing and
+        embedding can run at the same time; then what lacks all of them gets them in one pass. What a killed
+        run has begun is finished as it was begun."""
+        single = [self.texts(wanted), self.passages(wanted)]
+        single += [self.vectors(model, wanted) for model in self.recipe.embedders()]
+        whole = self.whole(single, wanted)
+        if whole is not None and (begun(self.store, whole.work_id) or self._fresh(whole, single, streams)):
+            yield whole
+        yield from single
+
+    def _fresh(
+        self, whole: TableBuild, single: Sequence[TableBuild], streams: Callable[[], bool] | None
+    ) -> bool:
+        """Whether rows are to be made in one pass that no unfinished run of a single table means to make."""
+        if streams is None or any(begun(self.store, build.work_id) for build in single):
+            return False
+        return bool(whole.missing_ids()) and streams()
 
     def texts(self, wanted: list[str]) -> TableBuild:
         """Sources to texts."""
@@ -112,7 +130,7 @@ class CorpusBuilds:
             )
 
         return TableBuild(
-            f"corpus-{digest(*(b.table for b in single))}", *last, "index", "indexed", "sources",
+            whole_corpus(self.recipe)[0], *last, "index", "indexed", "sources",
             self.max_rows, missing_ids, work, calls_models=True, first=tuple(first),
         )  # fmt: skip
 

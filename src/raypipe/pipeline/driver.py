@@ -116,7 +116,7 @@ class Pipeline:
         wanted = self.sources(questions)
         build = self.builder.build
         with driving(self.store, f"index {self.recipe.name}"):
-            for table in self._corpus_tables(wanted):
+            for table in self.corpus.tables(wanted, self.streams):
                 build(table, done)
             for analyzer, (postings, lengths) in postings_tables(self.recipe).items():
                 # Once they are there, they keep up: a search of the whole store reads them alone.
@@ -152,22 +152,6 @@ class Pipeline:
                 self.store.forget("faults", "digest", list(keys))
             self.builder.build(build, done)
         return done
-
-    def _corpus_tables(self, wanted: list[str]) -> Iterator[TableBuild]:
-        """What brings texts, passages and vectors up to date, in order: in one pass where parsing and
-        embedding run at the same time. What a killed run has begun is finished as it was begun."""
-        builds = self.corpus
-        single = [builds.texts(wanted), builds.passages(wanted)]
-        single += [builds.vectors(model, wanted) for model in self.recipe.embedders()]
-        whole = builds.whole(single, wanted)
-        if whole is not None and (begun(self.store, whole.work_id) or self._streams(whole, single)):
-            yield whole
-        yield from single
-
-    def _streams(self, whole: TableBuild, single: list[TableBuild]) -> bool:
-        if self.streams is None or not whole.missing_ids():
-            return False
-        return not any(begun(self.store, build.work_id) for build in single) and self.streams()
 
     @property
     def corpus(self) -> CorpusBuilds:

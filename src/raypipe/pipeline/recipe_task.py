@@ -78,7 +78,7 @@ class Opened(Generic[R]):
         comes back. Witnessed: other rows passed here before."""
         passed = 0
 
-        async def run(task: Task, *more: P.args, **named: P.kwargs) -> Done | HandedBack:
+        async def run(task: Task, /, *more: P.args, **named: P.kwargs) -> Done | HandedBack:
             nonlocal passed
             try:
                 done = await do(passed > 0, task, *more, **named)

@@ -134,9 +134,11 @@ class WorkerConfig:
     engine_limits: EngineLimits = field(default_factory=EngineLimits)  # of an engine that this process starts
     question_timeout_s: float | None = None  # for each question, from the start of its task; None: none
     wait_s: float = 1.0  # before the second try of what is unavailable, doubling (`TRIES` in all)
+    passing_engines: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # those that come and go
 
     def kit(self, index: Index | None) -> LocalKit:
         return LocalKit(
             index, self.backend, self.device, self.threads,
-            engines=self.engines, endpoints=self.endpoints, engine_limits=self.engine_limits,
+            engines=self.engines, passing=self.passing_engines, endpoints=self.endpoints,
+            engine_limits=self.engine_limits,
         )  # fmt: skip

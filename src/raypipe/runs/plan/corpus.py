@@ -20,6 +20,7 @@ from raypipe.memo.lookup import first_corpus_requests, lookup
 from raypipe.memo.memo import ENTRY_BYTES, vectors_of
 from raypipe.pipeline.corpus_builds import failed_ids
 from raypipe.pipeline.corpus_tasks import chunks_of
+from raypipe.pipeline.recipe_tables import whole_corpus
 from raypipe.recipes.default_bounds import is_bounded
 from raypipe.recipes.recipe import Stage
 from raypipe.recipes.step_contract import asked_models, embedder_of, table_of, table_with
@@ -49,7 +50,8 @@ class CorpusPlanner:
         pipe, recipe, coming = self._pipeline, self._pipeline.recipe, self._context.coming
         wanted = self._wanted(questions)
         missing = pipe.corpus.missing(pipe.texts_table, wanted)
-        texts = self._left(pipe.texts_table, missing)
+        work_id, tables = whole_corpus(recipe)
+        texts = self._left(pipe.texts_table, left(self._store, work_id, tables[-1], missing))
         # A killed run's parts are in no table yet: what they hold is still to come for the stages after them.
         textless = list(dict.fromkeys([*texts, *missing]))
         gone = {*textless, *failed_ids(self._store, {pipe.texts_table})}
