@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from raypipe.core.errors import Unavailable, WorkerBroken
 from raypipe.core.retry import Backoff, until_available
-from raypipe.models.kit import LocalKit, compute_once
+from raypipe.models.kit import LocalKit
+from raypipe.models.warm_up import compute_once
 from raypipe.pipeline.dead_letters import Compute, Probe, Suspects, Unproven, bisected, faults_table
 from raypipe.pipeline.tasks import TRIES, HandedBack, RunTask, Task, TaskResult, WorkerConfig
 from raypipe.recipes.executor import StageCounters
