@@ -17,6 +17,7 @@ import asyncio
 import io
 import json
 import os
+import pickle
 import signal
 import socket
 import sys
@@ -31,14 +32,13 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from nodes import SOON, Raylet
-from reruns import WorkerKit
 
 from raypipe.api.session import load_recipe
 from raypipe.cluster.file import LIMITS, Pool
 from raypipe.core import arrow
 from raypipe.core.config import Conf
+from raypipe.core.kits import ForwardingKit
 from raypipe.core.records import Source, source_id
 from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
 from raypipe.pipeline.tasks import HandedBack, Task, TaskResult, WorkerConfig
@@ -90,10 +90,15 @@ def _lock(kit: Any, fresh: asyncio.Lock) -> asyncio.Lock:
     return kit.__dict__.setdefault("lock", fresh)  # type: ignore[no-any-return]
 
 
-class TimedKit(WorkerKit):  # type: ignore[misc]
+class TimedKit(ForwardingKit[Any]):
+    """A kit whose encoder keeps others waiting for as long as a GPU would."""
+
     def __init__(self, kit: Any, work: Timed, lock: asyncio.Lock) -> None:
         super().__init__(kit)
         self._work, self._lock = work, lock
+
+    def loading_s(self) -> float:
+        return float(self._kit.loading_s())
 
     def embedder(self, model: Any) -> Any:
         inner = self._kit.embedder(model)
@@ -119,7 +124,6 @@ def through_data(pools: Any, work: Any, tasks: Sequence[Task]) -> Iterator[TaskR
     import ray
     from ray.data import ActorPoolStrategy, DataContext, ExecutionResources
 
-    from raypipe.cluster.pools import _packed, _unpacked
     from raypipe.cluster.streamed_pool import StreamWorker
 
     class Preparing(StreamWorker):
@@ -130,9 +134,9 @@ def through_data(pools: Any, work: Any, tasks: Sequence[Task]) -> Iterator[TaskR
             if not self._free:
                 await self.ready()
             for packed in batch["task"]:
-                task = _unpacked(packed)
+                task = pickle.loads(packed)
                 _, prepared = await self.prepare(task)
-                yield {"task": [packed], "prepared": [_packed(prepared)]}
+                yield {"task": [packed], "prepared": [pickle.dumps(prepared)]}
 
     class Embedding(StreamWorker):
         def __init__(self) -> None:
@@ -142,12 +146,14 @@ def through_data(pools: Any, work: Any, tasks: Sequence[Task]) -> Iterator[TaskR
             if not self._free:
                 await self.ready()
             for packed, prepared in zip(batch["task"], batch["prepared"], strict=True):
-                yield {"result": [_packed(await self.embed(_unpacked(packed), _unpacked(prepared)))]}
+                yield {
+                    "result": [pickle.dumps(await self.embed(pickle.loads(packed), pickle.loads(prepared)))]
+                }
 
     context = DataContext.get_current()
     context.enable_progress_bars = context.print_on_execution_start = False
     context.execution_options.resource_limits = ExecutionResources(object_store_memory=pools.most_bytes)
-    rows = [{"task": _packed(t)} for t in tasks]
+    rows = [{"task": pickle.dumps(t)} for t in tasks]
     parts = ray.data.from_items(rows, override_num_blocks=len(rows))
     prepared = parts.map_batches(
         Preparing,
@@ -160,7 +166,7 @@ def through_data(pools: Any, work: Any, tasks: Sequence[Task]) -> Iterator[TaskR
         compute=ActorPoolStrategy(size=pools.embed.size, max_tasks_in_flight_per_actor=2),
     )  # fmt: skip
     for row in done.iter_rows():
-        yield _unpacked(row["result"])
+        yield pickle.loads(row["result"])
 
 
 class Machines:

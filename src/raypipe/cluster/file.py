@@ -82,8 +82,7 @@ class Engines:
     answer: Pool  # in place of pools.answer, since engines take their share of the cluster
     cpus: float = 0.5  # that Ray sets aside for one
     gpus: float = 0.0  # that Ray sets aside for one; a model with tensor_parallel takes that many whole ones
-    # Engines of one model, which share its chats; fit: one for each place; min and max: they come and go.
-    replicas: int | Literal["fit"] | Replicas = 1
+    replicas: int | Literal["fit"] | Replicas = 1  # engines of one model; fit: one for each place
     kv_cache_gib: float = 1.0  # cpu: memory for keys and values
     gpu_memory_utilization: float = 0.9  # cuda: share of its GPUs' memory
     max_num_seqs: int = 128  # replies written at the same time, at most
