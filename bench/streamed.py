@@ -146,9 +146,8 @@ def through_data(pools: Any, work: Any, tasks: Sequence[Task]) -> Iterator[TaskR
             if not self._free:
                 await self.ready()
             for packed, prepared in zip(batch["task"], batch["prepared"], strict=True):
-                yield {
-                    "result": [pickle.dumps(await self.embed(pickle.loads(packed), pickle.loads(prepared)))]
-                }
+                done = await self.embed(pickle.loads(packed), pickle.loads(prepared))
+                yield {"result": [pickle.dumps(done)]}
 
     context = DataContext.get_current()
     context.enable_progress_bars = context.print_on_execution_start = False

@@ -116,7 +116,7 @@ class Pipeline:
         wanted = self.sources(questions)
         build = self.builder.build
         with driving(self.store, f"index {self.recipe.name}"):
-            for table in self.corpus.tables(wanted, self.streams):
+            for table in self.corpus.tables(wanted, self.streams and self._streams):
                 build(table, done)
             for analyzer, (postings, lengths) in postings_tables(self.recipe).items():
                 # Once they are there, they keep up: a search of the whole store reads them alone.
@@ -152,6 +152,10 @@ class Pipeline:
                 self.store.forget("faults", "digest", list(keys))
             self.builder.build(build, done)
         return done
+
+    def _streams(self) -> bool:
+        with self.clock.part("starting"):  # it may connect
+            return self.streams is not None and self.streams()
 
     @property
     def corpus(self) -> CorpusBuilds:
