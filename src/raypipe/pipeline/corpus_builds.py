@@ -39,7 +39,7 @@ class CorpusBuilds:
     def _passages(self) -> str:
         return passages_table(self.recipe)
 
-    def tables(self, wanted: list[str], streams: Callable[[], bool]) -> Iterator[TableBuild]:
+    def tables(self, wanted: list[str], streams: Callable[[], bool] | None) -> Iterator[TableBuild]:
         """What brings texts, passages and vectors up to date, in order. `streams`: whether parsing and
         embedding can run at the same time; then what lacks all of them gets them in one pass. What a killed
         run has begun is finished as it was begun."""
@@ -50,9 +50,11 @@ class CorpusBuilds:
             yield whole
         yield from single
 
-    def _fresh(self, whole: TableBuild, single: Sequence[TableBuild], streams: Callable[[], bool]) -> bool:
+    def _fresh(
+        self, whole: TableBuild, single: Sequence[TableBuild], streams: Callable[[], bool] | None
+    ) -> bool:
         """Whether rows are to be made in one pass that no unfinished run of a single table means to make."""
-        if any(begun(self.store, build.work_id) for build in single):
+        if streams is None or any(begun(self.store, build.work_id) for build in single):
             return False
         return bool(whole.missing_ids()) and streams()
 
