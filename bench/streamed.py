@@ -75,7 +75,8 @@ class Timed:
 
     async def open_embed(self, kit: Any) -> EmbedTask:
         busy = asyncio.Lock()
-        embed = await replace(self.task, worker=self.worker).open_embed(TimedKit(kit, self, _lock(kit, busy)))
+        watched: Any = TimedKit(kit, self, _lock(kit, busy))
+        embed = await replace(self.task, worker=self.worker).open_embed(watched)
 
         async def timed(task: Task, prepared: Prepared) -> TaskResult | HandedBack:
             done = await embed(task, prepared)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
-from raypipe.cluster.file import FIT, Cluster, Engines, Pool
+from raypipe.cluster.file import FIT, Cluster, Engines, Pool, PoolName
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ClusterTooSmall, ConfError
 from raypipe.core.protocols import Model
@@ -76,7 +76,7 @@ def side_by_side(cluster: Cluster, nodes: Sequence[Node]) -> tuple[Pool, Pool] |
     return (replace(prepare, actors=room), embed) if room else None
 
 
-def preflight(pools: Mapping[str, Pool], nodes: Sequence[Node]) -> None:
+def preflight(pools: Mapping[PoolName, Pool], nodes: Sequence[Node]) -> None:
     """Raises ClusterTooSmall with numbers if a pool could never start.
 
     Ray itself would wait without end and without an error, also for an actor that no node can hold, whatever
