@@ -54,7 +54,7 @@ def workers(cluster: Cluster, verb: Verb, engines: bool) -> Workers:
     the place of `answer`. Its tasks hold as many questions as keep the engines full: a task ends with its
     last reply, and an engine with few chats takes as long for each step as with many."""
     least = (LEAST_ON_GPU if cluster.device.startswith("cuda") else LEAST)[verb]
-    if verb == "index":  # so many tasks that none of those that parse waits for another
+    if verb == "index":  # tasks enough that no worker waits for another
         return Workers(sum(cluster.pools[both].size for both in ("parse", "embed")), least)
     if not (engines and verb == "answer" and (some := cluster.engines)):
         return Workers(cluster.pools[verb].size, least)
