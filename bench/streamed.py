@@ -4,10 +4,10 @@
     python bench/streamed.py --gpus 4 --slow 100              # an encoder 100 times slower than parsing
     python bench/streamed.py --gpus 4 --way data              # the same work as one graph of Ray Data
 
-Raylets of one machine, with GPUs that are not there: an encoder computes from words and then waits. Prints one
-line of JSON; exit code 1 if a table differs from those of one process, if the GPUs were busy for less than
-90 % of the time between the moment when all had begun and the last task, or if more bytes lay between the
-two parts than may.
+Raylets of one machine, with GPUs that are not there: an encoder computes from words and then waits. Prints
+one line of JSON; exit code 1 if a table differs from those of one process, if the GPUs were busy for less
+than 90 % of the time between the moment when all had begun and the last task, or if more bytes lay between
+the two parts than may.
 """
 
 from __future__ import annotations
