@@ -31,7 +31,7 @@ from raypipe.serving.query import NULL_LISTENER, Evidence, Listener, QueryReques
 from raypipe.serving.shared_kit import SharedKit
 from raypipe.serving.store_snapshot import StoreSnapshot
 from raypipe.store import StoreError
-from raypipe.text.places import Place, place
+from raypipe.text.places import Place, heading_sections, place
 
 CONTEXT_CHARS = 300
 """Characters of a page that are shown before and after a quote: two or three sentences."""
@@ -166,7 +166,7 @@ class Answerer:
             if answered.citations is None and isinstance(over, StoreSnapshot):
                 url = await asyncio.to_thread(over.urls, named)
             if isinstance(over, StoreSnapshot):
-                layouts = await asyncio.to_thread(over.layouts, named)
+                layouts = await _with_headings(await asyncio.to_thread(over.layouts, named), over.index)
             evidence = await _evidence(answered, over.index, url, layouts)
             if request.include_passages:
                 passages = await _passages(answered, over.index, url, layouts)
@@ -222,6 +222,18 @@ def _quotes(question: Question) -> tuple[Quote, ...]:
     """The evidence of the reply that is the answer; an abstention has none."""
     reply = question.replies.get(question.origin)
     return reply.quotes if reply else ()
+
+
+async def _with_headings(layouts: Mapping[str, Layout], index: Index) -> dict[str, Layout]:
+    """The layouts, those of HTML pages with the sections that their headings begin: what a page says is known
+    once `parse` has read it, so its reader names none."""
+    pages = [s for s, layout in layouts.items() if not layout.pages and not layout.sections]
+    texts, blocks = await asyncio.gather(index.source_texts(pages), index.blocks(pages))
+    named = {
+        s: replace(layouts[s], sections=heading_sections(text or "", found))
+        for s, text, found in zip(pages, texts, blocks, strict=True)
+    }
+    return {**layouts, **named}
 
 
 async def _evidence(
