@@ -117,10 +117,11 @@ class Running:
         return asyncio.run(fire(self.url, bodies, at_once, AUTH, **options))
 
     def under_load(self, count, at_once, happens, **options):
-        """What came of the requests while `happens` happened, a third of the way in."""
+        """What came of the requests while `happens` happened, a tenth of the way in."""
+        done = []
         with ThreadPoolExecutor(1) as thread:
-            came = thread.submit(self.fire, count, at_once, **options)
-            time.sleep(1.0)
+            came = thread.submit(self.fire, count, at_once, done=done, **options)
+            until(lambda: len(done) >= count / 10, 60)
             assert not came.done(), "the load was over before anything could happen"
             happens()
             return came.result(timeout=300)
