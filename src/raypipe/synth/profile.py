@@ -53,11 +53,11 @@ def _shown(value: Any) -> str:
     return str(value)
 
 
-def _facts(name: str, row: Any, **words: str) -> Iterator[Fact]:
+def _facts(section: str, row: Any, /, **words: str) -> Iterator[Fact]:
     """The facts of one section of `words/profile.yaml`: the row's fields and `words` fill it."""
     if row is not None:
         words = {f.name: _shown(getattr(row, f.name)) for f in fields(row)} | words
-    for parts in wording("profile")[name]:
+    for parts in wording("profile")[section]:
         yield Fact(*(part.format_map(words) for part in parts))
 
 
