@@ -24,7 +24,9 @@ class Prose:
     def __init__(self, rng: Random) -> None:
         said = wording("prose")
         self.languages = {name: words(text) for name, text in said["foreign"].items()}
-        self._patterns = [(text, re.findall(r"{(\w)}", text)) for text in said["sentences"]]
+        self._patterns: Sequence[tuple[str, list[str]]] = [
+            (text, re.findall(r"{(\w)}", text)) for text in said["sentences"]
+        ]
         self._titles: Sequence[str] = said["titles"]
         self._pools: dict[str, Sequence[str]] = {
             "a": words(said["adjectives"]),

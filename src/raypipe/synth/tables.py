@@ -42,7 +42,7 @@ class Table:
 
     row: type
     rows: Callable[[World], Iterable[Any]]
-    columns: str = ""  # NAME or NAME=attribute.of.attribute; "" for all fields
+    columns: str = ""  # NAME, or NAME=PATH through attributes; "" for all fields
 
     def paths(self) -> dict[str, str]:
         """Column -> path of its value in a row."""

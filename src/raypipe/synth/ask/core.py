@@ -73,7 +73,7 @@ class Now:
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
+class Attempt:
     """An attempt at a question: the world it is about, its chance, and when it is asked."""
 
     world: World
@@ -118,7 +118,7 @@ class Drawn:
     rule: str
 
 
-Shape: TypeAlias = Callable[[Draw], Drawn | None]
+Shape: TypeAlias = Callable[[Attempt], Drawn | None]
 """None: this draw has no good question (a tie, an empty list); another is made."""
 
 
@@ -153,7 +153,7 @@ class Template:
     def domain(self) -> str:
         return self.id.partition(".")[0]
 
-    def ask(self, draw: Draw) -> Asked | None:
+    def ask(self, draw: Attempt) -> Asked | None:
         """One question with its answer; None if this draw has no good one."""
         drawn = self.shape(draw)
         if drawn is None:

@@ -6,7 +6,7 @@ from calendar import monthrange
 from collections.abc import Mapping
 from datetime import date, timedelta
 
-from raypipe.synth.ask.core import Draw, Scene, Shape, scene
+from raypipe.synth.ask.core import Attempt, Scene, Shape, scene
 from raypipe.synth.ask.forms import (
     articled,
     counted,
@@ -29,30 +29,30 @@ SPOKEN = {"open": "opening", "close": "closing", "high": "highest", "low": "lowe
 QUARTERS = ("first", "second", "third", "fourth")
 
 
-def _company(d: Draw) -> Scene:
+def _company(d: Attempt) -> Scene:
     """A company; the question calls it by its short name or its ticker."""
     c = d.skewed(d.world.market.companies)
     name = c.short if d.rng.random() < 0.65 else c.ticker
     return scene(c, ("company", c.name), c=name, short=c.short, ticker=c.ticker, name=c.name)
 
 
-def _two(d: Draw) -> Scene | None:
+def _two(d: Attempt) -> Scene | None:
     a, b = d.skewed(d.world.market.companies), d.skewed(d.world.market.companies)
     about = ("company", a.name), ("company", b.name)
     return None if a is b else scene((a, b), *about, a=a.short, b=b.short)
 
 
-def _past_day(d: Draw) -> date:
+def _past_day(d: Attempt) -> date:
     """A trading day in the year before the question."""
     return d.pick([x for x in d.world.market.days if x <= SNAPSHOT])
 
 
-def _on_a_day(d: Draw) -> Scene:
+def _on_a_day(d: Attempt) -> Scene:
     c, day = _company(d), _past_day(d)
     return c.at(d.world.market.bars[c.it.ticker][day], day=long_date(day), iso=str(day))
 
 
-def _two_on_a_day(d: Draw) -> Scene | None:
+def _two_on_a_day(d: Attempt) -> Scene | None:
     if (found := _two(d)) is None:
         return None
     day = _past_day(d)
@@ -60,30 +60,30 @@ def _two_on_a_day(d: Draw) -> Scene | None:
     return found.at(bars, day=long_date(day), iso=str(day))
 
 
-def _price_on_a_day(d: Draw) -> Scene:
+def _price_on_a_day(d: Attempt) -> Scene:
     bar, key = _on_a_day(d), d.pick(list(SPOKEN))
     return bar.at(getattr(bar.it, key), key=key, spoken=SPOKEN[key])
 
 
-def _price_now(d: Draw) -> Scene:
+def _price_now(d: Attempt) -> Scene:
     c = _company(d)
     m = d.world.market.latest(c.it.ticker, d.now.day, d.now.eastern)
     return c.at(m.open, time=m.time, day=long_date(m.date))
 
 
-def _last_close(d: Draw) -> Scene:
+def _last_close(d: Attempt) -> Scene:
     c, day = _company(d), max(x for x in d.world.market.days if x < d.now.day)
     return c.at(d.world.market.bars[c.it.ticker][day].close, day=long_date(day))
 
 
-def _yesterday(d: Draw) -> Scene | None:
+def _yesterday(d: Attempt) -> Scene | None:
     c, day = _company(d), d.now.day - timedelta(days=1)
     if day not in d.world.market.days:
         return None
     return c.at(d.world.market.bars[c.it.ticker][day].volume, day=long_date(day))
 
 
-def _dividend(d: Draw) -> Scene | None:
+def _dividend(d: Attempt) -> Scene | None:
     c = _company(d)
     if not d.world.market.dividends[c.it.ticker]:
         return None
@@ -95,7 +95,7 @@ def _dividend(d: Draw) -> Scene | None:
     return c.at(paid.value, quarter=words, begin=str(first), end=str(last), day=long_date(paid.date))
 
 
-def _month(d: Draw) -> Scene:
+def _month(d: Attempt) -> Scene:
     """The prices of a whole month."""
     c = _company(d)
     year, number = d.pick([(2023, m) for m in range(FIRST_DAY.month, 13)] + [(2024, 1), (2024, 2)])
@@ -104,7 +104,7 @@ def _month(d: Draw) -> Scene:
     return c.at(bars, month=f"{first:%B %Y}", begin=str(first), end=str(last))
 
 
-def _week(d: Draw) -> Scene | None:
+def _week(d: Attempt) -> Scene | None:
     c, day = _company(d), _past_day(d)
     monday = day - timedelta(days=day.weekday())
     friday = monday + timedelta(days=4)
@@ -114,23 +114,23 @@ def _week(d: Draw) -> Scene | None:
     return c.at(d.world.market.between(c.it.ticker, monday, friday), **words)
 
 
-def _year(d: Draw) -> Scene:
+def _year(d: Attempt) -> Scene:
     """The dividends of a year."""
     c, year = _company(d), d.pick((2022, 2023))
     return c.at([x for x in d.world.market.dividends[c.it.ticker] if x.date.year == year], year=str(year))
 
 
-def _chief(d: Draw) -> Scene:
+def _chief(d: Attempt) -> Scene:
     c = _company(d)
     return c.at(c.it, ("entity", c.it.ceo), p=c.it.ceo)
 
 
-def _its_day(d: Draw, chief: Scene) -> Scene:
+def _its_day(d: Attempt, chief: Scene) -> Scene:
     day = _past_day(d)
     return chief.at(d.world.market.bars[chief.it.ticker][day], day=long_date(day), iso=str(day))
 
 
-def _change(d: Draw) -> Scene | None:
+def _change(d: Attempt) -> Scene | None:
     """The closes of two days."""
     c, a, b = _company(d), _past_day(d), _past_day(d)
     if a >= b:
@@ -139,14 +139,14 @@ def _change(d: Draw) -> Scene | None:
     return c.at((bars[a].close, bars[b].close), **words, a=str(a), b=str(b))
 
 
-def _no_dividend(d: Draw) -> Scene | None:
+def _no_dividend(d: Attempt) -> Scene | None:
     c = _company(d)
     if d.world.market.dividends[c.it.ticker]:
         return None
     return c.at(None, year=str(d.pick((2022, 2023))))
 
 
-def _too_high(d: Draw) -> Scene:
+def _too_high(d: Attempt) -> Scene:
     found = _month(d)
     top = max(b.high for b in found.it)
     above = int(top * (1.3 + d.rng.random())) + 1

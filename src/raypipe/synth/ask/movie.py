@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from raypipe.synth.ask.core import Draw, Scene, Shape, scene
+from raypipe.synth.ask.core import Attempt, Scene, Shape, scene
 from raypipe.synth.ask.forms import Written, age, counted, dated, decimal, dollars, long_date, named
 from raypipe.synth.ask.shapes import compare, count, false, hop, several, value
 from raypipe.synth.world.film import LANGUAGES, LEADING, PICTURE, SPOKEN, SUPPORTING, Movie
@@ -15,48 +15,48 @@ CREW = 'get_movie_person_crew("{m}", None, eq(job, "Director"))'
 MADE = 'get_movie_person_crew(None, "{d}", eq(job, "Director"))'
 
 
-def _some(d: Draw) -> Movie:
+def _some(d: Attempt) -> Movie:
     return d.skewed(d.world.film.movies)
 
 
-def _movie(d: Draw) -> Scene:
+def _movie(d: Attempt) -> Scene:
     m = _some(d)
     return scene(m, ("movie", m.title), m=m.title)
 
 
-def _movies(d: Draw) -> Scene:
+def _movies(d: Attempt) -> Scene:
     a, b = _some(d), _some(d)
     return scene((a, b), ("movie", a.title), ("movie", b.title), a=a.title, b=b.title)
 
 
-def _money(d: Draw) -> Scene:
+def _money(d: Attempt) -> Scene:
     m, kind = _movie(d), d.pick(("budget", "revenue"))
     return m.at(getattr(m.it, kind), kind=kind)
 
 
-def _person(d: Draw) -> Scene:
+def _person(d: Attempt) -> Scene:
     p = d.skewed(d.world.film.people)
     return scene(p, ("person", p.name), p=p.name)
 
 
-def _people(d: Draw) -> Scene:
+def _people(d: Attempt) -> Scene:
     a, b = d.skewed(d.world.film.people), d.skewed(d.world.film.people)
     return scene((a, b), ("person", a.name), ("person", b.name), a=a.name, b=b.name)
 
 
-def _role(d: Draw) -> Scene:
+def _role(d: Attempt) -> Scene:
     m = _movie(d)
     role = d.pick(d.world.film.roles_in[m.it.title])
     return m.at(role, c=role.character)
 
 
-def _actor(d: Draw) -> Scene:
+def _actor(d: Attempt) -> Scene:
     role = d.pick(d.world.film.roles_in[_some(d).title])
     p, m = role.person.name, role.movie.title
     return scene(role, ("person", p), ("movie", m), p=p, m=m)
 
 
-def _cast_mates(d: Draw) -> Scene:
+def _cast_mates(d: Attempt) -> Scene:
     """Two of one cast, and the titles of the films that both are in."""
     a, b = (role.person.name for role in d.rng.sample(d.world.film.roles_in[_some(d).title], 2))
     theirs = {x.movie.title for x in d.world.film.roles_of[b]}
@@ -64,16 +64,16 @@ def _cast_mates(d: Draw) -> Scene:
     return scene(shared, ("person", a), ("person", b), ("movie", shared[0]), a=a, b=b)
 
 
-def _winner(d: Draw) -> Scene:
+def _winner(d: Attempt) -> Scene:
     p = d.pick(list(d.world.film.won))
     return scene(d.world.film.won[p], ("person", p), p=p)
 
 
-def _ceremony(d: Draw) -> int:
+def _ceremony(d: Attempt) -> int:
     return 1990 + d.below(LATEST_CEREMONY - 1989)
 
 
-def _oscar(d: Draw) -> Scene | None:
+def _oscar(d: Attempt) -> Scene | None:
     category, year = d.pick(list(SPOKEN)), _ceremony(d)
     row = d.world.film.oscar(year, category)
     if row is None:
@@ -84,10 +84,10 @@ def _oscar(d: Draw) -> Scene | None:
     return scene(getattr(row, key), *about, **words)
 
 
-def _director(films: int) -> Callable[[Draw], Scene | None]:
-    """Somebody who directed at least so many films, with the films."""
+def _director(films: int) -> Callable[[Attempt], Scene | None]:
+    """A director of at least `films` films, with them."""
 
-    def drawer(d: Draw) -> Scene | None:
+    def drawer(d: Attempt) -> Scene | None:
         name = d.skewed(d.world.film.directors)
         made = d.world.film.directed[name]
         return scene(made, ("person", name), d=name) if len(made) >= films else None
@@ -95,7 +95,7 @@ def _director(films: int) -> Callable[[Draw], Scene | None]:
     return drawer
 
 
-def _one_of_a_year(d: Draw) -> Scene | None:
+def _one_of_a_year(d: Attempt) -> Scene | None:
     if (found := _director(2)(d)) is None:
         return None
     m = d.pick(found.it)
@@ -103,19 +103,19 @@ def _one_of_a_year(d: Draw) -> Scene | None:
     return found.at(m, ("movie", m.title), year=str(m.year)) if alone else None
 
 
-def _latest(d: Draw) -> Scene | None:
+def _latest(d: Attempt) -> Scene | None:
     if (found := _director(2)(d)) is None or found.it[-1].year == found.it[-2].year:
         return None
     return found.at(found.it[-1], ("movie", found.it[-1].title))
 
 
-def _rated(d: Draw) -> Scene | None:
+def _rated(d: Attempt) -> Scene | None:
     if (found := _director(3)(d)) is None:
         return None
     return found.at(found.it, ("movie", found.it[0].title), films=str(len(found.it)))
 
 
-def _span(d: Draw) -> Scene | None:
+def _span(d: Attempt) -> Scene | None:
     if (found := _director(4)(d)) is None:
         return None
     first = 1987 + d.below(30)
@@ -126,17 +126,17 @@ def _span(d: Draw) -> Scene | None:
     return found.at(films, *(("movie", m.title) for m in films), first=str(first), last=str(last))
 
 
-def _its_director(d: Draw, movie: Scene) -> Scene:
+def _its_director(d: Attempt, movie: Scene) -> Scene:
     p = d.world.film.director(movie.it)
     return movie.at(p, ("person", p.name), d=p.name)
 
 
-def _top_billed(d: Draw, m: Movie) -> list[str]:
+def _top_billed(d: Attempt, m: Movie) -> list[str]:
     cast = d.world.film.roles_in[m.title]
     return [x.person.name for x in cast[:3]] if len(cast) > 3 else []
 
 
-def _false_oscar(d: Draw) -> Scene | None:
+def _false_oscar(d: Attempt) -> Scene | None:
     category = d.pick(list(LEADING | SUPPORTING))
     p, year, film = d.skewed(d.world.film.people[:300]).name, _ceremony(d), d.world.film
     holder = film.oscar(year, category)
@@ -146,14 +146,14 @@ def _false_oscar(d: Draw) -> Scene | None:
     return scene(None, ("person", p), ("person", holder.name), holder=holder.name, **words)
 
 
-def _false_director(d: Draw) -> Scene | None:
+def _false_director(d: Attempt) -> Scene | None:
     m, p = _movie(d), d.skewed(d.world.film.directors)
     if any(c.person.name == p for c in d.world.film.credits_in[m.it.title]):
         return None
     return m.at(None, ("person", p), d=p, real=d.world.film.director(m.it).name)
 
 
-def _false_role(d: Draw) -> Scene | None:
+def _false_role(d: Attempt) -> Scene | None:
     m, p = _movie(d), d.skewed(d.world.film.people[:400]).name
     cast = [x.person.name for x in d.world.film.roles_in[m.it.title]]
     if p in cast or p not in d.world.film.roles_of:
@@ -161,16 +161,16 @@ def _false_role(d: Draw) -> Scene | None:
     return m.at(None, ("person", p), p=p, cast=", ".join(cast))
 
 
-def _language(d: Draw, m: Movie) -> Written:
+def _language(d: Attempt, m: Movie) -> Written:
     name = LANGUAGES[m.original_language]
     return Written(m.original_language, (name.lower(),), name)
 
 
-def _mean_rating(d: Draw, made: Any) -> Written:
+def _mean_rating(d: Attempt, made: Any) -> Written:
     return decimal(round(sum(m.rating for m in made) / len(made), 2))
 
 
-def _titles(d: Draw, films: Any) -> list[str]:
+def _titles(d: Attempt, films: Any) -> list[str]:
     return [m.title for m in films]
 
 

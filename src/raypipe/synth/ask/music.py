@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 
-from raypipe.synth.ask.core import Draw, Scene, Shape, scene
+from raypipe.synth.ask.core import Attempt, Scene, Shape, scene
 from raypipe.synth.ask.forms import Written, age, also, articled, dated, long_date, named, years
 from raypipe.synth.ask.shapes import compare, count, false, hop, several, value
 from raypipe.synth.world.music import ALBUM_PRIZE, COUNTRIES, NEW_ARTIST, SONG_PRIZE, Artist
@@ -13,44 +13,44 @@ from raypipe.synth.world.music import ALBUM_PRIZE, COUNTRIES, NEW_ARTIST, SONG_P
 KEYS = {NEW_ARTIST: "best_new_artist", SONG_PRIZE: "best_song", ALBUM_PRIZE: "best_album"}
 
 
-def _song(d: Draw) -> Scene:
+def _song(d: Attempt) -> Scene:
     s = d.skewed(d.world.music.songs)
     return scene(s, ("song", s.name), s=s.name, by=s.author)
 
 
-def _songs(d: Draw) -> Scene:
+def _songs(d: Attempt) -> Scene:
     a, b = d.skewed(d.world.music.songs), d.skewed(d.world.music.songs)
     return scene((a, b), ("song", a.name), ("song", b.name), a=a.name, b=b.name)
 
 
-def _artist(d: Draw) -> Scene:
+def _artist(d: Attempt) -> Scene:
     a = d.skewed(d.world.music.artists)
     return scene(a, ("artist", a.name), a=a.name)
 
 
-def _soloist(d: Draw) -> Scene | None:
+def _soloist(d: Attempt) -> Scene | None:
     found = _artist(d)
     day = long_date(found.it.birth_date)
     return None if found.it.group else found.at(found.it, birthday=day.rpartition(",")[0])
 
 
-def _group(d: Draw) -> Scene | None:
+def _group(d: Attempt) -> Scene | None:
     found = _artist(d)
     return found if found.it.group else None
 
 
-def _winner(d: Draw) -> Scene:
+def _winner(d: Attempt) -> Scene:
     a = d.pick(list(d.world.music.won))
     return scene(d.world.music.won[a], ("artist", a), a=a)
 
 
-def _prize(d: Draw) -> Scene:
+def _prize(d: Attempt) -> Scene:
     (year, category), row = d.pick(list(d.world.music.prizes.items()))
     about = (("artist", row.artist), *((("song", row.nominee),) if category == SONG_PRIZE else ()))
     return scene(row.nominee, *about, year=str(year), spoken=category.lower(), key=KEYS[category])
 
 
-def _latest(d: Draw) -> Scene | None:
+def _latest(d: Attempt) -> Scene | None:
     found = _artist(d)
     works = d.world.music.works[found.it.name]
     if len(works) < 2 or works[-1].release_date == works[-2].release_date:
@@ -58,7 +58,7 @@ def _latest(d: Draw) -> Scene | None:
     return found.at(works[-1], ("song", works[-1].name))
 
 
-def _charted(d: Draw) -> Scene:
+def _charted(d: Attempt) -> Scene:
     """What stands where on the chart of this week."""
     chart = d.world.music.chart
     rank, week = 1 + d.below(10), max(c.date for c in chart if c.date <= d.now.day)
@@ -67,36 +67,36 @@ def _charted(d: Draw) -> Scene:
     return scene(row, ("song", row.song), ("artist", row.artist), **words)
 
 
-def _ranked(d: Draw) -> Scene:
+def _ranked(d: Attempt) -> Scene:
     song = d.pick(list(d.world.music.ranked))
     return scene(d.world.music.ranked[song][-1].top_position, ("song", song), s=song)
 
 
-def _wins(d: Draw) -> Scene:
+def _wins(d: Attempt) -> Scene:
     """How many prizes two artists won: one who won some, and any."""
     a, b = d.pick(list(d.world.music.won)), d.skewed(d.world.music.artists).name
     wins = tuple(len(d.world.music.won.get(x, ())) for x in (a, b))
     return scene(wins, ("artist", a), ("artist", b), a=a, b=b)
 
 
-def _its_artist(d: Draw, song: Scene) -> Scene:
+def _its_artist(d: Attempt, song: Scene) -> Scene:
     a = d.world.music.artist[song.it.author]
     return song.at(a, ("artist", a.name), a=a.name)
 
 
-def _its_singer(d: Draw, song: Scene) -> Scene | None:
+def _its_singer(d: Attempt, song: Scene) -> Scene | None:
     found = _its_artist(d, song)
     return None if found.it.group else found
 
 
-def _singer_and_song(d: Draw) -> Scene | None:
+def _singer_and_song(d: Attempt) -> Scene | None:
     s = d.skewed(d.world.music.songs)
     a = d.world.music.artist[s.author]
     about = ("artist", a.name), ("song", s.name)
     return None if a.group else scene((a.birth_date, s.release_date), *about, a=a.name, s=s.name)
 
 
-def _old_song(d: Draw) -> Scene | None:
+def _old_song(d: Attempt) -> Scene | None:
     """Released a year ago or longer, on no day near this one, so that all pages agree on its age."""
     found, today = _song(d), d.now.day
     day = found.it.release_date
@@ -105,21 +105,21 @@ def _old_song(d: Draw) -> Scene | None:
     return None if n < 1 or near else found.at(n)
 
 
-def _unawarded(d: Draw) -> Scene | None:
+def _unawarded(d: Attempt) -> Scene | None:
     found = _artist(d)
     return None if found.it.name in d.world.music.won else found
 
 
-def _not_by(d: Draw) -> Scene | None:
+def _not_by(d: Attempt) -> Scene | None:
     s, a = _song(d), d.skewed(d.world.music.artists).name
     return None if s.it.author == a else s.at(None, ("artist", a), a=a)
 
 
-def _home(d: Draw, a: Artist) -> Written:
+def _home(d: Attempt, a: Artist) -> Written:
     return also(COUNTRIES[a.birth_place], a.birth_place)
 
 
-def _years_old(d: Draw, n: int) -> Written:
+def _years_old(d: Attempt, n: int) -> Written:
     words = f"{n} year{'s' if n > 1 else ''}"
     return Written(str(n), (words,), words)
 

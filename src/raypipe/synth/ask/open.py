@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from raypipe.synth.ask.core import Draw, Scene, Shape, scene
+from raypipe.synth.ask.core import Attempt, Scene, Shape, scene
 from raypipe.synth.ask.forms import Written, apart, counted, named, units
 from raypipe.synth.ask.shapes import both, compare, false, hop, several, value
 from raypipe.synth.world.places import Entity
@@ -37,98 +37,98 @@ LINKS = (
 )
 
 
-def _of(d: Draw, kind: str, **words: str) -> Scene:
+def _of(d: Attempt, kind: str, **words: str) -> Scene:
     e = d.skewed(d.world.places.kinds[kind])
     return scene(e, ("entity", e.name), e=e.name, kind=kind, **words)
 
 
-def _one(*kinds: str) -> Callable[[Draw], Scene]:
+def _one(*kinds: str) -> Callable[[Attempt], Scene]:
     """An entity of a kind, or of one of some kinds."""
     return lambda d: _of(d, d.pick(kinds) if len(kinds) > 1 else kinds[0])
 
 
-def _pair(d: Draw, kind: str, **words: str) -> Scene:
+def _pair(d: Attempt, kind: str, **words: str) -> Scene:
     a, b = d.skewed(d.world.places.kinds[kind]), d.skewed(d.world.places.kinds[kind])
     return scene((a, b), ("entity", a.name), ("entity", b.name), a=a.name, b=b.name, **words)
 
 
-def _year(d: Draw) -> Scene:
+def _year(d: Attempt) -> Scene:
     (kind, key), fact = d.pick(list(YEARS.items()))
     e = _of(d, kind, key=key, verb="first climbed" if key == "first_ascent" else key)
     return e.at(e.it.fact(key), fact=fact.format(v=e.it.fact(key)))
 
 
-def _head(d: Draw) -> Scene:
+def _head(d: Attempt) -> Scene:
     kind, role = d.pick((("museum", "director"), ("city", "mayor")))
     e = _of(d, kind, role=role)
     return e.at(e.it.fact(role))
 
 
-def _measured(d: Draw) -> Scene:
+def _measured(d: Attempt) -> Scene:
     (kind, key), (unit, fact) = d.pick(list(MEASURED.items()))
     e = _of(d, kind, key=key, unit=UNITS[unit][1])
     n = e.it.number(key)
     return e.at((n, UNITS[unit]), fact=fact.format(v=f"{n:,}"), bare=fact.format(v=n))
 
 
-def _country(d: Draw) -> Scene:
+def _country(d: Attempt) -> Scene:
     key = d.pick(("capital", "currency"))
     e = _of(d, "country", key=key, the="" if key == "capital" else "the ")
     return e.at(e.it.fact(key))
 
 
-def _sizes(d: Draw) -> Scene:
+def _sizes(d: Attempt) -> Scene:
     kind, key, spoken = d.pick(BIGGER)
     found = _pair(d, kind, key=key, spoken=spoken)
     return found.at([e.number(key) for e in found.it])
 
 
-def _two_cities(d: Draw) -> Scene | None:
+def _two_cities(d: Attempt) -> Scene | None:
     found = _pair(d, "city")
     return None if found.it[0] is found.it[1] else found
 
 
-def _linked(d: Draw) -> Scene:
+def _linked(d: Attempt) -> Scene:
     """A museum, a university or a river, and what is asked about its city."""
     (kind, link, where), key = d.pick(LINKS), d.pick(("population", "mayor", "country", "elevation"))
     e = _of(d, kind, key=key, link=link, also="summary" if key == "country" else key)
     return e.at(e.it, where=where.format(e=e.it.name))
 
 
-def _its_city(d: Draw, found: Scene) -> Scene:
+def _its_city(d: Attempt, found: Scene) -> Scene:
     city = d.world.places.named[found.it.fact(found.words["link"])]
     return found.at(city.fact(found.words["key"]), ("entity", city.name), city=city.name)
 
 
-def _its_author(d: Draw, book: Scene) -> Scene:
+def _its_author(d: Attempt, book: Scene) -> Scene:
     author = d.world.places.named[book.it.fact("author")]
     return book.at(author, ("entity", author.name), author=author.name)
 
 
-def _not_by(d: Draw) -> Scene | None:
+def _not_by(d: Attempt) -> Scene | None:
     e, other = _of(d, "book"), d.skewed(d.world.places.kinds["author"]).name
     author = e.it.fact("author")
     return None if author == other else e.at(None, ("entity", other), p=other, author=author)
 
 
-def _not_in(d: Draw) -> Scene | None:
+def _not_in(d: Attempt) -> Scene | None:
     e, other = _of(d, "museum"), d.skewed(d.world.places.kinds["city"]).name
     city = e.it.fact("city")
     return None if city == other else e.at(None, ("entity", other), c=other, city=city)
 
 
-def _with_unit(d: Draw, measured: tuple[int, tuple[str, ...]]) -> Written:
+def _with_unit(d: Attempt, measured: tuple[int, tuple[str, ...]]) -> Written:
     n, names = measured
     written = counted(n)
     each = (written.answer, *written.others)
     return Written(written.answer, written.others + tuple(f"{x} {u}" for x in each for u in names), str(n))
 
 
-def _number(key: str) -> Callable[[Draw, Entity], Written]:
+def _number(key: str) -> Callable[[Attempt, Entity], Written]:
     return lambda d, e: counted(e.number(key))
 
 
-def _known(d: Draw, v: str) -> Written:
+def _known(d: Attempt, v: str) -> Written:
     return counted(int(v)) if v.isdigit() else named(v)
 
 

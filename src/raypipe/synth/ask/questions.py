@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
+from operator import attrgetter
 from random import Random
-from typing import Any
 from uuid import UUID
 
-from raypipe.synth.ask.core import INVALID, Asked, Draw, Now, Ref, Template
+from raypipe.synth.ask.core import INVALID, Asked, Attempt, Now, Ref, Template
 from raypipe.synth.ask.table import templates
 from raypipe.synth.world.world import World
 
@@ -85,7 +85,7 @@ def _moment(rng: Random) -> Now:
 def _popularity(world: World, ref: Ref) -> str:
     """By the subject's place among its kind: questions are drawn more often from the front."""
     kind, name = ref
-    rows: Sequence[Any]
+    rows: Sequence[object]
     match kind:
         case "movie" | "person":
             rows = world.film.movies if kind == "movie" else world.film.people
@@ -97,8 +97,8 @@ def _popularity(world: World, ref: Ref) -> str:
             rows = world.sport.nba if world.sport.teams[name].sport == "nba" else world.sport.soccer
         case _:
             rows = world.places.kinds[world.places.named[name].kind]
-    names = [row.title if kind == "movie" else row.name for row in rows]
-    place = names.index(name) / len(rows)
+    names = list(map(attrgetter("title" if kind == "movie" else "name"), rows))
+    place = names.index(name) / len(names)
     return "head" if place < 0.1 else "torso" if place < 0.5 else "tail"
 
 
@@ -115,7 +115,7 @@ def pose(world: World, number: int) -> Posed:
     able = [t for t in templates() if t.domain == domain and t.type == kind]
     while True:
         now, template = _moment(rng), _weighted(rng, able)
-        asked = template.ask(Draw(world, rng, now))
+        asked = template.ask(Attempt(world, rng, now))
         if asked is not None:
             break
     phrasing = int(rng.random() * len(template.phrasings))

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from raypipe.synth.ask.core import INVALID, Draw, Drawn, Scene, Shape
+from raypipe.synth.ask.core import INVALID, Attempt, Drawn, Scene, Shape
 from raypipe.synth.ask.forms import Written, also, counted, listed
 
-Drawer: TypeAlias = Callable[[Draw], Scene | None]
+Drawer: TypeAlias = Callable[[Attempt], Scene | None]
 
 
 def both(line: str) -> str:
@@ -21,11 +21,11 @@ def both(line: str) -> str:
 
 
 def value(
-    drawer: Drawer, answer: Callable[[Draw, Any], Written | None], *program: str, rule: str = "value"
+    drawer: Drawer, answer: Callable[[Attempt, Any], Written | None], *program: str, rule: str = "value"
 ) -> Shape:
     """One value of what was drawn, or computed from it."""
 
-    def shape(draw: Draw) -> Drawn | None:
+    def shape(draw: Attempt) -> Drawn | None:
         found = drawer(draw)
         written = answer(draw, found.it) if found else None
         return Drawn(found, written, "\n".join(program), rule) if found and written else None
@@ -46,7 +46,7 @@ def compare(
     Words: {best} with {top}, the {other} with {low}. No question where they are equal or one has none.
     """
 
-    def shape(draw: Draw) -> Drawn | None:
+    def shape(draw: Attempt) -> Drawn | None:
         found = drawer(draw)
         if found is None:
             return None
@@ -62,10 +62,10 @@ def compare(
     return shape
 
 
-def count(drawer: Drawer, number: Callable[[Draw, Any], int], *program: str, least: int = 1) -> Shape:
+def count(drawer: Drawer, number: Callable[[Attempt, Any], int], *program: str, least: int = 1) -> Shape:
     """How many rows there are. `least`: no question about fewer. Word: {plural}, an "s" or nothing."""
 
-    def shape(draw: Draw) -> Drawn | None:
+    def shape(draw: Attempt) -> Drawn | None:
         found = drawer(draw)
         n = number(draw, found.it) if found else 0
         if found is None or n < least:
@@ -78,7 +78,7 @@ def count(drawer: Drawer, number: Callable[[Draw, Any], int], *program: str, lea
 
 def several(
     drawer: Drawer,
-    rows: Callable[[Draw, Any], Sequence[Any]],
+    rows: Callable[[Attempt, Any], Sequence[Any]],
     *program: str,
     least: int = 1,
     form: Callable[[Sequence[Any]], Written] = listed,
@@ -86,7 +86,7 @@ def several(
 ) -> Shape:
     """A list in its order. `least`: no question about shorter ones."""
 
-    def answer(draw: Draw, it: Any) -> Written | None:
+    def answer(draw: Attempt, it: Any) -> Written | None:
         found = rows(draw, it)
         return form(found) if len(found) >= least else None
 
@@ -95,13 +95,13 @@ def several(
 
 def hop(
     drawer: Drawer,
-    link: Callable[[Draw, Scene], Scene | None],
-    answer: Callable[[Draw, Any], Written | None],
+    link: Callable[[Attempt, Scene], Scene | None],
+    answer: Callable[[Attempt, Any], Written | None],
     *program: str,
 ) -> Shape:
     """A value of what is linked to what was drawn: `*` in the program stands for that."""
 
-    def drawn(draw: Draw) -> Scene | None:
+    def drawn(draw: Attempt) -> Scene | None:
         found = drawer(draw)
         return link(draw, found) if found else None
 

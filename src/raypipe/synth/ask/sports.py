@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import date, timedelta
 
-from raypipe.synth.ask.core import Draw, Scene, Shape, scene
+from raypipe.synth.ask.core import Attempt, Scene, Shape, scene
 from raypipe.synth.ask.forms import Written, apart, articled, counted, dated, decimal, long_date, named, units
 from raypipe.synth.ask.shapes import both, compare, count, false, hop, several, value
 from raypipe.synth.world.market import SNAPSHOT
@@ -15,15 +15,15 @@ MONTHS = ((2023, 11), (2023, 12), (2024, 1), (2024, 2))
 RESULTS = {"W": "won", "L": "lost", "D": "drew"}
 
 
-def _some(d: Draw, sport: str = "") -> Team:
+def _some(d: Attempt, sport: str = "") -> Team:
     sports = d.world.sport
     return d.skewed({"nba": sports.nba, "soccer": sports.soccer}.get(sport, sports.nba + sports.soccer))
 
 
-def _team(sport: str = "") -> Callable[[Draw], Scene]:
+def _team(sport: str = "") -> Callable[[Attempt], Scene]:
     """A team of a sport, of any without one."""
 
-    def drawer(d: Draw) -> Scene:
+    def drawer(d: Attempt) -> Scene:
         t = _some(d, sport)
         nba = t.sport == "nba"
         words = {"unit": "points" if nba else "goals", "call": f"get_{t.sport}_on_date"}
@@ -32,7 +32,7 @@ def _team(sport: str = "") -> Callable[[Draw], Scene]:
     return drawer
 
 
-def _teams(d: Draw) -> Scene:
+def _teams(d: Attempt) -> Scene:
     a, b = _some(d), _some(d)
     return scene((a, b), ("team", a.name), ("team", b.name), a=a.name, b=b.name)
 
@@ -49,10 +49,10 @@ def _with_game(team: Scene, s: Side) -> Scene:
     return team.at(s, about, day=long_date(s.date), iso=str(s.date), o=s.opponent, **words)
 
 
-def _game(sport: str = "") -> Callable[[Draw], Scene]:
+def _game(sport: str = "") -> Callable[[Attempt], Scene]:
     """A team and one of its games before the questions are asked."""
 
-    def drawer(d: Draw) -> Scene:
+    def drawer(d: Attempt) -> Scene:
         team = _team(sport)(d)
         games = [s for s in d.world.sport.sides[team.it.name] if s.date <= SNAPSHOT]
         return _with_game(team, d.pick(games))
@@ -60,18 +60,18 @@ def _game(sport: str = "") -> Callable[[Draw], Scene]:
     return drawer
 
 
-def _points(d: Draw) -> Scene:
+def _points(d: Attempt) -> Scene:
     found = _game()(d)
     return found.at((found.it.scored, found.words["unit"]))
 
 
-def _yesterday(d: Draw) -> Scene | None:
+def _yesterday(d: Attempt) -> Scene | None:
     team = _team("nba")(d)
     s = d.world.sport.on(team.it.name, d.now.day - timedelta(days=1))
     return _with_game(team, s) if s else None
 
 
-def _neighbour(d: Draw, team: str, after: bool) -> Side | None:
+def _neighbour(d: Attempt, team: str, after: bool) -> Side | None:
     """A team's last game before the question's day, or its first game after; None if one is on that day."""
     sides = d.world.sport.sides[team]
     if any(s.date == d.now.day for s in sides):
@@ -81,25 +81,25 @@ def _neighbour(d: Draw, team: str, after: bool) -> Side | None:
     return next((s for s in reversed(sides) if s.date < d.now.day), None)
 
 
-def _last(d: Draw) -> Scene | None:
+def _last(d: Attempt) -> Scene | None:
     team = _team("soccer")(d)
     s = _neighbour(d, team.it.name, after=False)
     return _with_game(team, s) if s else None
 
 
-def _next(d: Draw) -> Scene | None:
+def _next(d: Attempt) -> Scene | None:
     team = _team("soccer")(d)
     s = _neighbour(d, team.it.name, after=True)
     return _with_game(team, s).at(s, time=s.time) if s else None
 
 
-def _its_next(d: Draw, last: Scene) -> Scene | None:
+def _its_next(d: Attempt, last: Scene) -> Scene | None:
     """The coming game of the team that was met last."""
     s = _neighbour(d, last.it.opponent, after=True)
     return last.at(s, day=long_date(s.date)) if s else None
 
 
-def _two_on_a_day(d: Draw) -> Scene | None:
+def _two_on_a_day(d: Attempt) -> Scene | None:
     """Two teams on one day, not against each other."""
     sport, found = d.world.sport, _game("nba")(d)
     s = found.it
@@ -112,10 +112,10 @@ def _two_on_a_day(d: Draw) -> Scene | None:
     return scene((s, sport.on(o, s.date)), *about, **words)
 
 
-def _month(sport: str = "") -> Callable[[Draw], Scene]:
+def _month(sport: str = "") -> Callable[[Attempt], Scene]:
     """A team's games of a month."""
 
-    def drawer(d: Draw) -> Scene:
+    def drawer(d: Attempt) -> Scene:
         team, (year, number) = _team(sport)(d), d.pick(MONTHS)
         games = d.world.sport.within(team.it.name, year, number)
         return team.at(games, month=f"{date(year, number, 1):%B %Y}", iso=f"{year}-{number:02d}")
@@ -123,12 +123,12 @@ def _month(sport: str = "") -> Callable[[Draw], Scene]:
     return drawer
 
 
-def _its_city(d: Draw, team: Scene) -> Scene:
+def _its_city(d: Attempt, team: Scene) -> Scene:
     city = d.world.places.named[team.it.city]
     return team.at(city, ("entity", city.name), city=city.name)
 
 
-def _no_game(d: Draw) -> Scene | None:
+def _no_game(d: Attempt) -> Scene | None:
     team, day = _team()(d), date(2023, 11, 1) + timedelta(days=d.below(120))
     if d.world.sport.on(team.it.name, day):
         return None
@@ -136,7 +136,7 @@ def _no_game(d: Draw) -> Scene | None:
     return team.at(None, day=long_date(day), iso=str(day), near=long_date(near.date), **_in_words(near))
 
 
-def _not_met(d: Draw) -> Scene | None:
+def _not_met(d: Attempt) -> Scene | None:
     t = _team()(d)
     s = d.pick([x for x in d.world.sport.sides[t.it.name] if x.date <= SNAPSHOT])
     other = _some(d, t.it.sport)
@@ -146,7 +146,7 @@ def _not_met(d: Draw) -> Scene | None:
     return t.at(None, ("team", other.name), o=other.name, **words)
 
 
-def _mean(d: Draw, games: list[Side]) -> Written | None:
+def _mean(d: Attempt, games: list[Side]) -> Written | None:
     scored = [s.scored for s in games if s.scored is not None]
     return decimal(round(sum(scored) / len(scored), 2)) if len(scored) > 2 else None
 

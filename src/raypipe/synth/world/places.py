@@ -76,8 +76,8 @@ def _cities(rng: Random, names: NameSource, cities: list[str], lands: list[str])
 
 def _land(rng: Random, names: NameSource, cities: list[str], lands: list[str]) -> Iterator[Entity]:
     for land in lands:
-        facts = {"capital": pick(rng, cities), "currency": names.coined().lower()}
-        yield entity(land, "country", {**facts, "area": number(rng, 4_000, 700_000)})
+        capital, currency, area = pick(rng, cities), names.coined().lower(), number(rng, 4_000, 700_000)
+        yield entity(land, "country", {"capital": capital, "currency": currency, "area": area})
     for _ in range(RIVERS):
         name, land, mouth = f"{names.coined()} River", pick(rng, lands), pick(rng, cities)
         yield entity(name, "river", {"country": land, "mouth": mouth, "length": number(rng, 40, 2_400)})
