@@ -42,14 +42,15 @@ class RayRun:
         self,
         ray: str,
         uri: str,
-        recipe: Recipe,
+        recipe: Recipe | None,
         written: Cluster,
         engines: Sequence[Model],
         used: Sequence[Model],
         endpoints: Mapping[str, EndpointAddress],
         judge: JudgeKit | None,
     ) -> None:
-        """`ray`: the address, or "local" for a Ray of this run; `written`: the cluster file;
+        """`ray`: the address, or "local" for a Ray of this run; `recipe` None: only files are read;
+        `written`: the cluster file;
         `engines`: the recipe's models that may get an engine; `used`: all models that tasks ask."""
         self._ray, self._uri, self._recipe, self._written = ray, uri, recipe, written
         self._engines, self._used, self._endpoints, self._judge = engines, used, endpoints, judge
@@ -73,7 +74,8 @@ class RayRun:
         from raypipe.cluster import connection, pools  # Ray takes a second to import
 
         connection.connect(self._ray)
-        connection.carry(self._recipe)
+        if self._recipe is not None:
+            connection.carry(self._recipe)
         cluster = fitting(self._written, self._wanted, reachable(self._written, connection.nodes()))
         return Sized(cluster, pools.EngineGroup.of(cluster, self._engines))
 

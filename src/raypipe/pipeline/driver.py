@@ -73,6 +73,7 @@ from raypipe.store import (
     end,
     vectors_schema,
 )  # fmt: skip
+from raypipe.store.corpus_sum import corpus_sum
 from raypipe.store.disk_space import need
 from raypipe.store.leftovers import abandon
 from raypipe.store.merged_postings import merge_segments
@@ -312,8 +313,7 @@ class Pipeline:
     def snapshot(self) -> str:
         """Names all that the store can search: the corpus of a question without citations, and the
         approximate indexes that the recipe searches it by."""
-        ids = self.store.scan("sources", columns=["id"])["id"].to_pylist()
-        return digest(*sorted(ids), *ann_names(self.store, self.recipe))
+        return digest(corpus_sum(self.store), *ann_names(self.store, self.recipe))
 
     def sources(self, questions: Iterable[Question] | None) -> list[str]:
         """Ids of the sources to index, in citation order, of the kinds that the recipe parses."""

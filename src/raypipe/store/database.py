@@ -114,6 +114,11 @@ class Store:
                 f"Run it again to its end: `raypipe forget {given!r} --yes --store {self.uri}`"
             )
 
+    @property
+    def drives(self) -> bool:
+        """Whether this very Store holds the driver's lease."""
+        return DRIVER in self._held
+
     @contextmanager
     def durable(self, table: str) -> Iterator[None]:
         """Around a change of a table: what it wrote is on disk when the block ends (`store.durable`). Inside
