@@ -1,8 +1,8 @@
 """What names all sources of a store: the sum of their ids, which grows by what comes in.
 
-An id is a digest of 128 bits, so the sum of a fragment's ids names them in any order, and the sum over fragments
-names all. Sums of fragments are kept in a small file, a hint that may be missing: a store that grows by a
-fragment reads that fragment's ids. Memory holds the ids of one batch.
+An id is a digest of 128 bits, so the sum of a fragment's ids names them in any order, and the sum over
+fragments names all. Sums of fragments are kept in a small file, a hint that may be missing: a store that
+grows by a fragment reads that fragment's ids. Memory holds the ids of one batch.
 """
 
 from __future__ import annotations
