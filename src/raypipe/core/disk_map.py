@@ -51,7 +51,7 @@ class DiskMap:
 
     def update(self, keys: Iterable[str]) -> None:
         """Puts in keys whose value does not matter."""
-        self._db.executemany("INSERT OR IGNORE INTO found VALUES (?, '')", ((key_of(k),) for k in keys))
+        self._db.executemany("INSERT OR IGNORE INTO found VALUES (?, x'')", ((key_of(k),) for k in keys))
 
     def items(self) -> Iterator[tuple[bytes, str]]:
         """(`key_of` a key, value) of every key, by the bytes of the first."""

@@ -77,6 +77,7 @@ from raypipe.store.corpus_sum import corpus_sum
 from raypipe.store.disk_space import need
 from raypipe.store.leftovers import abandon
 from raypipe.store.merged_postings import merge_segments
+from raypipe.store.source_ids import SourceIds, all_sources, lacked
 from raypipe.store.tables import LENGTHS, POSTINGS
 
 T = TypeVar("T")
@@ -152,7 +153,7 @@ class TableBuild:
     done_verb: str  # parsed, split, embedded, answered
     unit: str  # sources, texts, questions
     max_rows: int  # of a task
-    missing_ids: Callable[[], list[str]]  # that the table lacks
+    missing_ids: Callable[[], Sequence[str]]  # that the table lacks
     work: Callable[[Run], TableTask]
     calls_models: bool = False  # True: the memo is merged before it, so that its workers read all of it
     again: tuple[str, ...] = ()  # ids of rows that are made again, though the table may have them
@@ -315,20 +316,22 @@ class Pipeline:
         approximate indexes that the recipe searches it by."""
         return digest(corpus_sum(self.store), *ann_names(self.store, self.recipe))
 
-    def sources(self, questions: Iterable[Question] | None) -> list[str]:
-        """Ids of the sources to index, in citation order, of the kinds that the recipe parses."""
-        kinds = self.recipe.source_kinds()
-        table = self.store.scan("sources", columns=["id", "kind"])
-        here = table.filter(pc.is_in(table["kind"], value_set=pa.array(kinds)))["id"].to_pylist()
-        cited: dict[str, None] = {}
+    def sources(self, questions: Iterable[Question] | None) -> Sequence[str]:
+        """Ids of the sources to index, of the kinds that the recipe parses: those cited in citation order, or
+        all of the store."""
+        kinds, cited = self.recipe.source_kinds(), dict[str, None]()
         for q in questions if questions is not None else ():
             if (sources := q.sources()) is None or self.recipe.searches_all():
-                return sorted(here)
+                return all_sources(self.store, kinds)
             cited.update(dict.fromkeys(sources))
+        if questions is None:
+            return all_sources(self.store, kinds)
+        table = self.store.scan("sources", columns=["id", "kind"])
+        here = table.filter(pc.is_in(table["kind"], value_set=pa.array(kinds)))["id"].to_pylist()
         stored = set(here)
-        return sorted(here) if questions is None else [s for s in cited if s in stored]
+        return [s for s in cited if s in stored]
 
-    def texts_build(self, wanted: list[str]) -> TableBuild:
+    def texts_build(self, wanted: Sequence[str]) -> TableBuild:
         """Sources to texts."""
         table = self.texts_table
         with asyncio.Runner() as loop:
@@ -339,26 +342,30 @@ class Pipeline:
             lambda run: TextsTask(self.worker, self.recipe, table, run.name),
         )  # fmt: skip
 
-    def passages_build(self, wanted: list[str]) -> TableBuild:
+    def passages_build(self, wanted: Sequence[str]) -> TableBuild:
         """Texts to passages."""
         table = self.passages_table
 
-        def missing_ids() -> list[str]:
-            without = set(self.store.missing(self.texts_table, "source", wanted))
-            return self.missing(table, [s for s in wanted if s not in without])
+        def missing_ids() -> Sequence[str]:
+            without = set(lacked(self.store, self.store.dataset(self.texts_table), self.texts_table, wanted))
+            return self.missing(table, [s for s in wanted if s not in without] if without else wanted)
 
         return TableBuild(
             table, table, PASSAGES, "parse", "split", "texts", self.sizes.sources, missing_ids,
             lambda run: PassagesTask(self.worker, self.recipe, table, run.name, self.texts_table),
         )  # fmt: skip
 
-    def vectors_build(self, model: Model, wanted: list[str]) -> TableBuild:
+    def vectors_build(self, model: Model, wanted: Sequence[str]) -> TableBuild:
         """Passages to the vectors of one embedder."""
         table = self.vectors_table(model)
 
-        def missing_ids() -> list[str]:
-            here = set(self.store.sources_with_chunks(self.passages_table).to_pylist())
-            return self.missing(table, [s for s in wanted if s in here])
+        def missing_ids() -> Sequence[str]:
+            here = self.store.sources_with_chunks(self.passages_table)
+            if isinstance(wanted, SourceIds):
+                at = f"{self.passages_table} {self.store.version(self.passages_table)}"
+                return self.missing(table, wanted.among(here, at))
+            split = set(here.to_pylist())
+            return self.missing(table, [s for s in wanted if s in split])
 
         def work(run: Run) -> TableTask:
             memo = {k: v for k, v in memo_versions(self.store).items() if k == vectors_of(model).name}
@@ -374,7 +381,7 @@ class Pipeline:
     def postings_build(self, analyzer: str, postings: str, lengths: str) -> TableBuild:
         """Words of the passages of all sources, inverted."""
 
-        def missing_ids() -> list[str]:
+        def missing_ids() -> Sequence[str]:
             here = self.store.scan(self.passages_table, ["source"])["source"].unique().to_pylist()
             return self.missing(lengths, here)
 
@@ -401,11 +408,11 @@ class Pipeline:
             per_task, lambda: self.unanswered(keys), work, True, again, fresh,
         )  # fmt: skip
 
-    def missing(self, table: str, ids: list[str]) -> list[str]:
+    def missing(self, table: str, ids: Sequence[str]) -> Sequence[str]:
         """The ids that a table lacks and that did not fail for good."""
         lost = self.failed(table)
-        left = self.store.missing(table, "source", ids) if self.store.has(table) else ids
-        return [s for s in left if s not in lost]
+        left = lacked(self.store, self.store.dataset(table), table, ids) if self.store.has(table) else ids
+        return [s for s in left if s not in lost] if lost else left
 
     def failed(self, table: str) -> set[str]:
         """The sources that failed for good for a table of the corpus half."""

@@ -12,6 +12,7 @@ PROBES = "_probes"  # what models behind an address said to fixed texts, by mode
 READS = "_reads"  # what tasks that read files found, until it is in the tables, by run
 FOLDERS = "_folders"  # the files of each folder that was read, as they were then
 ANN = "_ann"  # the measured recall of each approximate index, by table
+COVERAGE = "_coverage"  # which sources a table lacks, and at which versions, by table
 CORPUS_SUMS = "_corpus_sums.json"  # the sum of the ids of each fragment of sources
 SIZES = "_sizes"  # characters of each source
 CHANGING = "_changing"  # the version of each table that is being changed, before the change
