@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -47,7 +47,7 @@ class ShardFiles:
         """Says that a shard is done. Goes last."""
         self.store.files.write(self._name(shard, "json"), sealed(json.dumps(tree)))
 
-    def outcome(self, shard: str) -> dict[str, object] | None:
+    def outcome(self, shard: str) -> dict[str, Any] | None:
         """What a shard that is done wrote; None: it is not, or its file is damaged."""
         raw = self.store.files.read(self._name(shard, "json"))
         text = None if raw is None else unsealed(raw)

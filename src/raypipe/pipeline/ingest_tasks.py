@@ -125,11 +125,10 @@ def _read(store: Store, work: ReadTask, name: str) -> tuple[int, int]:
 def _drop(store: Store, run: str, name: str) -> tuple[int, int]:
     """Writes the parts of a shard again without the sources that other shards keep."""
     files = ShardFiles(store, run)
-    outcome, raw = files.outcome(name), files.dropped(name)
-    assert outcome is not None
+    outcome, raw = files.outcome(name) or {}, files.dropped(name)
     gone = {raw[at : at + KEY] for at in range(0, len(raw), KEY)}
     parts, mark, dropped = list[str](), digest(raw)[:8], 0
-    rows: dict[str, Any] = dict(outcome["rows"])  # type: ignore[call-overload]
+    rows: dict[str, Any] = outcome["rows"]
     for part in rows["parts"].get("sources", ()):
         table = part_rows(store, "sources", run, part)
         stays = np.array([key_of(id) not in gone for id in table["id"].to_pylist()], bool)
@@ -203,7 +202,7 @@ class TaskReading:
         )
         whole = StagedRows()
         for name in names:
-            outcome: Any = files.outcome(name)
+            outcome = files.outcome(name) or {}
             whole.add(StagedRows(**outcome["rows"]))
             for field, count in outcome["counts"].items():
                 setattr(counts, field, getattr(counts, field) + count)
@@ -235,7 +234,7 @@ def _ids(name: str, shard: Shard) -> tuple[str, ...]:
 
 def _is_done(files: ShardFiles, name: str) -> bool:
     """Whether a shard was read, and its parts are still there."""
-    outcome: Any = files.outcome(name)
+    outcome = files.outcome(name)
     if outcome is None or outcome["before"] != files.before_id(name):
         return False
     parts = outcome["rows"]["parts"]

@@ -34,9 +34,9 @@ class Newest:
         return found.partition(" ")[0] == date and found.endswith(f" {where}")
 
     def notes(self) -> Iterator[tuple[bytes, str]]:
-        """(`key_of` address, date, order and where) of the newest page of each address that was read here;
-        of two reads the greater one counts."""
-        return self._last.items()
+        """(`key_of` address, date, order and where) of the newest page of each address that was read here,
+        unless another read has a newer one; of two reads the greater one counts."""
+        return ((key, value) for key, value in self._last.items() if value > self._others.get(key, ""))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Ids of sources as one array: a corpus of ten million takes 360 MB, as Python texts a gigabyte for each list.
+"""Ids of sources as one array: of ten million 360 MB, as Python texts a gigabyte for each list.
 
 What a table lacks of all sources is noted next to it, with the versions at which it was looked at: while both
 stay as they are, no id is read again.
