@@ -22,8 +22,9 @@ from raypipe.cluster.file import Cluster
 from raypipe.cluster.placement import asked_by, refuse
 from raypipe.core.protocols import Model
 from raypipe.models import load
-from raypipe.pipeline.driver import Pipeline, Runner, TaskSizes, alone, inline, nowhere
+from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
 from raypipe.pipeline.ingest_tasks import TaskReading
+from raypipe.pipeline.table_build import Runner, alone, nowhere
 from raypipe.pipeline.tasks import (
     Verb,
     WorkerConfig,
@@ -48,6 +49,7 @@ class Placed:
     workers: Callable[[Verb], Workers] = alone
     connect: Callable[[], object] = nowhere
     close: Callable[[], object] = nowhere  # ends what the runner keeps running between tables
+    streams: Callable[[], bool] | None = None  # whether parsing and embedding run at the same time
 
 
 @contextmanager
@@ -66,8 +68,9 @@ def open_pipeline(
         progress = stack.enter_context(Progress(sys.stderr, silent=not session.progress))
         stack.callback(where.close)
         yield Pipeline(
-            store, recipe, where.place, where.sizes, where.runner, progress, where.workers, where.connect
-        )
+            store, recipe, where.place, where.sizes, where.runner, progress, where.workers, where.connect,
+            streams=where.streams,
+        )  # fmt: skip
 
 
 @contextmanager
@@ -128,7 +131,10 @@ def _on_cluster(
     used = models or (*corpus, *recipe.embedders())
     opened = _in_process(session, written, uri, used)
     run = RayRun(session.settings.ray, uri, recipe, written, models, used, opened.place.endpoints, judge)
-    return replace(opened, runner=run.run, workers=run.workers, connect=run.connect, close=run.close)
+    return replace(
+        opened, runner=run.run, workers=run.workers, connect=run.connect, close=run.close,
+        streams=run.streams,
+    )  # fmt: skip
 
 
 def _in_process(session: Session, file: Cluster, uri: str, models: Sequence[Model]) -> Placed:

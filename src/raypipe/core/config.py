@@ -221,7 +221,7 @@ def _union(hint: Any, value: Any, where: Where, resolve: Resolve) -> Any:
             return _value(option, value, where, resolve)
         except ConfError as e:
             errors.append(e)
-    raise errors[0]
+    raise max(errors, key=lambda e: len(e.where.path) if isinstance(e, MisplacedValue) else 0)  # the nearest
 
 
 def _literal(hint: Any, value: Any, where: Where) -> Any:

@@ -24,10 +24,11 @@ from raypipe.core.records import digest
 from raypipe.core.retry import Backoff, until_available
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.dead_letters import Suspects
-from raypipe.pipeline.driver import Pipeline, Runner, inline
+from raypipe.pipeline.driver import Pipeline, inline
 from raypipe.pipeline.ingest import READER, FileReading, StagedFiles, batches, read_here
 from raypipe.pipeline.ingest_joins import KEY, ShardFiles, came_before, held, staged_twice
 from raypipe.pipeline.ingest_staging import StagedRows, Staging, sources_left
+from raypipe.pipeline.table_build import Runner
 from raypipe.pipeline.tasks import TRIES, HandedBack, RunTask, Task, TaskResult, WorkerConfig
 from raypipe.pipeline.tombstones import tombstones
 from raypipe.readers import Format, ReadCounts, shards
