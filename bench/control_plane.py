@@ -3,9 +3,10 @@
 
     python bench/control_plane.py --sources 1000000 --folder /tmp/control
 
-Makes a store of sources of 200 bytes, and tasks whose rows are empty: a text without words, no chunk. So all
-that is measured is the driver: seconds and peak memory of a plan, of an index, of a second eval that changes
-nothing. Each phase runs in a process of its own. A store that is there already is used again.
+Makes a store of sources of 200 bytes, and tasks that read and compute nothing: a text without words, one chunk,
+one vector. So all that is measured is the driver: seconds and peak memory of a plan, of an index, of an eval and
+of a second one that changes nothing. Each phase runs in a process of its own. A store that is there is used
+again.
 """
 
 from __future__ import annotations
@@ -34,9 +35,7 @@ from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
 from raypipe.pipeline.tasks import Task, TaskResult, WorkerConfig
 from raypipe.report.progress import Progress
 from raypipe.runs.plan.planner import plan
-from raypipe.store import Store, put, with_chunkless, write_part
-from raypipe.store.commit import commit
-from raypipe.store.tables import PASSAGES
+from raypipe.store import Store, commit, put, write_part
 
 ROOT = Path(__file__).parents[1]
 RECIPE = """
@@ -44,10 +43,11 @@ about: texts, passages and vectors that hold nothing
 corpus:
   - parse: {html: lxml, via: fast, kinds: [document]}
   - split: {child_chars: 200, child_overlap: 50}
-  - embed: {model: hash-embedder}
+  - embed: {model: tiny}
 question:
-  - dense: {model: hash-embedder, top: 10}
+  - bm25: {top: 10}
 """
+MODELS = "tiny: {kind: embedder, loader: hash, dim: DIM}\n"
 SOURCE_BYTES = 200
 PART = 250_000  # sources of a part: 50 MB
 PER_TASK = 10_000
@@ -78,28 +78,35 @@ def nothing(verb: str, work: Any, tasks: Sequence[Task]) -> Iterator[TaskResult]
     store = Store.open(work.worker.store)
     schema = store.dataset(work.table).schema
     for task in tasks:
-        ids = pa.array(task.ids, pa.string())
-        if work.table.startswith("passages-"):
-            rows = with_chunkless(PASSAGES.empty_table(), ids)
-        else:
-            empty = [_empty(f.type, len(ids)) for f in schema if f.name != "source"]
-            rows = pa.Table.from_arrays([ids, *empty], schema=schema)
+        columns = [_filled(f, task.ids) for f in schema]
+        rows = pa.Table.from_arrays(columns, schema=schema)
         write_part(store, work.table, work.run, task.name, rows, {"counts": {}})
         none = store.dataset("faults").schema.empty_table()
         write_part(store, "faults", work.run, task.name, none, {})
         yield TaskResult(task.name, len(task.ids), rows.num_rows, 0)
 
 
-def _empty(kind: pa.DataType, count: int) -> pa.Array:
+def _filled(field: pa.Field, ids: Sequence[str]) -> pa.Array:
+    """A column of rows that hold next to nothing: spans of one character, equal unit vectors."""
+    kind, count = field.type, len(ids)
+    if field.name == "source":
+        return pa.array(ids, kind)
+    if pa.types.is_fixed_size_list(kind):
+        row = np.eye(1, kind.list_size, dtype=np.float32)
+        return pa.FixedSizeListArray.from_arrays(
+            pa.array(np.tile(row, (count, 1)).reshape(-1)), kind.list_size
+        )
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return pa.array([[]] * count, kind)
-    return pa.array(["" if pa.types.is_string(kind) or pa.types.is_large_string(kind) else 0] * count, kind)
+    if pa.types.is_integer(kind):
+        return pa.array(np.full(count, field.name.endswith("end")), kind)
+    return pa.array([""] * count, kind)
 
 
 def run(phase: str, folder: Path) -> dict[str, Any]:
     """One phase in this process: its seconds and peak memory."""
     store = Store.open(str(folder / "store"))
-    recipe = load_recipe(str(folder / "nothing.yaml"), None, Conf((ROOT / "conf",)))
+    recipe = load_recipe(str(folder / "nothing.yaml"), str(folder / "models.yaml"), Conf((ROOT / "conf",)))
     worker = WorkerConfig(store.uri, "transformers", "cpu", 1)
     silent = Progress(io.StringIO(), silent=True)
     pipe = Pipeline(store, recipe, worker, TaskSizes(PER_TASK, 10), nothing, silent)
@@ -125,6 +132,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--sources", type=int, default=1_000_000)
+    parser.add_argument("--dim", type=int, default=8, help="numbers of a vector (8)")
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--phase", choices=PHASES)
     args = parser.parse_args()
@@ -133,6 +141,7 @@ def main() -> None:
         return
     args.folder.mkdir(parents=True, exist_ok=True)
     (args.folder / "nothing.yaml").write_text(RECIPE)
+    (args.folder / "models.yaml").write_text(MODELS.replace("DIM", str(args.dim)))
     store = Store.create(str(args.folder / "store"))
     if not store.count("sources"):
         start = time.perf_counter()

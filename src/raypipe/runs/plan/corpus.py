@@ -61,7 +61,8 @@ class CorpusPlanner:
         passages = list(dict.fromkeys([*self._left(pipe.passages_table, missing), *textless]))
         unsplit = list(dict.fromkeys([*passages, *missing]))
         self._chars = {**sizes(self._store, unsplit), **coming.chars}
-        self.wanted, self._unsplit, self._looks = wanted, set(unsplit), self._sample(wanted)
+        self.wanted, self._unsplit = wanted, set(unsplit)
+        self._looks = self._sample(wanted)
         self._counts = counts = Chunks(self._store, pipe.passages_table, set(unsplit))
         of_length = functools.cache(functools.partial(source_bound, recipe))
         bounds = {s: of_length(self._chars.get(s, 0)) for s in unsplit}
