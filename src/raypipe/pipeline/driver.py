@@ -73,7 +73,7 @@ from raypipe.store import (
     end,
     vectors_schema,
 )  # fmt: skip
-from raypipe.store.corpus_sum import corpus_sum
+from raypipe.store.corpus_sum import corpus_sum, rows_id
 from raypipe.store.disk_space import need
 from raypipe.store.leftovers import abandon
 from raypipe.store.merged_postings import merge_segments
@@ -362,7 +362,7 @@ class Pipeline:
         def missing_ids() -> Sequence[str]:
             here = self.store.sources_with_chunks(self.passages_table)
             if isinstance(wanted, SourceIds):
-                at = f"{self.passages_table} {self.store.version(self.passages_table)}"
+                at = rows_id(self.store.dataset(self.passages_table))
                 return self.missing(table, wanted.among(here, at))
             split = set(here.to_pylist())
             return self.missing(table, [s for s in wanted if s in split])
