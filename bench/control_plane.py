@@ -3,10 +3,10 @@
 
     python bench/control_plane.py --sources 1000000 --folder /tmp/control
 
-Makes a store of sources of 200 bytes, and tasks that read and compute nothing: a text without words, one chunk,
-one vector. So all that is measured is the driver: seconds and peak memory of a plan, of an index, of an eval and
-of a second one that changes nothing. Each phase runs in a process of its own. A store that is there is used
-again.
+Makes a store of sources of 200 bytes, and tasks that read and compute nothing: a text without words, one
+chunk, one vector. So all that is measured is the driver: seconds and peak memory of a plan, of an index, of
+an eval and of a second one that changes nothing. Each phase runs in a process of its own. A store that is
+there is used again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from raypipe.core.records import Question
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.stored_questions import questions_of
 from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
-from raypipe.pipeline.tasks import Task, TaskResult, WorkerConfig
+from raypipe.pipeline.tasks import HandedBack, Task, TaskResult, WorkerConfig
 from raypipe.report.progress import Progress
 from raypipe.runs.plan.planner import plan
 from raypipe.store import Store, commit, put, write_part
@@ -45,7 +45,7 @@ corpus:
   - split: {child_chars: 200, child_overlap: 50}
   - embed: {model: tiny}
 question:
-  - bm25: {top: 10}
+  - dense: {model: tiny, top: 10}
 """
 MODELS = "tiny: {kind: embedder, loader: hash, dim: DIM}\n"
 SOURCE_BYTES = 200
@@ -70,7 +70,7 @@ def fill(store: Store, count: int) -> None:
     put(store, "questions", arrow.question.table([Question("q", "who?", citations=None)]))
 
 
-def nothing(verb: str, work: Any, tasks: Sequence[Task]) -> Iterator[TaskResult]:
+def nothing(verb: str, work: Any, tasks: Sequence[Task]) -> Iterator[TaskResult | HandedBack]:
     """Does tasks without reading or computing: rows that hold nothing. Answers are answered."""
     if verb == "answer":
         yield from inline("answer", work, tasks)
@@ -99,7 +99,7 @@ def _filled(field: pa.Field, ids: Sequence[str]) -> pa.Array:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return pa.array([[]] * count, kind)
     if pa.types.is_integer(kind):
-        return pa.array(np.full(count, field.name.endswith("end")), kind)
+        return pa.array(np.full(count, int(field.name.endswith("end"))), kind)
     return pa.array([""] * count, kind)
 
 

@@ -19,6 +19,7 @@ from raypipe.pipeline.whole_corpus_task import WholeCorpusTask
 from raypipe.recipes.executor import CorpusExecutor
 from raypipe.recipes.recipe import Recipe
 from raypipe.store import PASSAGES, Run, Store, begun, vectors_schema
+from raypipe.store.corpus_sum import rows_id
 from raypipe.store.source_ids import SourceIds, lacked
 from raypipe.store.tables import LENGTHS, POSTINGS
 
@@ -90,7 +91,7 @@ class CorpusBuilds:
         def missing_ids() -> Sequence[str]:
             here = self.store.sources_with_chunks(self._passages)
             if isinstance(wanted, SourceIds):
-                at = f"{self._passages} {self.store.version(self._passages)}"
+                at = rows_id(self.store.dataset(self._passages))
                 return self.missing(table, wanted.among(here, at))
             split = set(here.to_pylist())
             return self.missing(table, [s for s in wanted if s in split])

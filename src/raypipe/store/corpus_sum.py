@@ -14,6 +14,7 @@ import lance
 import numpy as np
 import pyarrow as pa
 
+from raypipe.core.records import digest
 from raypipe.store.database import SCAN_ROWS, Store
 from raypipe.store.errors import reaching
 from raypipe.store.layout import CORPUS_SUMS
@@ -34,6 +35,12 @@ def corpus_sum(store: Store, more: Collection[str] = ()) -> str:
     fresh = store.missing("sources", "id", list(more)) if more else []
     whole = sum(int(text, 16) for text, _ in now.values()) + sum_of(pa.array(fresh, pa.string()))
     return f"{whole % (1 << BITS):032x} {len(fresh) + sum(count for _, count in now.values())}"
+
+
+def rows_id(dataset: lance.LanceDataset) -> str:
+    """Names the rows of a table as it is open, whatever version that is: after a power cut a number may come
+    again with other rows."""
+    return digest(*sorted(_name(f) for f in dataset.get_fragments()))
 
 
 def _name(fragment: lance.LanceFragment) -> str:

@@ -1,7 +1,7 @@
 """Ids of sources as one array: of ten million 360 MB, as Python texts a gigabyte for each list.
 
-What a table lacks of all sources is noted next to it, with the versions at which it was looked at: while both
-stay as they are, no id is read again.
+What a table lacks of all sources is noted next to it, with the rows that both had then: while both stay as they
+are, no id is read again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe.core.records import digest
-from raypipe.store.corpus_sum import corpus_sum
+from raypipe.store.corpus_sum import corpus_sum, rows_id
 from raypipe.store.database import Store, absent, missing, quoted
 from raypipe.store.errors import reaching
 from raypipe.store.layout import COVERAGE
@@ -65,14 +65,15 @@ def lacked(store: Store, dataset: lance.LanceDataset, table: str, sources: Seque
     """Which of some sources have no row in a table that is open at a version."""
     if not isinstance(sources, SourceIds):
         return missing(dataset, "source", sources)
-    of, name = f"{sources.all_of} {dataset.version}", f"{COVERAGE}/{table}.json"
+    of, name = "", f"{COVERAGE}/{table}.json"
     if sources.all_of:
+        of = f"{sources.all_of} {rows_id(dataset)}"
         note = json.loads(store.files.read(name) or b"{}")
         if note.get("of") == of:
             found: list[str] = note["lacks"]
             return found
     with reaching(dataset.uri):
         left = SourceIds(absent(dataset, "source", sources.ids))
-    if sources.all_of and len(left) <= NOTED and store.drives:
+    if of and len(left) <= NOTED and store.drives:
         store.files.write(name, json.dumps({"of": of, "lacks": list(left)}).encode())
     return left

@@ -16,6 +16,7 @@ from raypipe.core.arrow import SPANS
 from raypipe.core.records import FAULT
 from raypipe.pipeline.answer_sources import answer_key
 from raypipe.store import Store, begun, committed, done_parts
+from raypipe.store.corpus_sum import rows_id
 from raypipe.store.database import rows
 from raypipe.store.parts import staged
 from raypipe.store.source_ids import SourceIds
@@ -64,7 +65,7 @@ class Chunks:
         rows = pa.concat_tables(found).group_by("source").aggregate([("chunks", "sum")])
         if without:
             rows = rows.filter(pc.invert(pc.is_in(rows["source"], pa.array(sorted(without), pa.string()))))
-        self._rows, self._at = rows, f"{table} {store.version(table) if len(rows) else 0}"
+        self._rows, self._at = rows, rows_id(store.dataset(table)) if len(rows) else ""
 
     @functools.cached_property
     def _counts(self) -> dict[str, int]:
