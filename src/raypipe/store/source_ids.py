@@ -1,7 +1,7 @@
 """Ids of sources as one array: of ten million 360 MB, as Python texts a gigabyte for each list.
 
-What a table lacks of all sources is noted next to it, with the rows that both had then: while both stay as they
-are, no id is read again.
+What a table lacks of all sources is noted next to it, with the rows that both had then: while both stay as
+they are, no id is read again.
 """
 
 from __future__ import annotations
