@@ -3,7 +3,7 @@
 Each shard writes its outcome and sorted lists of keys: ids of questions and documents, addresses with the
 time of their fetch, sources. An id that an earlier shard has, and an address that another shard has fetched
 later, go to the shard as rows that came before: it is read again with them. A source that several shards
-staged is kept by the first. Keys are joined as arrays, so many at a time that memory stays bounded.
+staged is kept by the first. Keys are joined as arrays, a range of them at a time, so memory stays bounded.
 """
 
 from __future__ import annotations
