@@ -4,10 +4,10 @@
     python bench/streamed.py --gpus 4 --slow 100              # an encoder 100 times slower than parsing
     python bench/streamed.py --gpus 4 --way data              # the same work as one graph of Ray Data
 
-Raylets of one machine, with GPUs that nobody has: an encoder computes from words and then waits. Prints one
-line of JSON; exit code 1 if a table differs from those of one process, if the GPUs were busy for less than
-90 % of the time between the moment when all had begun and the last task, or if more bytes lay between the
-two parts than may.
+Raylets of one machine, with GPUs that are not there: an encoder computes from words and then waits. Prints
+one line of JSON; exit code 1 if a table differs from those of one process, if the GPUs were busy for less
+than 90 % of the time between the moment when all had begun and the last task, or if more bytes lay between
+the two parts than may.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ class Timed:
 
     async def open_embed(self, kit: Any) -> EmbedTask:
         busy = asyncio.Lock()
-        embed = await replace(self.task, worker=self.worker).open_embed(TimedKit(kit, self, _lock(kit, busy)))
+        watched: Any = TimedKit(kit, self, _lock(kit, busy))
+        embed = await replace(self.task, worker=self.worker).open_embed(watched)
 
         async def timed(task: Task, prepared: Prepared) -> TaskResult | HandedBack:
             done = await embed(task, prepared)
@@ -291,7 +292,7 @@ def run(given: argparse.Namespace, home: Path) -> dict[str, Any]:
 
 
 def _lose(machines: Machines, diary: Path, given: argparse.Namespace, trouble: list[str]) -> None:
-    """Kills nodes with so many GPUs once a third of the tasks is embedded, and has as many join."""
+    """Kills nodes with that many GPUs once a third of the tasks is embedded, and has as many join."""
     try:
         _until(
             lambda: diary.exists() and diary.read_text().count('"who"') > given.tasks / 3,

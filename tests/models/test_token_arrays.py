@@ -13,7 +13,14 @@ from raypipe.core.protocols import Model
 from raypipe.models import load
 from raypipe.models.catalog import Catalog
 from raypipe.models.kit import LocalKit
-from raypipe.models.token_arrays import Asked, AskedKit, TokenKit, TokenMaker, arrays_of, takes_tokens
+from raypipe.models.token_arrays import (
+    FirstAsked,
+    FirstAskedKit,
+    TokenKit,
+    TokenMaker,
+    arrays_of,
+    takes_tokens,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -62,8 +69,8 @@ def test_a_text_without_an_array_is_tokenized_where_it_is_embedded(model: Model,
 
 
 def test_what_a_step_asks_is_known_without_a_network(model: Model, entries: Callable[..., Catalog]) -> None:
-    with pytest.raises(Asked) as asked:
-        asyncio.run(AskedKit(LocalKit(None)).embedder(model)(["one", "two"], "passage"))
+    with pytest.raises(FirstAsked) as asked:
+        asyncio.run(FirstAskedKit(LocalKit(None)).embedder(model)(["one", "two"], "passage"))
     assert (asked.value.model, asked.value.texts, asked.value.role) == (model, ["one", "two"], "passage")
     fake = entries(f={"kind": "embedder", "loader": "hash", "dim": 8}).model("f")
     assert takes_tokens(model) and not takes_tokens(fake)

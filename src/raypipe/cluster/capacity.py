@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
-from raypipe.cluster.file import FIT, Cluster, Engines, Pool
+from raypipe.cluster.file import FIT, Cluster, Engines, Pool, PoolName
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ClusterTooSmall, ConfError
 from raypipe.core.protocols import Model
@@ -54,7 +54,7 @@ def workers(cluster: Cluster, verb: Verb, engines: bool) -> Workers:
     the place of `answer`. Its tasks hold as many questions as keep the engines full: a task ends with its
     last reply, and an engine with few chats takes as long for each step as with many."""
     least = (LEAST_ON_GPU if cluster.device.startswith("cuda") else LEAST)[verb]
-    if verb == "index":  # so many tasks that none of those that parse waits for another
+    if verb == "index":  # tasks enough that no worker waits for another
         return Workers(sum(cluster.pools[both].size for both in ("parse", "embed")), least)
     if not (engines and verb == "answer" and (some := cluster.engines)):
         return Workers(cluster.pools[verb].size, least)
@@ -76,7 +76,7 @@ def side_by_side(cluster: Cluster, nodes: Sequence[Node]) -> tuple[Pool, Pool] |
     return (replace(prepare, actors=room), embed) if room else None
 
 
-def preflight(pools: Mapping[str, Pool], nodes: Sequence[Node]) -> None:
+def preflight(pools: Mapping[PoolName, Pool], nodes: Sequence[Node]) -> None:
     """Raises ClusterTooSmall with numbers if a pool could never start.
 
     Ray itself would wait without end and without an error, also for an actor that no node can hold, whatever

@@ -8,13 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from raypipe.cluster.budget import Budget
 from raypipe.core.protocols import Model
 from raypipe.models.load import EngineLimits
 
 FIT = "fit"  # as many as the cluster has room for
+
+PoolName: TypeAlias = Literal["parse", "embed", "answer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +166,7 @@ class Cluster:
     device: str  # cpu, cuda, cuda:0
     sources_per_task: int  # per completion record of the corpus half, at most: capacity.workers
     questions_per_task: int  # per completion record of the question half, at most
-    pools: Mapping[Literal["parse", "embed", "answer"], Pool]
+    pools: Mapping[PoolName, Pool]
     machines: tuple[Machines, ...]  # that the file is written for: a plan is made for these
     grows: bool = False  # whether an autoscaler starts machines when work waits, up to these
     engines: Engines | None = None  # None: recipes with vLLM models are refused

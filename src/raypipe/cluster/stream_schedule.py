@@ -23,7 +23,7 @@ computes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class PreparedTask:
     """A task that is prepared."""
 
     task: Task
@@ -37,7 +37,7 @@ class Assignment(Generic[W]):
 
     worker: W
     task: Task
-    block: Block | None  # to embed; None: the task is to be prepared
+    block: PreparedTask | None  # to embed; None: the task is to be prepared
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class StreamSchedule(Generic[W]):
     def __init__(self, tasks: Sequence[Task], most_bytes: int, tries: int) -> None:
         """`most_bytes`: between the two parts; a single block may be larger. `tries`: of a task whose worker
         dies."""
-        self._left, self._ready = deque(tasks), deque[Block]()
+        self._left, self._ready = deque(tasks), deque[PreparedTask]()
         self._most, self._tries = most_bytes, tries
         self._seats: dict[W, _Seat] = {}
         self._deaths: Counter[str] = Counter()
@@ -109,7 +109,7 @@ class StreamSchedule(Generic[W]):
         """A task is ready to be embedded."""
         del self._seats[worker].doing[task.name]
         self._row_bytes = max(self._row_bytes, nbytes / max(1, len(task.ids)))
-        self._ready.append(Block(task, nbytes, handle))
+        self._ready.append(PreparedTask(task, nbytes, handle))
 
     def finished(self, worker: W, task: Task) -> None:
         """A worker is through with a task: it is done, or was handed back."""
@@ -129,7 +129,7 @@ class StreamSchedule(Generic[W]):
             out.append(self._assign(worker, self._left.popleft(), None))
         return out
 
-    def _assign(self, worker: W, task: Task, block: Block | None) -> Assignment[W]:
+    def _assign(self, worker: W, task: Task, block: PreparedTask | None) -> Assignment[W]:
         assigned = Assignment(worker, task, block)
         self._seats[worker].doing[task.name] = assigned
         return assigned

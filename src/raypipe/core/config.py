@@ -220,8 +220,9 @@ def _union(hint: Any, value: Any, where: Where, resolve: Resolve) -> Any:
         try:
             return _value(option, value, where, resolve)
         except ConfError as e:
-            errors.append(e)
-    raise max(errors, key=lambda e: len(e.where.path) if isinstance(e, MisplacedValue) else 0)  # the nearest
+            meant = isinstance(value, dict) and dataclasses.is_dataclass(option)
+            errors.insert(0 if meant else len(errors), e)
+    raise errors[0]
 
 
 def _literal(hint: Any, value: Any, where: Where) -> Any:

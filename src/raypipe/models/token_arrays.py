@@ -27,7 +27,7 @@ OWN_TOKENIZING = frozenset({"sentence-transformers", "instructor"})  # their cla
 
 @dataclass(frozen=True, slots=True)
 class TokenArray:
-    """One text as an encoder takes it, in the form of `tokenizers.Encoding`."""
+    """One text as an encoder takes it, in the form of an encoding of the tokenizers library."""
 
     ids: np.ndarray  # (tokens,) int32, with special tokens, cut to the model's max_tokens
     overflowing: bool  # True: the text was longer
@@ -102,7 +102,7 @@ class TokenKit(ForwardingKit[LocalKit]):
         return embed
 
 
-class Asked(Exception):
+class FirstAsked(Exception):
     """What a step asked of an embedder first."""
 
     def __init__(self, model: Model, texts: Sequence[str], role: Role) -> None:
@@ -110,11 +110,11 @@ class Asked(Exception):
         self.model, self.texts, self.role = model, list(texts), role
 
 
-class AskedKit(ForwardingKit[Any]):
-    """A kit whose embedders raise `Asked`: for what a step would ask, without a network."""
+class FirstAskedKit(ForwardingKit[Any]):
+    """A kit whose embedders raise `FirstAsked`: for what a step would ask, without a network."""
 
     def embedder(self, model: Model) -> Embed:
         async def embed(texts: Sequence[str], role: Role) -> np.ndarray:
-            raise Asked(model, texts, role)
+            raise FirstAsked(model, texts, role)
 
         return embed

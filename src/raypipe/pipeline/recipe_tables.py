@@ -39,8 +39,8 @@ def vectors_table(recipe: Recipe, model: Model) -> str:
 
 def whole_corpus(recipe: Recipe) -> tuple[str, tuple[str, ...]]:
     """Names the work of filling texts, passages and vectors in one pass, and these tables in their order."""
-    tables = (texts_table(recipe), passages_table(recipe))
-    tables += tuple(vectors_table(recipe, model) for model in recipe.embedders())
+    vectors = (vectors_table(recipe, model) for model in recipe.embedders())
+    tables = (texts_table(recipe), passages_table(recipe), *vectors)
     return f"corpus-{digest(*tables)}", tables
 
 

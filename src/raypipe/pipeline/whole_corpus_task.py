@@ -21,7 +21,14 @@ from raypipe.core.protocols import Build, Model
 from raypipe.core.retry import until_available
 from raypipe.memo.disk import StoreMemo
 from raypipe.models.kit import LocalKit
-from raypipe.models.token_arrays import Asked, AskedKit, TokenKit, TokenMaker, arrays_of, takes_tokens
+from raypipe.models.token_arrays import (
+    FirstAsked,
+    FirstAskedKit,
+    TokenKit,
+    TokenMaker,
+    arrays_of,
+    takes_tokens,
+)
 from raypipe.pipeline.corpus_tasks import without_faults
 from raypipe.pipeline.dead_letters import FailedRows, failed_rows, faults_table
 from raypipe.pipeline.recipe_task import Failed, Opened, backoff_of, facts_of, in_order
@@ -95,7 +102,9 @@ class WholeCorpusTask:
         store = await self._store()
         corpus = CorpusExecutor(self.recipe, kit, loading_s=kit.loading_s)
         failed_in: dict[str, str] = {}  # id -> the table that it failed for
-        asking = [s.step.open(AskedKit(kit)) for s in self.recipe.corpus if table_of(s.step) == "vectors"]
+        asking = [
+            s.step.open(FirstAskedKit(kit)) for s in self.recipe.corpus if table_of(s.step) == "vectors"
+        ]
         makers: dict[Model, TokenMaker] = {}
 
         async def compute(ids: tuple[str, ...]) -> tuple[_Pieces, FailedRows]:
@@ -235,7 +244,7 @@ async def _tokens(
         try:
             await build(chunks)
         except Exception as asked:
-            if isinstance(asked, Asked) and asked.texts and takes_tokens(asked.model):
+            if isinstance(asked, FirstAsked) and asked.texts and takes_tokens(asked.model):
                 if asked.model not in makers:
                     makers[asked.model] = TokenMaker(asked.model)
                 tables[asked.model.name] = makers[asked.model].table(asked.texts, asked.role)
