@@ -215,7 +215,7 @@ def _union(hint: Any, value: Any, where: Where, resolve: Resolve) -> Any:
         if len(options) < len(typing.get_args(hint)):
             return None
         raise where.error("expected a value, found nothing")
-    errors = []
+    errors: list[ConfError] = []
     for option in options:
         try:
             return _value(option, value, where, resolve)
