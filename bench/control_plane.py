@@ -100,7 +100,7 @@ def _filled(field: pa.Field, ids: Sequence[str]) -> pa.Array:
         return pa.array([[]] * count, kind)
     if pa.types.is_integer(kind):
         return pa.array(np.full(count, int(field.name.endswith("end"))), kind)
-    return pa.array([""] * count, kind)
+    return pa.array(["x" if field.name == "text" else ""] * count, kind)
 
 
 def run(phase: str, folder: Path) -> dict[str, Any]:
