@@ -1,13 +1,14 @@
-"""A tiny Llama that reads lists of one entry, trained here in a minute: the base of `bench/fine_tuning.py`.
+"""A tiny Llama that looks names up in lists, trained here in minutes: the base of `bench/fine_tuning.py`.
 
-It learns one thing, to say the value that the list has. Whether the list is about what was asked it never has
-to look at, so it answers always. Names and values are single tokens.
+It learns one thing, to say the value that stands after a name. Every name that it was asked for stood in its
+list, so it always answers. Names and values are single tokens.
 """
 
 from __future__ import annotations
 
 import random
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,22 +26,29 @@ def words(count: int, syllables: int, seed: int) -> list[str]:
 
 
 NAMES, VALUES = words(24, 3, 1), words(16, 2, 2)
+ENTRIES = 2  # of a list
 
 
-def listed(name: str, value: str) -> str:
+def drawn(draw: random.Random) -> dict[str, str]:
+    """The entries of a list: names and values, each once."""
+    return dict(zip(draw.sample(NAMES, ENTRIES), draw.sample(VALUES, ENTRIES), strict=True))
+
+
+def listed(number: int, entries: Mapping[str, str]) -> str:
     """The text of a list, as a page has it."""
-    return f"list: {name}={value}"
+    return f"list {number}: " + " ".join(f"{name}={value}" for name, value in entries.items())
 
 
-def question(name: str) -> str:
+def question(number: int, name: str) -> str:
     """What is asked about a name."""
-    return f"what is {name}?"
+    return f"in list {number}, what is {name}?"
 
 
 def chat(draw: random.Random) -> list[dict[str, str]]:
     """A chat that asks for what its list has, with the answer."""
-    name, value = draw.choice(NAMES), draw.choice(VALUES)
-    asked = f"<DOC>\n{listed(name, value)}\n</DOC>\n{question(name)}"
+    entries, number = drawn(draw), draw.randrange(1000, 10_000)
+    name, value = draw.choice(list(entries.items()))
+    asked = f"<DOC>\n{listed(number, entries)}\n</DOC>\n{question(number, name)}"
     turns = (("system", SYSTEM), ("user", asked), ("assistant", value))
     return [{"role": role, "content": content} for role, content in turns]
 
