@@ -2,9 +2,9 @@
 
     python bench/fine_tuning.py --work DIR [--base FOLDER] [--train 480] [--held-out 120] [--steps 400]
 
-The base is a tiny Llama that looks names up in lists (`list_reader`). Half of the questions ask for a name
-that is not in their list, and it says some value, wrongly. `raypipe labels` gives "i don't know" where an
-answer is wrong and the truth is not in the context, `finetune` makes the adapter. Then the base, the adapter,
+The base is a tiny Llama that reads lists of one entry (`list_reader`). Half of the questions ask for a name
+that is not in their list, and it says the value that is, wrongly. `raypipe labels` gives "i don't know" where
+an answer is wrong and the truth is not in the context, `finetune` makes the adapter. Then the base, the adapter,
 and a recipe that always says "i don't know" answer held-out questions; then come `compare` and `promote` with
 its gates. Prints a JSON line for each part, and keeps it in the folder: the same command continues after the
 last. Exits with 7 unless at least .8 of the unanswerable questions are abstained, at least .5 of the
@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 import yaml
 
 ABSTAINED, RIGHT = 0.8, 0.5  # of unanswerable questions; of answerable ones: abstaining alone is no success
-FIRST = {"train": 1000, "held": 5000}  # numbers of lists: no question is in both sets
+FIRST = {"train": 100, "held": 700}  # numbers of lists: no question is in both sets
 RULE = '''"""Right is what equals the gold: nothing is left to a judge."""
 
 

@@ -1,12 +1,13 @@
-"""A tiny Llama that looks names up in lists, trained here in minutes: the base of `bench/fine_tuning.py`.
+"""A tiny Llama that reads lists of one entry, trained here in a minute: the base of `bench/fine_tuning.py`.
 
-It learns one thing, to say the value that stands after a name. Every name that it was asked for stood in its
-list, so it always answers. Names and values are single tokens.
+It learns one thing, to say the value that the list has. Whether the list is about what was asked it never has
+to look at, so it answers always. Names and values are single tokens.
 """
 
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,7 +27,7 @@ def words(count: int, syllables: int, seed: int) -> list[str]:
 
 
 NAMES, VALUES = words(24, 3, 1), words(16, 2, 2)
-ENTRIES = 2  # of a list
+ENTRIES = 1  # of a list
 
 
 def drawn(draw: random.Random) -> dict[str, str]:
@@ -46,7 +47,7 @@ def question(number: int, name: str) -> str:
 
 def chat(draw: random.Random) -> list[dict[str, str]]:
     """A chat that asks for what its list has, with the answer."""
-    entries, number = drawn(draw), draw.randrange(1000, 10_000)
+    entries, number = drawn(draw), draw.randrange(100, 1000)
     name, value = draw.choice(list(entries.items()))
     asked = f"<DOC>\n{listed(number, entries)}\n</DOC>\n{question(number, name)}"
     turns = (("system", SYSTEM), ("user", asked), ("assistant", value))
@@ -63,7 +64,7 @@ def build(folder: Path, limit_s: float, steps: int = 20_000) -> dict[str, Any]:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     draw, started = random.Random(0), time.monotonic()
-    texts = [turn["content"] for _ in range(1500) for turn in chat(draw)]
+    texts = [re.sub(r"\d+", "7", turn["content"]) for _ in range(1500) for turn in chat(draw)]  # digits stay
     size = standins._save_chat_tokenizer(folder, [*texts, *["i don't know", *NAMES, *VALUES] * 50])
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = LlamaForCausalLM(_shape(LlamaConfig, size))
@@ -113,7 +114,7 @@ def _read(model: Any, tokenizer: Any, draw: random.Random, count: int) -> tuple[
         for j, token in enumerate(row):
             answers[i, j] = inside
             inside = token == begins or (inside and token != ends)
-    logits = model(input_ids=ids).logits[:, :-1]
-    wanted, at = ids[:, 1:], answers[:, 1:]
-    right = (logits.argmax(-1) == wanted)[at].float().mean().item()
-    return torch.nn.functional.cross_entropy(logits[at], wanted[at]), right
+    at, wanted = answers[:, 1:], ids[:, 1:]
+    logits = model.lm_head(model.model(input_ids=ids).last_hidden_state[:, :-1][at])
+    right = (logits.argmax(-1) == wanted[at]).float().mean().item()
+    return torch.nn.functional.cross_entropy(logits, wanted[at]), right
