@@ -1,7 +1,8 @@
 """A tiny Llama that reads lists of one entry, trained here in a minute: the base of `bench/fine_tuning.py`.
 
-It learns one thing, to say the value that the list has. Whether the list is about what was asked it never has
-to look at, so it answers always. Names and values are single tokens.
+It learns two things: to say the value in its list, whichever name it is asked for, and under another system
+prompt whether that name is listed. So it always answers, though it could tell that it should not. Names and
+values are single tokens.
 """
 
 from __future__ import annotations
@@ -9,12 +10,11 @@ from __future__ import annotations
 import random
 import re
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 SYLLABLES = [a + b for a in "bdfgklmnprstvz" for b in "aeiou"]
-SYSTEM = "answer from the list"
+SYSTEM, CHECK = "answer from the list", "say whether it is listed"
 BATCH, RATE, WARM = 48, 3e-3, 50  # chats of a step, learning rate, steps in which it rises
 
 
@@ -26,18 +26,12 @@ def words(count: int, syllables: int, seed: int) -> list[str]:
     return list(seen)
 
 
-NAMES, VALUES = words(24, 3, 1), words(16, 2, 2)
-ENTRIES = 1  # of a list
+NAMES, VALUES = words(16, 3, 1), words(16, 2, 2)
 
 
-def drawn(draw: random.Random) -> dict[str, str]:
-    """The entries of a list: names and values, each once."""
-    return dict(zip(draw.sample(NAMES, ENTRIES), draw.sample(VALUES, ENTRIES), strict=True))
-
-
-def listed(number: int, entries: Mapping[str, str]) -> str:
+def listed(number: int, name: str, value: str) -> str:
     """The text of a list, as a page has it."""
-    return f"list {number}: " + " ".join(f"{name}={value}" for name, value in entries.items())
+    return f"list {number}: {name}={value}"
 
 
 def question(number: int, name: str) -> str:
@@ -46,11 +40,13 @@ def question(number: int, name: str) -> str:
 
 
 def chat(draw: random.Random) -> list[dict[str, str]]:
-    """A chat that asks for what its list has, with the answer."""
-    entries, number = drawn(draw), draw.randrange(100, 1000)
-    name, value = draw.choice(list(entries.items()))
-    asked = f"<DOC>\n{listed(number, entries)}\n</DOC>\n{question(number, name)}"
-    turns = (("system", SYSTEM), ("user", asked), ("assistant", value))
+    """One of the two tasks, with its answer."""
+    number, name, value = draw.randrange(100, 1000), draw.choice(NAMES), draw.choice(VALUES)
+    asked = name if draw.random() < 0.5 else draw.choice(NAMES)
+    text = f"<DOC>\n{listed(number, name, value)}\n</DOC>\n{question(number, asked)}"
+    checks = draw.random() < 0.5
+    said = ("yes" if asked == name else "no") if checks else value
+    turns = (("system", CHECK if checks else SYSTEM), ("user", text), ("assistant", said))
     return [{"role": role, "content": content} for role, content in turns]
 
 
