@@ -7,8 +7,8 @@ that is not in their list, and it says the value that is, wrongly. `raypipe labe
 an answer is wrong and the truth is not in the context, `finetune` makes the adapter. Then the base, the
 adapter, and a recipe that always says "i don't know" answer held-out questions; then come `compare` and
 `promote` with its gates. Prints a JSON line for each part, and keeps it in the folder: the same command
-continues after the last. Exits with 7 unless at least .8 of the unanswerable questions are abstained, at least
-.5 of the answerable ones right, and both comparisons say better.
+continues after the last. Exits with 7 unless at least .8 of the unanswerable questions are abstained, at
+least .5 of the answerable ones right, and both comparisons say better.
 """
 
 from __future__ import annotations
