@@ -20,7 +20,9 @@ from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach, Step
 from raypipe.core.records import ABSTAINED, ANSWERED, INVALID, SKIPPED, SKIPPED_REPLY, Question, Reply
 from raypipe.evaluation.judge import MAX_TOKENS
 from raypipe.metrics.losses import GoldText
-from raypipe.recipes.recipe import RANKING, Labels, Recipe, Stage, checked
+from raypipe.recipes.ranking import RANKING
+from raypipe.recipes.read_recipe import checked
+from raypipe.recipes.recipe import Labels, Recipe, Stage
 from raypipe.recipes.step_contract import graph_replies, step_class
 from raypipe.runs.plan.standing import overlap
 from raypipe.steps.decide import Decide
