@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -137,8 +138,8 @@ def main() -> int:
     files(work, base, args.train, args.held_out)
     part(work, "labels", lambda: labelled(work))
     part(work, "adapter", lambda: tuned(work, args.steps, args.lr))
-    got = {name: part(work, f"scored-{name}", lambda n=name: scored(work, n)) for name in RECIPES}
-    verdicts = [part(work, f"against-{other}", lambda o=other: compared(work, o)) for other in OTHERS]
+    got = {name: part(work, f"scored-{name}", partial(scored, work, name)) for name in RECIPES}
+    verdicts = [part(work, f"against-{other}", partial(compared, work, other)) for other in OTHERS]
     part(work, "promoted", lambda: promoted(work))
     half = got["tuned"]
     learned = half["unanswerable"]["missing"] >= ABSTAINED and half["answerable"]["exact"] >= RIGHT
