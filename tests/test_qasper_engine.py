@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 import pytest
+from test_qasper_recipes import MARKED, RECIPES
 
 from raypipe.api.example_pools import build_examples
 from raypipe.api.session import load_recipe
@@ -30,7 +31,6 @@ pytestmark = [
 ]
 CONF = Conf((Path(__file__).parents[1] / "conf",))
 QUESTIONS = 4  # of the two papers: a prompt of 3,000 tokens takes an engine on a CPU a second
-MARKED = [f"Reasoning: the first passage says so.\nAnswer: {said}" for said in ("Yes", "No")]
 
 
 @pytest.fixture(scope="module")
@@ -45,23 +45,13 @@ def papers(data, tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize(
-    ("name", "sets"),
-    [
-        ("qasper-llm", []),
-        ("qasper-fewshot", []),
-        ("qasper-documents", []),
-        ("qasper-documents-fewshot", []),
-        # Random weights write no "Answer:" of their own: they choose between two replies that have it.
-        ("qasper-documents-fewshot-cot", [f"generate:llm.choices={json.dumps(MARKED)}"]),
-    ],
-)
+@pytest.mark.parametrize("name", RECIPES)
 def test_two_given_papers_are_answered_alike_on_ray_in_one_process_and_by_ask(
-    name, sets, papers, standins, team, pools, tmp_path
+    name, papers, standins, team, pools, tmp_path
 ):
     pool = str(papers / "pool.jsonl")
     graphs = {"qasper-train": pool, "qasper-train-explained": pool}
-    recipe = load_recipe(name, str(standins), CONF, graphs, sets=sets)
+    recipe = load_recipe(name, str(standins), CONF, graphs, sets=MARKED if name.endswith("cot") else [])
 
     def run(out, runner):
         store = Store.create(str(tmp_path / f"store-{out}"))
