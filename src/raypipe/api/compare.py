@@ -14,8 +14,9 @@ from raypipe.api.session import Session
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError, DataError
 from raypipe.evaluation import compare as comparing
-from raypipe.evaluation.compare import RunComparison, ScoredRun, judged_again, scored_run, stored_run
+from raypipe.evaluation.compare import RunComparison
 from raypipe.evaluation.labels import read_labels
+from raypipe.evaluation.scored_run import ScoredRun, judged_again, scored_run, stored_run
 from raypipe.metrics.crag import Rule
 from raypipe.metrics.paired import MARGIN
 from raypipe.report.report import JSON_FORMAT
