@@ -6,9 +6,8 @@ Reads what was scored, and scores predictions by a rule; compares nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 
 import pyarrow.parquet as pq
 
@@ -40,9 +39,11 @@ class ScoredRun:
     trim: str = ""  # how answers were cut before they were judged; "": not
     people: int = 0  # verdicts that people's labels changed
     kind: str = "crag"  # of the data
-    verdicts: Mapping[str, str] = MappingProxyType({})  # question id -> verdict, where a rule gave some
+    verdicts: Mapping[str, str] = field(
+        default_factory=dict
+    )  # question id -> verdict; none: no rule gave one
     seen: frozenset[str] = frozenset()  # ids of questions that a fit of its recipe has seen
-    texts: Mapping[str, str] = MappingProxyType({})  # question id -> question, where it is known
+    texts: Mapping[str, str] = field(default_factory=dict)  # question id -> question, where it is known
 
 
 def scored_run(path: Path, rule: crag.Rule) -> ScoredRun:
