@@ -82,7 +82,7 @@ async def fire(
     found: list[tuple[float, httpx.Response]] = []
     turns, rng = asyncio.Semaphore(at_once if per_s is None else 1000), random.Random(seed)
     async with httpx.AsyncClient(
-        base_url=url, timeout=90, limits=httpx.Limits(max_connections=100)
+        base_url=url, timeout=90, limits=httpx.Limits(max_connections=100, keepalive_expiry=2)
     ) as client:
 
         async def one(body: dict[str, Any], due: float) -> None:

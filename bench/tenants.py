@@ -114,6 +114,7 @@ async def _measure(url: str, queries: list[str], args: argparse.Namespace) -> No
     limits = httpx.Limits(max_connections=200)
     async with httpx.AsyncClient(base_url=url, timeout=60, limits=limits) as client:
         await _ready(client)
+        await _asks(client, "quiet", queries, args.rate, 10)  # the first requests open files and compile
         for turn in range(args.turns):
             side = "AB"[turn % 2]
             times = args.times if side == "B" else 1.0

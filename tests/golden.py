@@ -33,7 +33,6 @@ from raypipe.kg.public_data import facts_version
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import fine
 from raypipe.recipes.laws import Trial, run
-from raypipe.recipes.recipe import CORPUS_STEPS, QUESTION_STEPS, STEPS
 from raypipe.recipes.samples import (
     HASH,
     OVERLAP,
@@ -44,6 +43,7 @@ from raypipe.recipes.samples import (
     questions,
     sources,
 )
+from raypipe.recipes.verbs import CORPUS_STEPS, QUESTION_STEPS, STEPS
 from raypipe.steps.bm25 import Bm25
 from raypipe.steps.clean import Clean
 from raypipe.steps.compress import Compress

@@ -28,6 +28,7 @@ def fresh(monkeypatch):
             del sys.modules[new]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CALLED)
 def test_a_bench_imports_and_says_how_it_is_called(name, fresh, monkeypatch, capsys):
     bench = importlib.import_module(name)

@@ -443,6 +443,7 @@ def test_models_lists_the_server_that_stands_in_for_a_recipes_language_models(ca
     assert code == 2 and "--llm" in err
 
 
+@pytest.mark.slow
 def test_score_crag_reads_the_predictions_of_a_run_and_gives_the_score_of_its_report(capsys, ran):
     code, out, err = run(capsys, "score", "crag", ran.folder / "out" / "predictions.jsonl", "--json")
     assert code == 0, err

@@ -9,6 +9,7 @@ import pytest
 TESTS = Path(__file__).parent
 SRC = TESTS.parent / "src"
 PROMPT = ">" * 3
+SLOW = {"raypipe.models.encoder"}  # imports torch and transformers
 WITH = [f for at in (SRC, TESTS) for f in sorted(at.rglob("*.py")) if PROMPT in f.read_text(encoding="utf-8")]
 
 
@@ -18,7 +19,11 @@ def name_of(file):
     return ".".join(parts).removesuffix(".__init__")
 
 
-@pytest.mark.parametrize("name", [name_of(file) for file in WITH])
+def case(name):
+    return pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else [])
+
+
+@pytest.mark.parametrize("name", [case(name_of(file)) for file in WITH])
 def test_the_examples_of_a_module_are_true(name):
     failed, tried = doctest.testmod(importlib.import_module(name))
     assert tried and not failed

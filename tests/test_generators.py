@@ -204,6 +204,7 @@ def test_a_report_says_what_the_language_model_read_and_wrote(tmp_path, world):
     assert line["prompt_tokens"] == step.prompt_tokens and found["judge"] is None
 
 
+@pytest.mark.slow
 def test_models_lists_what_a_recipe_needs_and_the_command_that_gets_it(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("RAYPIPE_CONF", str(ROOT / "conf"))
     copied = tmp_path / "conf/models.standin.yaml"

@@ -16,7 +16,7 @@ from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.memo.memo import MemoryMemo
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import QuestionExecutor, build
-from raypipe.recipes.recipe import from_tree
+from raypipe.recipes.read_recipe import from_tree
 from raypipe.recipes.resolve import prompt_file, resolvers
 from raypipe.store.index import MemoryIndex
 

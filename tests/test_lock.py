@@ -6,7 +6,7 @@ import golden
 import pytest
 import yaml
 
-from raypipe.recipes.recipe import STEPS
+from raypipe.recipes.verbs import STEPS
 
 
 @pytest.fixture(scope="module")

@@ -163,6 +163,7 @@ def load(name):
     return next(m for m in opened("onewo-recall").models() if m.name == name)
 
 
+@pytest.mark.slow
 def test_every_model_reads_queries_and_papers_in_its_own_form(done, data):
     _, kit, questions, _ = done("onewo-llm")
     q = questions[0]

@@ -55,6 +55,7 @@ def test_a_name_that_it_has_not_is_an_attribute_error():
         _ = raypipe.evalute
 
 
+@pytest.mark.slow
 def test_no_namespace_of_the_command_line_is_passed_below_it():
     files = [p for p in SRC.rglob("*.py") if "cli" not in p.relative_to(SRC).parts]
     assert len(files) > 100
@@ -197,6 +198,7 @@ def test_a_finished_run_is_explained_and_released(bench, session):
     assert raypipe.prune(bench.folder / "store", dry_run=True, session=session).dry_run
 
 
+@pytest.mark.slow
 def test_one_question_is_answered_from_pages(world, session, tmp_path):
     line = next(world.glob("questions*.jsonl")).read_text().splitlines()[0]
     (tmp_path / "one.jsonl").write_text(line)
@@ -207,6 +209,7 @@ def test_one_question_is_answered_from_pages(world, session, tmp_path):
         raypipe.ask(FAKES, " ", session=session)
 
 
+@pytest.mark.slow
 def test_files_are_ingested_and_parsed(world, session, tmp_path):
     read = raypipe.ingest(world, tmp_path / "store", session=session)
     counts = dict(zip(*read.table().to_pydict().values(), strict=True))

@@ -1,6 +1,7 @@
 """JSON Schemas: they say what `core.config.build` takes, and stand next to the files that they describe."""
 
 import json
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,11 @@ FILES = {
 SHIPPED = [(name, file) for name, files in FILES.items() for file in files]
 
 
+@cache
+def validator(name):
+    return Draft7Validator(schema(name))
+
+
 def structure(tree):
     """A schema without its descriptions, which are comments."""
     if isinstance(tree, dict):
@@ -30,9 +36,7 @@ def structure(tree):
 
 @pytest.mark.parametrize(("name", "file"), SHIPPED, ids=lambda x: getattr(x, "name", x))
 def test_a_shipped_file_is_valid_and_names_its_schema(name, file):
-    assert not [
-        e.message for e in Draft7Validator(schema(name)).iter_errors(yaml.safe_load(file.read_text()))
-    ]
+    assert not [e.message for e in validator(name).iter_errors(yaml.safe_load(file.read_text()))]
     first = file.read_text().splitlines()[0]
     place = first.removeprefix("# yaml-language-server: $schema=")
     assert place != first and (file.parent / place).resolve() == CONF / "schemas" / f"{name}.json"
@@ -62,7 +66,7 @@ def test_the_shipped_schema_is_that_of_the_code(name):
 def test_a_typo_is_found(name, file, right, wrong):
     text = (CONF / file).read_text()
     assert right in text
-    assert not Draft7Validator(schema(name)).is_valid(yaml.safe_load(text.replace(right, wrong, 1)))
+    assert not validator(name).is_valid(yaml.safe_load(text.replace(right, wrong, 1)))
 
 
 def test_a_field_has_its_comment_as_description():

@@ -67,6 +67,7 @@ def details(page: str) -> list[Any]:
     ]
 
 
+@pytest.mark.slow
 def test_every_question_with_its_answer_stands_in_the_file_as_text(folder: RunFolder, page: str) -> None:
     tags = Tags(page)
     for row in each(folder.results):
@@ -192,6 +193,7 @@ def test_a_file_to_share_has_no_page_text_and_no_prompt_and_says_so(folder: RunF
     assert "Left out on purpose" not in run_page(folder, read(folder.path), None, IN_ONE_FILE)[0]
 
 
+@pytest.mark.slow
 def test_a_file_that_would_grow_too_big_leaves_out_details_and_says_which(folder: RunFolder) -> None:
     page, pages = run_page(folder, read(folder.path), None, IN_ONE_FILE)[0], 0
     while blocks := details(page):

@@ -84,6 +84,7 @@ def test_every_example_of_function_calls_is_read_runs_and_comes_to_an_answer(
         assert said.label == ("invalid" if rule == "premise" else "answered")
 
 
+@pytest.mark.slow
 def test_the_schema_allows_every_example_and_bounds_every_reply():
     wanted = schema()
     for domain in DOMAINS:

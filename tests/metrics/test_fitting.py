@@ -16,6 +16,7 @@ RIGHT = (RNG.random(400) < logistic.sigmoid(0.3 + X @ TRUE)).astype(float)
 FOLDS = np.arange(400) % 5
 
 
+@pytest.mark.slow
 def test_without_a_ridge_the_weights_are_those_of_statsmodels():
     import statsmodels.api as sm
 
@@ -51,6 +52,7 @@ def test_a_single_fold_is_refused():
         logistic.fit(X, RIGHT, np.zeros(400, int))
 
 
+@pytest.mark.slow
 def test_exact_probabilities_have_the_calibration_error_of_noise_alone():
     p = RNG.random(2000)
     right = (RNG.random(2000) < p).astype(float)

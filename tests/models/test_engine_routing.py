@@ -40,6 +40,7 @@ def test_no_engine_has_more_in_flight_than_its_bound(contexts, engines):
     assert max(router.in_flight) <= BEHIND * (len(contexts) / engines) + 1 + BEHIND
 
 
+@pytest.mark.slow
 def test_calls_about_one_context_go_to_one_engine_and_all_engines_share_the_work():
     router, seen, work = Router(4), defaultdict(set), Counter()
     rng = random.Random(0)

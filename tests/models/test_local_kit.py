@@ -148,6 +148,7 @@ def test_a_model_of_another_kind_and_a_model_that_is_not_here_are_refused_when_a
         kit.tokenizer(models.model("hashed"))
 
 
+@pytest.mark.slow
 def test_tokens_are_spans_in_order_without_special_tokens_and_without_a_limit(
     entries: Entries, tiny: Tiny, texts: list[str]
 ) -> None:

@@ -100,6 +100,7 @@ def test_a_file_whose_name_does_not_say_what_it_is_is_refused(tmp_path):
 DATA = os.environ.get("RAYPIPE_DATA")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not DATA, reason="RAYPIPE_DATA is not set: no real data here")
 def test_scifact_has_5183_documents_and_150_queries():
     counts = ReadCounts()

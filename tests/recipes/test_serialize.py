@@ -8,8 +8,8 @@ import pytest
 from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
 from raypipe.core.errors import ConfError
-from raypipe.recipes.recipe import STEPS
 from raypipe.recipes.serialize import classes, from_plain, to_plain
+from raypipe.recipes.verbs import STEPS
 
 HERE = Path(__file__).parents[1]
 CONF = Conf((HERE.parent / "conf",))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from raypipe.core.protocols import Model, Reach
 from raypipe.models.fake import whitespace
-from raypipe.recipes.recipe import CORPUS_STEPS, QUESTION_STEPS
+from raypipe.recipes.verbs import CORPUS_STEPS, QUESTION_STEPS
 from raypipe.steps.split import Split
 from raypipe.text import windows as cuts
 

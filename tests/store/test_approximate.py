@@ -137,6 +137,7 @@ def test_an_index_keeps_its_name_until_it_is_built_again_and_pinned_versions_kee
     assert len(near(store.dataset(VECTORS, pinned), asked(2), 5, HOW)[0]) == 5
 
 
+@pytest.mark.slow
 def test_a_measured_recall_belongs_to_index_top_and_settings(store):
     stage = AnnStage("dense", MODEL, VECTORS, 20, HOW)
     name = ann_index(store.dataset(VECTORS)).name

@@ -107,6 +107,7 @@ with Store.open(sys.argv[1]).lease("drive", "the first driver"):
 """
 
 
+@pytest.mark.slow
 def test_a_second_driver_is_told_who_the_first_is_until_that_one_dies(store):
     first = subprocess.Popen([sys.executable, "-c", HOLD, store.uri], stdout=subprocess.PIPE)
     try:

@@ -77,6 +77,7 @@ def shown(page):
     return " ".join(page.text[a:b] for a, b in zip(ends[::2], ends[1::2], strict=True))
 
 
+@pytest.mark.slow
 def test_the_main_text_of_readabilitys_pages_is_kept(data):
     with tarfile.open(data / "html_pages" / "readability_130.tar.xz") as archive:
         files = {m.name: archive.extractfile(m).read().decode() for m in archive if m.name.endswith("l")}

@@ -16,7 +16,7 @@ from raypipe.core.protocols import Model
 from raypipe.models import folder, load
 from raypipe.models.catalog import Catalog
 from raypipe.models.entry import REMOTE, WEIGHTLESS
-from raypipe.recipes.recipe import load as load_file
+from raypipe.recipes.read_recipe import load as load_file
 from raypipe.recipes.resolve import resolvers
 from raypipe.report.report import JSON_FORMAT
 from raypipe.synth.prose import Prose

@@ -26,7 +26,8 @@ from raypipe.memo.disk import StoreMemo, memo_versions
 from raypipe.models.entry import REMOTE
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.ingest import fingerprint, ingest
-from raypipe.recipes.recipe import Recipe, ranking_of
+from raypipe.recipes.ranking import ranking_of
+from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import from_plain
 from raypipe.report.report import JSON_FORMAT
 from raypipe.runs.release import Release, live

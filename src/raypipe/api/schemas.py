@@ -22,8 +22,8 @@ from raypipe.core.llm import Grammar, JsonSchema
 from raypipe.core.protocols import GraphRef, Model
 from raypipe.kg.language.example_bank import ExampleBank
 from raypipe.models.entry import ModelEntry
-from raypipe.recipes.recipe import CORPUS_STEPS, QUESTION_STEPS
 from raypipe.recipes.resolve import FITTED, GraphEntry
+from raypipe.recipes.verbs import CORPUS_STEPS, QUESTION_STEPS
 from raypipe.text.by_label import ByLabel
 from raypipe.text.prompt import Prompt
 from raypipe.training.preset import Preset

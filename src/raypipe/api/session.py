@@ -86,7 +86,7 @@ def load_recipe(
     steps in place of the file's, each `STEP[:INTO].FIELD=VALUE`. Raises ConfError with file, field, what was
     expected and found, and ModelMissing.
     """
-    from raypipe.recipes.recipe import from_tree, read_tree
+    from raypipe.recipes.read_recipe import from_tree, read_tree
     from raypipe.recipes.resolve import resolvers
     from raypipe.recipes.set_fields import with_fields
 

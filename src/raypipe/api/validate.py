@@ -18,7 +18,7 @@ from raypipe.core.config import MisplacedValue, Where
 from raypipe.core.errors import ConfError, RaypipeError
 from raypipe.models.entry import ModelEntry
 from raypipe.recipes.problems import problems as recipe_problems
-from raypipe.recipes.recipe import read_tree
+from raypipe.recipes.read_recipe import read_tree
 from raypipe.recipes.resolve import GraphEntry, resolvers
 from raypipe.report.report import JSON_FORMAT
 from raypipe.steps.answer_probability import AnswerProbability

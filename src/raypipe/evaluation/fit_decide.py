@@ -24,7 +24,7 @@ from raypipe.evaluation.answer_policies import (
     policies_of,
     policy_scores,
     short,
-)  # fmt: skip
+)
 from raypipe.evaluation.fit_rows import FitRun, measure_of, open_run, question_of
 from raypipe.metrics import logistic
 from raypipe.metrics.calibration import CalibrationReport, best_threshold, calibration

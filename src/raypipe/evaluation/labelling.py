@@ -32,8 +32,10 @@ from raypipe.evaluation.truth_steps import (
     Truths,
     WordJudge,
     Words,
-)  # fmt: skip
-from raypipe.recipes.recipe import RANKING, Labels, Recipe, Stage, checked
+)
+from raypipe.recipes.ranking import RANKING
+from raypipe.recipes.read_recipe import checked
+from raypipe.recipes.recipe import Labels, Recipe, Stage
 from raypipe.recipes.step_contract import graph_replies, step_class
 from raypipe.runs.plan.standing import overlap
 from raypipe.steps.decide import Decide

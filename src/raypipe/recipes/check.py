@@ -28,9 +28,10 @@ from raypipe.models.kit import LocalKit
 from raypipe.recipes.default_bounds import is_bounded
 from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor
 from raypipe.recipes.laws import CORPUS_LAWS, QUESTION_LAWS, Trial, run
-from raypipe.recipes.recipe import GIVEN, Recipe, Stage
+from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.samples import HASH, OVERLAP, SCRIPTED, WHITESPACE, output_digest, questions, sources
 from raypipe.recipes.step_contract import step_class
+from raypipe.recipes.wiring import GIVEN
 from raypipe.steps.bm25 import Bm25
 from raypipe.steps.dense import Dense
 from raypipe.steps.embed import Embed

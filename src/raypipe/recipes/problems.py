@@ -8,15 +8,10 @@ from typing import Any
 from raypipe.core import config
 from raypipe.core.config import Resolve, Where, did_you_mean
 from raypipe.core.errors import RaypipeError
-from raypipe.recipes.recipe import (
-    CORPUS_STEPS,
-    QUESTION_STEPS,
-    Recipe,
-    misfits,
-    read_gate,
-    read_stages,
-    stage_class,
-)
+from raypipe.recipes.read_recipe import read_gate, read_stages, stage_class
+from raypipe.recipes.recipe import Recipe
+from raypipe.recipes.verbs import CORPUS_STEPS, QUESTION_STEPS
+from raypipe.recipes.wiring import misfits
 
 KEYS = ("about", "corpus", "question")
 

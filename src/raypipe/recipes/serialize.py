@@ -22,8 +22,9 @@ from raypipe.core.errors import ConfError
 from raypipe.core.examples import PoolRef
 from raypipe.core.plugins import Plugin
 from raypipe.core.protocols import GraphRef, Kit, Model
-from raypipe.recipes.recipe import STEPS, Recipe, Stage
+from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import step_class
+from raypipe.recipes.verbs import STEPS
 from raypipe.text.by_label import ByLabel
 
 _CLASS, _TUPLE, _MAP = "is", "tuple", "map"

@@ -15,7 +15,8 @@ from typing import Any
 from raypipe.core import config
 from raypipe.core.config import Where, did_you_mean
 from raypipe.core.errors import ConfError
-from raypipe.recipes.recipe import CORPUS_STEPS, QUESTION_STEPS, stage_class, stage_name
+from raypipe.recipes.read_recipe import stage_class, stage_name
+from raypipe.recipes.verbs import CORPUS_STEPS, QUESTION_STEPS
 
 _FORM = re.compile(r"([^.=\s]+)\.([^=\s]+)=(.*)", re.DOTALL)
 _OPEN, _CLOSE, _QUOTES = "[{(", "]})", "\"'"

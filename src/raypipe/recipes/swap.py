@@ -10,7 +10,8 @@ from dataclasses import replace
 
 from raypipe.core.config import Where, did_you_mean
 from raypipe.core.errors import ConfError
-from raypipe.recipes.recipe import Recipe, S, Stage, checked
+from raypipe.recipes.read_recipe import checked
+from raypipe.recipes.recipe import Recipe, S, Stage
 
 
 def swapped(recipe: Recipe, name: str, other: Recipe) -> Recipe:

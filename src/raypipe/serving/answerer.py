@@ -20,7 +20,8 @@ from raypipe.memo.memo import CallCounts, Memo
 from raypipe.models.kit import warm_up
 from raypipe.recipes.deadlines import DegradePolicy
 from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor, StageCounters
-from raypipe.recipes.recipe import Recipe, ranking_of
+from raypipe.recipes.ranking import ranking_of
+from raypipe.recipes.recipe import Recipe
 from raypipe.report.report import ranking, urls
 from raypipe.runs.release import Release
 from raypipe.serving.corpus_memo import CorpusMemo

@@ -285,6 +285,7 @@ def test_metrics_go_out_through_rays_exporter(local_ray, filled):
     assert job.text not in text
 
 
+@pytest.mark.slow
 def test_a_question_is_a_span_with_its_stages_and_without_its_words(filled):
     trace = pytest.importorskip("opentelemetry.sdk.trace", reason="the extra `tracing` is not installed")
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
