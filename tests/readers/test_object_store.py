@@ -131,13 +131,14 @@ def test_runs_of_a_bucket_are_listed_by_their_manifests_and_copied_when_they_are
         return {p.name for p in tmp_path.rglob("*") if p.is_file() and p.suffix != ".fetched"}
 
     assert runs.given() == [done.manifest.run] and copied() == {"manifest.json"}
-    viewer = Viewer(runs, None)
-    assert b"folder not here" not in viewer.get("/").body
+    viewer, link = Viewer(runs, None), f'href="/run/{done.manifest.run}/"'.encode()
+    assert link in viewer.get("/").body
     page = viewer.get(f"/run/{done.manifest.run}/").body.decode()
     assert all(row["id"] in page for row in each(done.folder.results))
     assert len(json.loads(viewer.get(f"/run/{done.manifest.run}/block/0").body)["rows"]) == 6
     assert len([p for p in tmp_path.rglob("results.parquet")]) == 1  # of the run that is opened alone
-    assert b"folder not here" in Viewer(RunList([], pipeline.store), None).get("/").body
+    known = Viewer(RunList([], pipeline.store), None).get("/").body
+    assert b"folder not here" in known and link not in known
     with pytest.raises(DataError, match="nothing is there"):
         RunList([RemoteRuns(f"{bucket.uri}/no-runs", tmp_path)], None)
 
