@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import random
 import shutil
@@ -147,6 +148,8 @@ def shadow(folder: Path, questions: int, turns: int, seconds: float, share: floa
     with listening(app_over(store)) as url:
         bodies = [{"query": q} for q in texts]
         asyncio.run(fire(url, bodies))
+        gc.collect()
+        gc.freeze()  # as a gateway does
         start = time.perf_counter()
         asyncio.run(fire(url, bodies * 2))
         rate = 2 * len(bodies) / (time.perf_counter() - start) / 2

@@ -10,30 +10,29 @@ from __future__ import annotations
 import asyncio
 import copy
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from raypipe.core.digests import model_identity, stable
-from raypipe.core.errors import ConfError, Unavailable
+from raypipe.core.digests import model_identity
+from raypipe.core.errors import ConfError
 from raypipe.core.examples import ExampleRow, PoolRef
 from raypipe.core.kg import FactsRef, PublicFacts
-from raypipe.core.llm import STEP, Chat, Generated, Generator, Message, Sampling
+from raypipe.core.llm import Chat, Generated, Generator, Sampling
 from raypipe.core.plugins import is_path
-from raypipe.core.protocols import Embed, Graph, GraphRef, Index, Kit, Model, ModelKind, Role, Score, Tokenize
+from raypipe.core.protocols import Embed, Graph, GraphRef, Index, Model, ModelKind, Role, Score, Tokenize
 from raypipe.core.records import Fault
 from raypipe.models import load
+from raypipe.models.data_files import DataFiles
 from raypipe.models.device_errors import computing, loading
 from raypipe.models.engine_routing import routed
 from raypipe.models.entry import REMOTE
 from raypipe.models.load import Backend, EndpointAddress, EngineLimits
+from raypipe.models.own_engine import OwnEngine
 from raypipe.models.shared_encoders import SharedEncoders
-from raypipe.readers import example_pool
-from raypipe.text.thoughts import DraftText
 
 T = TypeVar("T")
 
@@ -74,7 +73,6 @@ class LocalKit:
         self._engine_limits = engine_limits or EngineLimits()
         self._sink = sink
         self._clock = clock
-        self._closing: list[Callable[[], Awaitable[None]]] = []  # of graphs
         self._closing_models: dict[Model, Callable[[], Awaitable[None]]] = {}
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="models")
         self._loaded: dict[Model, Any] = {}  # by what decides its numbers; filled by the worker alone
@@ -83,10 +81,8 @@ class LocalKit:
         self._encoders = SharedEncoders()
         self._tokenizers: dict[Model, Tokenize] = {}
         self._generators: dict[Model, Generator] = {}
-        self._facts: dict[str, PublicFacts] = {}
-        self._pools: dict[str, Sequence[ExampleRow]] = {}
-        self._graphs: dict[str, Graph] = {}
-        self._own: dict[Model, _OwnEngine] = {}  # engines in this process
+        self._data = DataFiles(clock)
+        self._own: dict[Model, OwnEngine] = {}  # engines in this process
 
     def with_index(self, index: Index) -> LocalKit:
         """The same models with another index."""
@@ -135,8 +131,7 @@ class LocalKit:
         """Ends the engines that this kit started, and its connections."""
         while self._closing_models:
             await self._closing_models.popitem()[1]()
-        while self._closing:
-            await self._closing.pop()()
+        await self._data.close()
 
     async def keep(self, models: Iterable[Model]) -> None:
         """Closes all other models that this kit holds: weights, engines, connections, tokenizers. One that is
@@ -188,35 +183,11 @@ class LocalKit:
 
     def _own_engine(self, model: Model) -> Generator:
         """An engine in this process, started by the first call."""
-        own = _OwnEngine(load.engine_setup(model, self._engine_limits), self._loading_s.append)
+        setup = load.engine_setup(model, self._engine_limits)
+        own = OwnEngine(setup, self._loading_s.append, model.thought_tokens > 0, self._sink)
         self._own[_key(model)] = own
         self._closing_models[_key(model)] = own.close
-
-        async def asked(
-            engine: Any, chats: Sequence[Chat], sampling: Sampling, adapter: str | None
-        ) -> list[Generated | Fault]:
-            if self._sink is not None and len(chats) == 1:
-                draft = DraftText(thinking=model.thought_tokens > 0)
-                async for piece in engine.stream(chats[0], sampling, adapter):
-                    if text := draft.rest() if isinstance(piece, Generated | Fault) else draft.add(piece):
-                        self._sink(text)
-                    if isinstance(piece, Generated | Fault):
-                        return [piece]
-            replies: list[Generated | Fault] = await engine.generate(chats, sampling, adapter)
-            return replies
-
-        async def generate(
-            chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
-        ) -> list[Generated | Fault]:
-            from raypipe.models.engine import EngineDied
-
-            engine = await own.running()
-            try:
-                return await asked(engine, chats, sampling, adapter)
-            except EngineDied as e:
-                return [await own.on_engine_death(engine, e)] * len(chats)
-
-        return generate
+        return own.generate
 
     async def stream(
         self, model: Model, chat: Chat, sampling: Sampling, adapter: str | None = None
@@ -224,14 +195,8 @@ class LocalKit:
         """Streams a reply: pieces, if this process has the engine, then the whole reply or its fault."""
         generate = self.generator(model)
         if own := self._own.get(_key(model)):
-            from raypipe.models.engine import EngineDied
-
-            engine = await own.running()
-            try:
-                async for piece in engine.stream(chat, sampling, adapter):
-                    yield piece
-            except EngineDied as e:
-                yield await own.on_engine_death(engine, e)
+            async for piece in own.stream(chat, sampling, adapter):
+                yield piece
         else:
             for reply in await generate([chat], sampling, adapter):
                 yield reply
@@ -242,20 +207,12 @@ class LocalKit:
 
     async def healthy(self) -> None:
         """Returns while the engines that this kit started are alive. Raises Unavailable."""
-        for engine in self._engines_here():
-            from raypipe.models.engine import EngineDied
-
-            try:
-                await engine.healthy()
-            except EngineDied as e:
-                raise Unavailable(f"an engine of this process: {e}") from e
+        for own in list(self._own.values()):
+            await own.healthy()
 
     def unfinished(self) -> int:
         """Chat requests queued or running in the engines that this kit started."""
-        return sum(engine.unfinished() for engine in self._engines_here())
-
-    def _engines_here(self) -> list[Any]:
-        return [engine for own in list(self._own.values()) for engine in own.started]
+        return sum(own.unfinished() for own in list(self._own.values()))
 
     def tokenizer(self, model: Model) -> Tokenize:
         """A tokenizer entry, or another model's own."""
@@ -272,43 +229,16 @@ class LocalKit:
         return self._index
 
     def graph(self, ref: GraphRef) -> Graph:
-        """Raises ConfError for a graph without a location or whose folder is not what its version says,
-        DataError for a folder that has no tables."""
-        key = stable(ref) + ref.where
-        if key not in self._graphs:
-            with _reading(f"graph {ref.name!r} at {ref.where}"):
-                self._graphs[key] = self._open_graph(ref)
-        return self._graphs[key]
+        """Raises as `DataFiles.graph`."""
+        return self._data.graph(ref, self.embedder)
 
     def facts(self, ref: FactsRef) -> PublicFacts:
-        """Raises ConfError for a table without a location or that is not what its version says, DataError for
-        a file that is none."""
-        from raypipe.kg import public_data
-
-        key = stable(ref) + ref.where
-        if key not in self._facts:
-            with _reading(f"facts at {ref.where}"):
-                self._facts[key] = public_data.open_facts(ref)
-        return self._facts[key]
+        """Raises as `DataFiles.facts`."""
+        return self._data.facts(ref)
 
     def pool(self, ref: PoolRef) -> Sequence[ExampleRow]:
-        """Raises ConfError for a pool without a location or that is not what its version says, DataError for
-        a file that is none."""
-        key = stable(ref) + ref.where
-        if key not in self._pools:
-            with _reading(f"examples at {ref.where}"):
-                self._pools[key] = example_pool.open_pool(ref)
-        return self._pools[key]
-
-    def _open_graph(self, ref: GraphRef) -> Graph:
-        from raypipe.kg import client, graph_adapter
-
-        graph_adapter.require_location(ref)
-        if ref.kind == "folder":
-            return graph_adapter.open_tables(ref, self.embedder, self._clock)
-        connection = client.ServerConnection(ref.where)
-        self._closing.append(connection.close)
-        return graph_adapter.open_server(ref, connection.ask, self.embedder, self._clock)
+        """Raises as `DataFiles.pool`."""
+        return self._data.pool(ref)
 
     def loading_s(self) -> float:
         """Seconds that loading models took so far, with the imports of their libraries."""
@@ -335,70 +265,6 @@ class LocalKit:
                 return call(self._loaded[key])
 
         return await asyncio.get_running_loop().run_in_executor(self._worker, work)
-
-
-async def compute_once(kit: Kit, model: Model) -> None:
-    """One small request to a model that computes. Raises what the model raises, and Unavailable for a reply
-    that did not come."""
-    if model.kind == "generator":
-        [reply] = await kit.generator(model)(((Message("user", "ready"),),), Sampling(max_tokens=1))
-        if isinstance(reply, Fault) and reply.transient:
-            raise Unavailable(f"{reply.reason}: {reply.detail}")
-    else:
-        await warm_up(kit, [model])
-
-
-async def warm_up(kit: Kit, models: Iterable[Model]) -> None:
-    """Loads models: returns once each has computed, or its engine can. Raises what loading raises."""
-    for model in models:
-        if model.kind == "embedder":
-            await kit.embedder(model)(["ready"], "query")
-        elif model.kind == "reranker":
-            await kit.reranker(model)([("ready", "ready")])
-        elif model.kind == "generator":
-            await kit.generator(model)((), Sampling(max_tokens=1))
-        else:
-            kit.tokenizer(model)
-
-
-class _OwnEngine:
-    """An engine in this process: started by the first call, and again after it died."""
-
-    def __init__(self, setup: Any, started: Callable[[float], None]) -> None:
-        """`started` gets the seconds that a start took."""
-        self._setup, self._starting, self._told = setup, asyncio.Lock(), started
-        self.started: list[Any] = []  # none or one
-
-    async def running(self) -> Any:
-        async with self._starting:
-            if not self.started:
-                start = time.perf_counter()
-                from raypipe.models.engine import Engine
-
-                with loading(self._setup.folder, self._setup.device):
-                    self.started.append(Engine(self._setup))
-                    await self.started[0].ready()
-                self._told(time.perf_counter() - start)
-            return self.started[0]
-
-    async def on_engine_death(self, engine: Any, died: Exception) -> Fault:
-        """The fault of calls to an engine that died; the next call starts another."""
-        if self.started and self.started[0] is engine:
-            await self.close()
-        return Fault(STEP, "engine_lost", str(died), transient=True)
-
-    async def close(self) -> None:
-        while self.started:
-            self.started.pop().close()
-
-
-@contextmanager
-def _reading(what: str) -> Iterator[None]:
-    """A block that opens files which every row needs. Raises Unavailable where they cannot be read."""
-    try:
-        yield
-    except OSError as e:
-        raise Unavailable(f"{what} cannot be read: {e}") from e
 
 
 def _shared(model: Model, engines: Mapping[str, Sequence[str]]) -> Generator:

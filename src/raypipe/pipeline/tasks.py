@@ -24,9 +24,10 @@ from raypipe.core.protocols import Index, Model
 from raypipe.core.records import Fault, Question
 from raypipe.core.retry import Backoff, until_available
 from raypipe.memo.disk import StoreMemo
-from raypipe.models.kit import LocalKit, compute_once
+from raypipe.models.kit import LocalKit
 from raypipe.models.load import Backend, EndpointAddress, EngineLimits
 from raypipe.models.products import product_on
+from raypipe.models.warm_up import compute_once
 from raypipe.pipeline.answer_sources import AnswerSources
 from raypipe.pipeline.dead_letters import (
     Compute,

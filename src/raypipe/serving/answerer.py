@@ -17,7 +17,7 @@ from raypipe.core.llm import Chat
 from raypipe.core.protocols import Index
 from raypipe.core.records import IDK, Fault, Layout, Question, Quote, Span
 from raypipe.memo.memo import CallCounts, Memo
-from raypipe.models.kit import warm_up
+from raypipe.models.warm_up import warm_up
 from raypipe.recipes.deadlines import DegradePolicy
 from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor, StageCounters
 from raypipe.recipes.ranking import ranking_of

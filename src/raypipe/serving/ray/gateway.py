@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import sys
 from logging.handlers import WatchedFileHandler
@@ -74,9 +75,13 @@ class Gateway:
         capture = None
         if self._config.capture is not None:
             capture = Capture(self._store, self._config.capture, count_captured())
-        return create_app(  # Serve's proxy sets ids
+        app = create_app(  # Serve's proxy sets ids
             self._router, self._config, metrics, True, capture, self._followers, TenantMetrics()
         )
+        # What is loaded by now stays: each full collection over it held up all answers for .16 to .19 s.
+        gc.collect()
+        gc.freeze()
+        return app
 
 
 def follow_releases(

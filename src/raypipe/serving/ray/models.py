@@ -13,7 +13,8 @@ from ray.util.metrics import Gauge
 from raypipe.core.llm import Chat, Generated, Sampling
 from raypipe.core.protocols import Model, Role
 from raypipe.core.records import Fault
-from raypipe.models.kit import LocalKit, warm_up
+from raypipe.models.kit import LocalKit
+from raypipe.models.warm_up import warm_up
 from raypipe.pipeline.tasks import WorkerConfig
 
 T = TypeVar("T")

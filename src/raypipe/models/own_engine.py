@@ -1,0 +1,111 @@
+"""A vLLM engine in this process: started by the first call, and again after it died.
+
+Importing this module imports no vLLM.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+from raypipe.core.errors import Unavailable
+from raypipe.core.llm import STEP, Chat, Generated, Sampling
+from raypipe.core.records import Fault
+from raypipe.models.device_errors import loading
+from raypipe.text.thoughts import DraftText
+
+
+class OwnEngine:
+    """An engine and its calls, on one event loop."""
+
+    def __init__(
+        self,
+        setup: Any,
+        started: Callable[[float], None],
+        thinking: bool = False,
+        sink: Callable[[str], None] | None = None,
+    ) -> None:
+        """`setup`: what an engine is made from. `started` gets the seconds that a start took. `thinking`: the
+        model's replies begin with thoughts. `sink` gets the pieces of a reply whose chat is sent alone."""
+        self._setup, self._starting, self._told = setup, asyncio.Lock(), started
+        self._thinking, self._sink = thinking, sink
+        self._started: list[Any] = []  # none or one
+
+    async def generate(
+        self, chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
+    ) -> list[Generated | Fault]:
+        """A reply or a transient fault for each chat."""
+        from raypipe.models.engine import EngineDied
+
+        engine = await self._running()
+        try:
+            if self._sink is not None and len(chats) == 1:
+                return [await self._told_on(self._sink, engine, chats[0], sampling, adapter)]
+            replies: list[Generated | Fault] = await engine.generate(chats, sampling, adapter)
+            return replies
+        except EngineDied as e:
+            return [await self._on_engine_death(engine, e)] * len(chats)
+
+    async def stream(
+        self, chat: Chat, sampling: Sampling, adapter: str | None = None
+    ) -> AsyncIterator[str | Generated | Fault]:
+        """The pieces of a reply, then the whole reply or its fault."""
+        from raypipe.models.engine import EngineDied
+
+        engine = await self._running()
+        try:
+            async for piece in engine.stream(chat, sampling, adapter):
+                yield piece
+        except EngineDied as e:
+            yield await self._on_engine_death(engine, e)
+
+    async def healthy(self) -> None:
+        """Returns while the engine is alive, or was not started. Raises Unavailable."""
+        for engine in list(self._started):
+            from raypipe.models.engine import EngineDied
+
+            try:
+                await engine.healthy()
+            except EngineDied as e:
+                raise Unavailable(f"an engine of this process: {e}") from e
+
+    def unfinished(self) -> int:
+        """Chats queued or running."""
+        return sum(engine.unfinished() for engine in list(self._started))
+
+    async def close(self) -> None:
+        while self._started:
+            self._started.pop().close()
+
+    async def _told_on(
+        self, sink: Callable[[str], None], engine: Any, chat: Chat, sampling: Sampling, adapter: str | None
+    ) -> Generated | Fault:
+        draft = DraftText(thinking=self._thinking)
+        async for piece in engine.stream(chat, sampling, adapter):
+            if text := draft.rest() if isinstance(piece, Generated | Fault) else draft.add(piece):
+                sink(text)
+            if isinstance(piece, Generated | Fault):
+                return piece
+        [reply] = await engine.generate([chat], sampling, adapter)
+        found: Generated | Fault = reply
+        return found
+
+    async def _running(self) -> Any:
+        async with self._starting:
+            if not self._started:
+                start = time.perf_counter()
+                from raypipe.models.engine import Engine
+
+                with loading(self._setup.folder, self._setup.device):
+                    self._started.append(Engine(self._setup))
+                    await self._started[0].ready()
+                self._told(time.perf_counter() - start)
+            return self._started[0]
+
+    async def _on_engine_death(self, engine: Any, died: Exception) -> Fault:
+        """The fault of calls to an engine that died; the next call starts another."""
+        if self._started and self._started[0] is engine:
+            await self.close()
+        return Fault(STEP, "engine_lost", str(died), transient=True)
