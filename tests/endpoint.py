@@ -1,4 +1,4 @@
-"""`raypipe serve live` in a process of its own, over a store with two runs of which one is released."""
+"""`raypipe serve` in a process of its own; of `live` over a store with two runs of which one is released."""
 
 import asyncio
 import os
@@ -117,10 +117,11 @@ class Running:
         return asyncio.run(fire(self.url, bodies, at_once, AUTH, **options))
 
     def under_load(self, count, at_once, happens, **options):
-        """What came of the requests while `happens` happened, a third of the way in."""
+        """What came of the requests while `happens` happened, a tenth of the way in."""
+        done = []
         with ThreadPoolExecutor(1) as thread:
-            came = thread.submit(self.fire, count, at_once, **options)
-            time.sleep(1.0)
+            came = thread.submit(self.fire, count, at_once, done=done, **options)
+            until(lambda: len(done) >= count / 10, 60)
             assert not came.done(), "the load was over before anything could happen"
             happens()
             return came.result(timeout=300)
@@ -149,13 +150,13 @@ def until(true, seconds):
 
 
 class started:
-    """`raypipe serve live` in a process of its own, ended by SIGTERM with the code that says so."""
+    """`raypipe serve` with these words as a process, ended by SIGTERM with the code that says so."""
 
-    def __init__(self, store, log):
+    def __init__(self, words, log):
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             self.port = s.getsockname()[1]
-        self.log, self.store = log, store
+        self.words, self.log = words, log
 
     def __enter__(self):
         env = {
@@ -164,12 +165,9 @@ class started:
             "RAYPIPE_HOME": str(self.log.parent / "home"),
             "RAYPIPE_KEYS": f"{KEY},another-key-for-rotation",
         }
-        command = [sys.executable, "-m", "raypipe", "serve", "live", "--store", self.store, "--gateways", "2"]
-        command += ["--memo", "0"]  # what is asked again is computed again: a load that lasts
+        command = [sys.executable, "-m", "raypipe", "serve", *self.words, "--port", str(self.port)]
         with self.log.open("wb") as out:
-            self.process = subprocess.Popen(
-                [*command, "--port", str(self.port)], env=env, stdout=out, stderr=out
-            )
+            self.process = subprocess.Popen(command, env=env, stdout=out, stderr=out)
         url = f"http://127.0.0.1:{self.port}"
         for _ in range(300):
             assert self.process.poll() is None, self.log.read_text()
@@ -190,7 +188,9 @@ class started:
 @contextmanager
 def live_endpoint(released, log):
     """Started, with two gateways that have both opened the release, and silent in its logs to the end."""
-    with started(released.store.uri, log) as (url, process):
+    words = ["live", "--store", released.store.uri, "--gateways", "2"]
+    words += ["--memo", "0"]  # what is asked again is computed again: a load that lasts
+    with started(words, log) as (url, process):
         made = Running(url, released.store, released.jobs, released.pages, released.runs, process, log)
         until(lambda: made.fire(8, 8) and made.logs().count("answers now, before it None") >= 2, 60)
         yield made

@@ -48,7 +48,7 @@ def hostile_run(ran, folder):
     rows = [hostile({**row, "id": f"{row['id']}'\"<b>&#q=1"}) for row in each(run.results)]
     for row in rows:
         row["replies"].append({**row["replies"][0], "label": "trace", "text": '{"call": "<b>x</b>"}\n<b>'})
-        row["hits"][0]["url"] = "javascript:window.owned=1"
+        row["hits"][0]["url"] = row["hits"][0]["file"] = "javascript:window.owned=1"
     about = pq.read_schema(run.results).metadata
     pairs = [{k: list(v.items()) if isinstance(v, dict) else v for k, v in row.items()} for row in rows]
     for row in pairs:

@@ -18,9 +18,9 @@ class Came:
     tries: int
 
 
-async def fire(url, bodies, at_once, headers, retries=0, path="/v1/answer", timeout=90.0):
+async def fire(url, bodies, at_once, headers, retries=0, path="/v1/answer", timeout=90.0, done=None):
     """Sends every body, `at_once` in flight. A request that broke or met a 5xx is sent again `retries`
-    times."""
+    times. `done`: a list that has each `Came` as soon as it is there."""
     found, turns = [None] * len(bodies), asyncio.Semaphore(at_once)
     limits = httpx.Limits(max_connections=at_once + 10)
     async with httpx.AsyncClient(base_url=url, headers=headers, timeout=timeout, limits=limits) as client:
@@ -38,6 +38,8 @@ async def fire(url, bodies, at_once, headers, retries=0, path="/v1/answer", time
                     except (httpx.TransportError, ValueError):
                         status, said, wait = 0, None, None
                 found[i] = Came(status, time.perf_counter() - start, said, wait, tries)
+                if done is not None:
+                    done.append(found[i])
 
         await asyncio.gather(*(one(i, body) for i, body in enumerate(bodies)))
     return found

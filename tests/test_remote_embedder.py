@@ -28,16 +28,16 @@ FAR_AWAY = "far: {kind: embedder, loader: embeddings, endpoint: e, model: org/m,
 
 
 class Vectors:
-    """A server of hashed vectors; `salt` makes it another model."""
+    """A server of hashed vectors; `salt` makes it another model, `lacks` vectors are left out."""
 
     def __init__(self, dim=48):
-        self.dim, self.salt, self.texts = dim, "", []
+        self.dim, self.salt, self.texts, self.lacks = dim, "", [], 0
 
     def __call__(self, request, body):
         self.texts += body["input"]
         found = HashEmbedder(self.dim).embed([t + self.salt for t in body["input"]], "passage")
         rows = [{"index": i, "embedding": v} for i, v in enumerate(found.tolist())]
-        request.send(json.dumps({"data": rows}))
+        request.send(json.dumps({"data": rows[self.lacks :]}))
 
 
 @pytest.fixture
@@ -101,10 +101,13 @@ def test_a_server_that_changes_its_answers_is_caught_before_work(tmp_path, serve
     require_unchanged(None, models, endpoints)
 
 
-def test_another_dim_and_a_server_that_is_down_are_said_before_work(tmp_path, server):
+def test_another_dim_or_count_and_a_server_that_is_down_are_said_before_work(tmp_path, server):
     found, backend = server
     models, endpoints = models_of(tmp_path, found)
-    backend.dim = 32
+    backend.lacks = 1
+    with pytest.raises(ConfError, match="expected 3 vectors"):
+        require_unchanged(Store.open(str(tmp_path / "store")), models, endpoints)
+    backend.lacks, backend.dim = 0, 32
     with pytest.raises(ConfError, match="expected vectors of dim 48, as its entry says, found 32"):
         require_unchanged(Store.open(str(tmp_path / "store")), models, endpoints)
     down = {"e": EndpointAddress("http://127.0.0.1:9/v1", tries=1)}

@@ -52,5 +52,5 @@ def test_on_sigterm_it_finishes_the_requests_in_flight(released, tmp_path):
     with live_endpoint(released, tmp_path / "serve.log") as running:
         came = running.under_load(200, 8, lambda: running.process.send_signal(signal.SIGTERM), timeout=30)
         assert {c.status for c in came} <= {200, 404, 503, 0}, "refused afterwards, never broken off"
-        assert sum(c.status == 200 for c in came) > 8
+        assert sum(c.status == 200 for c in came) > 200 / 10, "and more than were answered before"
         assert running.process.wait(90) == 143, running.log.read_text()

@@ -119,6 +119,16 @@ def test_a_link_to_a_question_opens_it_with_its_evidence_marked(page, browser, r
     other.close()
 
 
+def test_a_passage_of_a_document_leads_to_the_page_of_its_file_and_to_nothing_else(page):
+    there = "link('a%20b.pdf#page=3', 'file:///docs/a%20b.pdf')"
+    assert page.evaluate(f"[{there}.href, {there}.textContent]") == [
+        "file:///docs/a%20b.pdf#page=3",
+        "a b.pdf, p. 3",
+    ]
+    for file in ("null", "'javascript:1'", "'file:rel'"):
+        assert page.evaluate(f"link('a.pdf', {file}).tagName") == "SPAN"
+
+
 def test_keys_go_through_the_questions_and_the_page_is_as_wide_as_a_phone(page, rows):
     page.keyboard.press("j")
     page.keyboard.press("j")

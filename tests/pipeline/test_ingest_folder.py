@@ -81,17 +81,21 @@ def indexed(tmp_path):
     return pipe
 
 
-def asked(pipe, text, release=None):
-    """The response of an endpoint to a question about the whole store."""
+def answered(pipe, text):
+    """The answer of an endpoint to a question about the whole store."""
 
     async def one():
         kit = LocalKit(None, "transformers")
-        online = Answerer(pipe.recipe, kit, pipe.store.uri, release=release)
-        answered = await online.answer(QueryRequest(Question("q", text)))
+        found = await Answerer(pipe.recipe, kit, pipe.store.uri).answer(QueryRequest(Question("q", text)))
         await kit.close()
-        return answer_response(answered, ("hits",))
+        return found
 
     return asyncio.run(one())
+
+
+def asked(pipe, text):
+    """The response with that answer."""
+    return answer_response(answered(pipe, text), ("hits",))
 
 
 def test_a_folder_is_read_and_its_pages_are_cited(tmp_path, folder):
@@ -122,6 +126,28 @@ def test_a_folder_is_read_and_its_pages_are_cited(tmp_path, folder):
         best = asked(pipe, words)["hits"][0]
         assert best["url"] == url and best["page"] is None
         assert section is None or best["section"] in (section, None)
+
+
+def test_headings_of_a_web_page_are_its_sections_and_a_page_without_any_has_none(tmp_path):
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "tides.html").write_text(
+        "<title>Tides</title><p>About tides.</p><h2>Spring <i>tide</i></h2><p>It rises four metres.</p>"
+        "<h2>Neap tide</h2><p>It rises one metre.</p>"
+    )
+    (docs / "bare.html").write_text("<p>The tide table hangs in the harbour.</p>")
+    read(tmp_path, docs)
+    pipe = indexed(tmp_path)
+    layouts = answered(pipe, "how far does the tide rise?").layouts.values()
+    text = {r["source"]: r["text"] for r in pipe.store.scan(pipe.texts_table).to_pylist()}
+    assert {x.url: [(s.label, text[x.source][s.start : s.end]) for s in x.sections] for x in layouts} == {
+        "bare.html": [],
+        "tides.html": [
+            ("Spring tide", "Spring tide It rises four metres. "),
+            ("Neap tide", "Neap tide It rises one metre."),
+        ],
+    }
+    assert {x.title for x in layouts} == {"bare", "Tides"}
 
 
 def test_what_cannot_be_read_is_listed_with_its_reason(tmp_path, folder, capsys, monkeypatch):
@@ -252,6 +278,7 @@ def test_a_report_names_the_page_of_a_file(tmp_path, folder):
     [hits] = pq.read_table(done.folder.results, columns=["hits"])["hits"].to_pylist()
     found = next(h for h in hits if h["text"] and "Marker41x20" in h["text"])
     assert re.fullmatch(r"reports/rivers%202024\.pdf#page=\d", found["url"])
+    assert found["file"] == (folder / "reports" / "rivers 2024.pdf").as_uri(), "wherever the report lies"
     row = json.loads(done.folder.predictions.read_text())
     assert any("#page=" in hit["url"] for hit in row["hits"])
     assert {x.kind for x in done.undone.rows} == {"files"} and len(done.undone.rows) == len(REFUSED)

@@ -39,7 +39,7 @@ from raypipe.recipes.step_contract import models_of
 from raypipe.report.report import answer_of
 from raypipe.store import Store
 from raypipe.store.index import LanceIndex
-from raypipe.store.layouts import layouts_at, layouts_of
+from raypipe.store.layouts import folder_roots, layouts_at, layouts_of
 from raypipe.text.fitted_on import FittedOn
 
 AT_ONCE = 100  # answers in memory: some 40 kB each with fifty citations and twenty hits
@@ -81,8 +81,8 @@ def collect(
     makes one.
     """
     found, index = Collected(), LanceIndex(searched(pipeline.store, pipeline.recipe))
-    documents = layouts_at(pipeline.store)
     store = pipeline.store
+    documents, roots = layouts_at(store), folder_roots(store)
     lookup = PromptLookup(
         pipeline.recipe, LocalKit(index), lambda: StoreMemo(store.uri, memo_versions(store))
     )
@@ -112,7 +112,7 @@ def collect(
                 [
                     row(
                         q, golds.get(q.id), text, prompts[q.id], layouts, has_seen(fits, q.text),
-                        _own(pipeline.recipe, q, seconds.get(q.id)),
+                        _own(pipeline.recipe, q, seconds.get(q.id)), roots,
                     )
                     for q in batch
                 ]

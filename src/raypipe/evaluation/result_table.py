@@ -24,6 +24,7 @@ from raypipe.metrics.crag import Prediction
 from raypipe.metrics.losses import LostAt
 from raypipe.metrics.routing import shared
 from raypipe.report.report import EvalReport, answer_of, ranking, urls
+from raypipe.store.layouts import file_address
 from raypipe.text.places import place
 
 TEXTS = 20  # passages whose text is kept, in rank order; those in the ranking and the quoted ones always are
@@ -74,6 +75,7 @@ SCHEMA = pa.schema(
                             "url",
                             pa.string(),
                         ),  # null: no citation brought it; of a folder: its file#page=N
+                        ("file", pa.string()),  # of a folder: where that is, file:///...; null: of none
                         *_SPAN,
                         ("scores", _SCORES),
                         ("ranked", pa.bool_()),
@@ -116,10 +118,11 @@ def row(
     layouts: Mapping[str, Layout] = MappingProxyType({}),
     seen: bool = False,
     seconds: Mapping[str, float] | None = None,
+    roots: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """One question, without its verdict. `text` has what `needed_texts` names, `prompts` those of replies by
-    the replies' names; `layouts` are of the sources of its hits that are documents of folders; `seen`: by a
-    fit of the recipe; `seconds`: of each stage; None: this run did not answer it."""
+    the replies' names; `layouts` are of the sources of its hits that are documents of folders, which lie at
+    `roots`; `seen`: by a fit of the recipe; `seconds`: of each stage; None: this run did not answer it."""
     said = question.replies.get(question.origin)
     return {
         "id": question.id,
@@ -139,7 +142,7 @@ def row(
             }
             for s, r in question.replies.items()
         ],
-        "hits": _hits(question, text, layouts),
+        "hits": _hits(question, text, layouts, roots),
         "quotes": [
             {"source": q.source, "start": start, "end": end, "text": text[chunk_id(q.source, q.span)]}
             for q in quotes_of(question)
@@ -171,13 +174,17 @@ def quotes_of(question: Question) -> Sequence[Quote]:
     return said.quotes if said else ()
 
 
-def _hits(question: Question, text: Mapping[str, str], layouts: Mapping[str, Layout]) -> list[dict[str, Any]]:
+def _hits(
+    question: Question, text: Mapping[str, str], layouts: Mapping[str, Layout], roots: Mapping[str, str]
+) -> list[dict[str, Any]]:
     url, chosen = urls(question), set(question.order)
 
     def one(h: Hit) -> dict[str, Any]:
+        layout = layouts.get(h.source)
         return {
             "chunk": h.chunk,
-            "url": place(layouts[h.source], h.span).url if h.source in layouts else url.get(h.source),
+            "url": place(layout, h.span).url if layout else url.get(h.source),
+            "file": file_address(layout, roots) if layout else None,
             "start": h.span[0],
             "end": h.span[1],
             "scores": [(name, float(value)) for name, value in h.scores.items()],

@@ -15,7 +15,7 @@ from typing import Protocol
 from raypipe.core.errors import Unavailable
 from raypipe.core.llm import Chat
 from raypipe.core.protocols import Index
-from raypipe.core.records import IDK, Fault, Layout, Question, Quote, Span
+from raypipe.core.records import IDK, Fault, Layout, Question, Quote, Span, parse_chunk_id
 from raypipe.memo.memo import CallCounts, Memo
 from raypipe.models.warm_up import warm_up
 from raypipe.recipes.deadlines import DegradePolicy
@@ -32,7 +32,7 @@ from raypipe.serving.query import NULL_LISTENER, Evidence, Listener, QueryReques
 from raypipe.serving.shared_kit import SharedKit
 from raypipe.serving.store_snapshot import StoreSnapshot
 from raypipe.store import StoreError
-from raypipe.text.places import Place, place
+from raypipe.text.places import Place, heading_sections, place
 
 CONTEXT_CHARS = 300
 """Characters of a page that are shown before and after a quote: two or three sentences."""
@@ -163,11 +163,13 @@ class Answerer:
         passages: tuple[RankedPassage, ...] = ()
         url, layouts = urls(answered), dict[str, Layout]()
         if over is not None:
-            named = {h.source for h in answered.hits} | {q.source for q in _quotes(answered)}
+            shown = {q.source for q in _quotes(answered)} | {parse_chunk_id(c)[0] for c in answered.order}
+            named = {h.source for h in answered.hits} | shown
             if answered.citations is None and isinstance(over, StoreSnapshot):
                 url = await asyncio.to_thread(over.urls, named)
             if isinstance(over, StoreSnapshot):
                 layouts = await asyncio.to_thread(over.layouts, named)
+                layouts = await _with_headings(layouts, shown, over.index)
             evidence = await _evidence(answered, over.index, url, layouts)
             if request.include_passages:
                 passages = await _passages(answered, over.index, url, layouts)
@@ -223,6 +225,17 @@ def _quotes(question: Question) -> tuple[Quote, ...]:
     """The evidence of the reply that is the answer; an abstention has none."""
     reply = question.replies.get(question.origin)
     return reply.quotes if reply else ()
+
+
+async def _with_headings(layouts: Mapping[str, Layout], shown: set[str], index: Index) -> dict[str, Layout]:
+    """The layouts, those of `shown` HTML pages with the sections that their headings begin: what a page says
+    is known once `parse` has read it, so its reader names none."""
+    pages = [s for s in sorted(shown & layouts.keys()) if not layouts[s].pages and not layouts[s].sections]
+    found = dict(zip(pages, await index.blocks(pages), strict=True))
+    headed = [s for s in pages if any(b.kind == "heading" for b in found[s])]
+    texts = await index.source_texts(headed)
+    sections = {s: heading_sections(text or "", found[s]) for s, text in zip(headed, texts, strict=True)}
+    return {**layouts, **{s: replace(layouts[s], sections=marks) for s, marks in sections.items()}}
 
 
 async def _evidence(

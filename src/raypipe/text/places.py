@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from raypipe.core.records import Layout, Mark, Span
+from raypipe.core.records import Block, Layout, Mark, Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,19 @@ def place(layout: Layout, span: Span) -> Place:
     on = [n for n, page in enumerate(layout.pages) if _holds(page, span)]
     url = f"{layout.url}#page={on[0] + 1}" if on else layout.url
     return Place(url, layout.title, _pages(layout.pages, on), _section(layout.sections, span[0]))
+
+
+def heading_sections(text: str, blocks: Sequence[Block]) -> tuple[Mark, ...]:
+    """The sections that the headings of a parsed text begin; each ends at the next heading.
+
+    >>> text = "Opening hours From nine. Prices Four euros."
+    >>> found = heading_sections(text, [Block(0, 13, "heading"), Block(25, 31, "heading")])
+    >>> [(s.label, text[s.start : s.end]) for s in found]
+    [('Opening hours', 'Opening hours From nine. '), ('Prices', 'Prices Four euros.')]
+    """
+    headings = [b for b in blocks if b.kind == "heading"]
+    ends = [*(b.start for b in headings[1:]), len(text)]
+    return tuple(Mark(b.start, end, text[b.start : b.end]) for b, end in zip(headings, ends, strict=False))
 
 
 def _holds(page: Mark, span: Span) -> bool:

@@ -17,12 +17,15 @@ function box(tag, ...parts) {
   return element;
 }
 
-/* Only the web's own addresses become links. A file's has its path, and often its page: "a%20b.pdf#page=3". */
-function link(url) {
+/* The web's own addresses become links. A document's has its path, and often its page: "a%20b.pdf#page=3"; a
+   page opened from disk leads to its `file`, which browsers open from no other. */
+function link(url, file) {
   if (!url) return make("span", "no address");
-  if (!/^https?:\/\//i.test(url)) return make("span", readable(url).replace(/#page=(\d+)$/, ", p. $1"));
-  const a = make("a", url);
-  a.href = url;
+  const web = /^https?:\/\//i.test(url), page = /#page=(\d+)$/.exec(url);
+  const said = web ? url : readable(url).replace(/#page=(\d+)$/, ", p. $1");
+  if (!web && !(/^file:\/\/\//.test(file) && location.protocol === "file:")) return make("span", said);
+  const a = make("a", said);
+  a.href = web ? url : file + (page ? page[0] : "");
   a.rel = "noopener noreferrer nofollow";
   a.target = "_blank";
   return a;

@@ -52,7 +52,7 @@ const overlaps = (p, q) => sourceOf(p.chunk) === q.source && q.start < p.end && 
 function passage(p, quotes, golds, tags) {
   const made = make("div", undefined, "passage"), foot = make("p", undefined, "soft");
   made.append(box("div", ...tags.map(([tag, kind]) => make("span", tag, "tag " + kind))));
-  foot.append(link(p.url), " \u00b7 characters " + p.start + " to " + p.end + (Object.keys(p.scores).length ? " \u00b7 " + named(p.scores) : ""));
+  foot.append(link(p.url, p.file), " \u00b7 characters " + p.start + " to " + p.end + (Object.keys(p.scores).length ? " \u00b7 " + named(p.scores) : ""));
   if (p.text === null || p.text === undefined) made.append(make("p", "Its text is not kept here.", "soft"));
   else {
     const ranges = cited(quotes).filter(q => overlaps(p, q)).map(q => ({ from: q.start - p.start, to: q.end - p.start, kind: "cite" }));
