@@ -19,12 +19,14 @@ from raypipe.runs.field_diff import recipe_text, recipe_values
 from raypipe.runs.manifest import Manifest, read
 
 RUN_TAG = "raypipe.run"  # by which a run that is there already is found
-MOST_CHARS = 500  # of a param: servers of MLflow before 2.8 take no more; prompts are whole in recipe.txt
+MOST_CHARS = (
+    500  # of a param: servers of MLflow before 2.8 take no more; prompts are whole in the text of the recipe
+)
 FINISHED = "FINISHED"  # MLflow's word for a run that is whole
 
 
 class MlflowClient(Protocol):
-    """What is used of `mlflow.MlflowClient`."""
+    """What is used of MLflow's client."""
 
     def get_experiment_by_name(self, name: str) -> Any: ...
     def create_experiment(self, name: str) -> str: ...

@@ -48,7 +48,7 @@ def recipe_text(recipe: Mapping[str, Any], prompts: bool = True) -> str:
 
 
 def recipe_values(recipe: Mapping[str, Any], prompts: bool = True) -> Iterator[tuple[str, str]]:
-    """Each value of a recipe with its name, such as `rerank.top`; those of prompts only with `prompts`."""
+    """Each value of a recipe with its name, step and field; those of prompts only with `prompts`."""
     for name, values in _stages(recipe).items():
         for path, value in values.items():
             if prompts or path[:1] != ("prompt",):
