@@ -22,7 +22,8 @@ from raypipe.cluster.file import Cluster
 from raypipe.cluster.placement import asked_by, refuse
 from raypipe.core.protocols import Model
 from raypipe.models import load
-from raypipe.pipeline.driver import Pipeline, Runner, TaskSizes, alone, inline, nowhere
+from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
+from raypipe.pipeline.table_build import Runner, alone, nowhere
 from raypipe.pipeline.tasks import (
     Verb,
     WorkerConfig,
@@ -47,6 +48,7 @@ class Placed:
     workers: Callable[[Verb], Workers] = alone
     connect: Callable[[], object] = nowhere
     close: Callable[[], object] = nowhere  # ends what the runner keeps running between tables
+    streams: Callable[[], bool] | None = None  # whether parsing and embedding run at the same time
 
 
 @contextmanager
@@ -65,8 +67,9 @@ def open_pipeline(
         progress = stack.enter_context(Progress(sys.stderr, silent=not session.progress))
         stack.callback(where.close)
         yield Pipeline(
-            store, recipe, where.place, where.sizes, where.runner, progress, where.workers, where.connect
-        )
+            store, recipe, where.place, where.sizes, where.runner, progress, where.workers, where.connect,
+            streams=where.streams,
+        )  # fmt: skip
 
 
 @contextmanager

@@ -215,12 +215,13 @@ def _union(hint: Any, value: Any, where: Where, resolve: Resolve) -> Any:
         if len(options) < len(typing.get_args(hint)):
             return None
         raise where.error("expected a value, found nothing")
-    errors = []
+    errors: list[ConfError] = []
     for option in options:
         try:
             return _value(option, value, where, resolve)
         except ConfError as e:
-            errors.append(e)
+            meant = isinstance(value, dict) and dataclasses.is_dataclass(option)
+            errors.insert(0 if meant else len(errors), e)
     raise errors[0]
 
 

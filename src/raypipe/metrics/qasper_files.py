@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,12 +50,7 @@ def read_predictions(path: Path) -> dict[str, PaperPrediction]:
 
 
 def _prediction(line: TextLine) -> tuple[str, PaperPrediction]:
-    try:
-        record = json.loads(line.text)
-    except (ValueError, RecursionError) as e:
-        raise line.error(f"a JSON object ({e})", line.text) from e
-    if not isinstance(record, dict):
-        raise line.error("a JSON object", record)
+    record = line.object()
     for name in ("question_id", "predicted_answer"):
         if not isinstance(record.get(name), str):
             raise line.error(f"text as {name!r}", record.get(name))

@@ -22,13 +22,14 @@ from typing import Any, Protocol, TypeAlias
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_put
-from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from raypipe.core.errors import ClusterTooSmall, ConfError, RaypipeError, Unavailable
 from raypipe.core.llm import STEP, Alone, Chat, Generated, Sampling
 from raypipe.core.records import Fault
 from raypipe.core.singleflight import SingleFlight
+from raypipe.models.engine_routing import EngineGone
 
 NAMESPACE = "raypipe"
 CALL = 32  # chats in one call: a lost call is sent again whole, and small ones cost more messages
@@ -129,6 +130,10 @@ class EngineActor:
     async def ready(self) -> None:
         await self._open()
 
+    async def forever(self) -> None:
+        """Never answers."""
+        await asyncio.Event().wait()
+
     async def generate(
         self, chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None, alone: str = ""
     ) -> list[Generated | Fault]:
@@ -168,8 +173,15 @@ Group: TypeAlias = tuple[Any, int]
 """A placement group and the bundle in it that an engine takes."""
 
 
+def held(place: Resources, name: str) -> PlacementGroup | None:
+    """Asks for the place of one engine, without waiting; None for one that takes nothing. `name`: for those
+    who look what waits."""
+    bundle = {kind: n for kind, n in (("CPU", place.cpus), ("GPU", place.gpus)) if n}
+    return placement_group([bundle], strategy="PACK", name=name) if bundle else None
+
+
 @contextmanager
-def reserved(places: Sequence[Resources], wait_s: float) -> Iterator[list[Group | None]]:
+def reserved(places: Sequence[Resources], wait_s: float, name: str = "") -> Iterator[list[Group | None]]:
     """Reserves resources for all engines at once, until the block ends: two jobs never hold half of what each
     needs. None for an engine that takes nothing. Raises ClusterTooSmall when other jobs hold the resources
     for longer than `wait_s`."""
@@ -178,7 +190,7 @@ def reserved(places: Sequence[Resources], wait_s: float) -> Iterator[list[Group 
     if not taken:
         yield [None] * len(places)
         return
-    group = placement_group(taken, strategy="PACK")
+    group = placement_group(taken, strategy="PACK", name=name)
     try:
         if not group.wait(wait_s):
             free = {k: v for k, v in ray.available_resources().items() if k in ("CPU", "GPU")}
@@ -198,10 +210,12 @@ def start_actor(
     place: Resources,
     group: Group | None = None,
     longest_pause_s: float = LONGEST_PAUSE_S,
+    stays: bool = True,
 ) -> Client:
     """The engine of that name, started if it does not run, without waiting (`Client.ready` waits).
 
-    It takes its reserved bundle, if any. `longest_pause_s`: before a restart, whatever died before."""
+    It takes its reserved bundle, if any. `longest_pause_s`: before a restart, whatever died before. `stays`
+    False: where it dies it is not restarted."""
     where = PlacementGroupSchedulingStrategy(group[0], group[1]) if group else "DEFAULT"
     actor = ray.remote(EngineActor).options(
         name=name,
@@ -211,11 +225,11 @@ def start_actor(
         num_gpus=place.gpus,
         scheduling_strategy=where,
         max_concurrency=CALLS,
-        max_restarts=RESTARTS,
-        max_task_retries=1,
+        max_restarts=RESTARTS if stays else 0,
+        max_task_retries=1 if stays else 0,
     )
     callbacks = functools.partial(_record_start, name, longest_pause_s), functools.partial(_suspect, name)
-    return Client(actor.remote(make, *callbacks), name)
+    return Client(actor.remote(make, *callbacks), name, stays)
 
 
 def start(name: str, make: Make, place: Resources, longest_pause_s: float = LONGEST_PAUSE_S) -> Client:
@@ -225,11 +239,14 @@ def start(name: str, make: Make, place: Resources, longest_pause_s: float = LONG
     return client
 
 
-def find(name: str) -> Client:
-    """The engine of that name. Raises ConfError if the job started none."""
+def find(name: str, stays: bool = True) -> Client:
+    """The engine of that name. Raises ConfError if the job started none, EngineGone for one that need not
+    stay."""
     try:
-        return Client(ray.get_actor(name, namespace=NAMESPACE), name)
+        return Client(ray.get_actor(name, namespace=NAMESPACE), name, stays)
     except ValueError as e:
+        if not stays:
+            raise EngineGone(name) from e
         raise ConfError(
             f"no engine named {name} in this cluster: the job starts engines before blocks"
         ) from e
@@ -238,8 +255,16 @@ def find(name: str) -> Client:
 class Client:
     """Calls a named engine. May be sent to other processes of the job."""
 
-    def __init__(self, handle: Any, name: str) -> None:
-        self._handle, self._name = handle, name
+    def __init__(self, handle: Any, name: str, stays: bool = True) -> None:
+        self._handle, self._name, self._stays = handle, name, stays
+
+    def loading(self) -> Any:
+        """A reference to its answer that it has loaded."""
+        return self._handle.ready.remote()
+
+    def lives(self) -> Any:
+        """A reference that is ready once the engine has died."""
+        return self._handle.forever.remote()
 
     def ready(self) -> None:
         """Waits until the engine has loaded. Raises ConfError or ModelMissing if it cannot load; the actor is
@@ -297,7 +322,9 @@ class Client:
     ) -> list[Generated | Fault]:
         try:
             return await self._asked(self._handle.generate, chats, sampling, adapter)
-        except RayActorError:
+        except RayActorError as e:
+            if not self._stays:
+                raise EngineGone(self._name) from e
             # Lost twice. One of these chats may have done it, or one of another call that was in flight.
             return [await self._alone(chat, sampling, adapter) for chat in chats]
 

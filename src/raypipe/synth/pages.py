@@ -16,9 +16,9 @@ from random import Random
 from raypipe.synth.ask.core import Ref
 from raypipe.synth.ask.questions import FIRST_ASKED, Posed
 from raypipe.synth.profile import Fact, Profiles
-from raypipe.synth.prose import CONSENT, FOREIGN, Bulk, Prose
-from raypipe.synth.styles import STYLES, Style, frame, linked, written
-from raypipe.synth.world.names import pick, word
+from raypipe.synth.prose import CONSENT, Bulk, Prose
+from raypipe.synth.styles import Style, frame, linked, styles, written
+from raypipe.synth.world.names import pick, word, words
 from raypipe.synth.world.world import World
 
 REPEATED, EMPTY = 0.26, 0.025  # of the citations; of the pages
@@ -37,20 +37,8 @@ SHARED_PAGES = 300
 # Fitted to 36 distinct pages that CRAG cites: median 250 KB, mean 320 KB, 3 KB to 1.5 MB; text 22 KB.
 HTML_MEDIAN, HTML_SIGMA, HTML_RANGE, TINY = 235_000, 0.8, (3_000, 1_560_000), 0.03
 TEXT_MEDIAN, TEXT_SIGMA = 12_500, 0.9
-PROSE_STYLES = (
-    "article",
-    "wiki",
-    "forum",
-    "blog",
-    "news",
-    "app",
-    "faq",
-    "details",
-    "broken",
-    "table",
-    "list",
-)
-LIST_STYLES = ("table", "list", "wiki", "article")
+PROSE_STYLES = words("article wiki forum blog news app faq details broken table list")
+LIST_STYLES = words("table list wiki article")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +132,9 @@ class Pages:
             facts = tuple(f for f in self._profiles.of(subject).facts if f.key not in asked.tells)
             if role == "states":
                 facts = self._profiles.of(subject).facts
-            content = _Content(_title(rng, subject), subject[1], key, facts)
+            content = _Content(self._prose.title(rng, subject[1]), subject[1], key, facts)
         elif role == "foreign":
-            content = _Content(subject[1], subject[1], "", (), pick(rng, list(FOREIGN)))
+            content = _Content(subject[1], subject[1], "", (), pick(rng, list(self._prose.languages)))
         elif role == "shell":
             content = _Content(f"Just a moment... {subject[1]}", subject[1], "", ())
         elif role == "kin":
@@ -155,7 +143,7 @@ class Pages:
             alike = self._profiles.similar(subject) if role == "similar" else []
             kind = subject[0] if role == "similar" else pick(rng, self._kinds)
             other = pick(rng, alike or self._profiles.refs[kind])
-            content = _Content(_title(rng, other), other[1], "", self._profiles.of(other).facts)
+            content = _Content(self._prose.title(rng, other[1]), other[1], "", self._profiles.of(other).facts)
         return _withheld(content, posed) if posed.withheld else content
 
     def _subjects(self, posed: Posed) -> Sequence[Ref]:
@@ -198,7 +186,7 @@ class Pages:
             size += len(made[keep])
             keep += 1
         made = made[:keep]
-        foreign = content.language if content.language in FOREIGN else ""
+        foreign = content.language if content.language in self._prose.languages else ""
         while size < chars:
             text = self._prose.foreign(rng, foreign) if foreign else self._prose.sentence(rng)
             made.insert(int(rng.random() * (len(made) + 1)), text)
@@ -213,7 +201,7 @@ class Pages:
         html, text = self._sizes(rng)
         site = pick(rng, self._sites)
         sentences, at = ([], -1) if role == "shell" else self._sentences(rng, content, text)
-        style = STYLES[
+        style = styles()[
             "app" if role == "shell" else pick(rng, LIST_STYLES if content.listing else PROSE_STYLES)
         ]
         page = self._render(rng, style, content, sentences, at, number, site, html)
@@ -279,7 +267,7 @@ class Pages:
             for f in content.facts[: 3 if small else 14]
         ]
         head, foot = frame(rng, style, title, number, content.language, site, small)
-        before = style.before(rng, title, rows)
+        before = style.opening(rng, title, rows)
         room = html - len(head) - len(before) - len(style.after) - len(foot)
         blocks = list(self._blocks(rng, style, content, sentences, at))
         size = sum(len(b) for b, _ in blocks)
@@ -316,18 +304,6 @@ class Pages:
             + self._bulk.script(rng, int(chars * script * 0.6))
         )
         return top, middle, end
-
-
-def _title(rng: Random, ref: Ref) -> str:
-    shapes = (
-        "{}",
-        "{}: facts and figures",
-        "All about {}",
-        "{} explained",
-        "{} | profile",
-        "What we know about {}",
-    )
-    return pick(rng, shapes).format(ref[1])
 
 
 def _withheld(content: _Content, posed: Posed) -> _Content:

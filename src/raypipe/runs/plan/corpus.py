@@ -18,7 +18,9 @@ from raypipe.core.records import Question
 from raypipe.memo.disk import FRESH_BYTES
 from raypipe.memo.lookup import first_corpus_requests, lookup
 from raypipe.memo.memo import ENTRY_BYTES, vectors_of
-from raypipe.pipeline.tasks import chunks_of
+from raypipe.pipeline.corpus_builds import failed_ids
+from raypipe.pipeline.corpus_tasks import chunks_of
+from raypipe.pipeline.recipe_tables import whole_corpus
 from raypipe.recipes.default_bounds import is_bounded
 from raypipe.recipes.recipe import Stage
 from raypipe.recipes.step_contract import asked_models, embedder_of, table_of, table_with
@@ -47,12 +49,13 @@ class CorpusPlanner:
         """The plan of each stage."""
         pipe, recipe, coming = self._pipeline, self._pipeline.recipe, self._context.coming
         wanted = self._wanted(questions)
-        missing = pipe.missing(pipe.texts_table, wanted)
-        texts = self._left(pipe.texts_table, missing)
+        missing = pipe.corpus.missing(pipe.texts_table, wanted)
+        work_id, tables = whole_corpus(recipe)
+        texts = self._left(pipe.texts_table, left(self._store, work_id, tables[-1], missing))
         # A killed run's parts are in no table yet: what they hold is still to come for the stages after them.
         textless = list(dict.fromkeys([*texts, *missing]))
-        gone = {*textless, *pipe.failed(pipe.texts_table)}
-        missing = pipe.missing(pipe.passages_table, [s for s in wanted if s not in gone])
+        gone = {*textless, *failed_ids(self._store, {pipe.texts_table})}
+        missing = pipe.corpus.missing(pipe.passages_table, [s for s in wanted if s not in gone])
         passages = list(dict.fromkeys([*self._left(pipe.passages_table, missing), *textless]))
         unsplit = list(dict.fromkeys([*passages, *missing]))
         self._chars = {**sizes(self._store, unsplit), **coming.chars}
@@ -122,7 +125,7 @@ class CorpusPlanner:
         table = self._pipeline.vectors_table(model)
         todo = set(unsplit)
         here = [s for s in wanted if s not in todo and counts.of(s)]
-        lacking = self._left(table, self._pipeline.missing(table, here))
+        lacking = self._left(table, self._pipeline.corpus.missing(table, here))
         lacking = [s for s in lacking if s not in todo]
         fresh, same = self._texts_to_embed(stage.step, model, lacking, counts)
         before = self._known_sources(name, [*lacking, *unsplit])
