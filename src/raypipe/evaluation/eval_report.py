@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe.core.ann import AnnRecall
@@ -28,6 +29,7 @@ from raypipe.report.costs import CostReport
 from raypipe.report.report import AnswerCut, EvalReport, FaultCount, JudgeLine, StepLine
 from raypipe.runs.plan.money import asking, estimated, spent
 from raypipe.runs.plan.records import Plan
+from raypipe.store import Store
 
 # Counts of the readers that say what was put right on the way in.
 NORMALISED = (
@@ -114,15 +116,11 @@ def _normalized(read: IngestSummary | None) -> dict[str, int]:
 
 def _corpus(pipeline: Pipeline, answers: Collected) -> dict[str, Any]:
     """What these questions may search, counted in the stored tables."""
-    sources = sorted(answers.sources)
-    if answers.everything:
-        sources = pipeline.store.scan(pipeline.texts_table, ["source"])["source"].to_pylist()
     chunks, parsers = 0, Counter[str]()
-    for some in batches(sources, SOURCES_AT_ONCE):
-        spans = pipeline.store.rows(pipeline.passages_table, "source", some, ["start", "end"])
+    for spans in _rows_of(pipeline.store, pipeline.passages_table, answers, ["start", "end"]):
         chunks += int(pc.sum(pc.greater(spans["end"], spans["start"])).as_py() or 0)
-        parsed = pipeline.store.rows(pipeline.texts_table, "source", some, ["parser"])
-        parsers.update(parsed["parser"].to_pylist())
+    for parsed in _rows_of(pipeline.store, pipeline.texts_table, answers, ["parser"]):
+        parsers.update({r["values"]: r["counts"] for r in pc.value_counts(parsed["parser"]).to_pylist()})
     return {
         "citations": answers.citations,
         "distinct_pages": len(answers.pages),
@@ -131,6 +129,16 @@ def _corpus(pipeline: Pipeline, answers: Collected) -> dict[str, Any]:
         "pages_compared": parsers["compared"] + parsers["fallback"],
         "parser_fallbacks": parsers["fallback"],
     }
+
+
+def _rows_of(
+    store: Store, table: str, answers: Collected, columns: Sequence[str]
+) -> Iterator[pa.Table | pa.RecordBatch]:
+    """Columns of a table for the sources that were searched, a batch at a time."""
+    if answers.everything:
+        return store.batches(table, columns)
+    some = batches(sorted(answers.sources), SOURCES_AT_ONCE)
+    return (store.rows(table, "source", ids, columns) for ids in some)
 
 
 def _faults(pipeline: Pipeline, answers: Collected, read: IngestSummary | None) -> tuple[FaultCount, ...]:

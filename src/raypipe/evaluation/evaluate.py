@@ -37,6 +37,7 @@ from raypipe.pipeline.counters import RunCounters
 from raypipe.pipeline.driver import Pipeline
 from raypipe.pipeline.ingest import ingest
 from raypipe.pipeline.ingest_log import driving
+from raypipe.pipeline.ingest_tasks import reading_of
 from raypipe.pipeline.wall_clock import WallClock
 from raypipe.readers import Format
 from raypipe.recipes.recipe import Recipe
@@ -103,7 +104,8 @@ def evaluate(
         # A cluster that is too small is refused before the hour that a large file may take to read.
         with clock.part("reading"):
             show_files, before = pipeline.progress, pipeline.start
-            read = ingest(pipeline.store, data, format, show_files, before, kind) if data else None
+            reading = reading_of(pipeline)
+            read = ingest(pipeline.store, data, format, show_files, before, kind, reading) if data else None
         questions = questions_of(pipeline, only or (read.questions if read else None), limit)
         require_questions(questions, data, pipeline.store)
         scoring = scoring_of(pipeline, read, questions.ids, kind, rule, judge is not None)
