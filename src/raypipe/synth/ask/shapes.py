@@ -22,13 +22,13 @@ def both(line: str) -> str:
 
 
 def value(
-    drawer: Drawer, answer: Callable[[Attempt, Any], Written | None], *program: str, rule: str = "value"
+    drawer: Drawer, answer: Callable[[Any], Written | None], *program: str, rule: str = "value"
 ) -> Shape:
     """One value of what was drawn, or computed from it."""
 
     def shape(d: Attempt) -> Drawn | None:
         found = drawer(d)
-        written = answer(d, found.it) if found else None
+        written = answer(found.it) if found else None
         return Drawn(found, written, "\n".join(program), rule) if found and written else None
 
     return shape
@@ -63,12 +63,12 @@ def compare(
     return shape
 
 
-def count(drawer: Drawer, number: Callable[[Attempt, Any], int], *program: str, least: int = 1) -> Shape:
+def count(drawer: Drawer, number: Callable[[Any], int], *program: str, least: int = 1) -> Shape:
     """How many rows there are. `least`: no question about fewer. Word: {plural}, an "s" or nothing."""
 
     def shape(d: Attempt) -> Drawn | None:
         found = drawer(d)
-        n = number(d, found.it) if found else 0
+        n = number(found.it) if found else 0
         if found is None or n < least:
             return None
         more = found.at(found.it, plural="s" if n > 1 else "")
@@ -79,7 +79,7 @@ def count(drawer: Drawer, number: Callable[[Attempt, Any], int], *program: str, 
 
 def several(
     drawer: Drawer,
-    rows: Callable[[Attempt, Any], Sequence[Any]],
+    rows: Callable[[Any], Sequence[Any]],
     *program: str,
     least: int = 1,
     form: Callable[[Sequence[Any]], Written] = listed,
@@ -87,8 +87,8 @@ def several(
 ) -> Shape:
     """A list in its order. `least`: no question about shorter ones."""
 
-    def answer(d: Attempt, it: Any) -> Written | None:
-        found = rows(d, it)
+    def answer(it: Any) -> Written | None:
+        found = rows(it)
         return form(found) if len(found) >= least else None
 
     return value(drawer, answer, *program, rule=rule)
@@ -97,7 +97,7 @@ def several(
 def hop(
     drawer: Drawer,
     link: Callable[[Attempt, Scene], Scene | None],
-    answer: Callable[[Attempt, Any], Written | None],
+    answer: Callable[[Any], Written | None],
     *program: str,
 ) -> Shape:
     """A value of what is linked to what was drawn: `*` in the program stands for that."""
@@ -111,4 +111,4 @@ def hop(
 
 def false(drawer: Drawer, *program: str) -> Shape:
     """A question whose premise the world contradicts. The program asks for what it presumes."""
-    return value(drawer, lambda d, it: Written(INVALID, (), ""), *program, rule="premise")
+    return value(drawer, lambda it: Written(INVALID, (), ""), *program, rule="premise")
