@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -13,14 +14,16 @@ from raypipe.models.engine_actors import Group, Resources
 
 
 def held(place: Resources, name: str) -> PlacementGroup | None:
-    """Asks for the place of one engine, without waiting; None for one that takes nothing. `name`: for those
-    who look what waits."""
+    """Asks for the place of one engine, without waiting; None for one that takes nothing. `name`: how its name
+    begins, for those who look what waits."""
     bundle = {kind: n for kind, n in (("CPU", place.cpus), ("GPU", place.gpus)) if n}
-    return placement_group([bundle], strategy="PACK", name=name) if bundle else None
+    return _group([bundle], name) if bundle else None
 
 
 @contextmanager
-def reserved(places: Sequence[Resources], wait_s: float, name: str = "") -> Iterator[list[Group | None]]:
+def reserved(
+    places: Sequence[Resources], wait_s: float, name: str = "engines"
+) -> Iterator[list[Group | None]]:
     """Reserves resources for all engines at once, until the block ends: two jobs never hold half of what each
     needs. None for an engine that takes nothing. Raises ClusterTooSmall when other jobs hold the resources
     for longer than `wait_s`."""
@@ -29,7 +32,7 @@ def reserved(places: Sequence[Resources], wait_s: float, name: str = "") -> Iter
     if not taken:
         yield [None] * len(places)
         return
-    group = placement_group(taken, strategy="PACK", name=name)
+    group = _group(taken, name)
     try:
         if not group.wait(wait_s):
             free = {k: v for k, v in ray.available_resources().items() if k in ("CPU", "GPU")}
@@ -41,3 +44,8 @@ def reserved(places: Sequence[Resources], wait_s: float, name: str = "") -> Iter
         yield [(group, next(places_of)) if b else None for b in bundles]
     finally:
         remove_placement_group(group)
+
+
+def _group(bundles: list[dict[str, float]], name: str) -> PlacementGroup:
+    """A placement group; Ray refuses a name that another one of the namespace has."""
+    return placement_group(bundles, strategy="PACK", name=f"{name}-{uuid.uuid4().hex}")
