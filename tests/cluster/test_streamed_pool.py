@@ -71,7 +71,8 @@ def test_workers_with_and_without_gpus_fill_the_tables_of_one_process_though_one
     pools = StreamedPools(Pool(1, cpus=0.5), Pool(2, cpus=0.2, gpus=1), most_bytes(), LIMITS)
 
     def run(verb, work, tasks):
-        assert verb == "index"
+        if verb != "index":  # words are inverted afterwards
+            return inline(verb, work, tasks)
         return pools.run(Dying(work, str(mark), work.worker), tasks)
 
     alone = pipeline(tmp_path / "alone", inline)

@@ -14,8 +14,8 @@ from raypipe.models.engine_actors import Group, Resources
 
 
 def held(place: Resources, name: str) -> PlacementGroup | None:
-    """Asks for the place of one engine, without waiting; None for one that takes nothing. `name`: how its name
-    begins, for those who look what waits."""
+    """Asks for the place of one engine, without waiting; None for one that takes nothing. `name`: how the
+    group's own begins, for those who look what waits."""
     bundle = {kind: n for kind, n in (("CPU", place.cpus), ("GPU", place.gpus)) if n}
     return _group([bundle], name) if bundle else None
 
