@@ -269,8 +269,10 @@ def run(given: argparse.Namespace, home: Path) -> dict[str, Any]:
         )
 
         def streamed(verb: str, work: WholeCorpusTask, tasks: Sequence[Task]) -> Iterator[Any]:
-            timed = Timed(work, str(diary), given.seconds * given.slow, work.worker)
-            return pools.run(timed, tasks) if given.way == "actors" else through_data(pools, timed, tasks)  # type: ignore[arg-type]
+            if verb != "index":  # words are inverted afterwards
+                return inline("parse", work, tasks)
+            timed: Any = Timed(work, str(diary), given.seconds * given.slow, work.worker)
+            return pools.run(timed, tasks) if given.way == "actors" else through_data(pools, timed, tasks)
 
         pipe = pipeline(home / "streamed", given.tasks, streamed, lambda: True)
         if given.lose:
