@@ -26,6 +26,7 @@ from raypipe.api.previews import FileFields, FirstDocument, FirstQuestion
 from raypipe.api.reproduce import PublishedNumber, Reproduction, Verdict
 from raypipe.api.run_outputs import (
     STRICT,
+    AssumedOutput,
     Eval,
     Interval,
     MeasureMean,
@@ -105,6 +106,7 @@ Ingest = _from_fields(
         "again": bool,  # true: the same bytes had been read before
         "questions": int,
         "kind": str,  # of the data; "": read by a raypipe that had no kinds
+        "read_by": str,  # one process, or how many tasks; "": a folder of documents
         **{f.name: int for f in fields(ReadCounts)},
         "reasons": dict[str, int],  # why lines and pages were omitted -> how many
         "replaced": list[ReplacedRows],  # that took the place of others with their ids
@@ -710,7 +712,7 @@ OUTPUTS: Mapping[str, Any] = {
     "questions": Questions,
     "examples": ExamplePoolOutput,
     "parse": ParseLine,
-    "plan": PlanOutput,
+    "plan": PlanOutput | AssumedOutput,
     "index": StepCounts,
     "ann": AnnOutput,
     "answer": StepCounts,

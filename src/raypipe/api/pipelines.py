@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from raypipe.api.ray_run import RayRun
@@ -23,6 +23,7 @@ from raypipe.cluster.placement import asked_by, refuse
 from raypipe.core.protocols import Model
 from raypipe.models import load
 from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
+from raypipe.pipeline.ingest_tasks import TaskReading
 from raypipe.pipeline.table_build import Runner, alone, nowhere
 from raypipe.pipeline.tasks import (
     Verb,
@@ -70,6 +71,23 @@ def open_pipeline(
             store, recipe, where.place, where.sizes, where.runner, progress, where.workers, where.connect,
             streams=where.streams,
         )  # fmt: skip
+
+
+@contextmanager
+def open_reading(session: Session, store: Store) -> Iterator[TaskReading]:
+    """How files are read into a store on the session's cluster, which is connected to for large ones alone.
+    Raises ConfError, ClusterTooSmall."""
+    file = session.cluster_file()
+    with ExitStack() as stack:
+
+        @cache
+        def run() -> RayRun:
+            made = RayRun(session.settings.ray, store.uri, None, file, (), (), {}, None)
+            stack.callback(made.close)
+            return made
+
+        worker = WorkerConfig(store.uri, file.backend, file.device, 1)
+        yield TaskReading(worker, lambda *of: run().run(*of), lambda: run().connect())
 
 
 @contextmanager

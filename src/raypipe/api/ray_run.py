@@ -46,14 +46,15 @@ class RayRun:
         self,
         ray: str,
         uri: str,
-        recipe: Recipe,
+        recipe: Recipe | None,
         written: Cluster,
         engines: Sequence[Model],
         used: Sequence[Model],
         endpoints: Mapping[str, EndpointAddress],
         judge: JudgeKit | None,
     ) -> None:
-        """`ray`: the address, or "local" for a Ray of this run; `written`: the cluster file;
+        """`ray`: the address, or "local" for a Ray of this run; `recipe` None: only files are read;
+        `written`: the cluster file;
         `engines`: the recipe's models that may get an engine; `used`: all models that tasks ask."""
         self._ray, self._uri, self._recipe, self._written = ray, uri, recipe, written
         self._engines, self._used, self._endpoints, self._judge = engines, used, endpoints, judge
@@ -78,7 +79,8 @@ class RayRun:
         from raypipe.cluster.streamed_pool import StreamedPools, most_bytes
 
         connection.connect(self._ray)
-        connection.carry(self._recipe)
+        if self._recipe is not None:
+            connection.carry(self._recipe)
         nodes = reachable(self._written, connection.nodes())
         cluster = fitting(self._written, self._wanted, nodes)
         both = side_by_side(cluster, nodes)

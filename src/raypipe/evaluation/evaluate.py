@@ -9,11 +9,12 @@ from __future__ import annotations
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe.core.errors import ConfError
@@ -43,6 +44,7 @@ from raypipe.pipeline.counters import Counts, RunCounters
 from raypipe.pipeline.driver import Pipeline, batches
 from raypipe.pipeline.ingest import ingest
 from raypipe.pipeline.ingest_log import IngestSummary, driving
+from raypipe.pipeline.ingest_tasks import reading_of
 from raypipe.pipeline.wall_clock import WallClock
 from raypipe.readers import Format
 from raypipe.recipes.executor import StageCounters
@@ -62,6 +64,7 @@ from raypipe.runs.manifest import Manifest, Origin
 from raypipe.runs.plan.money import asking, estimated, priced, spent
 from raypipe.runs.plan.planner import plan
 from raypipe.runs.plan.records import JudgePlan, Plan
+from raypipe.store import Store
 from raypipe.store.disk_space import need
 from raypipe.store.keep import compact, tables
 
@@ -130,7 +133,8 @@ def evaluate(
         # A cluster that is too small is refused before the hour that a large file may take to read.
         with clock.part("reading"):
             show_files, before = pipeline.progress, pipeline.start
-            read = ingest(pipeline.store, data, format, show_files, before, kind) if data else None
+            reading = reading_of(pipeline)
+            read = ingest(pipeline.store, data, format, show_files, before, kind, reading) if data else None
         questions = questions_of(pipeline, only or (read.questions if read else None), limit)
         require_questions(questions, data, pipeline.store)
         scoring = scoring_of(pipeline, read, questions.ids, kind, rule, judge is not None)
@@ -349,15 +353,11 @@ def _normalized(read: IngestSummary | None) -> dict[str, int]:
 
 def _corpus(pipeline: Pipeline, answers: Collected) -> dict[str, Any]:
     """What these questions may search, counted in the stored tables."""
-    sources = sorted(answers.sources)
-    if answers.everything:
-        sources = pipeline.store.scan(pipeline.texts_table, ["source"])["source"].to_pylist()
     chunks, parsers = 0, Counter[str]()
-    for some in batches(sources, SOURCES_AT_ONCE):
-        spans = pipeline.store.rows(pipeline.passages_table, "source", some, ["start", "end"])
+    for spans in _rows_of(pipeline.store, pipeline.passages_table, answers, ["start", "end"]):
         chunks += int(pc.sum(pc.greater(spans["end"], spans["start"])).as_py() or 0)
-        parsed = pipeline.store.rows(pipeline.texts_table, "source", some, ["parser"])
-        parsers.update(parsed["parser"].to_pylist())
+    for parsed in _rows_of(pipeline.store, pipeline.texts_table, answers, ["parser"]):
+        parsers.update({r["values"]: r["counts"] for r in pc.value_counts(parsed["parser"]).to_pylist()})
     return {
         "citations": answers.citations,
         "distinct_pages": len(answers.pages),
@@ -366,6 +366,16 @@ def _corpus(pipeline: Pipeline, answers: Collected) -> dict[str, Any]:
         "pages_compared": parsers["compared"] + parsers["fallback"],
         "parser_fallbacks": parsers["fallback"],
     }
+
+
+def _rows_of(
+    store: Store, table: str, answers: Collected, columns: Sequence[str]
+) -> Iterator[pa.Table | pa.RecordBatch]:
+    """Columns of a table for the sources that were searched, a batch at a time."""
+    if answers.everything:
+        return store.batches(table, columns)
+    some = batches(sorted(answers.sources), SOURCES_AT_ONCE)
+    return (store.rows(table, "source", ids, columns) for ids in some)
 
 
 def _faults(pipeline: Pipeline, answers: Collected, read: IngestSummary | None) -> tuple[FaultCount, ...]:

@@ -19,6 +19,8 @@ from raypipe.pipeline.whole_corpus_task import WholeCorpusTask
 from raypipe.recipes.executor import CorpusExecutor
 from raypipe.recipes.recipe import Recipe
 from raypipe.store import PASSAGES, Run, Store, begun, vectors_schema
+from raypipe.store.corpus_sum import rows_id
+from raypipe.store.source_ids import SourceIds, lacked
 from raypipe.store.tables import LENGTHS, POSTINGS
 
 
@@ -39,7 +41,7 @@ class CorpusBuilds:
     def _passages(self) -> str:
         return passages_table(self.recipe)
 
-    def tables(self, wanted: list[str], streams: Callable[[], bool] | None) -> Iterator[TableBuild]:
+    def tables(self, wanted: Sequence[str], streams: Callable[[], bool] | None) -> Iterator[TableBuild]:
         """What brings texts, passages and vectors up to date, in order. `streams`: whether parsing and
         embedding can run at the same time; then what lacks all of them gets them in one pass. What a killed
         run has begun is finished as it was begun."""
@@ -58,7 +60,7 @@ class CorpusBuilds:
             return False
         return bool(whole.missing_ids()) and streams()
 
-    def texts(self, wanted: list[str]) -> TableBuild:
+    def texts(self, wanted: Sequence[str]) -> TableBuild:
         """Sources to texts."""
         table = self._texts
         with asyncio.Runner() as loop:
@@ -69,26 +71,30 @@ class CorpusBuilds:
             lambda run: TextsTask(self.worker, self.recipe, table, run.name),
         )  # fmt: skip
 
-    def passages(self, wanted: list[str]) -> TableBuild:
+    def passages(self, wanted: Sequence[str]) -> TableBuild:
         """Texts to passages."""
         table = self._passages
 
-        def missing_ids() -> list[str]:
-            without = set(self.store.missing(self._texts, "source", wanted))
-            return self.missing(table, [s for s in wanted if s not in without])
+        def missing_ids() -> Sequence[str]:
+            without = set(lacked(self.store, self.store.dataset(self._texts), self._texts, wanted))
+            return self.missing(table, [s for s in wanted if s not in without] if without else wanted)
 
         return TableBuild(
             table, table, PASSAGES, "parse", "split", "texts", self.max_rows, missing_ids,
             lambda run: PassagesTask(self.worker, self.recipe, table, run.name, self._texts),
         )  # fmt: skip
 
-    def vectors(self, model: Model, wanted: list[str]) -> TableBuild:
+    def vectors(self, model: Model, wanted: Sequence[str]) -> TableBuild:
         """Passages to the vectors of one embedder."""
         table = vectors_table(self.recipe, model)
 
-        def missing_ids() -> list[str]:
-            here = set(self.store.sources_with_chunks(self._passages).to_pylist())
-            return self.missing(table, [s for s in wanted if s in here])
+        def missing_ids() -> Sequence[str]:
+            here = self.store.sources_with_chunks(self._passages)
+            if isinstance(wanted, SourceIds):
+                at = rows_id(self.store.dataset(self._passages))
+                return self.missing(table, wanted.among(here, at))
+            split = set(here.to_pylist())
+            return self.missing(table, [s for s in wanted if s in split])
 
         def work(run: Run) -> TableTask:
             memo = {k: v for k, v in memo_versions(self.store).items() if k == vectors_of(model).name}
@@ -108,7 +114,7 @@ class CorpusBuilds:
             self.max_rows, missing_ids, work, calls_models=True,
         )  # fmt: skip
 
-    def whole(self, single: Sequence[TableBuild], wanted: list[str]) -> TableBuild | None:
+    def whole(self, single: Sequence[TableBuild], wanted: Sequence[str]) -> TableBuild | None:
         """Sources to texts, passages and vectors in one pass, of those that have none of them; None for a
         recipe without an embedder. `single`: the builds of these tables, in this order."""
         vectors = {model: vectors_table(self.recipe, model) for model in self.recipe.embedders()}
@@ -116,7 +122,7 @@ class CorpusBuilds:
             return None
         *first, last = ((b.table, b.schema) for b in single)
 
-        def missing_ids() -> list[str]:
+        def missing_ids() -> Sequence[str]:
             ids = wanted
             for table, _ in (*first, last):
                 ids = self.missing(table, ids) if ids else ids
@@ -137,7 +143,7 @@ class CorpusBuilds:
     def postings(self, analyzer: str, postings: str, lengths: str) -> TableBuild:
         """Words of the passages of all sources, inverted."""
 
-        def missing_ids() -> list[str]:
+        def missing_ids() -> Sequence[str]:
             here = self.store.scan(self._passages, ["source"])["source"].unique().to_pylist()
             return self.missing(lengths, here)
 
@@ -149,11 +155,11 @@ class CorpusBuilds:
             first=((postings, POSTINGS),), spread=False,
         )  # fmt: skip
 
-    def missing(self, table: str, ids: list[str]) -> list[str]:
+    def missing(self, table: str, ids: Sequence[str]) -> Sequence[str]:
         """The ids that a table lacks and that did not fail for good."""
         lost = failed_ids(self.store, {table})
-        left = self.store.missing(table, "source", ids) if self.store.has(table) else ids
-        return [s for s in left if s not in lost]
+        left = lacked(self.store, self.store.dataset(table), table, ids) if self.store.has(table) else ids
+        return [s for s in left if s not in lost] if lost else left
 
 
 def failed_ids(store: Store, work: Container[str]) -> set[str]:

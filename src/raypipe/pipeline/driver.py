@@ -43,8 +43,10 @@ from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import asked_models
 from raypipe.report.progress import Progress
 from raypipe.store import ANSWERS, Run, Store, begun
+from raypipe.store.corpus_sum import corpus_sum
 from raypipe.store.leftovers import abandon
 from raypipe.store.merged_postings import merge_segments
+from raypipe.store.source_ids import all_sources
 
 T = TypeVar("T")
 
@@ -264,21 +266,22 @@ class Pipeline:
     def snapshot(self) -> str:
         """Names all that the store can search: the corpus of a question without citations, and the
         approximate indexes that the recipe searches it by."""
-        ids = self.store.scan("sources", columns=["id"])["id"].to_pylist()
-        return digest(*sorted(ids), *ann_names(self.store, self.recipe))
+        return digest(corpus_sum(self.store), *ann_names(self.store, self.recipe))
 
-    def sources(self, questions: Iterable[Question] | None) -> list[str]:
-        """Ids of the sources to index, in citation order, of the kinds that the recipe parses."""
-        kinds = self.recipe.source_kinds()
-        table = self.store.scan("sources", columns=["id", "kind"])
-        here = table.filter(pc.is_in(table["kind"], value_set=pa.array(kinds)))["id"].to_pylist()
-        cited: dict[str, None] = {}
+    def sources(self, questions: Iterable[Question] | None) -> Sequence[str]:
+        """Ids of the sources to index, of the kinds that the recipe parses: those cited in citation order, or
+        all of the store."""
+        kinds, cited = self.recipe.source_kinds(), dict[str, None]()
         for q in questions if questions is not None else ():
             if (sources := q.sources()) is None or self.recipe.searches_all():
-                return sorted(here)
+                return all_sources(self.store, kinds)
             cited.update(dict.fromkeys(sources))
+        if questions is None:
+            return all_sources(self.store, kinds)
+        table = self.store.scan("sources", columns=["id", "kind"])
+        here = table.filter(pc.is_in(table["kind"], value_set=pa.array(kinds)))["id"].to_pylist()
         stored = set(here)
-        return sorted(here) if questions is None else [s for s in cited if s in stored]
+        return [s for s in cited if s in stored]
 
     def answers_build(
         self, keys: Mapping[str, str], sources: AnswerSources, again: tuple[str, ...], fresh: bool,

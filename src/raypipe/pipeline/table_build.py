@@ -66,7 +66,7 @@ class TableBuild:
     done_verb: str  # parsed, split, embedded, answered
     unit: str  # sources, texts, questions
     max_rows: int  # of a task
-    missing_ids: Callable[[], list[str]]  # that the table lacks
+    missing_ids: Callable[[], Sequence[str]]  # that the table lacks
     work: Callable[[Run], TableTask]
     calls_models: bool = False  # True: the memo is merged before it, so that its workers read all of it
     again: tuple[str, ...] = ()  # ids of rows that are made again, though the table may have them

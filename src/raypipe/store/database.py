@@ -114,6 +114,11 @@ class Store:
                 f"Run it again to its end: `raypipe forget {given!r} --yes --store {self.uri}`"
             )
 
+    @property
+    def drives(self) -> bool:
+        """Whether this very Store holds the driver's lease."""
+        return DRIVER in self._held
+
     @contextmanager
     def durable(self, table: str) -> Iterator[None]:
         """Around a change of a table: what it wrote is on disk when the block ends (`store.durable`). Inside
@@ -224,13 +229,13 @@ class Store:
 
     def sources_with_chunks(self, passages: str) -> pa.Array:
         """Distinct sources of a `passages` table that have chunks: those a vector table must hold."""
-        found = pa.array([], pa.string())
+        found = [pa.array([], pa.string())]
         columns = ["source", "start", "end"]
         with reaching(self.table_uri(passages)):
             for batch in self.dataset(passages).to_batches(columns=columns, batch_size=SCAN_ROWS):
                 real = batch.filter(pc.greater(batch["end"], batch["start"]))
-                found = pa.concat_arrays([found, real["source"].unique()]).unique()
-        return found
+                found.append(real["source"].unique())
+        return pa.concat_arrays(found).unique()
 
     def index(self, table: str) -> None:
         """Builds the table's scalar indexes, or brings them up to date."""
@@ -300,9 +305,13 @@ def missing(dataset: lance.LanceDataset, column: str, ids: Sequence[str]) -> lis
     """Which of the ids do not stand in a column, in their order."""
     if not ids:
         return []
-    wanted = pa.array(ids, pa.string())
-    left: list[str] = wanted.filter(pc.invert(present(dataset, column, wanted))).to_pylist()
+    left: list[str] = absent(dataset, column, pa.array(ids, pa.string())).to_pylist()
     return left
+
+
+def absent(dataset: lance.LanceDataset, column: str, wanted: pa.Array) -> pa.Array:
+    """The same, of an array."""
+    return wanted.filter(pc.invert(present(dataset, column, wanted)))
 
 
 def present(dataset: lance.LanceDataset, column: str, wanted: pa.Array) -> pa.Array:

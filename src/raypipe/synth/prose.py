@@ -122,3 +122,17 @@ class Bulk:
             made.append(piece)
             size += len(piece)
         return "".join(made)
+
+    def fill(self, rng: Random, chars: int) -> tuple[str, str, str]:
+        """Markup without text for the top, the middle and the end of a page: about `chars` characters."""
+        if chars < 120:
+            return "", "", ""
+        if chars < 2_000:
+            return self.script(rng, max(0, chars - 70)), "", ""
+        script, style, image = 0.15 + 0.5 * rng.random(), 0.2 * rng.random(), 0.15 * rng.random()
+        soup = max(0.0, 1 - script - style - image)
+        top = self.style(rng, int(chars * style)) + self.script(rng, int(chars * script * 0.4))
+        consent = f'<div id="consent" style="display:none">{CONSENT}</div>'
+        middle = self.soup(rng, int(chars * soup * 0.6)) + self.image(rng, int(chars * image))
+        end = consent + self.soup(rng, int(chars * soup * 0.4)) + self.script(rng, int(chars * script * 0.6))
+        return top, middle, end

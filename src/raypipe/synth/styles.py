@@ -81,9 +81,7 @@ def styles() -> dict[str, Style]:
     }
 
 
-def frame(
-    rng: Random, style: Style, title: str, number: str, language: str, site: str, small: bool
-) -> tuple[str, str]:
+def frame(style: Style, title: str, number: str, language: str, site: str, small: bool) -> tuple[str, str]:
     """What stands before and after a page's content: the head with its unique number, navigation, footer."""
     meta = f'<meta name="request-id" content="{number}">'
     if not style.wellformed:

@@ -1,4 +1,4 @@
-"""Question templates: what one is, what an attempt at a question draws with, what it gives.
+"""Question templates: what one is, what an attempt at a question draws with, and what comes of it.
 
 A program is in the call language of the knowledge graph; its rule says how its result becomes the answer
 (`RULES`). Readings of that language that are fixed here: `sort` orders the rows of the line before it and
@@ -119,7 +119,7 @@ class Drawn:
 
 
 Shape: TypeAlias = Callable[[Attempt], Drawn | None]
-"""None: this draw has no good question (a tie, an empty list); another is made."""
+"""None: there is no good question (a tie, an empty list); another attempt is made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +153,9 @@ class Template:
     def domain(self) -> str:
         return self.id.partition(".")[0]
 
-    def ask(self, draw: Attempt) -> Asked | None:
-        """One question with its answer; None if this draw has no good one."""
-        drawn = self.shape(draw)
+    def ask(self, attempt: Attempt) -> Asked | None:
+        """One question with its answer; None if there is no good one."""
+        drawn = self.shape(attempt)
         if drawn is None:
             return None
         words = {**drawn.scene.words, "v": drawn.answer.spoken}

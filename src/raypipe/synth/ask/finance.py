@@ -120,6 +120,11 @@ def _year(d: Attempt) -> Scene:
     return c.at([x for x in d.world.market.dividends[c.it.ticker] if x.date.year == year], year=str(year))
 
 
+def _of_2023(d: Attempt) -> Scene:
+    c = _company(d)
+    return c.at([x.date for x in d.world.market.dividends[c.it.ticker] if x.date.year == 2023])
+
+
 def _chief(d: Attempt) -> Scene:
     c = _company(d)
     return c.at(c.it, ("entity", c.it.ceo), p=c.it.ceo)
@@ -162,23 +167,19 @@ PAID = 'get_stock_dividend("{c}")'
 OF_YEAR = '[ge(date, "{year}-01-01"), le(date, "{year}-12-31")]'
 SPAN = 'get_stock_price("{c}", "{begin}", "{end}")'
 FINANCE: Mapping[str, Shape] = {
-    "price_now": value(_price_now, lambda d, x: priced(x), 'get_stock_price("{c}", "latest")["open"]'),
-    "market_cap": value(_company, lambda d, c: sized(c.market_cap), 'get_stock_market_cap("{c}")'),
+    "price_now": value(_price_now, priced, 'get_stock_price("{c}", "latest")["open"]'),
+    "market_cap": value(_company, lambda c: sized(c.market_cap), 'get_stock_market_cap("{c}")'),
     "ratio": value(
-        _company, lambda d, c: decimal(c.pe_ratio) if c.pe_ratio else None, 'get_stock_pe_ratio("{c}")'
+        _company, lambda c: decimal(c.pe_ratio) if c.pe_ratio else None, 'get_stock_pe_ratio("{c}")'
     ),
-    "earnings": value(_company, lambda d, c: per_share(c.eps), 'get_stock_eps("{c}")'),
-    "first_product": value(_company, lambda d, c: articled(c.product)),
-    "price_on": value(_price_on_a_day, lambda d, x: priced(x), 'get_stock_price("{c}", "{iso}")["{key}"]'),
-    "last_close": value(
-        _last_close, lambda d, x: priced(x), 'get_stock_price("{c}", "last trading day")["close"]'
-    ),
-    "volume_yesterday": value(
-        _yesterday, lambda d, n: counted(n), 'get_stock_price("{c}", "yesterday")["volume"]'
-    ),
+    "earnings": value(_company, lambda c: per_share(c.eps), 'get_stock_eps("{c}")'),
+    "first_product": value(_company, lambda c: articled(c.product)),
+    "price_on": value(_price_on_a_day, priced, 'get_stock_price("{c}", "{iso}")["{key}"]'),
+    "last_close": value(_last_close, priced, 'get_stock_price("{c}", "last trading day")["close"]'),
+    "volume_yesterday": value(_yesterday, counted, 'get_stock_price("{c}", "yesterday")["volume"]'),
     "quarter_dividend": value(
         _dividend,
-        lambda d, x: dollars(plain(x)),
+        lambda x: dollars(plain(x)),
         PAID,
         'sort([ge(date, "{begin}"), le(date, "{end}")], -date)["value"]',
     ),
@@ -196,46 +197,39 @@ FINANCE: Mapping[str, Shape] = {
     ),
     "mean_close": value(
         _month,
-        lambda d, bars: priced(sum(b.close for b in bars) / len(bars)),
+        lambda bars: priced(sum(b.close for b in bars) / len(bars)),
         f'AVG(ALL {SPAN}["close"])',
         rule="round",
     ),
     "month_high": value(
-        _month,
-        lambda d, bars: priced(max(b.high for b in bars)),
-        f"ALL {SPAN}",
-        'sort(None, -high)["high"][:1]',
+        _month, lambda bars: priced(max(b.high for b in bars)), f"ALL {SPAN}", 'sort(None, -high)["high"][:1]'
     ),
-    "dividend_count": count(_year, lambda d, paid: len(paid), f"ALL {PAID}", f"sort({OF_YEAR}, date)[len]"),
+    "dividend_count": count(_year, len, f"ALL {PAID}", f"sort({OF_YEAR}, date)[len]"),
     "up_days": several(
         _week,
-        lambda d, bars: [b.date for b in bars if b.close > b.open],
+        lambda bars: [b.date for b in bars if b.close > b.open],
         f"ALL {SPAN}",
         'sort(gt(close, open), time)["time"]',
         form=dates,
     ),
     "dividend_dates": several(
-        _company,
-        lambda d, c: [x.date for x in d.world.market.dividends[c.ticker] if x.date.year == 2023],
-        f"ALL {PAID}",
-        f'sort({OF_YEAR.replace("{year}", "2023")}, date)["date"]',
-        form=dates,
+        _of_2023, list, f"ALL {PAID}", f'sort({OF_YEAR.replace("{year}", "2023")}, date)["date"]', form=dates
     ),
     "close_of_chief": hop(
-        _chief, _its_day, lambda d, bar: priced(bar.close), CHIEF, 'get_stock_price(*, "{iso}")["close"]'
+        _chief, _its_day, lambda bar: priced(bar.close), CHIEF, 'get_stock_price(*, "{iso}")["close"]'
     ),
     "cap_of_chief": hop(
-        _chief, lambda d, chief: chief, lambda d, c: sized(c.market_cap), CHIEF, "get_stock_market_cap(*)"
+        _chief, lambda d, found: found, lambda c: sized(c.market_cap), CHIEF, "get_stock_market_cap(*)"
     ),
     "percent_change": value(
         _change,
-        lambda d, closes: percent((closes[1] - closes[0]) / closes[0]),
+        lambda closes: percent((closes[1] - closes[0]) / closes[0]),
         both('get_stock_price("{c}", "{x}")["close"]'),
         rule="percent_change",
     ),
     "day_range": value(
         _on_a_day,
-        lambda d, bar: priced(bar.high - bar.low),
+        lambda bar: priced(bar.high - bar.low),
         'get_stock_price("{c}", "{iso}")["high"]',
         'get_stock_price("{c}", "{iso}")["low"]',
         rule="difference",

@@ -24,6 +24,11 @@ def _movie(d: Attempt) -> Scene:
     return scene(m, ("movie", m.title), m=m.title)
 
 
+def _director_of(d: Attempt) -> Scene:
+    m = _movie(d)
+    return m.at(d.world.film.director(m.it))
+
+
 def _movies(d: Attempt) -> Scene:
     a, b = _some(d), _some(d)
     return scene((a, b), ("movie", a.title), ("movie", b.title), a=a.title, b=b.title)
@@ -37,6 +42,11 @@ def _money(d: Attempt) -> Scene:
 def _person(d: Attempt) -> Scene:
     p = d.skewed(d.world.film.people)
     return scene(p, ("person", p.name), p=p.name)
+
+
+def _roles(d: Attempt) -> Scene:
+    p = _person(d)
+    return p.at(d.world.film.roles_of.get(p.it.name, ()))
 
 
 def _people(d: Attempt) -> Scene:
@@ -131,9 +141,15 @@ def _its_director(d: Attempt, movie: Scene) -> Scene:
     return movie.at(p, ("person", p.name), d=p.name)
 
 
-def _top_billed(d: Attempt, m: Movie) -> list[str]:
-    cast = d.world.film.roles_in[m.title]
-    return [x.person.name for x in cast[:3]] if len(cast) > 3 else []
+def _its_films(d: Attempt, movie: Scene) -> Scene:
+    found = _its_director(d, movie)
+    return found.at(d.world.film.directed[found.it.name])
+
+
+def _top_billed(d: Attempt) -> Scene | None:
+    m = _movie(d)
+    cast = d.world.film.roles_in[m.it.title]
+    return m.at([x.person.name for x in cast[:3]]) if len(cast) > 3 else None
 
 
 def _false_oscar(d: Attempt) -> Scene | None:
@@ -161,92 +177,79 @@ def _false_role(d: Attempt) -> Scene | None:
     return m.at(None, ("person", p), p=p, cast=", ".join(cast))
 
 
-def _language(d: Attempt, m: Movie) -> Written:
+def _language(m: Movie) -> Written:
     name = LANGUAGES[m.original_language]
     return Written(m.original_language, (name.lower(),), name)
 
 
-def _mean_rating(d: Attempt, made: Any) -> Written:
+def _mean_rating(made: Any) -> Written:
     return decimal(round(sum(m.rating for m in made) / len(made), 2))
-
-
-def _titles(d: Attempt, films: Any) -> list[str]:
-    return [m.title for m in films]
 
 
 WON = '[eq(year, {year}), eq(category, "{category}"), eq(winner, "true")]'
 MOVIE: Mapping[str, Shape] = {
-    "release_date": value(_movie, lambda d, m: dated(m.release_date), 'get_movie("{m}")["release_date"]'),
-    "director": value(_movie, lambda d, m: named(d.world.film.director(m).name), f'{CREW}["name"]'),
+    "release_date": value(_movie, lambda m: dated(m.release_date), 'get_movie("{m}")["release_date"]'),
+    "director": value(_director_of, lambda p: named(p.name), f'{CREW}["name"]'),
     "language": value(_movie, _language, 'get_movie("{m}")["original_language"]'),
-    "money": value(_money, lambda d, n: dollars(f"{n:,}", str(n)), 'get_movie("{m}")["{kind}"]'),
-    "birthday": value(_person, lambda d, p: dated(p.birthday), 'get_person("{p}")["birthday"]'),
+    "money": value(_money, lambda n: dollars(f"{n:,}", str(n)), 'get_movie("{m}")["{kind}"]'),
+    "birthday": value(_person, lambda p: dated(p.birthday), 'get_person("{p}")["birthday"]'),
     "who_played": value(
         _role,
-        lambda d, role: named(role.person.name),
+        lambda role: named(role.person.name),
         'get_movie_person_cast("{m}", None, eq(character, "{c}"))["name"]',
     ),
-    "filmed_in": value(_movie, lambda d, m: named(m.town)),
-    "oscar_of_year": value(
-        _oscar, lambda d, name: named(name), f'get_movie_person_oscar(None, None, {WON})["{{key}}"]'
-    ),
+    "filmed_in": value(_movie, lambda m: named(m.town)),
+    "oscar_of_year": value(_oscar, named, f'get_movie_person_oscar(None, None, {WON})["{{key}}"]'),
     "directed_in_year": value(
         _one_of_a_year,
-        lambda d, m: named(m.title),
+        lambda m: named(m.title),
         'get_movie_person_crew(None, "{d}", [eq(job, "Director"), eq(year, {year})])["movie_name"]',
     ),
-    "latest_film": value(_latest, lambda d, m: named(m.title), MADE, 'sort(None, -year)["movie_name"]'),
+    "latest_film": value(_latest, lambda m: named(m.title), MADE, 'sort(None, -year)["movie_name"]'),
     "came_out_first": compare(
         _movies, lambda m: m.release_date, "least", 'get_movie("{x}")["release_date"]', long_date
     ),
     "rated_higher": compare(_movies, lambda m: m.rating, "most", 'get_movie("{x}")["rating"]'),
     "older_person": compare(_people, lambda p: p.birthday, "yes_if_less", 'get_person("{x}")["birthday"]'),
-    "films_acted": count(
-        _person,
-        lambda d, p: len(d.world.film.roles_of.get(p.name, ())),
-        'get_movie_person_cast(None, "{p}", None)["len"]',
-        least=2,
-    ),
-    "oscars_won": count(
-        _winner, lambda d, won: len(won), 'get_movie_person_oscar(None, "{p}", eq(winner, "true"))["len"]'
-    ),
+    "films_acted": count(_roles, len, 'get_movie_person_cast(None, "{p}", None)["len"]', least=2),
+    "oscars_won": count(_winner, len, 'get_movie_person_oscar(None, "{p}", eq(winner, "true"))["len"]'),
     "mean_rating": value(
         _rated, _mean_rating, f'ALL {MADE}["movie_name"]', 'AVG(ALL get_movie(*)["rating"])', rule="round"
     ),
     "films_together": several(
         _cast_mates,
-        lambda d, titles: titles,
+        list,
         'ALL get_movie_person_cast(None, ["{a}", "{b}"], None)',
         'sort(None, release_date)["movie_name"]',
     ),
     "directed_between": several(
         _span,
-        _titles,
+        lambda films: [m.title for m in films],
         'ALL get_movie_person_crew(None, "{d}", [eq(job, "Director"), ge(year, {first}), le(year, {last})])',
         'sort(None, release_date)["movie_name"]',
     ),
     "top_billed": several(
-        _movie, _top_billed, 'ALL get_movie_person_cast("{m}", None, None)', 'sort(None, order)["name"][:3]'
+        _top_billed, list, 'ALL get_movie_person_cast("{m}", None, None)', 'sort(None, order)["name"][:3]'
     ),
     "director_birthday": hop(
-        _movie, _its_director, lambda d, p: dated(p.birthday), f'{CREW}["name"]', 'get_person(*)["birthday"]'
+        _movie, _its_director, lambda p: dated(p.birthday), f'{CREW}["name"]', 'get_person(*)["birthday"]'
     ),
     "director_films": hop(
         _movie,
-        _its_director,
-        lambda d, p: counted(len(d.world.film.directed[p.name])),
+        _its_films,
+        lambda films: counted(len(films)),
         f'{CREW}["name"]',
         'get_movie_person_crew(None, *, eq(job, "Director"))["len"]',
     ),
     "age_at_release": value(
         _actor,
-        lambda d, role: age(role.person.birthday, role.movie.release_date),
+        lambda role: age(role.person.birthday, role.movie.release_date),
         'get_person("{p}")["birthday"]',
         'get_movie("{m}")["release_date"]',
         rule="years_between",
     ),
     "release_weekday": value(
-        _movie, lambda d, m: named(f"{m.release_date:%A}"), 'get_movie("{m}")["release_date"]', rule="weekday"
+        _movie, lambda m: named(f"{m.release_date:%A}"), 'get_movie("{m}")["release_date"]', rule="weekday"
     ),
     "false_oscar": false(_false_oscar, f'get_movie_person_oscar(None, "{{p}}", {WON})["film"]'),
     "false_director": false(

@@ -28,6 +28,11 @@ def _artist(d: Attempt) -> Scene:
     return scene(a, ("artist", a.name), a=a.name)
 
 
+def _works(d: Attempt) -> Scene:
+    a = _artist(d)
+    return a.at(d.world.music.works[a.it.name])
+
+
 def _soloist(d: Attempt) -> Scene | None:
     found = _artist(d)
     day = long_date(found.it.birth_date)
@@ -115,11 +120,11 @@ def _not_by(d: Attempt) -> Scene | None:
     return None if s.it.author == a else s.at(None, ("artist", a), a=a)
 
 
-def _home(d: Attempt, a: Artist) -> Written:
+def _home(a: Artist) -> Written:
     return also(COUNTRIES[a.birth_place], a.birth_place)
 
 
-def _years_old(d: Attempt, n: int) -> Written:
+def _years_old(n: int) -> Written:
     words = f"{n} year{'s' if n > 1 else ''}"
     return Written(str(n), (words,), words)
 
@@ -128,41 +133,39 @@ AUTHOR = 'get_song("{s}")["author"]'
 RELEASED = 'get_song("{s}")["release_date"]'
 GRAMMYS = 'get_grammy_person("{a}")'
 MUSIC: Mapping[str, Shape] = {
-    "song_author": value(_song, lambda d, s: named(s.author), AUTHOR),
-    "song_date": value(_song, lambda d, s: dated(s.release_date), RELEASED),
+    "song_author": value(_song, lambda s: named(s.author), AUTHOR),
+    "song_date": value(_song, lambda s: dated(s.release_date), RELEASED),
     "origin": value(_artist, _home, 'get_person("{a}")["birth_place"]'),
-    "born": value(_soloist, lambda d, a: dated(a.birth_date), 'get_person("{a}")["birth_date"]'),
-    "studio": value(_song, lambda d, s: named(s.studio)),
-    "instrument": value(_soloist, lambda d, a: articled(a.instrument)),
-    "prize_of_year": value(_prize, lambda d, name: named(name), 'get_grammy_year({year})["{key}"]'),
+    "born": value(_soloist, lambda a: dated(a.birth_date), 'get_person("{a}")["birth_date"]'),
+    "studio": value(_song, lambda s: named(s.studio)),
+    "instrument": value(_soloist, lambda a: articled(a.instrument)),
+    "prize_of_year": value(_prize, named, 'get_grammy_year({year})["{key}"]'),
     "latest_song": value(
         _latest,
-        lambda d, s: named(s.name),
+        lambda s: named(s.name),
         'ALL get_person("{a}")["music"]',
         "ALL get_song(*)",
         'sort(None, -release_date)["name"][:1]',
     ),
     # No call reaches the chart.
-    "chart_top": value(_charted, lambda d, row: also(row.song, f"{row.song} by {row.artist}")),
-    "chart_peak": value(_ranked, lambda d, top: also(str(top), f"number {top}")),
+    "chart_top": value(_charted, lambda row: also(row.song, f"{row.song} by {row.artist}")),
+    "chart_peak": value(_ranked, lambda top: also(str(top), f"number {top}")),
     "first_released": compare(_songs, lambda s: s.release_date, "least", 'get_song("{x}")["release_date"]'),
     "more_grammys": compare(_wins, lambda n: n, "most", 'get_grammy_person("{x}")["award_count"]'),
-    "grammy_count": count(_winner, lambda d, won: len(won), f'{GRAMMYS}["award_count"]'),
-    "member_count": count(_group, lambda d, a: len(a.members), 'get_person("{a}")["members"]["len"]'),
-    "song_count": count(
-        _artist, lambda d, a: len(d.world.music.works[a.name]), 'get_person("{a}")["music"]["len"]'
-    ),
-    "members": several(_group, lambda d, a: a.members, 'ALL get_person("{a}")["members"]'),
+    "grammy_count": count(_winner, len, f'{GRAMMYS}["award_count"]'),
+    "member_count": count(_group, lambda a: len(a.members), 'get_person("{a}")["members"]["len"]'),
+    "song_count": count(_works, len, 'get_person("{a}")["music"]["len"]'),
+    "members": several(_group, lambda a: a.members, 'ALL get_person("{a}")["members"]'),
     "award_years": several(
-        _winner, lambda d, won: sorted({g.year for g in won}), f'ALL {GRAMMYS}["award_date"]', least=2
+        _winner, lambda won: sorted({g.year for g in won}), f'ALL {GRAMMYS}["award_date"]', least=2
     ),
     "author_origin": hop(_song, _its_artist, _home, AUTHOR, 'get_person(*)["birth_place"]'),
     "author_birth": hop(
-        _song, _its_singer, lambda d, a: dated(a.birth_date), AUTHOR, 'get_person(*)["birth_date"]'
+        _song, _its_singer, lambda a: dated(a.birth_date), AUTHOR, 'get_person(*)["birth_date"]'
     ),
     "age_at_release": value(
         _singer_and_song,
-        lambda d, days: age(*days),
+        lambda days: age(*days),
         'get_person("{a}")["birth_date"]',
         RELEASED,
         rule="years_between",

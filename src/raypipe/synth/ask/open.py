@@ -77,6 +77,11 @@ def _country(d: Attempt) -> Scene:
     return e.at(e.it.fact(key))
 
 
+def _opened(d: Attempt) -> Scene:
+    e = _of(d, d.pick(("museum", "bridge")))
+    return e.at(d.now.day.year - e.it.number("opened"))
+
+
 def _sizes(d: Attempt) -> Scene:
     kind, key, spoken = d.pick(BIGGER)
     found = _pair(d, kind, key=key, spoken=spoken)
@@ -117,30 +122,30 @@ def _not_in(d: Attempt) -> Scene | None:
     return None if city == other else e.at(None, ("entity", other), c=other, city=city)
 
 
-def _with_unit(d: Attempt, measured: tuple[int, tuple[str, ...]]) -> Written:
+def _with_unit(measured: tuple[int, tuple[str, ...]]) -> Written:
     n, names = measured
     written = counted(n)
     each = (written.answer, *written.others)
     return Written(written.answer, written.others + tuple(f"{x} {u}" for x in each for u in names), str(n))
 
 
-def _number(key: str) -> Callable[[Attempt, Entity], Written]:
-    return lambda d, e: counted(e.number(key))
+def _number(key: str) -> Callable[[Entity], Written]:
+    return lambda e: counted(e.number(key))
 
 
-def _known(d: Attempt, v: str) -> Written:
+def _known(v: str) -> Written:
     return counted(int(v)) if v.isdigit() else named(v)
 
 
 FACT, FOUNDED = 'get_open("{e}")["{key}"]', 'get_open("{x}")["founded"]'
 OPEN: Mapping[str, Shape] = {
-    "year_of": value(_year, lambda d, v: named(v), FACT),
-    "author": value(_one("book"), lambda d, e: named(e.fact("author")), 'get_open("{e}")["author"]'),
-    "head_of": value(_head, lambda d, v: named(v), 'get_open("{e}")["{role}"]'),
+    "year_of": value(_year, named, FACT),
+    "author": value(_one("book"), lambda e: named(e.fact("author")), 'get_open("{e}")["author"]'),
+    "head_of": value(_head, named, 'get_open("{e}")["{role}"]'),
     "measure": value(_measured, _with_unit, FACT),
     "population": value(_one("city"), _number("population"), 'get_open("{e}")["population"]'),
-    "country_fact": value(_country, lambda d, v: named(v), FACT),
-    "patron": value(_one("museum", "university"), lambda d, e: named(e.patron)),
+    "country_fact": value(_country, named, FACT),
+    "patron": value(_one("museum", "university"), lambda e: named(e.patron)),
     "population_2010": value(_one("city"), _number("population_2010"), 'get_open("{e}")["population_2010"]'),
     "bigger": compare(_sizes, lambda n: n, "most", 'get_open("{x}")["{key}"]', lambda n: f"{n:,}"),
     "older_school": compare(
@@ -148,32 +153,29 @@ OPEN: Mapping[str, Shape] = {
     ),
     "together": value(
         _two_cities,
-        lambda d, pair: counted(sum(e.number("population") for e in pair)),
+        lambda pair: counted(sum(e.number("population") for e in pair)),
         both('get_open("{x}")["population"]'),
         rule="sum",
     ),
     "twins": several(
-        _one("city"), lambda d, e: [e.fact("twin_towns")], 'get_open("{e}")["twin_towns"]', rule="value"
+        _one("city"), lambda e: [e.fact("twin_towns")], 'get_open("{e}")["twin_towns"]', rule="value"
     ),
     "hop": hop(_linked, _its_city, _known, 'get_open("{e}")["{link}"]', 'get_open(*)["{key}"]'),
     "author_home": hop(
         _one("book"),
         _its_author,
-        lambda d, author: named(author.fact("birth_place")),
+        lambda author: named(author.fact("birth_place")),
         'get_open("{e}")["author"]',
         'get_open(*)["birth_place"]',
     ),
     "age_gap": value(
         lambda d: _pair(d, "university"),
-        lambda d, pair: apart(*(e.number("founded") for e in pair)),
+        lambda pair: apart(*(e.number("founded") for e in pair)),
         both(FOUNDED),
         rule="difference",
     ),
     "years_open": value(
-        _one("museum", "bridge"),
-        lambda d, e: units(d.now.day.year - e.number("opened"), "years"),
-        'get_open("{e}")["opened"]',
-        rule="years_since",
+        _opened, lambda n: units(n, "years"), 'get_open("{e}")["opened"]', rule="years_since"
     ),
     "false_author": false(_not_by, 'ALL get_open("{e}")', 'sort(eq(author, "{p}"), name)["published"][:1]'),
     "false_city": false(_not_in, 'ALL get_open("{e}")', 'sort(eq(city, "{c}"), name)["opened"][:1]'),

@@ -1,7 +1,8 @@
-"""The six shapes of questions: value, compare, count, list, hop, false premise. Knows no domain.
+"""The six shapes of questions: value, compare, count, list (`several`), hop, false premise. Knows no domain.
 
-Each takes how its scene is drawn, what the answer is, and the program's lines; `{words}` of the scene stand
-in them. What it makes is one draw of a question, None where the draw has no good one.
+A shape takes how its scene is drawn, what the answer is, and the lines of its program. A scene is what was
+drawn and the words for it: `{m}` of a program, a phrasing or a sentence is `m` of the scene's words. Called
+with an attempt, a shape gives one question before its wording, None where the attempt drew no good one.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ def both(line: str) -> str:
 
 
 def value(
-    drawer: Drawer, answer: Callable[[Attempt, Any], Written | None], *program: str, rule: str = "value"
+    drawer: Drawer, answer: Callable[[Any], Written | None], *program: str, rule: str = "value"
 ) -> Shape:
     """One value of what was drawn, or computed from it."""
 
-    def shape(draw: Attempt) -> Drawn | None:
-        found = drawer(draw)
-        written = answer(draw, found.it) if found else None
+    def shape(d: Attempt) -> Drawn | None:
+        found = drawer(d)
+        written = answer(found.it) if found else None
         return Drawn(found, written, "\n".join(program), rule) if found and written else None
 
     return shape
@@ -46,8 +47,8 @@ def compare(
     Words: {best} with {top}, the {other} with {low}. No question where they are equal or one has none.
     """
 
-    def shape(draw: Attempt) -> Drawn | None:
-        found = drawer(draw)
+    def shape(d: Attempt) -> Drawn | None:
+        found = drawer(d)
         if found is None:
             return None
         sides = [(measure(one), found.words[slot], one) for one, slot in zip(found.it, "ab", strict=True)]
@@ -62,12 +63,12 @@ def compare(
     return shape
 
 
-def count(drawer: Drawer, number: Callable[[Attempt, Any], int], *program: str, least: int = 1) -> Shape:
+def count(drawer: Drawer, number: Callable[[Any], int], *program: str, least: int = 1) -> Shape:
     """How many rows there are. `least`: no question about fewer. Word: {plural}, an "s" or nothing."""
 
-    def shape(draw: Attempt) -> Drawn | None:
-        found = drawer(draw)
-        n = number(draw, found.it) if found else 0
+    def shape(d: Attempt) -> Drawn | None:
+        found = drawer(d)
+        n = number(found.it) if found else 0
         if found is None or n < least:
             return None
         more = found.at(found.it, plural="s" if n > 1 else "")
@@ -78,7 +79,7 @@ def count(drawer: Drawer, number: Callable[[Attempt, Any], int], *program: str, 
 
 def several(
     drawer: Drawer,
-    rows: Callable[[Attempt, Any], Sequence[Any]],
+    rows: Callable[[Any], Sequence[Any]],
     *program: str,
     least: int = 1,
     form: Callable[[Sequence[Any]], Written] = listed,
@@ -86,8 +87,8 @@ def several(
 ) -> Shape:
     """A list in its order. `least`: no question about shorter ones."""
 
-    def answer(draw: Attempt, it: Any) -> Written | None:
-        found = rows(draw, it)
+    def answer(it: Any) -> Written | None:
+        found = rows(it)
         return form(found) if len(found) >= least else None
 
     return value(drawer, answer, *program, rule=rule)
@@ -96,18 +97,18 @@ def several(
 def hop(
     drawer: Drawer,
     link: Callable[[Attempt, Scene], Scene | None],
-    answer: Callable[[Attempt, Any], Written | None],
+    answer: Callable[[Any], Written | None],
     *program: str,
 ) -> Shape:
     """A value of what is linked to what was drawn: `*` in the program stands for that."""
 
-    def drawn(draw: Attempt) -> Scene | None:
-        found = drawer(draw)
-        return link(draw, found) if found else None
+    def drawn(d: Attempt) -> Scene | None:
+        found = drawer(d)
+        return link(d, found) if found else None
 
     return value(drawn, answer, *program)
 
 
 def false(drawer: Drawer, *program: str) -> Shape:
     """A question whose premise the world contradicts. The program asks for what it presumes."""
-    return value(drawer, lambda draw, it: Written(INVALID, (), ""), *program, rule="premise")
+    return value(drawer, lambda it: Written(INVALID, (), ""), *program, rule="premise")

@@ -146,7 +146,7 @@ def _not_met(d: Attempt) -> Scene | None:
     return t.at(None, ("team", other.name), o=other.name, **words)
 
 
-def _mean(d: Attempt, games: list[Side]) -> Written | None:
+def _mean(games: list[Side]) -> Written | None:
     scored = [s.scored for s in games if s.scored is not None]
     return decimal(round(sum(scored) / len(scored), 2)) if len(scored) > 2 else None
 
@@ -154,30 +154,30 @@ def _mean(d: Attempt, games: list[Side]) -> Written | None:
 ON_DATE = '{call}("{t}", "{iso}")'
 FOUNDED = 'get_open("{x}")["founded"]'
 SPORTS: Mapping[str, Shape] = {
-    "points_on": value(_points, lambda d, found: units(*found), f'{ON_DATE}["GF"]'),
-    "opponent_on": value(_game(), lambda d, s: named(s.opponent), f'{ON_DATE}["opponent"]'),
-    "captain_on": value(_game("soccer"), lambda d, s: named(s.captain), f'{ON_DATE}["Captain"]'),
-    "stadium": value(_team(), lambda d, t: named(t.stadium), 'get_open("{t}")["stadium"]'),
-    "mascot": value(_team(), lambda d, t: articled(t.mascot)),
+    "points_on": value(_points, lambda found: units(*found), f'{ON_DATE}["GF"]'),
+    "opponent_on": value(_game(), lambda s: named(s.opponent), f'{ON_DATE}["opponent"]'),
+    "captain_on": value(_game("soccer"), lambda s: named(s.captain), f'{ON_DATE}["Captain"]'),
+    "stadium": value(_team(), lambda t: named(t.stadium), 'get_open("{t}")["stadium"]'),
+    "mascot": value(_team(), lambda t: articled(t.mascot)),
     "points_yesterday": value(
-        _yesterday, lambda d, s: units(s.scored, "points"), 'get_nba_on_date("{t}", "yesterday")["GF"]'
+        _yesterday, lambda s: units(s.scored, "points"), 'get_nba_on_date("{t}", "yesterday")["GF"]'
     ),
-    "last_game": value(_last, lambda d, s: named(s.opponent), 'get_soccer_last_game("{t}")["opponent"]'),
-    "next_game": value(_next, lambda d, s: dated(s.date), 'get_soccer_next_game("{t}")["date"]'),
+    "last_game": value(_last, lambda s: named(s.opponent), 'get_soccer_last_game("{t}")["opponent"]'),
+    "next_game": value(_next, lambda s: dated(s.date), 'get_soccer_next_game("{t}")["date"]'),
     "scored_more": compare(
         _two_on_a_day, lambda s: s.scored, "most", 'get_nba_on_date("{x}", "{iso}")["GF"]'
     ),
     "founded_first": compare(_teams, lambda t: t.founded, "least", FOUNDED),
     "wins_in_month": count(
         _month(),
-        lambda d, games: sum(s.result == "W" for s in games),
+        lambda games: sum(s.result == "W" for s in games),
         f"ALL {ON_DATE}",
         "sort(eq(result, W), date)[len]",
     ),
     "mean_points": value(_month(), _mean, f'AVG(ALL {ON_DATE}["GF"])', rule="round"),
     "opponents_in_month": several(
         _month("soccer"),
-        lambda d, games: [s.opponent for s in games],
+        lambda games: [s.opponent for s in games],
         f"ALL {ON_DATE}",
         'sort(None, date)["opponent"]',
         least=2,
@@ -185,26 +185,26 @@ SPORTS: Mapping[str, Shape] = {
     "last_then_next": hop(
         _last,
         _its_next,
-        lambda d, s: named(s.opponent),
+        lambda s: named(s.opponent),
         'get_soccer_last_game("{t}")["opponent"]',
         'get_soccer_next_game(*)["opponent"]',
     ),
     "city_population": hop(
         _team(),
         _its_city,
-        lambda d, city: counted(city.number("population")),
+        lambda city: counted(city.number("population")),
         'get_open("{t}")["city"]',
         'get_open(*)["population"]',
     ),
     "margin": value(
         _game("nba"),
-        lambda d, s: units(abs(s.scored - s.let_in), "points"),
+        lambda s: units(abs(s.scored - s.let_in), "points"),
         f'{ON_DATE}["GF"]',
         f'{ON_DATE}["GA"]',
         rule="difference",
     ),
     "founded_apart": value(
-        _teams, lambda d, pair: apart(*(t.founded for t in pair)), both(FOUNDED), rule="difference"
+        _teams, lambda pair: apart(*(t.founded for t in pair)), both(FOUNDED), rule="difference"
     ),
     "false_game": false(_no_game, f'{ON_DATE}["GF"]'),
     "false_opponent": false(_not_met, f"ALL {ON_DATE}", 'sort(eq(opponent, "{o}"), date)["GF"][:1]'),
