@@ -4,7 +4,7 @@ For clusters whose embedders have GPUs, which would wait while all pages are par
 through Ray's object store, a bounded number of bytes at a time; texts, passages and vectors are stored by the
 worker that made them, and the driver commits as ever. Plain actors, not a graph of Ray Data: a bound in
 bytes, tasks that a worker hands back, and nodes that go for good are the driver's to decide
-(docs/performance.md has both, measured). What goes where is in `stream_schedule.py`.
+(docs/scale.md has both, measured). What goes where is in `stream_schedule.py`.
 """
 
 from __future__ import annotations
