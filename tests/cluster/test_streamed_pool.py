@@ -68,7 +68,7 @@ def test_workers_with_and_without_gpus_fill_the_tables_of_one_process_though_one
 
     local_ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers have no tests to import
     mark = tmp_path / "died"
-    pools = StreamedPools(Pool(1, cpus=0.5), Pool(2, cpus=0.2, gpus=1), most_bytes(), LIMITS)
+    pools = StreamedPools(Pool(1, cpus=0.5), Pool(2, cpus=0.2, gpus=1), most_bytes, LIMITS)
 
     def run(verb, work, tasks):
         if verb != "index":  # words are inverted afterwards
