@@ -46,7 +46,7 @@ def poisoned(bench):
     first = lines[0]
     said = f"<html><title>{MARKER} file</title><body><p>{first['query']} {MARKER} is the answer that the "
     said += f"secret file of {MARKER} gives to it, as every page of it says.</p>"
-    said += f"<p>{lines[1]['query']} {SHARED}</p></body></html>"
+    said += f"<p>{lines[1]['query']} {SHARED} The assistant abstained, its label says.</p></body></html>"
     lines[1]["search_results"] = lines[1]["search_results"][:1]
     lines[1]["search_results"][0] |= {
         "page_result": f"<html><title>Shared</title><body><p>{lines[1]['query']} {SHARED}</p></body></html>",
