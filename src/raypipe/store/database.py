@@ -46,6 +46,7 @@ class Store:
         self.files = Files(self.uri)
         self._held: set[str] = set()  # leases
         self._changing: set[str] = set()  # tables inside a block of `durable`
+        self.kept: object = None  # the ids of all sources that were read last (`source_ids.all_sources`)
 
     @classmethod
     def open(cls, uri: str) -> Store:
