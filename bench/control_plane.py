@@ -36,6 +36,7 @@ from raypipe.pipeline.tasks import HandedBack, Task, TaskResult, WorkerConfig
 from raypipe.report.progress import Progress
 from raypipe.runs.plan.planner import plan
 from raypipe.store import Store, commit, put, write_part
+from raypipe.store.sizes import write_sizes
 
 ROOT = Path(__file__).parents[1]
 RECIPE = """
@@ -58,13 +59,15 @@ def fill(store: Store, count: int) -> None:
     """Sources of random ids, in one commit, and one question about all of them."""
     rng, names = np.random.default_rng(1), []
     for part in range(0, count, PART):
-        rows = min(PART, count - part)
-        ids = [x.tobytes().hex() for x in rng.integers(0, 1 << 32, (rows, 4), np.uint32)]
+        size = min(PART, count - part)
+        ids = [x.tobytes().hex() for x in rng.integers(0, 1 << 32, (size, 4), np.uint32)]
         content = [f"{id}{'x' * (SOURCE_BYTES - 32)}" for id in ids]
         table = pa.table(
-            [pa.array(ids), pa.array(["document"] * rows), pa.array(content)], arrow.source.schema.names
+            [pa.array(ids), pa.array(["document"] * size), pa.array(content)], arrow.source.schema.names
         )
-        write_part(store, "sources", "fill", str(part), table.cast(store.dataset("sources").schema), {})
+        rows = table.cast(store.dataset("sources").schema)
+        write_part(store, "sources", "fill", str(part), rows, {})
+        write_sizes(store, f"fill-{part}", rows)
         names.append(str(part))
     commit(store, "sources", "fill", names)
     put(store, "questions", arrow.question.table([Question("q", "who?", citations=None)]))

@@ -152,7 +152,7 @@ def through_data(pools: Any, work: Any, tasks: Sequence[Task]) -> Iterator[TaskR
 
     context = DataContext.get_current()
     context.enable_progress_bars = context.print_on_execution_start = False
-    context.execution_options.resource_limits = ExecutionResources(object_store_memory=pools.most_bytes)
+    context.execution_options.resource_limits = ExecutionResources(object_store_memory=pools.most_bytes())
     rows = [{"task": pickle.dumps(t)} for t in tasks]
     parts = ray.data.from_items(rows, override_num_blocks=len(rows))
     prepared = parts.map_batches(
@@ -265,12 +265,14 @@ def run(given: argparse.Namespace, home: Path) -> dict[str, Any]:
         connection.connect(machines.address)
         ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
         pools = StreamedPools(
-            Pool(given.parsers, cpus=1), Pool(given.gpus, cpus=0.05, gpus=1), given.most_bytes, LIMITS
+            Pool(given.parsers, cpus=1), Pool(given.gpus, cpus=0.05, gpus=1), lambda: given.most_bytes, LIMITS
         )
 
         def streamed(verb: str, work: WholeCorpusTask, tasks: Sequence[Task]) -> Iterator[Any]:
-            timed = Timed(work, str(diary), given.seconds * given.slow, work.worker)
-            return pools.run(timed, tasks) if given.way == "actors" else through_data(pools, timed, tasks)  # type: ignore[arg-type]
+            if verb != "index":  # words are inverted afterwards
+                return inline("parse", work, tasks)
+            timed: Any = Timed(work, str(diary), given.seconds * given.slow, work.worker)
+            return pools.run(timed, tasks) if given.way == "actors" else through_data(pools, timed, tasks)
 
         pipe = pipeline(home / "streamed", given.tasks, streamed, lambda: True)
         if given.lose:

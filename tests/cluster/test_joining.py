@@ -83,6 +83,7 @@ def test_engines_join_a_job_one_that_dies_costs_no_reply_and_all_make_room_for_a
 ):
     from raypipe.cluster.joining import FIRST, Joining
     from raypipe.models import engine_actors as actors
+    from raypipe.models import engine_places as places
     from raypipe.models.engine_routing import routed
     from raypipe.models.joining_engines import JoiningEngines
 
@@ -101,7 +102,7 @@ def test_engines_join_a_job_one_that_dies_costs_no_reply_and_all_make_room_for_a
         replies = asyncio.run(call(chats, Sampling(max_tokens=1)))
         assert [r.text for r in replies] == [t[::-1] for t in texts]
 
-    with actors.reserved([one], 60, FIRST) as [group]:
+    with places.reserved([one], 60, FIRST) as [group]:
         first = actors.start_actor(names[0], make, one, group)
         first.ready()
         joins = Joining()
@@ -118,11 +119,11 @@ def test_engines_join_a_job_one_that_dies_costs_no_reply_and_all_make_room_for_a
             ask(joining, [f"another {n}" for n in range(200)])
             until(lambda: len(notes("born")) == 5 and len(joining.up()) == 3, "one takes its place")
 
-            with actors.reserved([one] * 2, 60, FIRST):  # as another job does
+            with places.reserved([one] * 2, 60, FIRST):  # as another job does
                 assert joining.up() == []
                 ask(joining, ["alone"])
             until(lambda: len(joining.up()) == 3, "they join again")
         assert joining.up() == []
         first.close()
-    with actors.reserved([one] * 4, 60):
+    with places.reserved([one] * 4, 60):
         pass  # no place is held any more

@@ -68,10 +68,11 @@ def test_workers_with_and_without_gpus_fill_the_tables_of_one_process_though_one
 
     local_ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers have no tests to import
     mark = tmp_path / "died"
-    pools = StreamedPools(Pool(1, cpus=0.5), Pool(2, cpus=0.2, gpus=1), most_bytes(), LIMITS)
+    pools = StreamedPools(Pool(1, cpus=0.5), Pool(2, cpus=0.2, gpus=1), most_bytes, LIMITS)
 
     def run(verb, work, tasks):
-        assert verb == "index"
+        if verb != "index":  # words are inverted afterwards
+            return inline(verb, work, tasks)
         return pools.run(Dying(work, str(mark), work.worker), tasks)
 
     alone = pipeline(tmp_path / "alone", inline)
@@ -83,7 +84,8 @@ def test_workers_with_and_without_gpus_fill_the_tables_of_one_process_though_one
     assert pipe.store.count("faults") == 0 and mark.exists()
     assert sum(done.rows_by_worker["embed"].values()) == len(TEXTS)
     assert all(" gpu " in name for name in done.rows_by_worker["embed"])
-    assert all(" process " in name for name in done.rows_by_worker["parse"])
+    parsed = {name: rows for name, rows in done.rows_by_worker["parse"].items() if name}
+    assert all(" process " in name for name in parsed) and sum(parsed.values()) == len(TEXTS)
 
 
 def cluster(nodes, cpus, gpus, embed):

@@ -58,7 +58,8 @@ def test_what_a_table_lacks_of_all_sources_is_noted_until_one_of_both_changes(tm
     with store.lease("driver", "test"):
         assert set(now()) == whole
         [note] = store.files.names(COVERAGE)
-        assert set(json.loads(store.files.read(f"{COVERAGE}/{note}"))["lacks"]) == whole
+        [lacks] = json.loads(store.files.read(f"{COVERAGE}/{note}")).values()
+        assert set(lacks) == whole
         assert set(now()) == whole
         put(store, "sources", arrow.source.table([source("c")]))
         assert set(now()) == {*whole, source("c").id}

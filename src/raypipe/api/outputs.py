@@ -17,6 +17,7 @@ from pydantic import TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from raypipe.api.bench import BenchResult
+from raypipe.api.export import Shape
 from raypipe.api.finetune_outputs import Finetuned, FinetunePlan
 from raypipe.api.kg_score import CallRate
 from raypipe.api.machine import Finding
@@ -41,7 +42,6 @@ from raypipe.api.usage import TenantUsage
 from raypipe.api.validate import CheckedFile, Problem
 from raypipe.core.records import Fault
 from raypipe.evaluation.compare import RunComparison
-from raypipe.evaluation.export import Shape
 from raypipe.evaluation.fault_budget import RowCounts, UndoneRow
 from raypipe.evaluation.fit_decide import DecideFitReport
 from raypipe.evaluation.fit_fuse import FuseFitReport
@@ -539,10 +539,15 @@ class Export(TypedDict):
     """`export --json`."""
 
     format: Literal[2]
-    file: str
+    file: str  # of mlflow: the address of the tracking server
     shape: Shape
-    lines: int
+    lines: NotRequired[int]  # of a file
     failed: NotRequired[int]  # questions that failed, of which a submission says "i don't know"
+    params: NotRequired[int]  # of mlflow, as the next four
+    metrics: NotRequired[int]
+    artifacts: NotRequired[int]
+    run: NotRequired[str]  # its id there
+    there: NotRequired[bool]  # it was there already, and nothing was written
 
 
 @with_config(STRICT)

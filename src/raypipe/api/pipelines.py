@@ -131,7 +131,10 @@ def _on_cluster(
     used = models or (*corpus, *recipe.embedders())
     opened = _in_process(session, written, uri, used)
     run = RayRun(session.settings.ray, uri, recipe, written, models, used, opened.place.endpoints, judge)
-    return replace(opened, runner=run.run, workers=run.workers, connect=run.connect, close=run.close)
+    return replace(
+        opened, runner=run.run, workers=run.workers, connect=run.connect, close=run.close,
+        streams=run.streams,
+    )  # fmt: skip
 
 
 def _in_process(session: Session, file: Cluster, uri: str, models: Sequence[Model]) -> Placed:

@@ -84,7 +84,7 @@ class RayRun:
         nodes = reachable(self._written, connection.nodes())
         cluster = fitting(self._written, self._wanted, nodes)
         both = side_by_side(cluster, nodes)
-        streamed = StreamedPools(*both, most_bytes(), cluster.limits) if both else None
+        streamed = StreamedPools(*both, most_bytes, cluster.limits) if both else None
         return Sized(cluster, pools.EngineGroup.of(cluster, self._engines), streamed)
 
     def connect(self) -> None:

@@ -18,10 +18,9 @@ from raypipe.metrics.losses import Losses
 from raypipe.metrics.routing import Routing
 from raypipe.pipeline.approximate import AnnState
 from raypipe.recipes.executor import StageCounters
+from raypipe.report.costs import CostReport, Estimate
 from raypipe.report.report import (
     AnswerCut,
-    CostReport,
-    Estimate,
     FaultCount,
     FitLine,
     JudgeLine,

@@ -20,6 +20,7 @@ from ray.exceptions import RayError
 from ray.util.placement_group import placement_group_table, remove_placement_group
 
 from raypipe.models import engine_actors as engines
+from raypipe.models.engine_places import held
 from raypipe.models.joining_engines import LOOK_S, announce, withdraw
 
 FIRST = "raypipe-first-engines"  # name of the placement group that a job's engines wait for
@@ -87,7 +88,7 @@ class Joining:
         for number, slot in enumerate(self.slots):
             if slot.group is None:
                 if number < room and slot.failures < GIVEN_UP:
-                    slot.group = engines.held(slot.place, f"raypipe-engine-{slot.name}")
+                    slot.group = held(slot.place, f"raypipe-engine-{slot.name}")
             elif slot.client is None:
                 if placement_group_table(slot.group)["state"] == "CREATED":
                     where = slot.group, 0

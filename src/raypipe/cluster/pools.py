@@ -34,6 +34,7 @@ from raypipe.core.protocols import Model
 from raypipe.models import engine_actors as engines
 from raypipe.models import load
 from raypipe.models.engine import Engine
+from raypipe.models.engine_places import reserved
 from raypipe.pipeline.tasks import HandedBack, TableTask, Task, TaskResult, with_worker
 
 
@@ -79,7 +80,7 @@ class EngineGroup:
         and go meanwhile."""
         wanted = [(model, name) for model in self.models for name in self.names[model_identity(model)]]
         places = [resources_of(self.engines, model) for model, _ in wanted]
-        with engines.reserved(places, self.engines.wait_s, FIRST) as groups, ExitStack() as stack:
+        with reserved(places, self.engines.wait_s, FIRST) as groups, ExitStack() as stack:
             starting = [
                 engines.start_actor(name, self._make(model), place, group)
                 for (model, name), place, group in zip(wanted, places, groups, strict=True)

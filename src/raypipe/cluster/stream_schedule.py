@@ -54,7 +54,7 @@ class StreamSchedule(Generic[W]):
         """`most_bytes`: between the two parts; a single block may be larger. `tries`: of a task whose worker
         dies."""
         self._left, self._ready = deque(tasks), deque[PreparedTask]()
-        self._most, self._tries = most_bytes, tries
+        self.most_bytes, self._tries = most_bytes, tries
         self._seats: dict[W, _Seat] = {}
         self._deaths: Counter[str] = Counter()
         self._row_bytes = 0.0  # of the largest row so far, over its block
@@ -148,7 +148,7 @@ class StreamSchedule(Generic[W]):
         worker that embeds."""
         if self._row_bytes:
             held = self.in_flight
-            return not held or held + self._row_bytes * len(task.ids) <= self._most
+            return not held or held + self._row_bytes * len(task.ids) <= self.most_bytes
         running = sum(1 for _ in self._assigned())
         return running < max(1, sum(seat.part == "embed" for seat in self._seats.values()))
 

@@ -4,13 +4,13 @@ For clusters whose embedders have GPUs, which would wait while all pages are par
 through Ray's object store, a bounded number of bytes at a time; texts, passages and vectors are stored by the
 worker that made them, and the driver commits as ever. Plain actors, not a graph of Ray Data: a bound in
 bytes, tasks that a worker hands back, and nodes that go for good are the driver's to decide
-(docs/performance.md has both, measured). What goes where is in `stream_schedule.py`.
+(docs/scale.md has both, measured). What goes where is in `stream_schedule.py`.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -82,7 +82,7 @@ class StreamedPools:
 
     prepare: Pool
     embed: Pool
-    most_bytes: int
+    most_bytes: Callable[[], int]  # asked whenever a worker joins: with its node the stores grow
     limits: Timeouts
 
     def run(self, work: WholeCorpusTask, tasks: Sequence[Task]) -> Iterator[TaskResult | HandedBack]:
@@ -111,7 +111,7 @@ class _StreamedRun:
 
     def __init__(self, pools: StreamedPools, work: WholeCorpusTask, tasks: Sequence[Task]) -> None:
         self._pools = pools
-        self._schedule: StreamSchedule[int] = StreamSchedule(tasks, pools.most_bytes, TRIES)
+        self._schedule: StreamSchedule[int] = StreamSchedule(tasks, pools.most_bytes(), TRIES)
         self._pool_of: dict[Part, Pool] = {"embed": pools.embed, "prepare": pools.prepare}
         self._work = {
             part: ray.put(with_worker(work, threads=_threads(pool))) for part, pool in self._pool_of.items()
@@ -177,6 +177,7 @@ class _StreamedRun:
             return
         self._born_dead = 0
         self._schedule.joins(number, part)
+        self._schedule.most_bytes = self._pools.most_bytes()
 
     def _send(self, assigned: Assignment[int]) -> None:
         _, worker = self._workers[assigned.worker]

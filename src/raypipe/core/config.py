@@ -51,11 +51,11 @@ class MisplacedValue(ConfError):
         return type(self), (self.where, self.message)  # it may cross to another process
 
 
-class _StrictLoader(yaml.SafeLoader):
+class _StrictLoader(yaml.CSafeLoader):  # libyaml reads eight times as fast as Python, and is in all wheels
     """Safe YAML in which a key that stands twice is an error, as the second would silently win."""
 
 
-def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
+def _mapping(loader: yaml.CSafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     seen: set[Any] = set()
     for key_node, _ in node.value:
         key = loader.construct_object(key_node, deep=True)

@@ -1,9 +1,9 @@
 """vLLM engines as named Ray actors: one per model and device group, shared by all steps and blocks of a job.
 
-`reserved` reserves their resources, all or none; `start` starts an engine or finds the running one;
-`Client.generate` keeps the contract of `llm.Generator` from any process of the job. An engine that dies is
-restarted, after a longer pause each time, and only what was in flight is sent again. A chat that kills its
-engine costs its own row and at most three attempts. Knows Ray; the engine does not.
+`start` starts an engine or finds the running one, in a place that `engine_places` reserves; `Client.generate`
+keeps the contract of `llm.Generator` from any process of the job. An engine that dies is restarted, after a
+longer pause each time, and only what was in flight is sent again. A chat that kills its engine costs its own
+row and at most three attempts. Knows Ray; the engine does not.
 """
 
 from __future__ import annotations
@@ -14,18 +14,16 @@ import hashlib
 import json
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_put
-from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from raypipe.core.errors import ClusterTooSmall, ConfError, RaypipeError, Unavailable
+from raypipe.core.errors import ConfError, RaypipeError, Unavailable
 from raypipe.core.llm import STEP, Alone, Chat, Generated, Sampling
 from raypipe.core.records import Fault
 from raypipe.core.singleflight import SingleFlight
@@ -171,37 +169,6 @@ def name_of(identity: str, group: int = 0) -> str:
 
 Group: TypeAlias = tuple[Any, int]
 """A placement group and the bundle in it that an engine takes."""
-
-
-def held(place: Resources, name: str) -> PlacementGroup | None:
-    """Asks for the place of one engine, without waiting; None for one that takes nothing. `name`: for those
-    who look what waits."""
-    bundle = {kind: n for kind, n in (("CPU", place.cpus), ("GPU", place.gpus)) if n}
-    return placement_group([bundle], strategy="PACK", name=name) if bundle else None
-
-
-@contextmanager
-def reserved(places: Sequence[Resources], wait_s: float, name: str = "") -> Iterator[list[Group | None]]:
-    """Reserves resources for all engines at once, until the block ends: two jobs never hold half of what each
-    needs. None for an engine that takes nothing. Raises ClusterTooSmall when other jobs hold the resources
-    for longer than `wait_s`."""
-    bundles = [{kind: n for kind, n in (("CPU", p.cpus), ("GPU", p.gpus)) if n} for p in places]
-    taken = [b for b in bundles if b]
-    if not taken:
-        yield [None] * len(places)
-        return
-    group = placement_group(taken, strategy="PACK", name=name)
-    try:
-        if not group.wait(wait_s):
-            free = {k: v for k, v in ray.available_resources().items() if k in ("CPU", "GPU")}
-            raise ClusterTooSmall(
-                f"{len(taken)} engines need {taken} and did not get it within {wait_s:g} s: others hold it, "
-                f"free is {free}. Wait for them, raise engines.wait_s, or lower `engines` in the cluster file"
-            )
-        places_of = iter(range(len(taken)))
-        yield [(group, next(places_of)) if b else None for b in bundles]
-    finally:
-        remove_placement_group(group)
 
 
 def start_actor(

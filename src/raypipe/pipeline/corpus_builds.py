@@ -20,7 +20,7 @@ from raypipe.recipes.executor import CorpusExecutor
 from raypipe.recipes.recipe import Recipe
 from raypipe.store import PASSAGES, Run, Store, begun, vectors_schema
 from raypipe.store.corpus_sum import rows_id
-from raypipe.store.source_ids import SourceIds, lacked
+from raypipe.store.source_ids import SourceIds, lacked, noted
 from raypipe.store.tables import LENGTHS, POSTINGS
 
 
@@ -89,10 +89,13 @@ class CorpusBuilds:
         table = vectors_table(self.recipe, model)
 
         def missing_ids() -> Sequence[str]:
-            here = self.store.sources_with_chunks(self._passages)
             if isinstance(wanted, SourceIds):
-                at = rows_id(self.store.dataset(self._passages))
-                return self.missing(table, wanted.among(here, at))
+                at, vectors = rows_id(self.store.dataset(self._passages)), self.store.dataset(table)
+                left = noted(self.store, vectors, table, wanted.name_among(at))
+                if left is not None:
+                    return self._unfailed(table, left)
+                return self.missing(table, wanted.among(self.store.sources_with_chunks(self._passages), at))
+            here = self.store.sources_with_chunks(self._passages)
             split = set(here.to_pylist())
             return self.missing(table, [s for s in wanted if s in split])
 
@@ -157,9 +160,12 @@ class CorpusBuilds:
 
     def missing(self, table: str, ids: Sequence[str]) -> Sequence[str]:
         """The ids that a table lacks and that did not fail for good."""
-        lost = failed_ids(self.store, {table})
         left = lacked(self.store, self.store.dataset(table), table, ids) if self.store.has(table) else ids
-        return [s for s in left if s not in lost] if lost else left
+        return self._unfailed(table, left)
+
+    def _unfailed(self, table: str, ids: Sequence[str]) -> Sequence[str]:
+        lost = failed_ids(self.store, {table})
+        return [s for s in ids if s not in lost] if lost else ids
 
 
 def failed_ids(store: Store, work: Container[str]) -> set[str]:

@@ -55,9 +55,10 @@ def _with_chunks(passages: LanceDataset | None, sources: Sequence[str]) -> list[
 
 def sources_without(passages: LanceDataset, lengths: LanceDataset) -> list[str]:
     """Distinct sources of a `passages` table that a `lengths` table lacks."""
-    found = pa.array([], pa.string())
+    batches = [pa.array([], pa.string())]
     with reaching(passages.uri):
         for batch in passages.to_batches(columns=["source"], batch_size=SCAN_ROWS):
-            found = pa.concat_arrays([found, batch["source"].unique()]).unique()
+            batches.append(batch["source"].unique())
+    found = pa.concat_arrays(batches).unique()
     left: list[str] = found.filter(pc.invert(present(lengths, "source", found))).to_pylist()
     return left

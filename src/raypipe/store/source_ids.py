@@ -22,6 +22,7 @@ from raypipe.store.errors import reaching
 from raypipe.store.layout import COVERAGE
 
 AT_ONCE = 1 << 16  # ids that are Python texts at a time
+KEPT = 4  # notes of a table: of all its sources, and of those with chunks, for two sets of kinds
 NOTED = 10_000  # ids that a table lacks: a note of more is as long as the work that it saves
 
 
@@ -51,29 +52,48 @@ class SourceIds(Sequence[str]):
         """Those that stand in an array. `which` names what it has."""
         values = there.combine_chunks() if isinstance(there, pa.ChunkedArray) else there
         found = self.ids.filter(pc.is_in(self.ids, value_set=values))
-        return SourceIds(found, digest(self.all_of, which) if self.all_of else "")
+        return SourceIds(found, self.name_among(which))
+
+    def name_among(self, which: str) -> str:
+        """What names those, where these are all of some kinds; else an empty text."""
+        return digest(self.all_of, which) if self.all_of else ""
 
 
 def all_sources(store: Store, kinds: Iterable[str]) -> SourceIds:
     """All sources of these kinds that a store has."""
     named = sorted(kinds)
-    found = store.scan("sources", columns=["id"], filter=f"kind IN ({quoted(named)})")["id"]
-    return SourceIds(found.combine_chunks(), digest(corpus_sum(store), *named))
+    name = digest(corpus_sum(store), *named)
+    if not isinstance(store.kept, SourceIds) or store.kept.all_of != name:
+        found = store.scan("sources", columns=["id"], filter=f"kind IN ({quoted(named)})")["id"]
+        store.kept = SourceIds(found.combine_chunks(), name)
+    return store.kept
 
 
 def lacked(store: Store, dataset: lance.LanceDataset, table: str, sources: Sequence[str]) -> Sequence[str]:
     """Which of some sources have no row in a table that is open at a version."""
     if not isinstance(sources, SourceIds):
         return missing(dataset, "source", sources)
-    of, name = "", f"{COVERAGE}/{table}.json"
-    if sources.all_of:
-        of = f"{sources.all_of} {rows_id(dataset)}"
-        note = json.loads(store.files.read(name) or b"{}")
-        if note.get("of") == of:
-            found: list[str] = note["lacks"]
-            return found
+    if (found := noted(store, dataset, table, sources.all_of)) is not None:
+        return found
     with reaching(dataset.uri):
         left = SourceIds(absent(dataset, "source", sources.ids))
-    if of and len(left) <= NOTED and store.drives:
-        store.files.write(name, json.dumps({"of": of, "lacks": list(left)}).encode())
+    if sources.all_of and len(left) <= NOTED and store.drives:
+        notes = {**_notes(store, table), _of(dataset, sources.all_of): list(left)}
+        last = dict(list(notes.items())[-KEPT:])
+        store.files.write(f"{COVERAGE}/{table}.json", json.dumps(last).encode())
     return left
+
+
+def noted(store: Store, dataset: lance.LanceDataset, table: str, all_of: str) -> list[str] | None:
+    """The same of all sources of a name (`SourceIds.all_of`), where it was noted; else None."""
+    return _notes(store, table).get(_of(dataset, all_of)) if all_of else None
+
+
+def _of(dataset: lance.LanceDataset, all_of: str) -> str:
+    return f"{all_of} {rows_id(dataset)}"
+
+
+def _notes(store: Store, table: str) -> dict[str, list[str]]:
+    """What the sources and the rows were -> what the rows lacked, the last one last."""
+    found: dict[str, list[str]] = json.loads(store.files.read(f"{COVERAGE}/{table}.json") or b"{}")
+    return found
