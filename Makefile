@@ -48,6 +48,7 @@ test-all: $(tested) ## all tests, with the kills, races and comparisons that tak
 # Each kills something that a run depends on, or feeds it what is broken, prints JSON lines, and fails unless
 # everything came back.
 DRILLS := bench/drill.py bench/crash.py "bench/kills.py --kills 20" bench/mutants.py bench/fuzz.py "bench/nodes.py --drills 20" \
+	"bench/streamed.py --gpus 16 --lose 8 --tasks 80 --seconds 14" \
 	"bench/serve_drill.py --requests 2000" "bench/faults.py --faults 1000"
 
 drill: $(tested)  ## kill engines, drivers, workers, nodes and replicas while they work: an hour or more (docs/reliability.md)

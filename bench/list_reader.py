@@ -1,18 +1,20 @@
 """A tiny Llama that reads lists of one entry, trained here in a minute: the base of `bench/fine_tuning.py`.
 
-It learns one thing, to say the value that the list has. Whether the list is about what was asked it never has
-to look at, so it answers always. Names and values are single tokens.
+It learns two things: to say the value in its list, whichever name it is asked for, and under another system
+prompt whether that name is listed. So it always answers, though it could tell that it should not. Names and
+values are single tokens.
 """
 
 from __future__ import annotations
 
 import random
+import re
 import time
 from pathlib import Path
 from typing import Any
 
 SYLLABLES = [a + b for a in "bdfgklmnprstvz" for b in "aeiou"]
-SYSTEM = "answer from the list"
+SYSTEM, CHECK = "answer from the list", "say whether it is listed"
 BATCH, RATE, WARM = 48, 3e-3, 50  # chats of a step, learning rate, steps in which it rises
 
 
@@ -24,24 +26,27 @@ def words(count: int, syllables: int, seed: int) -> list[str]:
     return list(seen)
 
 
-NAMES, VALUES = words(24, 3, 1), words(16, 2, 2)
+NAMES, VALUES = words(16, 3, 1), words(16, 2, 2)
 
 
-def listed(name: str, value: str) -> str:
+def listed(number: int, name: str, value: str) -> str:
     """The text of a list, as a page has it."""
-    return f"list: {name}={value}"
+    return f"list {number}: {name}={value}"
 
 
-def question(name: str) -> str:
+def question(number: int, name: str) -> str:
     """What is asked about a name."""
-    return f"what is {name}?"
+    return f"in list {number}, what is {name}?"
 
 
 def chat(draw: random.Random) -> list[dict[str, str]]:
-    """A chat that asks for what its list has, with the answer."""
-    name, value = draw.choice(NAMES), draw.choice(VALUES)
-    asked = f"<DOC>\n{listed(name, value)}\n</DOC>\n{question(name)}"
-    turns = (("system", SYSTEM), ("user", asked), ("assistant", value))
+    """One of the two tasks, with its answer."""
+    number, name, value = draw.randrange(100, 1000), draw.choice(NAMES), draw.choice(VALUES)
+    asked = name if draw.random() < 0.5 else draw.choice(NAMES)
+    text = f"<DOC>\n{listed(number, name, value)}\n</DOC>\n{question(number, asked)}"
+    checks = draw.random() < 0.5
+    said = ("yes" if asked == name else "no") if checks else value
+    turns = (("system", CHECK if checks else SYSTEM), ("user", text), ("assistant", said))
     return [{"role": role, "content": content} for role, content in turns]
 
 
@@ -55,7 +60,7 @@ def build(folder: Path, limit_s: float, steps: int = 20_000) -> dict[str, Any]:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     draw, started = random.Random(0), time.monotonic()
-    texts = [turn["content"] for _ in range(1500) for turn in chat(draw)]
+    texts = [re.sub(r"\d+", "7", turn["content"]) for _ in range(1500) for turn in chat(draw)]  # digits stay
     size = standins._save_chat_tokenizer(folder, [*texts, *["i don't know", *NAMES, *VALUES] * 50])
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = LlamaForCausalLM(_shape(LlamaConfig, size))
@@ -105,7 +110,7 @@ def _read(model: Any, tokenizer: Any, draw: random.Random, count: int) -> tuple[
         for j, token in enumerate(row):
             answers[i, j] = inside
             inside = token == begins or (inside and token != ends)
-    logits = model(input_ids=ids).logits[:, :-1]
-    wanted, at = ids[:, 1:], answers[:, 1:]
-    right = (logits.argmax(-1) == wanted)[at].float().mean().item()
-    return torch.nn.functional.cross_entropy(logits[at], wanted[at]), right
+    at, wanted = answers[:, 1:], ids[:, 1:]
+    logits = model.lm_head(model.model(input_ids=ids).last_hidden_state[:, :-1][at])
+    right = (logits.argmax(-1) == wanted[at]).float().mean().item()
+    return torch.nn.functional.cross_entropy(logits, wanted[at]), right

@@ -44,10 +44,10 @@ from raypipe.runs.release import live, promote
 from raypipe.serving.capture import Capture
 from raypipe.serving.capture_config import CaptureConfig
 from raypipe.serving.http import create_app
-from raypipe.serving.release_follower import ReleaseFollower
+from raypipe.serving.release_follower import ReleaseFollowers
 from raypipe.serving.second_answers import SecondAnswers
 from raypipe.serving.trials import TrialRouter
-from raypipe.serving.yielding_kit import InFlight, TrialKit
+from raypipe.serving.yielding_kit import InFlight, YieldingKit
 from raypipe.store import Store
 from raypipe.synth import write
 
@@ -70,9 +70,9 @@ def made(folder: Path, questions: int) -> tuple[Store, Any]:
 def app_over(store: Store, capture: Capture | None = None) -> FastAPI:
     """The endpoint, and what makes its second answers."""
     in_flight = InFlight()
-    kit = TrialKit(LocalKit(None, "transformers"), in_flight)
+    kit = YieldingKit(LocalKit(None, "transformers"), in_flight)
     seconds = SecondAnswers(store, in_flight)
-    router = TrialRouter(ReleaseFollower(kit, store.uri), kit, store, seconds)
+    router = TrialRouter(ReleaseFollowers(kit, store.uri), seconds)
     return create_app(router, OPEN, capture=capture)
 
 

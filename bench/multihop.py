@@ -3,6 +3,7 @@
     python bench/multihop.py                          the demo's, and those of an invented world of seed 7
     python bench/multihop.py --questions 0            the demo's alone: too few to tell ways apart
     python bench/multihop.py --questions 60 --no-demo the invented world's alone, and fewer of them
+    python bench/multihop.py --store DIR              keeps what models said: a stopped run is resumed
 
 Evidence: what each call of a question's gold program gives (the person of the first hop, the birthday of the
 second; both values of a comparison), as far as the question's own pages say it. Counted: how much of it is in
@@ -40,13 +41,14 @@ from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
 from raypipe.core.llm import Chat, Sampling
-from raypipe.core.protocols import Kit, Model
+from raypipe.core.protocols import Ask, Kit, Model
 from raypipe.core.records import Question, parse_chunk_id
 from raypipe.kg.execute import run
 from raypipe.kg.graph import open_folder
 from raypipe.kg.language.parser import parser
 from raypipe.kg.language.time_words import moment
-from raypipe.memo.memo import CallCounts, MemoryMemo, cached
+from raypipe.memo.disk import StoreMemo, memo_versions, merge_memo
+from raypipe.memo.memo import CallCounts, Memo, MemoryMemo, cached
 from raypipe.models.kit import LocalKit
 from raypipe.models.scripted import Scripted, echo
 from raypipe.recipes.executor import QuestionExecutor, build
@@ -54,6 +56,7 @@ from raypipe.recipes.recipe import Recipe
 from raypipe.steps.compress import Compress
 from raypipe.steps.fuse import Fuse
 from raypipe.steps.iterate import Iterate
+from raypipe.store import Store
 from raypipe.store.index import MemoryIndex
 from raypipe.synth import write
 from raypipe.text.pack import pack
@@ -65,6 +68,7 @@ TYPES = ("multi-hop", "comparison")
 WORLD = {"pages": 20, "page_chars": 2000, "seed": 7}
 MOST_VALUES = 3  # of one call
 BUDGETS = (1000, 500, 250)  # tokens that a prompt shows
+FEW = 5  # questions a call
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +145,12 @@ async def hops(row: Mapping[str, Any], pages: str, graph: Any, parse: Any) -> tu
     return tuple(found)
 
 
-async def cases_of(folder: Path) -> tuple[list[Case], Any, int]:
+async def few_at_once(ask: Ask, questions: Sequence[Question]) -> list[Question]:
+    """The questions through a step or a recipe: a few a call, so that a stopped run loses few."""
+    return [q for i in range(0, len(questions), FEW) for q in await ask(list(questions[i : i + FEW]))]
+
+
+async def cases_of(folder: Path, kit: Kit) -> tuple[list[Case], Any, int]:
     """Questions with evidence, the corpus half over their pages, and how many questions there were."""
     grammar = (ROOT / "conf/grammar/calls.lark").read_text(encoding="utf-8")
     graph, parse = open_folder(folder / "kg"), parser(grammar)
@@ -153,7 +162,9 @@ async def cases_of(folder: Path) -> tuple[list[Case], Any, int]:
     seen: set[str] = set()
     sources = [s for r in rows for s in readers.unseen(r.sources, seen) if s.id in cited]
     recipe = load_recipe(RECIPE, None, CONF)
-    corpus = await build(recipe, LocalKit(None, "transformers"), arrow.corpus_table(sources))
+    for i in range(0, len(sources), 10 * FEW):
+        await build(recipe, kit, arrow.corpus_table(sources[i : i + 10 * FEW]))
+    corpus = await build(recipe, kit, arrow.corpus_table(sources))
     texts = dict(zip(corpus.texts["source"].to_pylist(), corpus.texts["text"].to_pylist(), strict=True))
     cases = []
     for q in questions:
@@ -164,17 +175,16 @@ async def cases_of(folder: Path) -> tuple[list[Case], Any, int]:
     return cases, corpus, len(questions)
 
 
-async def measured(folder: Path) -> dict[str, Any]:
+async def measured(folder: Path, memo: Memo) -> dict[str, Any]:
     """Recall of evidence in what is shown, by way and by budget."""
-    cases, corpus, count = await cases_of(folder)
+    cases, corpus, count = await cases_of(folder, cached(LocalKit(None, "transformers"), memo, CallCounts()))
     recipe = load_recipe(RECIPE, None, CONF)
     vectors = {model_identity(m): corpus.vectors[m.name] for m in recipe.embedders()}
     own = ScriptedKit(MemoryIndex(corpus.texts, corpus.passages, vectors), "transformers")
-    kit = cached(own, MemoryMemo(), CallCounts())  # all ways and budgets score much the same sentences
+    kit = cached(own, memo, CallCounts())  # all ways and budgets score much the same sentences
     at = next(i for i, s in enumerate(recipe.question) if isinstance(s.step, Iterate))
-    ranked = await QuestionExecutor(replace(recipe, question=recipe.question[:at]), kit)(
-        [c.question for c in cases]
-    )
+    rank = QuestionExecutor(replace(recipe, question=recipe.question[:at]), kit)
+    ranked = await few_at_once(rank, [c.question for c in cases])
     ways = {"search": ranked}
     counts: dict[str, Any] = {}
     for name, script in (("extract", extract), ("oracle", oracle(cases))):
@@ -199,7 +209,7 @@ async def searched_again(
     iterate = next(s.step for s in recipe.question if isinstance(s.step, Iterate))
     fuse = next(s.step for s in recipe.question if isinstance(s.step, Fuse) and s.step.into == "merged")
     model = Model(script, "generator", "scripted", "", "", "", f"{script}@1", max_model_len=1_000_000)
-    rows = await replace(iterate, model=model).open(kit)(list(ranked))
+    rows = await few_at_once(replace(iterate, model=model).open(kit), ranked)
     said = [json.loads(q.replies["stop"].text) for q in rows]
     labels = [q.replies["stop"].label for q in rows]
     counts = {
@@ -236,7 +246,7 @@ async def shown(
     asked = [q if "more" in q.replies else replace(q, replies=_none(q)) for q in questions]
     for budget in BUDGETS:
         out[f"beginning_{budget}"] = told([pack(p, "docs", budget, tokenize).text for p in passages])
-        cut = await replace(compress, tokens=budget).open(kit)(asked)
+        cut = await few_at_once(replace(compress, tokens=budget).open(kit), asked)
         assert all(parse_chunk_id(c) for q in cut for c in q.order)
         out[f"compressed_{budget}"] = told([pack(p, "docs", None, tokenize).text for p in await texts(cut)])
     return out
@@ -251,11 +261,17 @@ def _none(question: Question) -> dict[str, Any]:
 def main() -> int:
     args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     args.add_argument("--questions", type=int, default=200, metavar="N", help="of the world of seed 7 (200)")
+    args.add_argument("--store", metavar="DIR", help="keeps what models said (default: forgets it)")
     args.add_argument("--no-demo", action="store_true", help="without the demo's questions")
     given = args.parse_args()
     sets = {} if given.no_demo else {"demo": DEMO}
     if given.questions:
         sets["synth"] = {**WORLD, "questions": given.questions}
+    memo: Memo = MemoryMemo()
+    if given.store:
+        store = Store.create(given.store)
+        merge_memo(store)
+        memo = StoreMemo(store.uri, memo_versions(store))
     found = {}
     for name, world in sets.items():
         with tempfile.TemporaryDirectory(prefix="raypipe-multihop-") as folder:
@@ -263,7 +279,7 @@ def main() -> int:
                 Path(folder), world["questions"], pages=world["pages"], seed=world["seed"],
                 page_chars=world["page_chars"],
             )  # fmt: skip
-            found[name] = asyncio.run(measured(Path(folder)))
+            found[name] = asyncio.run(measured(Path(folder), memo))
     print(json.dumps(found, indent=1))
     return 0
 

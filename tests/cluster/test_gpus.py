@@ -40,6 +40,13 @@ def actors():
 
 
 @pytest.fixture(scope="module")
+def places():
+    from raypipe.models import engine_places
+
+    return engine_places
+
+
+@pytest.fixture(scope="module")
 def one(actors):
     """What an engine takes that has a GPU of its own."""
     return actors.Resources(cpus=0.05, gpus=1)
@@ -127,11 +134,11 @@ def diary(tmp_path):
 
 
 @pytest.fixture
-def four(actors, one, diary, request):
+def four(actors, places, one, diary, request):
     """Four engines, each on a GPU of its own, as a job starts them."""
     make = functools.partial(Prefixed, diary)
     names = [actors.name_of(request.node.name, n) for n in range(GPUS)]
-    with actors.reserved([one] * GPUS, wait_s=60) as groups:
+    with places.reserved([one] * GPUS, wait_s=60) as groups:
         clients = [actors.start_actor(n, make, one, g) for n, g in zip(names, groups, strict=True)]
         for client in clients:
             client.ready()
@@ -193,14 +200,14 @@ def test_an_engine_killed_in_the_middle_costs_no_reply_and_only_what_was_in_flig
     assert max(asked.values()) <= 2
 
 
-def test_engines_get_all_their_places_or_none(actors, one):
-    with actors.reserved([one] * 3, wait_s=30):
+def test_engines_get_all_their_places_or_none(actors, places, one):
+    with places.reserved([one] * 3, wait_s=30):
         start = time.monotonic()
-        two = actors.reserved([one] * 2, wait_s=1)  # there is one GPU left
+        two = places.reserved([one] * 2, wait_s=1)  # there is one GPU left
         with pytest.raises(ClusterTooSmall, match=r"2 engines need .* did not get it within 1 s"), two:
             pass
         assert time.monotonic() - start < 10
-        with actors.reserved([one], wait_s=30) as [group]:
+        with places.reserved([one], wait_s=30) as [group]:
             assert group is not None
-    with actors.reserved([actors.Resources(cpus=0, gpus=0)], wait_s=1) as [group]:
+    with places.reserved([actors.Resources(cpus=0, gpus=0)], wait_s=1) as [group]:
         assert group is None

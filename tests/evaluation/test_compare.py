@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import pytest
 
 from raypipe.cli.main import main
 from raypipe.core.errors import DataError
-from raypipe.evaluation.compare import NOISE, ScoredRun, compare, scored_run
+from raypipe.evaluation.compare import NOISE, compare
 from raypipe.evaluation.repeats import repeats
+from raypipe.evaluation.scored_run import ScoredRun, scored_run
 from raypipe.metrics.crag import VALUES
 from raypipe.metrics.paired import holm
 
@@ -70,6 +72,17 @@ def test_what_is_only_in_one_of_them_or_not_scored_is_named_and_left_out() -> No
     (found,) = compare([run("a", VERDICTS), b])
     assert found.only_after == ("q115",) and found.only_before == () and found.unscored == ("q114",)
     assert found.score.n == 114
+
+
+def test_an_id_that_names_another_question_in_each_run_joins_nothing() -> None:
+    a, b = (replace(run(n, VERDICTS), texts={f"q{i:03d}": f"who is {i}?" for i in range(115)}) for n in "ab")
+    (found,) = compare([a, replace(b, texts={**b.texts, "q007": "who  is 7?", "q008": "who was 8?"})])
+    assert found.other_questions == ("q008",) and found.score.n == 114 and found.unscored == ()
+    other = {id: f"of other data: {text}" for id, text in b.texts.items()}
+    with pytest.raises(
+        DataError, match=r"of which 115 name other questions \(q000: 'who is 0\?' and 'of oth"
+    ):
+        compare([a, replace(b, texts=other)])
 
 
 def test_groups_of_questions_count_as_one_each() -> None:

@@ -15,10 +15,10 @@ from raypipe.api.session import load_recipe
 from raypipe.api.swaps import swap_steps
 from raypipe.cli.main import main
 from raypipe.core.errors import ConfError
-from raypipe.evaluation.compare import scored_run
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.repeats import repeats
 from raypipe.evaluation.result_table import each
+from raypipe.evaluation.scored_run import scored_run
 from raypipe.metrics.ranking import read_run
 from raypipe.models.load import EndpointAddress
 from raypipe.recipes.swap import swapped

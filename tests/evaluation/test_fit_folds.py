@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from raypipe.core.errors import DataError
-from raypipe.evaluation.fit_decide import FOLDS, DecidedAnswer, folds_of
+from raypipe.evaluation.answer_policies import DecidedAnswer
+from raypipe.evaluation.fit_decide import FOLDS, folds_of
 
 RUN = Path("run")
 

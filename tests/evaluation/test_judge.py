@@ -18,11 +18,11 @@ from raypipe.core.errors import CapReached, DataError
 from raypipe.core.llm import STEP
 from raypipe.core.prices import JUDGE, Prices, TokenPrice
 from raypipe.core.records import Fault, Gold
-from raypipe.evaluation.compare import scored_run
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.judge import PROMPTS, ModelJudge, judge_plan, judged
 from raypipe.evaluation.labels import add_label, read_labels
 from raypipe.evaluation.result_table import each
+from raypipe.evaluation.scored_run import scored_run
 from raypipe.memo.memo import CallCount, CallCounts, Tokens
 from raypipe.metrics.crag import CragScore, Prediction, mark
 from raypipe.metrics.files import score_crag_file

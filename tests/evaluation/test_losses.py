@@ -12,14 +12,15 @@ from typing import Any
 
 import golden
 import pytest
-from reruns import FAKES, Bench
+from reruns import Bench
 
 from raypipe.api.look import losses as losses_of
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import ABSTAINED, ANSWERED, SKIPPED_REPLY, Citation, Question, Reply
-from raypipe.evaluation.evaluate import evaluate, verdicts
+from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.loss_paths import GoldEvidence, RecipePaths
 from raypipe.evaluation.result_table import each
+from raypipe.evaluation.score_answers import verdicts
 from raypipe.metrics.crag import Prediction
 from raypipe.metrics.kinds import Measure, score
 from raypipe.metrics.losses import ABOUT, GoldText, Loss, LostAt, losses, place
@@ -31,7 +32,6 @@ from raypipe.steps.bm25 import Bm25
 from raypipe.steps.decide import Decide
 from raypipe.steps.kg_query import KgQuery
 from raypipe.store import Store
-from raypipe.synth import write
 
 ASKED = "Who keeps the lantern of Orvik?"
 KEEPER = "Tessa Blume"
@@ -166,21 +166,6 @@ def test_a_question_that_failed_is_lost_nowhere_though_its_kind_scores_it() -> N
     right = verdicts(Zeros(), rows, score(Zeros(), "zeros", rows))
     assert right == {"failed": None, "wrong": False}
     assert losses(right, {"wrong": LostAt(Loss.PAGES)}).unscored == 1
-
-
-@pytest.mark.slow
-def test_a_parser_that_loses_pages_is_the_largest_loss(tmp_path: Path) -> None:
-    write(tmp_path / "world", 14, pages=4, seed=9, page_chars=1500)
-    bench = Bench(tmp_path, tmp_path / "world")
-    sure = FAKES.replace("threshold: 0.5", "threshold: 0.0")
-    broken = sure.replace("kinds: [page, snippet, document]", "kinds: [name]")
-    done = [
-        evaluate(bench.pipeline(text), data, "crag", None, None, tmp_path / name, kind="qa").report.losses
-        for name, text, data in (("fine", sure, [bench.world]), ("broken", broken, []))
-    ]
-    assert all(x is not None and sum(p.questions for p in x.places) == x.misses for x in done)
-    before, after = ({p.loss: p.questions for p in x.places} for x in done if x is not None)
-    assert max(after, key=lambda x: after[x]) is Loss.PARSING and before[Loss.PARSING] == 0
 
 
 # ------------------------------------------------------------ the graph

@@ -12,6 +12,7 @@ import pytest
 
 from raypipe.core.errors import DataError
 from raypipe.core.records import Citation, Fault, Gold, Hit, Question, Quote, Reply, chunk_id, source_id
+from raypipe.evaluation.predictions import write_predictions
 from raypipe.evaluation.result_table import (
     TEXTS,
     ResultTable,
@@ -19,7 +20,6 @@ from raypipe.evaluation.result_table import (
     needed_texts,
     read_table,
     row,
-    write_predictions,
 )
 from raypipe.metrics.crag import mark, pair
 from raypipe.metrics.files import score_crag_file

@@ -81,7 +81,8 @@ def test_search_filter_and_order_stand_in_the_address_and_come_back_from_it(page
     assert visible(page).count() == 1 and "t=" in page.url
     page.keyboard.press("Escape")
     domains = [r["labels"]["domain"] for r in rows]
-    page.locator("#facets select[name=domain]").select_option(domains[0])
+    page.locator("#more summary").click()
+    page.locator("#labels select[name=domain]").select_option(domains[0])
     assert visible(page).count() == domains.count(domains[0])
     assert "picked after looking" in page.locator("#count").inner_text()
     values = {r["query"]: r["measures"]["f1"] for r in rows if "f1" in (r["measures"] or {})}

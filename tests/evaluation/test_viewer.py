@@ -65,6 +65,12 @@ def test_runs_are_found_in_folders_and_named_where_only_the_store_knows_them(
         list_runs([tmp_path / "none"])
 
 
+def test_runs_are_compared_in_the_order_of_their_folders_which_may_be_above_them(folders: Path) -> None:
+    one, two = (read(folders / name).run for name in ("one", "deep/two"))
+    assert RunList([folders / "one", folders / "deep"], None).given() == [one, two]
+    assert RunList([folders / "deep", folders / "one"], None).given() == [two, one]
+
+
 def test_the_list_leads_to_each_run_and_its_blocks(viewer: Viewer, run: str, folders: Path) -> None:
     page = viewer.get("/").body.decode()
     assert f'href="/run/{run}/"' in page and "Compare A with B" in page

@@ -12,7 +12,7 @@ from raypipe.core.records import AnnotatorAnswer
 from raypipe.metrics import qasper, squad
 from raypipe.metrics.crag import Prediction
 from raypipe.metrics.kinds import open_kind, score
-from raypipe.metrics.qasper_files import read_predictions
+from raypipe.metrics.qasper_files import read_predictions, score_files
 from raypipe.readers.qasper import annotators, papers
 
 DATA = os.environ.get("RAYPIPE_DATA")
@@ -81,6 +81,30 @@ def test_a_prediction_that_is_none_names_its_line(tmp_path):
         out.write_text(line)
         with pytest.raises(DataError, match=rf"p\.jsonl:1.*{expected}"):
             read_predictions(out)
+
+
+@pytest.mark.parametrize(
+    ("qas", "says"),
+    [
+        ("no list", "qas: expected a list"),
+        (["no question"], r"qas\[0\]: expected an object"),
+        ([{"question_id": "q", "answers": ["no answer"]}], r"answers\[0\]: expected an object"),
+        ([{"question_id": "q", "answers": [{"answer": {}}]}], "found none of them"),
+        ([{"answers": []}], "question_id: expected text"),
+    ],
+)
+def test_golds_that_are_none_name_paper_and_field(tmp_path, qas, says):
+    (tmp_path / "gold.json").write_text(json.dumps({"p1": {"qas": qas}}))
+    (tmp_path / "p.jsonl").write_text("")
+    with pytest.raises(DataError, match=rf"gold\.json:p1: .*{says}"):
+        score_files(tmp_path / "gold.json", tmp_path / "p.jsonl")
+
+
+def test_a_paper_without_questions_adds_none(tmp_path):
+    (tmp_path / "gold.json").write_text(json.dumps({"p1": {"qas": None}, "p2": {}}))
+    (tmp_path / "p.jsonl").write_text("")
+    with pytest.raises(DataError, match=r"gold\.json: expected papers with a question that has an answer"):
+        score_files(tmp_path / "gold.json", tmp_path / "p.jsonl")
 
 
 def test_the_kind_measures_a_run_as_the_evaluator_does():

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raypipe.core.llm import Generated, Message, Sampling
-from raypipe.models.engine_routing import BEHIND, HEADS, SPREAD, Router, prefixes, routed
+from raypipe.models.engine_routing import BEHIND, HEADS, SPREAD, EngineGone, Router, prefixes, routed
 
 
 def about(context, question="?"):
@@ -131,5 +131,44 @@ def test_several_engines_look_like_one_and_what_fails_leaves_no_chat_in_flight()
             with pytest.raises(RuntimeError):
                 await both([(Message("user", "bad"),)], Sampling(max_tokens=1))
         assert len({n for n in (0, 1) if "bad" in asked[n]}) == 1
+
+    asyncio.run(run())
+
+
+def test_an_engine_that_joins_takes_its_share_and_moves_no_other_context():
+    router, chats = Router(3), [about(f"context {n}") for n in range(300)]
+    before = router.choose(chats, [0, 1])
+    for engine in before:
+        router.done(engine, 1)
+    fresh = Router(3)  # a process that begins later: it remembers no context
+    after = fresh.choose(chats, [0, 1, 2])
+    assert set(before) == {0, 1} and after.count(2) >= 60
+    moved = sum(a != b for a, b in zip(before, after, strict=True) if b != 2)
+    assert moved <= 0.15 * len(chats), "but for those that the bound on loads moves"
+    assert 2 not in router.choose(chats, [0, 1])
+
+
+def test_chats_of_an_engine_that_goes_are_sent_to_one_that_stays():
+    """Replies stay in order, each chat is lost once at most, and nothing stays in flight."""
+    lost, up = [], [0, 1]
+
+    async def stays(chats, sampling, adapter=None):
+        await asyncio.sleep(0)
+        return [Generated(c[0].content[::-1], "stop", 1, 0, 1) for c in chats]
+
+    async def goes(chats, sampling, adapter=None):
+        await asyncio.sleep(0)
+        lost.extend(c[0].content for c in chats)
+        raise EngineGone("engine-x-1")
+
+    async def run():
+        both = routed([stays], [goes, goes], lambda: up)
+        texts = [f"chat {n}" for n in range(60)]
+        chats = [(Message("user", t),) for t in texts]
+        assert [r.text for r in await both(chats, Sampling(max_tokens=1))] == [t[::-1] for t in texts]
+        assert len(lost) == len(set(lost)) > 0
+        up.clear()
+        assert [r.text for r in await both(chats, Sampling(max_tokens=1))] == [t[::-1] for t in texts]
+        assert len(lost) == len(set(lost)), "one that is not up gets none"
 
     asyncio.run(run())

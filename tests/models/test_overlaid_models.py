@@ -36,8 +36,8 @@ def test_an_entrys_relative_path_starts_from_the_file_that_it_stands_in(tmp_path
     found = laid_over(tmp_path, "mine: {kind: tokenizer, loader: tokens, path: folder}\n")
     with pytest.raises(Exception, match=rf"{tmp_path}/own.yaml: mine: no folder {tmp_path}/folder"):
         found.model("mine")
-    with pytest.raises(ConfError, match=rf"{ROOT}/conf/models.yaml: bce-embedding-base_v1"):
-        found.model("bce-embedding-base_v1")
+    with pytest.raises(ConfError, match=rf"{ROOT}/conf/models.yaml: paraphrase-MiniLM-L12-v2"):
+        found.model("paraphrase-MiniLM-L12-v2")
 
 
 def test_a_name_that_no_file_has_is_refused_with_the_files_that_were_read(tmp_path):

@@ -21,7 +21,7 @@ def main(folder: str, at: str) -> None:
     def profile(frame, what, _):
         nonlocal seen, begun
         name = frame.f_code.co_name
-        begun = begun or name == "postings_build"
+        begun = begun or (name == "postings" and "corpus_builds" in frame.f_code.co_filename)
         if begun and name == function and what == event and "/store/" in frame.f_code.co_filename:
             seen += 1
             if seen == int(number):

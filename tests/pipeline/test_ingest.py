@@ -142,7 +142,7 @@ def test_the_driver_holds_a_batch_of_a_file_however_many_rows_it_has(monkeypatch
     for count in (1_000, 6_000):
         gc.collect()
         tracemalloc.start()
-        for batch in ingesting._batches(documents(count)):
+        for batch in ingesting.batches(documents(count)):
             most = max(most, len(batch.documents))
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()

@@ -13,6 +13,9 @@ from reruns import SIZES, Bench
 from raypipe.cli.main import main
 from raypipe.core.errors import DataError
 from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.result_table import each
+from raypipe.evaluation.view.run_list import RemoteRuns, RunList
+from raypipe.evaluation.view.viewer import Viewer
 from raypipe.pipeline.driver import Pipeline, inline
 from raypipe.pipeline.tasks import WorkerConfig
 from raypipe.readers.object_store import TRIES, copy_with_retries, download, upload
@@ -114,6 +117,30 @@ def test_commands_take_addresses_for_what_they_read(bucket, filled, monkeypatch,
     assert main(["ingest", f"{bucket.uri}/data", "--format", "synth", "--store", store, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["again"] is True
     assert main(["ingest", f"{bucket.uri}/none", "--store", store]) == 3
+
+
+def test_runs_of_a_bucket_are_listed_by_their_manifests_and_copied_when_they_are_opened(
+    bucket, filled, tmp_path
+):
+    pipeline, _, done = filled
+    upload(done.folder.path, f"{bucket.uri}/runs/deep/one", last=["manifest.json"])
+    upload(done.folder.path, f"{bucket.uri}/runs/other")  # the same run twice: the first counts
+    runs = RunList([RemoteRuns(f"{bucket.uri}/runs", tmp_path)], pipeline.store)
+
+    def copied():
+        return {p.name for p in tmp_path.rglob("*") if p.is_file() and p.suffix != ".fetched"}
+
+    assert runs.given() == [done.manifest.run] and copied() == {"manifest.json"}
+    viewer, link = Viewer(runs, None), f'href="/run/{done.manifest.run}/"'.encode()
+    assert link in viewer.get("/").body
+    page = viewer.get(f"/run/{done.manifest.run}/").body.decode()
+    assert all(row["id"] in page for row in each(done.folder.results))
+    assert len(json.loads(viewer.get(f"/run/{done.manifest.run}/block/0").body)["rows"]) == 6
+    assert len([p for p in tmp_path.rglob("results.parquet")]) == 1  # of the run that is opened alone
+    known = Viewer(RunList([], pipeline.store), None).get("/").body
+    assert b"folder not here" in known and link not in known
+    with pytest.raises(DataError, match="nothing is there"):
+        RunList([RemoteRuns(f"{bucket.uri}/no-runs", tmp_path)], None)
 
 
 def failing(times, error):

@@ -138,10 +138,11 @@ def test_a_paper_without_text_is_counted_and_its_questions_have_nothing_to_searc
 
 
 def test_a_question_that_cannot_be_read_is_a_fault_and_the_others_are_read(tmp_path):
-    odd = [asked("q1", said()), asked("", said(yes_no=True)), "no question", asked("q2", said(yes_no=True))]
-    rows, counts = read(tmp_path, p1=paper(*odd))
-    assert [r.faults[0].reason for r in rows if r.faults] == ["missing_field", "missing_field", "not_object"]
-    assert rows[-1].question.id == "q2" and counts.faults == 3
+    odd = [asked("q1", said()), asked("", said(yes_no=True)), "no question", asked("q3", 3, "answer")]
+    rows, counts = read(tmp_path, p1=paper(*odd, asked("q2", said(yes_no=True))))
+    reasons = ["missing_field", "missing_field", "not_object", "not_object"]
+    assert [r.faults[0].reason for r in rows if r.faults] == reasons
+    assert rows[-1].question.id == "q2" and counts.faults == 4
     assert rows[1].where.endswith("p.json:p1.qas[0]")
 
 

@@ -13,6 +13,7 @@ from raypipe.api.session import Session
 from raypipe.api.settings import from_environment
 from raypipe.core.errors import ConfError, DataError
 from raypipe.evaluation.result_table import read_table
+from raypipe.memo.disk import memo_tables
 from raypipe.pipeline.ingest import ingest
 from raypipe.pipeline.ingest_folder import ingest_folder
 from raypipe.report.progress import Progress
@@ -26,20 +27,31 @@ pytestmark = pytest.mark.slow
 MARKER = "Quorzimandel"
 LLM = FAKES.replace("threshold: 0.5\n", "threshold: 0.0\n").replace(
     "  - decide: {prefer: [extract]}",
-    "  - generate: {model: scripted, prompt: crag/vanilla, into: llm, max_tokens: 50}\n"
+    "  - generate: {model: scripted, prompt: crag/vanilla, into: plain, max_tokens: 50}\n"
+    "  - generate: {model: scripted, prompt: crag/rag, into: llm, max_tokens: 50, context_tokens: 400}\n"
     "  - decide: {prefer: [llm, extract]}",
 )
 URL = "https://leak.example/quorzimandel-page"
 
 
+SHARED = "This very sentence of ten words stands on both pages."
+
+
 def poisoned(bench):
-    """Two of the invented questions; the first cites a page that has the marker in what answers it."""
+    """Two of the invented questions; the first cites a page that has the marker in what answers it. A
+    sentence of that page answers the second question, too, from a page of its own."""
     lines = bench.lines()[:2]
     for line in lines:
         line["search_results"] = line["search_results"][:3]
     first = lines[0]
     said = f"<html><title>{MARKER} file</title><body><p>{first['query']} {MARKER} is the answer that the "
-    said += f"secret file of {MARKER} gives to it, as every page of it says.</p></body></html>"
+    said += f"secret file of {MARKER} gives to it, as every page of it says.</p>"
+    said += f"<p>{lines[1]['query']} {SHARED}</p></body></html>"
+    lines[1]["search_results"] = lines[1]["search_results"][:1]
+    lines[1]["search_results"][0] |= {
+        "page_result": f"<html><title>Shared</title><body><p>{lines[1]['query']} {SHARED}</p></body></html>",
+        "page_url": "https://shared.example/page",
+    }  # fmt: skip
     first["search_results"][0] |= {
         "page_url": URL, "page_name": f"{MARKER} file", "page_result": said,
         "page_snippet": f"{first['query']} It is {MARKER}.",
@@ -86,6 +98,7 @@ def test_no_byte_of_a_page_is_left_and_everything_else_is_as_before(copy):
     listed = forgotten(copy, URL, dry_run=True)
     assert {"table", "memo", "answers", "release", "run", "note"} <= {h.kind for h in listed.holdings}
     others = [r for r in store.scan("answers").to_pylist() if MARKER.lower() not in str(r).lower()]
+    memos = rows_of_memos(store)
     [release] = releases(store)
     assert not store.files.names("_tombstones") and release.id in history(store), "nothing is changed"
 
@@ -94,6 +107,13 @@ def test_no_byte_of_a_page_is_left_and_everything_else_is_as_before(copy):
     assert files_with(MARKER, store.uri, runs) == []
     left = store.scan("answers").to_pylist()
     assert len(left) == len(others) == 2 and sorted(map(str, left)) == sorted(map(str, others))
+    assert all(SHARED in str(r["replies"]) for r in left), "they quote a sentence of it from another page"
+    kept = {h.name: h.does for h in listed.holdings if h.kind == "kept"}
+    assert any("runs of 8 words, too, and stays" in does for does in kept.values()), kept
+    assert "from a source that stays" in kept["answers"]
+    replies = {text: key for table, key, text in memos if text is not None}
+    assert {t for _, _, t in rows_of_memos(store)} >= {t for t in replies if SHARED in t and MARKER not in t}
+    assert memos - rows_of_memos(store) and rows_of_memos(store) < memos
     now = live(store)
     assert now.after == release.id and history(store) == (now.id,) and now.score == release.score
     _, spec = now.opened(store)
@@ -113,8 +133,18 @@ def test_no_byte_of_a_page_is_left_and_everything_else_is_as_before(copy):
     _, plan = copy.run(LLM, data=copy.folder / "data.jsonl", out="again")
     assert files_with(MARKER, store.uri, copy.folder / "again") == []
     assert plan["generate:llm"].rows == 2 and plan["generate:llm"].max_calls == 1, "one is answered again"
+    assert plan["generate:plain"].max_calls == 0, "a reply to a prompt that shows no page stays"
     with pytest.raises(DataError, match=r"found no such thing as"):
         forgotten(copy, URL)
+
+
+def rows_of_memos(store):
+    """Table, key and reply (None: a number) of each cached value."""
+    found = set()
+    for table in memo_tables(store):
+        columns = ["key", "text"] if table.startswith("replies-") else ["key"]
+        found |= {(table, row["key"], row.get("text")) for row in store.scan(table, columns).to_pylist()}
+    return found
 
 
 class DyingFiles(Files):

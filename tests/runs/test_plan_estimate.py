@@ -11,7 +11,7 @@ from raypipe.api.datasets import DEMO
 from raypipe.api.measured import KEPT, keep, measured
 from raypipe.api.settings import Settings
 from raypipe.core.config import Conf
-from raypipe.evaluation.evaluate import questions_of
+from raypipe.evaluation.stored_questions import questions_of
 from raypipe.report.report import RunFolder
 from raypipe.runs.plan.new_files import read_questions
 from raypipe.runs.plan.planner import plan

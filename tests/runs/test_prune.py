@@ -18,7 +18,7 @@ from raypipe.runs.manifest import read, recent
 from raypipe.runs.prune import prune, uncited
 from raypipe.runs.release import promote
 from raypipe.store import Store, begin, commit, write_part
-from raypipe.store.adapters import RECIPE, adapter_names, put_adapter
+from raypipe.store.adapters import RECIPE, adapter_folder, adapter_names, put_adapter, training_lease
 from raypipe.store.keep import tag, tagged, unfinished
 from raypipe.store.sizes import sizes
 
@@ -214,3 +214,17 @@ def test_adapters_stay_while_a_release_or_a_last_run_names_them(bench, store):
     assert {n for kind, n in removed(store) if kind == "adapter"} == {"two-0"}
     assert adapter_names(store.files) == ["one-0", "three-0", "unused-0"]  # the last: no run named it so far
     assert not {n for kind, n in removed(store) if kind == "adapter"}
+
+
+def test_a_training_that_no_one_continues_goes_after_a_day(bench, store):
+    run, late = "0123456789abcdef" * 2, {"clock": lambda: time.time() + 86_500}
+    part = adapter_folder("web", run)
+    store.files.write(f"_trainings/{run}/checkpoint_000001/state.pt", b"weights")
+    put_adapter(store.files, part, {"adapter_model.safetensors": b"."})  # killed before its recipe
+    both = {("training", run), ("adapter", part)}
+    assert not removed(store) & both, "the same command would continue it"
+    with training_lease(store.files, run, "finetune web"):
+        assert not removed(store, **late) & both, "it runs"
+    assert {(r.kind, r.name) for r in prune(store, dry_run=True, **late)} >= both
+    assert removed(store, **late) >= both and not removed(store, **late) & both
+    assert not store.files.names("_trainings") and not store.files.names("_adapters")

@@ -20,10 +20,12 @@ from raypipe.core.errors import ConfError, DataError
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.models.kit import LocalKit
 from raypipe.runs.captured import OWN_ID, captured_answers, feedback_since
+from raypipe.serving.access import ApiKeys, ServerConfig
 from raypipe.serving.answerer import Answerer
 from raypipe.serving.capture import Capture
 from raypipe.serving.capture_config import CaptureConfig
 from raypipe.serving.http import create_app
+from raypipe.serving.tenants import Tenant
 from raypipe.store import Store
 
 pytestmark = pytest.mark.slow
@@ -38,19 +40,21 @@ class Endpoint:
     def __init__(self, bench, **config):
         self.pipe = bench.pipeline(SURE)
         self.events = []
+        server = config.pop("server", OPEN)
         config = CaptureConfig(**{"rate": 1.0, **config})
         self.now = 1_800_000_000.0
         self.capture = Capture(self.pipe.store.uri, config, self.events.append, lambda: self.now)
         online = Answerer(self.pipe.recipe, LocalKit(None, "transformers"), self.pipe.store.uri)
-        self.app = create_app(online, OPEN, capture=self.capture)
+        self.app = create_app(online, server, capture=self.capture)
 
-    def send(self, *bodies, path="/v1/answer"):
+    def send(self, *bodies, path="/v1/answer", key=None):
         """The replies to bodies that are sent together; what is captured is written when it returns."""
 
         async def all_of_them():
             transport = httpx.ASGITransport(app=self.app, raise_app_exceptions=False)
             async with httpx.AsyncClient(transport=transport, base_url="http://here") as http:
-                came = await asyncio.gather(*(http.post(path, json=b) for b in bodies))
+                headers = {"authorization": f"Bearer {key}"} if key else {}
+                came = await asyncio.gather(*(http.post(path, json=b, headers=headers) for b in bodies))
             self.capture._closing.set()
             await self.capture.close()
             return came
@@ -178,6 +182,26 @@ def test_feedback_for_an_answer_that_was_not_captured_is_refused_and_repeats_not
     [reply] = endpoint.send({"answer_id": known, "verdict": "right"}, path="/v1/feedback")
     assert reply.status_code == 404, "it is older than the retention"
     assert feedback_since(endpoint.pipe.store, 0.0) == {}
+
+
+def test_feedback_counts_for_the_key_that_asked_and_no_other_learns_of_the_answer(bench):
+    acme, blue = (Tenant(n, ApiKeys.of([f"key-of-{n}-with-16-chars"])) for n in ("acme", "blue"))
+    server = ServerConfig(tenants=(acme, replace(blue, requests_per_minute=4)))
+    endpoint = Endpoint(bench, server=server)
+    keys = [f"key-of-{name}-with-16-chars" for name in ("acme", "blue")]
+    [reply] = endpoint.send({"query": "who wrote it?"}, key=keys[0])
+    said = {"answer_id": reply.json()["answer_id"], "verdict": "wrong"}
+    [known] = endpoint.send(said, path="/v1/feedback", key=keys[1])
+    [never] = endpoint.send({**said, "answer_id": "0" * 36}, path="/v1/feedback", key=keys[1])
+    assert known.status_code == never.status_code == 404
+    assert known.json()["detail"] == never.json()["detail"], "one that exists reads as one that does not"
+    assert feedback_since(endpoint.pipe.store, 0.0) == {}
+    [reply] = endpoint.send(said, path="/v1/feedback", key=keys[0])
+    assert reply.status_code == 200 and list(feedback_since(endpoint.pipe.store, 0.0)) == [said["answer_id"]]
+    guesses = endpoint.send(*[said] * 4, path="/v1/feedback", key=keys[1])
+    assert {r.status_code for r in guesses} == {404, 429}, "guesses count in the quota of their tenant"
+    [line] = endpoint.captured().values()
+    assert "acme" not in str(line), "a captured answer does not say who asked"
 
 
 def test_without_capture_there_is_no_answer_id_and_no_feedback(bench):

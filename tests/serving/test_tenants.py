@@ -13,16 +13,23 @@ from raypipe.api.session import load_recipe
 from raypipe.api.usage import usage
 from raypipe.core.config import Conf
 from raypipe.core.errors import ConfError, DataError, Overloaded
+from raypipe.core.llm import Generated
 from raypipe.memo.memo import MemoryMemo
 from raypipe.models.kit import LocalKit
+from raypipe.runs.forget.mentions import words
 from raypipe.serving.access import ApiKeys, RequestLimits, ServerConfig
 from raypipe.serving.answerer import Answerer
+from raypipe.serving.capture import Capture
+from raypipe.serving.capture_config import CaptureConfig
 from raypipe.serving.corpus_memo import CorpusMemo
-from raypipe.serving.filters import Filters
+from raypipe.serving.filters import Filters, host_matches
 from raypipe.serving.http import create_app
-from raypipe.serving.http.admission import Admission, FairSlots, Quotas
+from raypipe.serving.http.admission import Admission, FairSlots
 from raypipe.serving.http.errors import RequestRefused
+from raypipe.serving.http.middleware import RequestMetrics
+from raypipe.serving.quotas import Quotas
 from raypipe.serving.tenants import Tenant, read_tenants
+from raypipe.store import Store
 
 HERE = Path(__file__).parents[1]
 RECIPE = load_recipe(str(HERE / "fakes.yaml"), None, Conf((HERE.parent / "conf",)))
@@ -31,6 +38,17 @@ ACME, BLUE = "the-key-of-acme-here", "the-key-of-blue-here"
 
 def tenant(name, key, **fields):
     return Tenant(name, ApiKeys.of([key]), **fields)
+
+
+WRITES = (
+    (HERE / "fakes.yaml")
+    .read_text()
+    .replace(
+        "  - decide: {prefer: [extract]}",
+        "  - generate: {model: scripted, prompt: crag/rag, into: llm, max_tokens: 50, context_tokens: 400}\n"
+        "  - decide: {prefer: [llm, extract]}",
+    )
+)
 
 
 class Clock:
@@ -105,6 +123,7 @@ def test_slots_are_shared_by_weight_and_what_is_free_is_borrowed():
         await asyncio.sleep(0)
         assert not turn.done(), "a slot of its own is borrowed: it waits for the next that is free"
         await held.pop().__aexit__(None, None, None)
+        assert slots.taken == 8, "a slot that is handed on is taken, before its request runs"
         await turn
         await held.pop().__aexit__(None, None, None)
         with pytest.raises(Overloaded):  # acme asked lately: its part is kept free
@@ -116,41 +135,50 @@ def test_slots_are_shared_by_weight_and_what_is_free_is_borrowed():
     asyncio.run(scene())
 
 
-def test_a_quota_fills_evenly_and_says_when_to_come_again():
+def test_a_quota_fills_evenly_over_all_gateways_and_says_when_to_come_again():
     clock = Clock()
-    quotas = Quotas(clock)
     acme = tenant("acme", ACME, requests_per_minute=6, tokens_per_minute=60)
-    for _ in range(6):
-        quotas.admit(acme)
-    with pytest.raises(RequestRefused) as refused:
-        quotas.admit(acme)
-    assert refused.value.headers == {"retry-after": "10"} and "6 requests a minute" in refused.value.detail
-    clock.now += 10
-    quotas.admit(acme)
-    quotas.spend(acme, 100)  # more than a minute's tokens: a debt, which is paid first
-    clock.now += 10
-    with pytest.raises(RequestRefused, match=r"60 tokens a minute are used up") as refused:
-        quotas.admit(acme)
-    assert refused.value.headers == {"retry-after": "31"}
-    assert (quotas.usage["acme"].refused, quotas.usage["acme"].tokens) == (2, 100)
-    quotas.admit(tenant("blue", BLUE))
+    blue = tenant("blue", BLUE)
+    shared = Quotas([acme, blue], clock)
+    gateways = [Admission(8, [acme, blue], quotas=shared) for _ in range(3)]
+
+    async def scene():
+        for gateway in gateways * 2:
+            await gateway.admit(acme)
+        for gateway in gateways:
+            with pytest.raises(RequestRefused, match=r"6 requests a minute are used up") as refused:
+                await gateway.admit(acme)
+            assert refused.value.headers == {"retry-after": "10"}
+        clock.now += 10
+        await gateways[0].admit(acme)
+        await gateways[0].spend(acme, 100)  # more than a minute's tokens: a debt, which is paid first
+        clock.now += 10
+        with pytest.raises(RequestRefused, match=r"60 tokens a minute are used up") as refused:
+            await gateways[1].admit(acme)
+        assert refused.value.headers == {"retry-after": "31"}
+        await gateways[1].admit(blue)
+
+    asyncio.run(scene())
 
 
 def test_a_refusal_is_counted_for_its_tenant():
     async def scene():
         seen = []
 
-        class Metrics:
-            def used(self, *event):
+        class Metrics(RequestMetrics):
+            def tenant_used(self, *event):
                 seen.append(event)
 
-        admission, acme = Admission(1, [], Metrics()), tenant("acme", ACME)
+        acme = tenant("acme", ACME, requests_per_minute=1)
+        admission = Admission(1, [acme], Metrics())
         async with admission.slot(acme):
             with pytest.raises(Overloaded):
                 await admission.slot(acme).__aenter__()
-        admission.spend(acme, 7)
-        assert seen == [("acme", "refused", 0), ("acme", "admitted", 7)]
-        assert admission.usage(acme).refused == 1
+        await admission.spend(acme, 7)
+        await admission.admit(acme)
+        with pytest.raises(RequestRefused):
+            await admission.admit(acme)
+        assert seen == [("acme", "refused", 0), ("acme", "admitted", 7), ("acme", "refused", 0)]
 
     asyncio.run(scene())
 
@@ -165,22 +193,28 @@ def halves(filled):
 
 
 @pytest.fixture(scope="module")
-def two(filled, halves):
-    """An endpoint of two tenants, each with the pages of one question, over one set of models."""
+def two(filled, halves, tmp_path_factory):
+    """An endpoint of two tenants, each with the pages of one question, over one set of models, one of which
+    writes; it captures what it may."""
     (mine, others), _ = halves
+    file = tmp_path_factory.mktemp("tenants") / "writes.yaml"
+    file.write_text(WRITES)
+    recipe = load_recipe(str(file), None, Conf((HERE.parent / "conf",)))
     tenants = (
         tenant("acme", ACME, scope=Filters(tuple(mine))), tenant("blue", BLUE, scope=Filters(tuple(others))),
     )  # fmt: skip
     memo = MemoryMemo()
-    online = Answerer(RECIPE, LocalKit(None, "transformers"), filled.store.uri, memo)
+    online = Answerer(recipe, LocalKit(None, "transformers"), filled.store.uri, memo)
     config = ServerConfig(limits=RequestLimits(max_body_bytes=1 << 20), tenants=tenants)
-    return create_app(online, config), memo
+    capture = Capture(Store.create(str(file.parent / "store")).uri, CaptureConfig(1.0))
+    return create_app(online, config, capture=capture), memo, capture
 
 
 @pytest.mark.slow
-def test_two_tenants_see_nothing_of_one_another(filled, halves, two):
-    (_, others), (first, second) = halves
-    app, memo = two
+def test_two_tenants_see_nothing_of_one_another(filled, halves, two, caplog):
+    (mine, others), (first, second) = halves
+    app, memo, capture = two
+    caplog.set_level("INFO", "raypipe")
     include = ["hits", "replies", "prompts", "passages"]
     forged = {"hosts": others[:50], "sources": [h.source for h in second.hits][:20]}
     replies = send(
@@ -209,6 +243,19 @@ def test_two_tenants_see_nothing_of_one_another(filled, halves, two):
     owners = {key.partition("/")[0] for _, key in memo._rows}
     assert owners == {"acme", "blue"}, "each cached value is under the name of its tenant"
 
+    # Words that only pages of blue have, in whatever acme got, and in all that was written down.
+    own_pages = [c for q in (first, second) for c in q.citations if host_matches(c.url, mine)]
+    known = " ".join(t for c in own_pages for s in c.sources() for t in filled.texts(s))
+    [said] = send(app, posted(ACME, {"query": f"{first.text} {second.text}", "include": include}))
+    poison = {w for w in words(" ".join(texts)) if len(w) > 4 and w.isalpha()}
+    poison -= set(words(f"{known} {said.text}"))
+    assert len(poison) > 10 and poison & set(words(replies[0].text)), "blue itself sees them"
+    kept = [block[row] for (_, key), (block, row) in memo._rows.items() if key.startswith("acme/")]
+    written = [*(r.text for r in replies[1:]), *map(str, kept), caplog.text]
+    assert any(isinstance(v, Generated) for v in kept), "replies of a model are among it"
+    assert [sorted(poison & set(words(text))) for text in written] == [[]] * len(written)
+    assert not capture._waiting, "nothing of a tenant with pages of its own is captured"
+
 
 def test_a_cached_value_of_one_corpus_is_not_found_by_another():
     from raypipe.memo.memo import MemoTable
@@ -228,7 +275,7 @@ def test_a_cached_value_of_one_corpus_is_not_found_by_another():
 
 @pytest.mark.slow
 def test_keys_releases_and_quotas_of_tenants_over_http(filled, halves, two):
-    app, _ = two
+    app, *_ = two
     ask = {"query": "who?"}
     foreign, unknown = send(
         app, posted(ACME, ask, **{"raypipe-release": "live@blue"}), posted("a-key-that-no-one-has", ask)

@@ -23,10 +23,10 @@ from raypipe.serving.capture import Capture
 from raypipe.serving.capture_config import CaptureConfig
 from raypipe.serving.http import create_app
 from raypipe.serving.redaction import RedactionFailed
-from raypipe.serving.release_follower import ReleaseFollower
+from raypipe.serving.release_follower import ReleaseFollowers
 from raypipe.serving.second_answers import SecondAnswers
 from raypipe.serving.trials import TrialRouter
-from raypipe.serving.yielding_kit import InFlight, TrialKit, background
+from raypipe.serving.yielding_kit import InFlight, YieldingKit, background
 from raypipe.store import Store
 
 pytestmark = pytest.mark.slow
@@ -67,11 +67,11 @@ class Endpoint:
 
     def __init__(self, store, redact=None, capture=None):
         self.store, self.in_flight = store, InFlight()
-        kit = TrialKit(LocalKit(None, "transformers"), self.in_flight)
+        kit = YieldingKit(LocalKit(None, "transformers"), self.in_flight)
         self.events = []
         more = {} if redact is None else {"redact": redact}
         self.seconds = SecondAnswers(store, self.in_flight, self, **more)
-        self.router = TrialRouter(ReleaseFollower(kit, store.uri), kit, store, self.seconds)
+        self.router = TrialRouter(ReleaseFollowers(kit, store.uri), self.seconds)
         self.app = create_app(self.router, OPEN, capture=capture)
 
     def event(self, role, event):
@@ -171,7 +171,7 @@ def test_what_users_said_is_right_scores_both_sides(two, tmp_path):
     endpoint = Endpoint(store, capture=capture)
     asked = "who is it that no one stored?"
     [reply], _ = endpoint.ask([asked])
-    asyncio.run(capture.feedback(reply.json()["answer_id"], "wrong", "ada lovelace"))
+    asyncio.run(capture.feedback("default", reply.json()["answer_id"], "wrong", "ada lovelace"))
     [side] = compare("live", "shadow", store=store).comparisons
     assert side.score.n == 1
 
@@ -217,9 +217,9 @@ def test_a_second_answer_waits_until_no_request_is_in_flight(two):
             other.__dict__.update(super().with_index(index).__dict__)
             return other
 
-    kit = TrialKit(Kit(None, "transformers"), in_flight)
+    kit = YieldingKit(Kit(None, "transformers"), in_flight)
     seconds = SecondAnswers(store, in_flight)
-    router = TrialRouter(ReleaseFollower(kit, store.uri), kit, store, seconds)
+    router = TrialRouter(ReleaseFollowers(kit, store.uri), seconds)
     endpoint = Endpoint(store)
     endpoint.router, endpoint.seconds, endpoint.app = router, seconds, create_app(router, OPEN)
     endpoint.ask(queries[:6])

@@ -85,6 +85,11 @@ def test_a_row_that_would_spoil_the_table_is_refused_before_a_byte_is_written(
     assert not store.files.names(f"{vectors}.lance/data")
 
 
+def test_a_part_without_a_vector_is_whole(store, vectors):
+    record = write_part(store, vectors, "run", "000000", vector_rows([]), {})
+    assert (record.rows, record.fragments) == (0, ())
+
+
 def test_the_order_and_chunking_of_columns_do_not_matter(store, vectors):
     rows = pa.concat_tables([vector_rows(["a"]), vector_rows(["b"])])
     assert write_part(store, vectors, "run", "0", rows.select(rows.schema.names[::-1]), {}).rows == 4

@@ -12,7 +12,7 @@ from synth_programs import Graph, answer
 
 from raypipe import synth
 from raypipe.synth.ask.questions import DOMAIN_SHARES, TYPE_SHARES, Posed, pose
-from raypipe.synth.ask.table import TEMPLATES
+from raypipe.synth.ask.table import SHAPES, templates
 from raypipe.synth.tables import SCHEMAS, write_tables
 from raypipe.synth.world.world import World, build_world
 
@@ -50,15 +50,19 @@ def test_twenty_questions_already_touch_every_domain_and_most_types(posed: list[
 
 def test_every_template_is_asked_in_every_phrasing(posed: list[Posed]) -> None:
     seen = {(q.template.id, q.phrasing) for q in posed}
-    assert {t.id for t in TEMPLATES} == {name for name, _ in seen} == set(synth.PHRASINGS)
-    missing = {(t.id, i) for t in TEMPLATES for i in range(len(t.phrasings))} - seen
-    assert len(missing) < 0.05 * sum(len(t.phrasings) for t in TEMPLATES)
+    assert {t.id for t in templates()} == {name for name, _ in seen}
+    missing = {(t.id, i) for t in templates() for i in range(len(t.phrasings))} - seen
+    assert len(missing) < 0.05 * sum(len(t.phrasings) for t in templates())
 
 
 def test_phrasings_are_at_least_three_and_all_different() -> None:
-    for name, phrasings in synth.PHRASINGS.items():
-        assert len(phrasings) >= 3, name
-        assert len(set(phrasings)) == len(phrasings), name
+    for template in templates():
+        assert len(template.phrasings) >= 3, template.id
+        assert len(set(template.phrasings)) == len(template.phrasings), template.id
+
+
+def test_every_shape_has_its_wording() -> None:
+    assert {t.id for t in templates()} == {f"{d}.{name}" for d, shapes in SHAPES.items() for name in shapes}
 
 
 @pytest.mark.slow

@@ -84,6 +84,7 @@ def test_rows_are_shown_with_what_is_trained_marked(place, session):
         ({"base": "llama-3-8b"}, ModelMissing, "hf download meta-llama"),
         ({"preset": "db4"}, ConfError, "no 'db4' under finetune/"),
         ({"workers": 9}, ConfError, "a step has 8 rows"),
+        ({"sets": ("r=600",)}, ConfError, "r: expected 1 to 512, which vLLM serves at most, found 600"),
         ({"sets": ("max_seq_len=16",)}, DataError, "48 of 48 labels are longer than max_seq_len 16"),
         ({"sets": ("four_bit=true",)}, ConfError, "four_bit: true"),
         ({"sets": ("stepz=3",)}, ConfError, "did you mean 'steps'"),
@@ -131,17 +132,22 @@ def test_a_gpu_that_is_too_small_is_refused_with_the_arithmetic(place, session):
         planned(place, small)
 
 
-def test_an_entry_keeps_what_the_base_says_and_gets_the_adapter(place, session):
-    from raypipe.api.finetune import entry_with
+def test_an_entry_keeps_what_the_base_says_and_gets_one_adapter_after_another(session, tmp_path):
+    from raypipe.api.adapter_entry import entry_with, write_entry
     from raypipe.core import config
     from raypipe.core.config import Where
     from raypipe.models.entry import ModelEntry
 
-    made = entry_with(session, "tiny", "web-answer", "/adapters/web")
-    assert made["tiny"]["adapters"] == {"web-answer": "/adapters/web"}
-    before = session.catalog().entries["tiny"]
-    after = config.build(ModelEntry, yaml.safe_load(yaml.safe_dump(made))["tiny"], Where("models.yaml"))
+    models, before = tmp_path / "models.yaml", session.catalog().entries["tiny"]
+    (tmp_path / "kg").mkdir()
+    for name in ("pruned", "kg", "web"):
+        made = entry_with(session.catalog(), "tiny", name, str(tmp_path / name), models)
+        write_entry(models, "tiny", made)
+    assert made["adapters"] == {name: str(tmp_path / name) for name in ("kg", "web")}
+    after = config.build(ModelEntry, config.read_yaml(models)["tiny"], Where("models.yaml"))
     assert (after.path, after.max_model_len, after.loader) == (before.path, 512, "vllm")
+    write_entry(models, "another", {"kind": "generator"})
+    assert set(config.read_yaml(models)) == {"tiny", "another"}
 
 
 def test_an_adapter_that_changes_nothing_is_not_registered():

@@ -58,6 +58,7 @@ def test_a_mark_in_a_message_stays_text(chats):
 def test_what_is_trained_is_shown_token_by_token(chats):
     row = tokenized(chats, examples(1)[0])
     text = shown(chats, row)
+    assert text.count("<|assistant|>") == 1
     assert text.startswith("<|begin|><|system|>answer or abstain<|end|><|user|>In ")
     before, _, trained = text.partition("⟦")
     assert before.endswith("<|assistant|>")

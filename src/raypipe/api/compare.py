@@ -14,8 +14,9 @@ from raypipe.api.session import Session
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError, DataError
 from raypipe.evaluation import compare as comparing
-from raypipe.evaluation.compare import RunComparison, ScoredRun, judged_again, scored_run, stored_run
+from raypipe.evaluation.compare import RunComparison
 from raypipe.evaluation.labels import read_labels
+from raypipe.evaluation.scored_run import ScoredRun, judged_again, scored_run, stored_run, unseen_alone
 from raypipe.metrics.crag import Rule
 from raypipe.metrics.paired import MARGIN
 from raypipe.report.report import JSON_FORMAT
@@ -95,7 +96,7 @@ def compare(
         alike = scored[0].rule if scored and judge is not None and rule is None else rule
         scored.append(_scored(session, run, alike, options, store))
     scored += trials
-    chosen = comparing.unseen_alone(scored) if unseen else scored
+    chosen = unseen_alone(scored) if unseen else scored
     return CompareResult(comparing.compare(chosen, margin, group, measure))
 
 

@@ -39,7 +39,8 @@ class IngestResult(Result):
         found = f"{len(self.summary.questions)} questions"
         if self.summary.counts.get("unchanged_files") or not self.summary.questions:
             found = f"{self.summary.documents} documents"
-        return f"{self.store}: {read}{found}, {self.sources} sources in all"
+        by = f", read by {self.summary.read_by}" if self.summary.read_by and not self.summary.again else ""
+        return f"{self.store}: {read}{found}, {self.sources} sources in all{by}"
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
         """What was counted, then why lines and pages were omitted."""
@@ -54,6 +55,7 @@ class IngestResult(Result):
             "again": s.again,
             "questions": len(s.questions),
             "kind": s.kind,
+            "read_by": s.read_by,
             **s.counts,
             "reasons": s.reasons,
             "replaced": [asdict(r) for r in s.replaced],
@@ -81,10 +83,12 @@ def ingest(
     """
     from raypipe import readers
     from raypipe.api.paths import documents_alone, format_for, inputs
+    from raypipe.api.pipelines import open_reading
     from raypipe.metrics.kinds import open_kind
     from raypipe.pipeline import ingest as ingesting
     from raypipe.pipeline.ingest_folder import ingest_folder
     from raypipe.pipeline.ingest_log import merged
+    from raypipe.pipeline.ingest_staging import BAD_SHOWN
 
     session = session or Session()
     if kind is not None:
@@ -106,9 +110,10 @@ def ingest(
         if found == "files":
             reads = [ingest_folder(filled, folder, globs, progress) for folder in files]
         else:
-            reads = [ingesting.ingest(filled, files, found, progress, kind=kind)]
+            with open_reading(session, filled) as reading:
+                reads = [ingesting.ingest(filled, files, found, progress, kind=kind, reading=reading)]
     bad = [b for read in reads for b in ingesting.bad_lines(filled, read.fingerprint)]
-    return IngestResult(filled.uri, merged(reads), filled.count("sources"), tuple(bad[: ingesting.BAD_SHOWN]))
+    return IngestResult(filled.uri, merged(reads), filled.count("sources"), tuple(bad[:BAD_SHOWN]))
 
 
 def documents_store(folder: str | Path, session: Session | None = None) -> str:

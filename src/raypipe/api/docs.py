@@ -72,7 +72,7 @@ def _new_chars(pipeline: Pipeline) -> int:
     vectors = [pipeline.vectors_table(model) for model in pipeline.recipe.embedders()]
     missing = set(wanted)
     if all(store.has(table) for table in (pipeline.texts_table, pipeline.passages_table, *vectors)):
-        builds = [pipeline.texts_build(wanted), pipeline.passages_build(wanted)]
-        builds += [pipeline.vectors_build(model, wanted) for model in pipeline.recipe.embedders()]
+        builds = [pipeline.corpus.texts(wanted), pipeline.corpus.passages(wanted)]
+        builds += [pipeline.corpus.vectors(model, wanted) for model in pipeline.recipe.embedders()]
         missing = {id for build in builds for id in build.missing_ids()}
     return sum(sizes(store, sorted(missing)).values())

@@ -21,7 +21,7 @@ EXPORTS = {  # exported name -> module that defines it
         "api.machine": ("check_environment",),
         "api.made_questions": ("make_questions",),
         "api.model_files": ("model_needs",),
-        "api.plans": ("plan",),
+        "api.plans": ("assume", "plan"),
         "api.previews": ("preview",),
         "api.project": ("start_project",),
         "api.questions": ("ask", "rank"),

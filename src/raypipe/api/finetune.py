@@ -4,29 +4,33 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import yaml
-
+from raypipe.api.adapter_entry import adapter_place, entry_with, write_entry
 from raypipe.api.finetune_inputs import FinetuneInputs, read_inputs
 from raypipe.api.paths import require_writable
 from raypipe.api.results import Result
 from raypipe.api.session import Session
 from raypipe.core.errors import ConfError
-from raypipe.metrics.textfile import replaced
-from raypipe.models.entry import ModelEntry
 from raypipe.report.finetune import page
 from raypipe.report.report import JSON_FORMAT
 from raypipe.store import Store
-from raypipe.store.adapters import RECIPE, adapter_file, adapter_names, put_adapter
-from raypipe.store.layout import ADAPTERS, TRAININGS
+from raypipe.store.adapters import (
+    RECIPE,
+    adapter_file,
+    adapter_folder,
+    adapter_names,
+    put_adapter,
+    remove_training,
+    training_lease,
+)
+from raypipe.store.layout import TRAININGS
 from raypipe.training.estimate import TrainingEstimate
 
 if TYPE_CHECKING:
@@ -154,9 +158,9 @@ def finetune(
         require_writable(Path(out), "--out")
     opened = session.store_to_fill(store)
     planned = _plan(found, opened)
-    folder = f"{called}-{found.run[:12]}"
+    folder = adapter_folder(called, found.run)
     if folder not in adapter_names(opened.files):
-        with opened.lease(f"finetune-{found.run[:12]}", f"finetune {called}"):
+        with training_lease(opened.files, found.run, f"finetune {called}"):
             _train(found, planned, opened, session, called, folder)
     return _registered(found, opened, session, called, folder, None if out is None else Path(out))
 
@@ -212,7 +216,7 @@ def _train(
         (made / RECORD).write_text(json.dumps(record, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
         (made / PAGE).write_text(page(record), encoding="utf-8")
         put_adapter(store.files, folder, {p.name: p.read_bytes() for p in made.iterdir()})
-    store.files.remove_folder(f"{TRAININGS}/{found.run}")
+    remove_training(store.files, found.run)
 
 
 def _token_s(told: Sequence[tuple[int, float]], planned: FinetunePlanResult) -> float | None:
@@ -274,53 +278,15 @@ def _registered(
     """The result of an adapter that is in the store, with its entry of models.yaml."""
     raw = adapter_file(store.files, folder, RECORD)
     assert raw is not None  # its recipe is written last
-    record = json.loads(raw)
-    place = f"{store.uri}/{ADAPTERS}/{folder}"
-    if not store.files.local:
-        place = str(_fetched(store, session, folder))
-    entry = entry_with(session, found.model.name, called, place)
-    models = ""
-    if out is not None:
+    place = adapter_place(store, session.settings.home, folder)
+    models = None if out is None else out / MODELS
+    entry = entry_with(session.catalog(), found.model.name, called, place, models)
+    if out is not None and models is not None:
         out.mkdir(parents=True, exist_ok=True)
-        with replaced(out / MODELS) as stream:
-            stream.write(
-                f"# {called}, made by `raypipe finetune`. Use it: raypipe eval RECIPE --models "
-                f"{out / MODELS}\n"
-            )
-            stream.write(yaml.safe_dump(entry, sort_keys=False, allow_unicode=True))
+        write_entry(models, found.model.name, entry)
         for file in (PAGE, RECORD, RECIPE):
             content = adapter_file(store.files, folder, file)
             if content is not None:
                 (out / file).write_bytes(content)
-        models = str(out / MODELS)
-    return FinetuneResult({**record, "folder": place, "models": models, "entry": entry})
-
-
-def _fetched(store: Store, session: Session, folder: str) -> Path:
-    """A copy of an adapter on this machine: engines load folders. Its place says which store it is of."""
-    here = session.settings.home / "adapters" / folder
-    if not (here / RECIPE).is_file():
-        draft = here.with_name(f".{folder}.tmp")
-        shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir(parents=True)
-        for file in store.files.names(f"{ADAPTERS}/{folder}"):
-            (draft / file).write_bytes(adapter_file(store.files, folder, file) or b"")
-        draft.rename(here)
-    return here
-
-
-def entry_with(session: Session, base: str, called: str, folder: str) -> dict[str, Any]:
-    """The base's entry of the models file with one adapter more; its folders are absolute."""
-    catalog = session.catalog()
-    entry, beside = catalog.entries[base], catalog.files[base].parent
-    plain: dict[str, Any] = {}
-    for f in fields(ModelEntry):
-        value = getattr(entry, f.name)
-        if value != f.default and f.name not in ("adapters", "chat_template_kwargs"):
-            plain[f.name] = asdict(value) if f.name == "usd_per_mtok" and value is not None else value
-    if entry.chat_template_kwargs:
-        plain["chat_template_kwargs"] = dict(entry.chat_template_kwargs)
-    if entry.path:
-        plain["path"] = str((beside / entry.path).resolve())
-    others = {n: str((beside / p).resolve()) for n, p in entry.adapters.items() if n != called}
-    return {base: {**plain, "adapters": {**others, called: folder}}}
+    more = {"folder": place, "models": str(models or ""), "entry": {found.model.name: entry}}
+    return FinetuneResult({**json.loads(raw), **more})

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from raypipe.store import Store
 
 TRIM_TOKENS = 75  # what CRAG's evaluator keeps of an answer
-TRIM_TOKENIZER = "llama-2-tokens"
 
 
 @dataclass(frozen=True, slots=True)

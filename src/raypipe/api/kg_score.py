@@ -6,7 +6,6 @@ Golds are JSON lines, such as those of `raypipe synth`; predictions are JSON lin
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
@@ -232,12 +231,7 @@ def _of_run(folder: Path, reply: str) -> dict[str, str]:
 
 def _object(line: TextLine) -> dict[str, str]:
     """What a line says by the names of `_NAMES`, as texts."""
-    try:
-        tree = json.loads(line.text)
-    except (ValueError, RecursionError) as e:
-        raise line.error(f"a JSON object ({e})", line.text) from e
-    if not isinstance(tree, dict):
-        raise line.error("a JSON object", tree)
+    tree = line.object()
     out: dict[str, str] = {}
     for name, fields in _NAMES.items():
         given = next((tree[f] for f in fields if tree.get(f) is not None), None)

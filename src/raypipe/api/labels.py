@@ -29,7 +29,7 @@ from raypipe.evaluation.label_set import (
     require_share,
     write_review,
 )
-from raypipe.evaluation.labelling import CHECK, CONTEXT, WORDS, Labelling, Words, labelling
+from raypipe.evaluation.labelling import CHECK, CONTEXT, Labelling, labelling
 from raypipe.evaluation.stored_questions import questions_of
 from raypipe.evaluation.training_labels import (
     PATHS,
@@ -38,6 +38,7 @@ from raypipe.evaluation.training_labels import (
     data_digest,
     judged_answers,
 )
+from raypipe.evaluation.truth_steps import WORDS, Words
 from raypipe.kg.language.parser import parser
 from raypipe.kg.language.program import Bad
 from raypipe.metrics.textfile import replaced

@@ -17,6 +17,7 @@ from pydantic import TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from raypipe.api.bench import BenchResult
+from raypipe.api.export import Shape
 from raypipe.api.finetune_outputs import Finetuned, FinetunePlan
 from raypipe.api.kg_score import CallRate
 from raypipe.api.machine import Finding
@@ -26,6 +27,7 @@ from raypipe.api.previews import FileFields, FirstDocument, FirstQuestion
 from raypipe.api.reproduce import PublishedNumber, Reproduction, Verdict
 from raypipe.api.run_outputs import (
     STRICT,
+    AssumedOutput,
     Eval,
     Interval,
     MeasureMean,
@@ -40,7 +42,6 @@ from raypipe.api.usage import TenantUsage
 from raypipe.api.validate import CheckedFile, Problem
 from raypipe.core.records import Fault
 from raypipe.evaluation.compare import RunComparison
-from raypipe.evaluation.export import Shape
 from raypipe.evaluation.fault_budget import RowCounts, UndoneRow
 from raypipe.evaluation.fit_decide import DecideFitReport
 from raypipe.evaluation.fit_fuse import FuseFitReport
@@ -105,6 +106,7 @@ Ingest = _from_fields(
         "again": bool,  # true: the same bytes had been read before
         "questions": int,
         "kind": str,  # of the data; "": read by a raypipe that had no kinds
+        "read_by": str,  # one process, or how many tasks; "": a folder of documents
         **{f.name: int for f in fields(ReadCounts)},
         "reasons": dict[str, int],  # why lines and pages were omitted -> how many
         "replaced": list[ReplacedRows],  # that took the place of others with their ids
@@ -537,10 +539,15 @@ class Export(TypedDict):
     """`export --json`."""
 
     format: Literal[2]
-    file: str
+    file: str  # of mlflow: the address of the tracking server
     shape: Shape
-    lines: int
+    lines: NotRequired[int]  # of a file
     failed: NotRequired[int]  # questions that failed, of which a submission says "i don't know"
+    params: NotRequired[int]  # of mlflow, as the next four
+    metrics: NotRequired[int]
+    artifacts: NotRequired[int]
+    run: NotRequired[str]  # its id there
+    there: NotRequired[bool]  # it was there already, and nothing was written
 
 
 @with_config(STRICT)
@@ -710,7 +717,7 @@ OUTPUTS: Mapping[str, Any] = {
     "questions": Questions,
     "examples": ExamplePoolOutput,
     "parse": ParseLine,
-    "plan": PlanOutput,
+    "plan": PlanOutput | AssumedOutput,
     "index": StepCounts,
     "ann": AnnOutput,
     "answer": StepCounts,

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from raypipe.api.ray_run import RayRun
@@ -22,7 +22,9 @@ from raypipe.cluster.file import Cluster
 from raypipe.cluster.placement import asked_by, refuse
 from raypipe.core.protocols import Model
 from raypipe.models import load
-from raypipe.pipeline.driver import Pipeline, Runner, TaskSizes, alone, inline, nowhere
+from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
+from raypipe.pipeline.ingest_tasks import TaskReading
+from raypipe.pipeline.table_build import Runner, alone, nowhere
 from raypipe.pipeline.tasks import (
     Verb,
     WorkerConfig,
@@ -47,6 +49,7 @@ class Placed:
     workers: Callable[[Verb], Workers] = alone
     connect: Callable[[], object] = nowhere
     close: Callable[[], object] = nowhere  # ends what the runner keeps running between tables
+    streams: Callable[[], bool] | None = None  # whether parsing and embedding run at the same time
 
 
 @contextmanager
@@ -65,8 +68,26 @@ def open_pipeline(
         progress = stack.enter_context(Progress(sys.stderr, silent=not session.progress))
         stack.callback(where.close)
         yield Pipeline(
-            store, recipe, where.place, where.sizes, where.runner, progress, where.workers, where.connect
-        )
+            store, recipe, where.place, where.sizes, where.runner, progress, where.workers, where.connect,
+            streams=where.streams,
+        )  # fmt: skip
+
+
+@contextmanager
+def open_reading(session: Session, store: Store) -> Iterator[TaskReading]:
+    """How files are read into a store on the session's cluster, which is connected to for large ones alone.
+    Raises ConfError, ClusterTooSmall."""
+    file = session.cluster_file()
+    with ExitStack() as stack:
+
+        @cache
+        def run() -> RayRun:
+            made = RayRun(session.settings.ray, store.uri, None, file, (), (), {}, None)
+            stack.callback(made.close)
+            return made
+
+        worker = WorkerConfig(store.uri, file.backend, file.device, 1)
+        yield TaskReading(worker, lambda *of: run().run(*of), lambda: run().connect())
 
 
 @contextmanager
@@ -110,7 +131,10 @@ def _on_cluster(
     used = models or (*corpus, *recipe.embedders())
     opened = _in_process(session, written, uri, used)
     run = RayRun(session.settings.ray, uri, recipe, written, models, used, opened.place.endpoints, judge)
-    return replace(opened, runner=run.run, workers=run.workers, connect=run.connect, close=run.close)
+    return replace(
+        opened, runner=run.run, workers=run.workers, connect=run.connect, close=run.close,
+        streams=run.streams,
+    )  # fmt: skip
 
 
 def _in_process(session: Session, file: Cluster, uri: str, models: Sequence[Model]) -> Placed:

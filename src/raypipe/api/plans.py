@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,11 @@ from raypipe.api.captured import open_data
 from raypipe.api.judges import judge_model, open_judge
 from raypipe.api.measured import measured
 from raypipe.api.paths import Fields
-from raypipe.api.pipelines import offline_pipeline, open_pipeline
+from raypipe.api.pipelines import as_declared, offline_pipeline, open_pipeline
 from raypipe.api.prices import prices_of
 from raypipe.api.results import Result, outside_loop
 from raypipe.api.session import Session
-from raypipe.cluster.capacity import declared_nodes, fitting
+from raypipe.cluster.capacity import declared_nodes, fitting, workers
 from raypipe.cluster.placement import asked_by, bottleneck, placement, refuse
 from raypipe.core.records import Gold
 from raypipe.evaluation.expiry import expired_answers
@@ -28,8 +29,9 @@ from raypipe.metrics.kinds import open_kind
 from raypipe.metrics.kinds.contract import GoldForm
 from raypipe.readers.formats import Format
 from raypipe.recipes.recipe import Recipe
-from raypipe.runs.manifest import to_json
+from raypipe.runs.manifest import recent, to_json
 from raypipe.runs.plan import planner
+from raypipe.runs.plan.assumed import Assumed, AssumedPlan, assumed_plan
 from raypipe.runs.plan.money import priced
 from raypipe.runs.plan.new_files import read_questions
 from raypipe.runs.plan.records import NewSources, Plan
@@ -119,6 +121,51 @@ def plan(
         planned = replace(planned, judge=judge_plan(judging, rule or DEFAULT_RULE, here))
     planned = priced(planned, prices_of(session, found, judging), found)
     return PlanResult(found.title, planned, len(old), _placement(session, found, steps))
+
+
+@dataclass(frozen=True, slots=True)
+class AssumedResult(Result):
+    """What a corpus of some size would take; its rows are the steps."""
+
+    plan: AssumedPlan
+
+    @property
+    def title(self) -> str:
+        return f"{self.plan.assumed.pages:,.0f} pages on {self.plan.cluster}"
+
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        """A row for each step."""
+        return self.to_json()["steps"]  # type: ignore[no-any-return]
+
+    def to_json(self) -> dict[str, Any]:
+        return self.plan.to_json()
+
+
+@outside_loop
+def assume(
+    recipe: Recipe | str | Path,
+    assumed: str,
+    store: Store | str | Path | None = None,
+    session: Session | None = None,
+) -> AssumedResult:
+    """Works out what the corpus half of a recipe would take for pages that are not there.
+
+    `assumed`: `pages=1e8`, with `html_bytes`, `text_chars` and `chunks` of a page where they are not those of
+    CRAG's, such as `pages=1e7,html_bytes=20000`. Rates are those of finished runs of this machine, and of
+    `store`; what none has measured is not known. Raises ConfError, ClusterTooSmall.
+    """
+    session = session or Session()
+    size, found = Assumed.parse(assumed, "--assume"), session.recipe(recipe)
+    file = as_declared(session, found)
+    runs = list(measured(session.settings, session.cluster_file()))
+    if store is not None:
+        runs = [*recent(session.store(store), planner.LOOKED_BACK), *runs]
+    engines = any(m.loader == "vllm" for m in found.models())
+    made = assumed_plan(
+        found, size, session.cluster, file.sources_per_task, partial(workers, file, engines=engines),
+        (file.backend, file.device), runs, prices_of(session, found),
+    )  # fmt: skip
+    return AssumedResult(made)
 
 
 def _placement(session: Session, recipe: Recipe, steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

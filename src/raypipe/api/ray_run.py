@@ -1,26 +1,29 @@
-"""Where the tasks of one run go on Ray: one warm pool, a pool for each table, or workers next to engines."""
+"""Where the tasks of one run go on Ray: one warm pool, a pool for each table, two pools at the same time, or
+workers next to engines."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from raypipe.api.probes import require_unchanged
 from raypipe.api.served import require_answering
-from raypipe.cluster.capacity import fitting, reachable, startable, this_machine, workers
+from raypipe.cluster.capacity import fitting, reachable, side_by_side, startable, this_machine, workers
 from raypipe.cluster.file import Cluster
 from raypipe.core.protocols import Model
 from raypipe.models import load
 from raypipe.models.load import EndpointAddress
 from raypipe.pipeline.tasks import HandedBack, TableTask, Task, TaskResult, Verb, Workers, with_worker
+from raypipe.pipeline.whole_corpus_task import WholeCorpusTask
 from raypipe.recipes.recipe import Recipe
 from raypipe.store import Store
 
 if TYPE_CHECKING:
     from raypipe.api.judges import JudgeKit
     from raypipe.cluster.pools import EngineGroup
+    from raypipe.cluster.streamed_pool import StreamedPools
     from raypipe.cluster.warm_pool import WarmPool
 
 
@@ -29,6 +32,7 @@ class Sized(NamedTuple):
 
     cluster: Cluster
     group: EngineGroup | None
+    streamed: StreamedPools | None  # where parsing and embedding run at the same time
 
 
 class RayRun:
@@ -42,14 +46,15 @@ class RayRun:
         self,
         ray: str,
         uri: str,
-        recipe: Recipe,
+        recipe: Recipe | None,
         written: Cluster,
         engines: Sequence[Model],
         used: Sequence[Model],
         endpoints: Mapping[str, EndpointAddress],
         judge: JudgeKit | None,
     ) -> None:
-        """`ray`: the address, or "local" for a Ray of this run; `written`: the cluster file;
+        """`ray`: the address, or "local" for a Ray of this run; `recipe` None: only files are read;
+        `written`: the cluster file;
         `engines`: the recipe's models that may get an engine; `used`: all models that tasks ask."""
         self._ray, self._uri, self._recipe, self._written = ray, uri, recipe, written
         self._engines, self._used, self._endpoints, self._judge = engines, used, endpoints, judge
@@ -71,11 +76,16 @@ class RayRun:
         if self._judge is not None:
             self._judge.require_answering()
         from raypipe.cluster import connection, pools  # Ray takes a second to import
+        from raypipe.cluster.streamed_pool import StreamedPools, most_bytes
 
         connection.connect(self._ray)
-        connection.carry(self._recipe)
-        cluster = fitting(self._written, self._wanted, reachable(self._written, connection.nodes()))
-        return Sized(cluster, pools.EngineGroup.of(cluster, self._engines))
+        if self._recipe is not None:
+            connection.carry(self._recipe)
+        nodes = reachable(self._written, connection.nodes())
+        cluster = fitting(self._written, self._wanted, nodes)
+        both = side_by_side(cluster, nodes)
+        streamed = StreamedPools(*both, most_bytes, cluster.limits) if both else None
+        return Sized(cluster, pools.EngineGroup.of(cluster, self._engines), streamed)
 
     def connect(self) -> None:
         """Joins Ray, once, and sizes the cluster file on its nodes. Raises ClusterTooSmall, and ModelMissing,
@@ -86,18 +96,27 @@ class RayRun:
         """How many workers do such tasks."""
         return workers(self._sized.cluster, verb, bool(self._wanted))
 
+    @property
+    def streams(self) -> Callable[[], bool] | None:
+        """Says, on the joined cluster, whether parsing and embedding run at the same time; None where the
+        cluster file's embedders have no GPU."""
+        return (lambda: self._sized.streamed is not None) if self._written.pools["embed"].gpus else None
+
     def run(self, verb: Verb, work: TableTask, tasks: Sequence[Task]) -> Iterator[TaskResult | HandedBack]:
         """Does the tasks, in the order in which they end."""
         if not tasks:
             return iter(())
-        cluster, group = self._sized
+        cluster, group, streamed = self._sized
+        if verb == "index" and streamed is not None:
+            return streamed.run(cast(WholeCorpusTask, work), tasks)
         if verb == "answer" and group is not None:
             return self._with_engines(cluster, group, work, tasks)
         from raypipe.cluster import pools
         from raypipe.cluster.warm_pool import WarmPool
 
         if (pool := cluster.one_pool) is None:
-            return pools.run_tasks(work, tasks, cluster.pools[verb], cluster.limits)
+            named = cluster.pools["embed" if verb == "index" else verb]
+            return pools.run_tasks(work, tasks, named, cluster.limits)
         if self._warm is None:
             self._warm = WarmPool(pool, cluster.limits)
         return self._warm.run(work, tasks)
@@ -108,7 +127,7 @@ class RayRun:
         from raypipe.cluster import pools
 
         self.close()  # the engines and their workers take its room
-        work = with_worker(work, engines=group.names)
+        work = with_worker(work, engines=group.names, passing_engines=group.passing)
         if self._judge is None or not self._judge.share(group):
             return pools.run_with_engines(group, work, tasks, cluster.limits)
         self._judge.start()

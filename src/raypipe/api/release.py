@@ -18,7 +18,7 @@ from raypipe.store import Store
 from raypipe.store.layout import LIVE
 
 if TYPE_CHECKING:
-    from raypipe.evaluation.compare import ScoredRun
+    from raypipe.evaluation.scored_run import ScoredRun
     from raypipe.runs.prune import Removal
     from raypipe.runs.relative_gate_text import RelativeGate
 
@@ -109,8 +109,8 @@ def promote(
     check_pointer(pointer)
     manifest = read(Path(run))
     opened = (session or Session()).store(manifest.store if store is None else store)
-    from raypipe.evaluation.compare import scored_run
     from raypipe.evaluation.relative_gate import check
+    from raypipe.evaluation.scored_run import scored_run
     from raypipe.runs.relative_gate_text import relative_gate
 
     relative = [g for text in gates if (g := relative_gate(text)) is not None]
@@ -126,7 +126,7 @@ def promote(
 
 
 def _other(gate: RelativeGate, store: Store, against: str | Path | None, pointer: str = LIVE) -> ScoredRun:
-    from raypipe.evaluation.compare import scored_run, stored_run
+    from raypipe.evaluation.scored_run import scored_run, stored_run
 
     if against is not None:
         return scored_run(Path(against), "official")

@@ -13,8 +13,8 @@ from raypipe.api.results import Result, outside_loop
 from raypipe.api.run import Data, EvalOptions, evaluate
 from raypipe.api.session import Session
 from raypipe.core.errors import ConfError
-from raypipe.evaluation.compare import scored_run
 from raypipe.evaluation.repeats import Repeats, repeats
+from raypipe.evaluation.scored_run import scored_run
 from raypipe.metrics.textfile import replaced
 from raypipe.readers.object_store import is_remote
 from raypipe.recipes.recipe import Recipe

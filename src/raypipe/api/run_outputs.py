@@ -18,10 +18,9 @@ from raypipe.metrics.losses import Losses
 from raypipe.metrics.routing import Routing
 from raypipe.pipeline.approximate import AnnState
 from raypipe.recipes.executor import StageCounters
+from raypipe.report.costs import CostReport, Estimate
 from raypipe.report.report import (
     AnswerCut,
-    CostReport,
-    Estimate,
     FaultCount,
     FitLine,
     JudgeLine,
@@ -30,6 +29,7 @@ from raypipe.report.report import (
     StepLine,
 )
 from raypipe.runs.changes import Changes
+from raypipe.runs.plan.assumed import Assumed, AssumedStep
 from raypipe.runs.plan.records import JudgePlan
 
 STRICT = ConfigDict(extra="forbid")
@@ -199,6 +199,18 @@ class PlanOutput(TypedDict):
     cost: NotRequired[Estimate | None]  # of all steps together
     unpriced: NotRequired[list[str]]  # what has no price, so is not in `cost.usd`
     ann: NotRequired[list[AnnState]]  # approximate indexes that the recipe searches
+
+
+@with_config(STRICT)
+class AssumedOutput(TypedDict):
+    """`plan --assume --json`."""
+
+    format: Literal[2]
+    assumed: Assumed
+    cluster: str  # name or path of the file
+    steps: list[AssumedStep]  # ingest, then those of the corpus half
+    hours: tuple[float, float] | None  # on the clock; null: a step was measured by no run
+    usd: tuple[float, float] | None  # of the machines; null: not known
 
 
 @with_config(STRICT)

@@ -16,7 +16,7 @@ from raypipe.runs.manifest import read, to_json
 from raypipe.runs.relative_gate_text import relative_gate
 from raypipe.runs.release import MIN_SCORED, gate
 from raypipe.runs.trial_verdict import TrialReport
-from raypipe.runs.trials import ROLES, ReleaseTrial, begin_trial, read_trial
+from raypipe.runs.trials import ReleaseTrial, begin_trial, trials
 from raypipe.store import Store
 
 
@@ -106,15 +106,14 @@ def stop_trials(store: Store | str | Path | None = None, session: Session | None
     """Ends the canary and the shadow of a store; the live release stays. Raises ConfError where there is
     none."""
     opened = (session or Session()).store(store)
-    trials = [t for role in ROLES if (t := read_trial(opened, role)) is not None]
-    if not trials:
+    running = trials(opened)
+    if not running:
         raise ConfError(f"{opened.uri}: there is no canary and no shadow to stop")
-    for trial in trials:
+    for trial in running:
         trial_verdict.end_trial(opened, trial, "stopped", "it was stopped by hand")
     return _found(opened)
 
 
 def _found(store: Store) -> TrialResult:
-    trials = [t for role in ROLES if (t := read_trial(store, role)) is not None]
-    running = tuple(trial_verdict.report_on(store, t) for t in trials)
+    running = tuple(trial_verdict.report_on(store, t) for t in trials(store))
     return TrialResult(store.uri, running, trial_verdict.last_report(store))

@@ -11,15 +11,17 @@ from typing import Any, ClassVar, get_args
 from raypipe.api.paths import inputs, require_writable
 from raypipe.api.results import Result
 from raypipe.api.session import Session
+from raypipe.api.settings import Settings
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError, RaypipeError
 from raypipe.evaluation.view.details import Part
 from raypipe.evaluation.view.pair_page import open_pair, pair_page
-from raypipe.evaluation.view.run_list import RunHeader, RunList
+from raypipe.evaluation.view.run_list import RemoteRuns, RunHeader, RunList
 from raypipe.evaluation.view.run_page import ShownParts, open_run, run_page
 from raypipe.evaluation.view.server import ViewServer
 from raypipe.evaluation.view.viewer import Viewer, known_before
 from raypipe.metrics.textfile import replaced
+from raypipe.readers.object_store import is_remote
 from raypipe.report.report import JSON_FORMAT
 from raypipe.store import Store
 
@@ -71,10 +73,7 @@ def list_runs(
 
 def _runs(dirs: Sequence[str | Path], store: Store | str | Path | None, session: Session) -> RunList:
     if dirs:
-        places = inputs(dirs, session.settings)
-        for place in places:
-            if not place.is_dir():
-                raise ConfError(f"view: {place} is no folder. Name the --out folder of a finished eval")
+        places = [_place(d, session.settings) for d in dirs]
         return RunList(places, session.store(store) if store is not None else None)
     try:
         known = session.store(store)
@@ -83,6 +82,15 @@ def _runs(dirs: Sequence[str | Path], store: Store | str | Path | None, session:
             raise
         known = None  # nothing was made here yet: the list is empty and says so
     return RunList([session.settings.home / "runs"], known)
+
+
+def _place(given: str | Path, settings: Settings) -> Path | RemoteRuns:
+    place = settings.place(str(given), "view")
+    if is_remote(place):
+        return RemoteRuns(place, settings.home / "fetched")
+    if not Path(place).is_dir():
+        raise ConfError(f"view: {place} is no folder. Name the --out folder of a finished eval")
+    return Path(place)
 
 
 def write_view(
@@ -149,10 +157,8 @@ def serve_view(
     except OSError as e:
         raise ConfError(f"--port {port}: cannot listen there: {e}. Choose another port") from e
     with server:
-        here = list(runs.found())
         headers, unread = runs.listed()
         say(f"{len(headers)} runs{left_out(unread)}; {server.address}/ shows them; Ctrl-C ends it")
-        if len(dirs) in (1, 2) and len(here) == len(dirs):
-            ids = [open_run(p)[1].run for p in inputs(dirs, session.settings)]
+        if dirs and len(ids := runs.given()) in (1, 2):
             say(f"{server.address}/{'run' if len(ids) == 1 else 'pair'}/{'/'.join(ids)}/")
         server.serve_forever()

@@ -23,21 +23,9 @@ def add(commands: options.Commands) -> None:
         type=options.one_of("official", "accuracy"),
         help="by which files of predictions are scored: official (default), accuracy, or MODULE:NAME",
     )
-    made.add_argument(
-        "--margin",
-        type=float,
-        default=0.02,
-        metavar="M",
-        help="runs whose 90 %% interval lies within M to either side are the same (default: 0.02)",
-    )
-    made.add_argument(
-        "--group", metavar="LABEL", help="a label whose values are groups of questions that count as one each"
-    )
-    made.add_argument(
-        "--measure",
-        metavar="NAME",
-        help="what is compared: score, f1, ndcg_cut_10, ... (default: the first of the kind of the data)",
-    )
+    options.margin(made, "runs")
+    options.group(made, "count as one each")
+    options.measure(made, "what is compared")
     made.add_argument(
         "--rejudge",
         metavar="MODEL",

@@ -101,6 +101,7 @@ def _left_out(c: RunComparison) -> list[str]:
     for ids, what in (
         (c.only_before, f"only in {c.before}"), (c.only_after, f"only in {c.after}"),
         (c.unscored, "not scored in one of them"),
+        (c.other_questions, "whose ids name another question in each"),
     ):  # fmt: skip
         if ids:
             said.append(

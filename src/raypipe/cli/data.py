@@ -43,6 +43,7 @@ def add(commands: options.Commands) -> None:
         help="show the fields that are found and the first row, store nothing",
     )
     options.store(made)
+    options.cluster(made)
     options.as_json(made)
     parse = options.command(
         commands,

@@ -47,14 +47,8 @@ def _common(made: argparse.ArgumentParser) -> None:
         metavar="0|1",
         help="the half of the questions to fit on; the report is of the other (default: 0)",
     )
-    made.add_argument(
-        "--group", metavar="LABEL", help="a label whose values are groups of questions that stay together"
-    )
-    made.add_argument(
-        "--measure",
-        metavar="NAME",
-        help="what is made best (default: the measure that the report begins with)",
-    )
+    options.group(made, "stay together")
+    options.measure(made, "what is made best")
     made.add_argument(
         "--out",
         metavar="FILE",

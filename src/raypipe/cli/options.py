@@ -229,6 +229,33 @@ def labels(made: argparse.ArgumentParser) -> None:
     )
 
 
+def measure(made: argparse.ArgumentParser, what: str) -> None:
+    """`what` the measure is for."""
+    made.add_argument(
+        "--measure",
+        metavar="NAME",
+        help=f"{what}, such as f1 or ndcg_cut_10 (default: the one that reports of such data begin with)",
+    )
+
+
+def group(made: argparse.ArgumentParser, how: str) -> None:
+    """`how` the questions of a group count."""
+    made.add_argument(
+        "--group", metavar="LABEL", help=f"a label whose values are groups of questions that {how}"
+    )
+
+
+def margin(made: argparse.ArgumentParser, what: str) -> None:
+    """`what` is compared."""
+    made.add_argument(
+        "--margin",
+        type=above_0,
+        default=0.02,
+        metavar="M",
+        help=f"{what} whose 90 %% interval lies within M to either side are the same (default: 0.02)",
+    )
+
+
 def format_of(made: argparse.ArgumentParser, files: bool = False) -> None:
     """`files`: whether a folder of documents, which has no questions, is taken."""
     more = ("files",) if files else ()

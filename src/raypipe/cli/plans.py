@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from raypipe.api.settings import Settings
 from raypipe.cli import options
+from raypipe.core.errors import ConfError
 
 if TYPE_CHECKING:
     from raypipe.api.plans import PlanResult
@@ -37,12 +38,37 @@ def add(commands: options.Commands) -> None:
         help="first run a few invented questions, which measures how fast this machine is: loads models, and "
         "calls those behind endpoints",
     )
+    made.add_argument(
+        "--assume",
+        metavar="pages=N",
+        help="plan a corpus that is not there: tasks, bytes, requests, hours and money, such as pages=1e8 or "
+        "pages=1e7,html_bytes=20000,text_chars=3000,chunks=5",
+    )
     options.as_json(made)
+
+
+def _assume(args: argparse.Namespace, settings: Settings) -> int:
+    from raypipe.api.plans import assume
+
+    found = assume(args.recipe, args.assume, args.store, options.session(args, settings))
+    if args.json:
+        options.print_json(found.to_json())
+        return 0
+    from raypipe.report.plans import print_assumed
+
+    print_assumed(options.console(), found.to_json())
+    return 0
 
 
 def _plan(args: argparse.Namespace, settings: Settings) -> int:
     from raypipe.api.plans import plan
 
+    if args.assume is not None:
+        if args.data or args.limit or args.judge:
+            raise ConfError(
+                "--assume plans pages that are not there: expected without --data, --limit, --judge"
+            )
+        return _assume(args, settings)
     options.say_data(args, settings)
     if args.calibrate:
         from raypipe.api.calibrate import calibrate

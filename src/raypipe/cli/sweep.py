@@ -46,16 +46,8 @@ def add(commands: options.Commands) -> None:
     options.store(made)
     options.cluster(made)
     options.scoring(made)
-    made.add_argument(
-        "--margin", type=options.above_0, default=0.02, metavar="M",
-        help="points whose 90 %% interval lies within M to either side are the same (default: 0.02)",
-    )  # fmt: skip
-    made.add_argument(
-        "--measure",
-        metavar="NAME",
-        help="what the best point has most of, such as f1 or ndcg_cut_10 (default: the first measure of the "
-        "data's kind)",
-    )
+    options.margin(made, "points")
+    options.measure(made, "what the best point has most of")
     made.add_argument("--dry-run", action="store_true", help="print the plan of all points, run nothing")
     made.add_argument(
         "--out",

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
-from raypipe.cluster.file import FIT, Cluster, Engines, Pool
+from raypipe.cluster.file import FIT, Cluster, Engines, Pool, PoolName
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ClusterTooSmall, ConfError
 from raypipe.core.protocols import Model
@@ -26,8 +26,8 @@ from raypipe.pipeline.tasks import Verb, Workers
 # questions (73 sources, 1,353 chunks of 700 characters) pad batches of a CPU's 1,024 tokens by 3.6 % at most,
 # those of a GPU's 32,768 by 19 % with 8 sources, 9 % with 32, 4 % with 128; reranking 50 passages for each
 # question by 26 % with 2 questions, 9 % with 10, 4 % with 50.
-LEAST: Mapping[Verb, int] = {"parse": 16, "embed": 4, "answer": 1}
-LEAST_ON_GPU: Mapping[Verb, int] = {"parse": 16, "embed": 32, "answer": 10}
+LEAST: Mapping[Verb, int] = {"parse": 16, "embed": 4, "answer": 1, "index": 16}
+LEAST_ON_GPU: Mapping[Verb, int] = {"parse": 16, "embed": 32, "answer": 10, "index": 32}
 
 Node: TypeAlias = Mapping[str, float]
 """What one machine of the cluster has: CPU, GPU, and whatever else Ray names."""
@@ -54,13 +54,29 @@ def workers(cluster: Cluster, verb: Verb, engines: bool) -> Workers:
     the place of `answer`. Its tasks hold as many questions as keep the engines full: a task ends with its
     last reply, and an engine with few chats takes as long for each step as with many."""
     least = (LEAST_ON_GPU if cluster.device.startswith("cuda") else LEAST)[verb]
+    if verb == "index":  # tasks enough that no worker waits for another
+        return Workers(sum(cluster.pools[both].size for both in ("parse", "embed")), least)
     if not (engines and verb == "answer" and (some := cluster.engines)):
         return Workers(cluster.pools[verb].size, least)
     count = some.answer.size
-    return Workers(count, max(least, math.ceil(some.max_num_seqs * some.count / count)))
+    return Workers(count, max(least, math.ceil(some.max_num_seqs * some.most / count)))
 
 
-def preflight(pools: Mapping[Verb, Pool], nodes: Sequence[Node]) -> None:
+def side_by_side(cluster: Cluster, nodes: Sequence[Node]) -> tuple[Pool, Pool] | None:
+    """The pools that parse and that embed at the same time on a sized cluster: all workers that embed, each
+    with a GPU, and next to them as many that parse as there is room for. None where embedders have no GPU, or
+    where not one that parses has room."""
+    prepare, embed = cluster.pools["parse"], cluster.pools["embed"]
+    if not embed.gpus:
+        return None
+    left: Sequence[Node] = nodes
+    for _ in range(embed.size):
+        left = without(left, embed.needs)
+    room = min(prepare.size, sum(holds(node, prepare.needs) for node in left))
+    return (replace(prepare, actors=room), embed) if room else None
+
+
+def preflight(pools: Mapping[PoolName, Pool], nodes: Sequence[Node]) -> None:
     """Raises ClusterTooSmall with numbers if a pool could never start.
 
     Ray itself would wait without end and without an error, also for an actor that no node can hold, whatever
@@ -167,9 +183,11 @@ def sized(cluster: Cluster, models: Sequence[Model], nodes: Sequence[Node]) -> C
     engines = cluster.engines
     if engines is None:
         return replace(cluster, pools=pools)
-    each = _most_engines(engines, models, nodes) if engines.replicas == FIT else engines.count
+    fits = engines.replicas == FIT
+    each = most_engines(engines, models, nodes) if fits else engines.count
     left = _beside(engines, models, each, nodes)
-    engines = replace(engines, replicas=each, answer=_sized(engines.answer, left or nodes))
+    answer = _sized(engines.answer, left or nodes)
+    engines = replace(engines, replicas=each if fits else engines.replicas, answer=answer)
     return replace(cluster, pools=pools, engines=engines)
 
 
@@ -196,7 +214,7 @@ def is_here(cluster: Cluster) -> bool:
     return alone and all(m.gpus <= this_machine()["GPU"] for m in cluster.machines)
 
 
-def _most_engines(engines: Engines, models: Sequence[Model], nodes: Sequence[Node]) -> int:
+def most_engines(engines: Engines, models: Sequence[Model], nodes: Sequence[Node]) -> int:
     """The most engines of each model that leave room for the workers; at least one."""
     wanted = 1 if engines.answer.actors == FIT else engines.answer.size
     each = 1

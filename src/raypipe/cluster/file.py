@@ -8,13 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from raypipe.cluster.budget import Budget
 from raypipe.core.protocols import Model
 from raypipe.models.load import EngineLimits
 
 FIT = "fit"  # as many as the cluster has room for
+
+PoolName: TypeAlias = Literal["parse", "embed", "answer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +66,25 @@ class Pool:
 
 
 @dataclass(frozen=True, slots=True)
+class Replicas:
+    """Engines of one model whose number changes while a job runs."""
+
+    min: int  # that the job waits for before its first question
+    max: int  # that it takes where there is room next to the workers, until another job waits for room
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min <= self.max:
+            raise ValueError(f"replicas: expected 1 <= min <= max, found {self.min} and {self.max}")
+
+
+@dataclass(frozen=True, slots=True)
 class Engines:
     """Resources of the engines of a recipe's vLLM models, and of the workers next to them."""
 
     answer: Pool  # in place of pools.answer, since engines take their share of the cluster
     cpus: float = 0.5  # that Ray sets aside for one
     gpus: float = 0.0  # that Ray sets aside for one; a model with tensor_parallel takes that many whole ones
-    replicas: int | Literal["fit"] = 1  # engines of one model, which share its chats; fit: one for each place
+    replicas: int | Literal["fit"] | Replicas = 1  # engines of one model; fit: one for each place
     kv_cache_gib: float = 1.0  # cpu: memory for keys and values
     gpu_memory_utilization: float = 0.9  # cuda: share of its GPUs' memory
     max_num_seqs: int = 128  # replies written at the same time, at most
@@ -85,10 +99,16 @@ class Engines:
 
     @property
     def count(self) -> int:
-        """How many engines each model has. Raises ValueError for a file not fitted to a cluster yet."""
+        """How many engines each model has as long as the job runs. Raises ValueError for a file not fitted to
+        a cluster yet."""
         if isinstance(self.replicas, str):
             raise ValueError("a model has as many engines as fit; capacity.sized says how many")
-        return self.replicas
+        return self.replicas.min if isinstance(self.replicas, Replicas) else self.replicas
+
+    @property
+    def most(self) -> int:
+        """How many engines each model may have at a time."""
+        return self.replicas.max if isinstance(self.replicas, Replicas) else self.count
 
     def needs(self, model: Model) -> dict[str, float]:
         """What Ray sets aside for one engine of a model."""
@@ -146,7 +166,7 @@ class Cluster:
     device: str  # cpu, cuda, cuda:0
     sources_per_task: int  # per completion record of the corpus half, at most: capacity.workers
     questions_per_task: int  # per completion record of the question half, at most
-    pools: Mapping[Literal["parse", "embed", "answer"], Pool]
+    pools: Mapping[PoolName, Pool]
     machines: tuple[Machines, ...]  # that the file is written for: a plan is made for these
     grows: bool = False  # whether an autoscaler starts machines when work waits, up to these
     engines: Engines | None = None  # None: recipes with vLLM models are refused

@@ -137,7 +137,7 @@ def _engine(model: Model, engines: Engines, cluster: Cluster) -> Placement:
         note = f"room for {engines.kv_cache_gib / _context_gib(model, size):.1f} whole contexts at a time"
     device = f"{needs['GPU']:g} GPU" if on_gpu else "cpu"
     return Placement(
-        f"engines {model.name}", engines.count, needs["CPU"], needs["GPU"], device, (model.name,),
+        f"engines {model.name}", engines.most, needs["CPU"], needs["GPU"], device, (model.name,),
         tuple(held), has, note,
     )  # fmt: skip
 

@@ -16,7 +16,7 @@ import uuid
 import warnings
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import ray
@@ -24,14 +24,17 @@ import ray.data
 from ray.data import ActorPoolStrategy, DataContext
 from ray.util.annotations import RayDeprecationWarning
 
-from raypipe.cluster.capacity import Node, declared_nodes, preflight_engines, startable
+from raypipe.cluster import connection
+from raypipe.cluster.capacity import Node, declared_nodes, most_engines, preflight_engines, startable
 from raypipe.cluster.file import LIMITS, Cluster, Engines, Pool, Timeouts
+from raypipe.cluster.joining import FIRST, Joining
 from raypipe.cluster.worker import TRIES, Worker, row_by_row
 from raypipe.core.digests import model_identity
 from raypipe.core.protocols import Model
 from raypipe.models import engine_actors as engines
 from raypipe.models import load
 from raypipe.models.engine import Engine
+from raypipe.models.engine_places import reserved
 from raypipe.pipeline.tasks import HandedBack, TableTask, Task, TaskResult, with_worker
 
 
@@ -49,9 +52,9 @@ class EngineGroup:
     device: str
     models: tuple[Model, ...]
     names: Mapping[str, tuple[str, ...]]  # model identity -> names in Ray; known before any is started
-    declared: tuple[
-        Node, ...
-    ] = ()  # nodes that an autoscaler may make of the cluster; none: it does not grow
+    # Nodes that an autoscaler may make of the cluster; none: it does not grow.
+    declared: tuple[Node, ...] = ()
+    passing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of engines that come and go
 
     @classmethod
     def of(cls, cluster: Cluster, models: Sequence[Model]) -> EngineGroup | None:
@@ -61,9 +64,11 @@ class EngineGroup:
         if not wanted or (some := cluster.engines) is None:
             return None
         job = uuid.uuid4().hex  # two jobs at a time have engines of their own: each ends its own
-        names = {i: tuple(engines.name_of(f"{job}/{i}", n) for n in range(some.count)) for i in wanted}
+        names = {i: [engines.name_of(f"{job}/{i}", n) for n in range(some.most)] for i in wanted}
+        stay = {i: tuple(of[: some.count]) for i, of in names.items()}
+        passing = {i: tuple(of[some.count :]) for i, of in names.items() if some.most > some.count}
         declared = tuple(declared_nodes(cluster)) if cluster.grows else ()
-        return cls(some, cluster.device, tuple(wanted.values()), names, declared)
+        return cls(some, cluster.device, tuple(wanted.values()), stay, declared, passing)
 
     def preflight(self, nodes: Sequence[Node]) -> None:
         """Raises ClusterTooSmall with numbers if the engines and their workers do not fit."""
@@ -71,10 +76,11 @@ class EngineGroup:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Starts all engines, at the same time, and ends them however the block ends."""
+        """Starts the engines that stay, at the same time, and ends all however the block ends. Others come
+        and go meanwhile."""
         wanted = [(model, name) for model in self.models for name in self.names[model_identity(model)]]
         places = [resources_of(self.engines, model) for model, _ in wanted]
-        with engines.reserved(places, self.engines.wait_s) as groups, ExitStack() as stack:
+        with reserved(places, self.engines.wait_s, FIRST) as groups, ExitStack() as stack:
             starting = [
                 engines.start_actor(name, self._make(model), place, group)
                 for (model, name), place, group in zip(wanted, places, groups, strict=True)
@@ -83,7 +89,23 @@ class EngineGroup:
                 stack.callback(client.close)
             for client in starting:
                 client.ready()
-            yield
+            with self._joining().running(self._room):
+                yield
+
+    def _joining(self) -> Joining:
+        """The engines that come and go, one of each model after the other."""
+        joining = Joining()
+        for number in range(self.engines.most - self.engines.count):
+            for model in self.models:
+                name = self.passing[model_identity(model)][number]
+                joining.add(name, resources_of(self.engines, model), self._make(model))
+        return joining
+
+    def _room(self) -> int:
+        """How many engines may come, on the nodes that there are or will be."""
+        nodes = self.declared or connection.nodes()
+        each = most_engines(self.engines, self.models, nodes) - self.engines.count
+        return max(0, each) * len(self.models)
 
     def _make(self, model: Model) -> functools.partial[Engine]:
         setup = load.engine_setup(model, self.engines.limits(self.device))

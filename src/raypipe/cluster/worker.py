@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayActorError, RayTaskError
+from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayActorError, RayError, RayTaskError
 
 from raypipe.cluster.alarm import Alarm
 from raypipe.cluster.file import Pool, Timeouts
@@ -31,6 +31,14 @@ class WorkerDied(RaypipeError):
     """A worker died of a task although each of its rows alone is fine: of the machine, or of their sum."""
 
 
+def worker_name() -> str:
+    """Says which process this is: its node, and its GPUs where it has some."""
+    context = ray.get_runtime_context()
+    gpus = ",".join(context.get_accelerator_ids().get("GPU", []))
+    node = f"node {context.get_node_id()[:8]}"  # several may stand on one host
+    return f"{node} gpu {gpus}" if gpus else f"{node} process {os.getpid()}"
+
+
 class Worker:
     """One process: opens its work once, then does task after task under a limit.
 
@@ -43,10 +51,7 @@ class Worker:
         self._name_of_work = ""
         self._do: RunTask | None = None
         self._kit: tuple[WorkerConfig, LocalKit] | None = None
-        context = ray.get_runtime_context()
-        gpus = ",".join(context.get_accelerator_ids().get("GPU", []))
-        node = f"node {context.get_node_id()[:8]}"  # several may stand on one host
-        self._name = f"{node} gpu {gpus}" if gpus else f"{node} process {os.getpid()}"
+        self._name = worker_name()
 
     async def take(self, name: str, work: list[Any], task: Task) -> TaskResult | HandedBack:
         """A task of the work that bears this name. `work` holds the reference to it, which is fetched if it
@@ -120,9 +125,10 @@ def row_by_row(work: TableTask, task: Task, pool: Pool, limits: Timeouts) -> Tas
         ray.kill(actor)
 
 
-def cause_of(error: RayTaskError) -> Exception:
+def cause_of(error: RayError) -> Exception:
     """What a worker raised; Ray's own error where that could not be sent."""
-    return error.cause if isinstance(error.cause, Exception) else error
+    cause = getattr(error, "cause", None)
+    return cause if isinstance(cause, Exception) else error
 
 
 def _tried(actor: Any, task: Task, limits: Timeouts) -> TaskResult | HandedBack | Fault:

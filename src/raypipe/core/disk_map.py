@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 CACHE_KIB = 2048  # of pages in memory; 20,000 ids fit, the rest is read from the file system's own cache
 
@@ -29,7 +29,7 @@ class DiskMap:
 
     def setdefault(self, key: str, value: str) -> str:
         """The value of a key, which is set if there was none."""
-        name, given = _name(key), value.encode("utf-8", "surrogatepass")
+        name, given = key_of(key), value.encode("utf-8", "surrogatepass")
         done = self._db.execute("INSERT OR IGNORE INTO found VALUES (?, ?)", (name, given))
         if done.rowcount:
             return value
@@ -41,23 +41,28 @@ class DiskMap:
         self._db.execute(
             "INSERT INTO found VALUES (?, ?) "
             "ON CONFLICT (key) DO UPDATE SET value = excluded.value WHERE excluded.value > value",
-            (_name(key), value.encode("utf-8", "surrogatepass")),
+            (key_of(key), value.encode("utf-8", "surrogatepass")),
         )
 
     def get(self, key: str, default: str) -> str:
         """The value of a key."""
-        found = self._db.execute("SELECT value FROM found WHERE key = ?", (_name(key),)).fetchone()
+        found = self._db.execute("SELECT value FROM found WHERE key = ?", (key_of(key),)).fetchone()
         return default if found is None else str(found[0], "utf-8", "surrogatepass")
 
     def update(self, keys: Iterable[str]) -> None:
         """Puts in keys whose value does not matter."""
-        self._db.executemany("INSERT OR IGNORE INTO found VALUES (?, '')", ((_name(k),) for k in keys))
+        self._db.executemany("INSERT OR IGNORE INTO found VALUES (?, x'')", ((key_of(k),) for k in keys))
+
+    def items(self) -> Iterator[tuple[bytes, str]]:
+        """(`key_of` a key, value) of every key, by the bytes of the first."""
+        for key, value in self._db.execute("SELECT key, value FROM found ORDER BY key"):
+            yield key, str(value, "utf-8", "surrogatepass")
 
     def __contains__(self, key: str) -> bool:
-        found = self._db.execute("SELECT 1 FROM found WHERE key = ?", (_name(key),))
+        found = self._db.execute("SELECT 1 FROM found WHERE key = ?", (key_of(key),))
         return found.fetchone() is not None
 
 
-def _name(key: str) -> bytes:
+def key_of(key: str) -> bytes:
     """Sixteen bytes for a key of any length, which may hold what no UTF-8 can."""
     return hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -346,12 +346,6 @@ class Step(Protocol):
     def open(self, kit: Kit) -> Ask: ...
 
 
-class BoundedStep(Step, Protocol):
-    """A step that says what it costs at most. One that does not is planned as "not known", and runs."""
-
-    def bound(self, question: Question, reach: Reach) -> Bound: ...
-
-
 class CorpusStep(Protocol):
     """One verb of the corpus half, on columns. `reads` and `writes` are column names.
 
@@ -368,11 +362,3 @@ class CorpusStep(Protocol):
     def reads(self) -> frozenset[str]: ...
     def writes(self) -> frozenset[str]: ...
     def open(self, kit: Kit) -> Build: ...
-
-
-class BoundedCorpusStep(CorpusStep, Protocol):
-    """A corpus step that says what it costs at most."""
-
-    def bound(self, chars: float) -> CorpusBound:
-        """`chars`: of the row's text; before `parse`, of the source."""
-        ...

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import tee
-from types import MappingProxyType
 
 from raypipe.core.records import ANSWERED, FAULT, Gold, Question
 from raypipe.evaluation.evidence_paragraphs import evidence_paragraphs
@@ -36,6 +35,7 @@ from raypipe.pipeline.driver import Pipeline, batches
 from raypipe.pipeline.recipe_tables import searched
 from raypipe.recipes.fits import fits_of, has_seen
 from raypipe.recipes.recipe import Recipe
+from raypipe.recipes.step_contract import models_of
 from raypipe.report.report import answer_of
 from raypipe.store import Store
 from raypipe.store.index import LanceIndex
@@ -71,15 +71,14 @@ class Collected:
 
 def collect(
     pipeline: Pipeline, questions: Iterable[Question], sources: AnswerSources, table: ResultTable,
-    injections: bool, form: GoldForm = "answers",
-    seconds: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
+    form: GoldForm, seconds: Mapping[str, Mapping[str, float]],
 ) -> Collected:  # fmt: skip
     """Passes the answers of these questions, in order, into the table of results.
 
-    `sources`: what they are answered from. `form`: of the golds to score by. `injections`: whether to look
-    for prompt injections that answers follow. `seconds`: question id -> stage -> seconds, where this run
-    answered it. Raises KeyError for a passage without a text, which is a
-    defect: no step makes one.
+    `sources`: what they are answered from. `form`: of the golds to score by. `seconds`: question id -> stage
+    -> seconds, where this run answered it. Prompt injections that answers follow are looked for where the
+    recipe has a language model. Raises KeyError for a passage without a text, which is a defect: no step
+    makes one.
     """
     found, index = Collected(), LanceIndex(searched(pipeline.store, pipeline.recipe))
     store = pipeline.store
@@ -91,6 +90,7 @@ def collect(
     fits = fits_of(pipeline.recipe).values()
     routing = RoutingCheck(pipeline.recipe)
     losses = _loss_finder(pipeline, index, form)
+    injections = any(m.kind == "generator" for s in pipeline.recipe.question for m in models_of(s.step))
     with asyncio.Runner() as loop:
         asked, questions = tee(questions)
         for pairs in batches(zip(asked, pipeline.answers(questions, sources), strict=True), AT_ONCE):

@@ -1,57 +1,27 @@
 """Two scored runs over the same questions: better, worse, the same, or cannot tell, and where it comes from.
 
-Joins the questions by id. Reads the tables of finished runs, or files of predictions; computes no answer.
+Joins the questions by id. Knows what was measured of each (`scored_run`); reads no file and computes no
+answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
 
-import pyarrow.parquet as pq
-
-from raypipe.core import arrow
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError, DataError
-from raypipe.evaluation.judged_run import JudgedRun, judged_run, require_distinct, require_readable
-from raypipe.evaluation.labels import PersonLabels
-from raypipe.evaluation.result_table import each
-from raypipe.metrics import crag
+from raypipe.evaluation.scored_run import ScoredRun
 from raypipe.metrics.kinds import Measure, open_kind
-from raypipe.metrics.kinds.qa import answer_values
 from raypipe.metrics.paired import MARGIN, Conclusion, PairedDifference, conclude, holm, paired
-from raypipe.metrics.routing import shared
-from raypipe.recipes.fits import fits_of, has_seen
-from raypipe.recipes.serialize import description
-from raypipe.report.report import RunFolder
 from raypipe.runs.changes import causes
-from raypipe.runs.manifest import Manifest, answer_keys, read
 from raypipe.store import Store
 
 JUDGED = frozenset({"score", "accuracy", "hallucination"})
 """Measures that rest on a rule and a judge: two runs are compared by them only where these are the same."""
 NOISE, UNKNOWN = "same inputs, another reply", "not known"
 """Causes that are no step: an engine's noise; a run without a manifest."""
-
-
-@dataclass(frozen=True, slots=True)
-class ScoredRun:
-    """What was measured of one run."""
-
-    name: str  # as it was given
-    rule: str
-    judge: str  # its model; "": none
-    values: Mapping[str, Mapping[str, float]]  # question id -> measure -> value; each question with a gold
-    labels: Mapping[str, Mapping[str, str]]  # question id -> label -> value
-    manifest: Manifest | None = None  # None: a file of predictions
-    trim: str = ""  # how answers were cut before they were judged; "": not
-    people: int = 0  # verdicts that people's labels changed
-    kind: str = "crag"  # of the data
-    verdicts: Mapping[str, str] = field(
-        default_factory=dict
-    )  # question id -> verdict, where a rule gave some
-    seen: frozenset[str] = frozenset()  # ids of questions that a fit of its recipe has seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +76,7 @@ class RunComparison:
     only_before: tuple[str, ...]  # ids of questions that the other run does not have
     only_after: tuple[str, ...]
     unscored: tuple[str, ...]  # in both, and not scored in one of them: left out
+    other_questions: tuple[str, ...]  # ids that name another question in each: left out
     slices: tuple[SliceDifference, ...]
     causes: tuple[Cause, ...]  # by size of their share
 
@@ -118,7 +89,9 @@ class _Pairs:
     before: list[float]  # values
     after: list[float]
     span: float  # how far apart two values can lie
-    groups: list[str] | None = field(default=None)
+    groups: list[str] | None
+    unscored: tuple[str, ...] = ()  # ids in both runs that are left out: see RunComparison
+    other_questions: tuple[str, ...] = ()
 
     def of(self, chosen: Sequence[int]) -> _Pairs:
         some = None if self.groups is None else [self.groups[i] for i in chosen]
@@ -129,100 +102,6 @@ class _Pairs:
 
     def difference(self) -> PairedDifference:
         return paired(self.before, self.after, self.span, self.groups)
-
-
-def scored_run(path: Path, rule: crag.Rule) -> ScoredRun:
-    """What was measured in a run's folder, or in a file of predictions scored by `rule`. Raises DataError."""
-    if not path.is_dir():
-        return _from_file(path, rule)
-    folder = RunFolder(path)
-    values: dict[str, Mapping[str, float]] = {}
-    verdicts: dict[str, str] = {}
-    labels: dict[str, Mapping[str, str]] = {}
-    seen: set[str] = set()
-    people = 0
-    for row in each(folder.results):
-        people += row["reason"] == "person"
-        if row.get("seen"):
-            seen.add(row["id"])
-        if (found := row.get("measures") or _of_verdict(row["verdict"])) is not None:
-            values[row["id"]], labels[row["id"]] = found, row["labels"]
-        if row["verdict"] is not None:
-            verdicts[row["id"]] = row["verdict"]
-    about = {k.decode(): v.decode() for k, v in pq.read_schema(folder.results).metadata.items()}
-    kind = about.get("kind", "crag")
-    return ScoredRun(
-        str(path), about["rule"], about["judge"], values, labels, read(path), kind=kind, verdicts=verdicts,
-        seen=frozenset(seen), people=people,
-    )  # fmt: skip
-
-
-def _of_verdict(verdict: str | None) -> Mapping[str, float] | None:
-    """The measures of a verdict, of a run that kept nothing else; None: the question has no gold."""
-    if verdict is None:
-        return None
-    value = crag.VALUES.get(verdict)
-    if value is None:
-        return {}
-    return {"score": value, "accuracy": float(value > 0), "hallucination": float(value < 0)}
-
-
-def judged_again(run: JudgedRun, people: PersonLabels | None) -> ScoredRun:
-    """A run that was cut or judged again, with people's verdicts in place of others. Raises DataError for a
-    question that stands there twice."""
-    require_distinct(run)
-    require_readable(run)
-    marks, changed = run.marks(people)
-    verdicts: dict[str, str] = {v.question: v.outcome for v in marks.verdicts}
-    values = {r.question: {**answer_values(r), **(_of_verdict(verdicts[r.question]) or {})} for r in run.rows}
-    labels = {r.question: dict(r.labels) for r in run.rows}
-    return ScoredRun(
-        run.name, marks.rule, run.judge, values, labels, run.manifest, run.trim, changed, verdicts=verdicts
-    )
-
-
-def stored_run(store: Store, manifest: Manifest, name: str = "") -> ScoredRun:
-    """What was measured in a finished run as its store keeps it, with the labels of the questions there.
-    `name`: as it was given. Raises DataError for a run of which it keeps nothing."""
-    keys = answer_keys(store, manifest.run)
-    found = {
-        q: values for q, k in keys.items() if (values := k.measures or _of_verdict(k.verdict)) is not None
-    }
-    verdicts = {q: k.verdict for q, k in keys.items() if k.verdict is not None}
-    name = name or f"run {manifest.run[:8]} of recipe {manifest.recipe['name']}"
-    if not found:
-        raise DataError(f"{store.uri}: {name} has no verdicts there. Run the eval again, or name its folder")
-    golds = arrow.gold.records(store.rows("golds", "question", list(found)))
-    labels = {**{q: {} for q in found}, **{g.question: shared(g.labels) for g in golds}}
-    kind = manifest.kind or "crag"
-    return ScoredRun(
-        name, manifest.rule, manifest.judge, found, labels, manifest, kind=kind, verdicts=verdicts,
-        seen=_seen(store, manifest, list(found)),
-    )  # fmt: skip
-
-
-def _seen(store: Store, manifest: Manifest, questions: Sequence[str]) -> frozenset[str]:
-    """Those of some stored questions that a fit of the run's recipe has seen."""
-    fits = fits_of(description(manifest.recipe)).values()
-    if not fits:
-        return frozenset()
-    texts = store.rows("questions", "id", questions, ["id", "text"]).to_pylist()
-    return frozenset(r["id"] for r in texts if has_seen(fits, r["text"]))
-
-
-def _from_file(path: Path, rule: crag.Rule) -> ScoredRun:
-    return judged_again(judged_run(path, rule), None)
-
-
-def unseen_alone(runs: Sequence[ScoredRun]) -> list[ScoredRun]:
-    """The runs without the questions that a fit of any of them has seen. Raises DataError where none is
-    left."""
-    seen = frozenset[str]().union(*(r.seen for r in runs))
-    rest = [replace(r, values={q: v for q, v in r.values.items() if q not in seen}) for r in runs]
-    for before, after in zip(runs, rest, strict=True):
-        if before.values and not after.values:
-            raise DataError(f"{before.name}: a fit has seen all of its {len(before.values)} scored questions")
-    return rest
 
 
 def compare(
@@ -246,11 +125,11 @@ def compare(
         for what in ("rule", "judge", "trim"):
             _require_same(first, other, what, *(getattr(r, what) or "none" for r in (first, other)))
     joined = [_joined(first, other, known[name], group) for other in others]
-    scores = [pairs.difference() for pairs, _ in joined]
+    scores = [pairs.difference() for pairs in joined]
     corrected = holm([s.p for s in scores])
     return tuple(
-        _comparison(first, other, known, name, pairs, unscored, score, p, margin)
-        for other, (pairs, unscored), score, p in zip(others, joined, scores, corrected, strict=True)
+        _comparison(first, other, known, name, pairs, score, p, margin)
+        for other, pairs, score, p in zip(others, joined, scores, corrected, strict=True)
     )
 
 
@@ -268,19 +147,13 @@ def _require_same(a: ScoredRun, b: ScoredRun, what: str, one: str, two: str) -> 
         )
 
 
-def _joined(
-    a: ScoredRun, b: ScoredRun, measure: Measure, group: str | None
-) -> tuple[_Pairs, tuple[str, ...]]:
+def _joined(a: ScoredRun, b: ScoredRun, measure: Measure, group: str | None) -> _Pairs:
     common = sorted(a.values.keys() & b.values.keys())
     name = measure.name
-    scored = [q for q in common if name in a.values[q] and name in b.values[q]]
+    other = {q for q in common if q in a.texts and q in b.texts and not same_question(a.texts[q], b.texts[q])}
+    scored = [q for q in common if q not in other and name in a.values[q] and name in b.values[q]]
     if not scored:
-        ids = [next(iter(r.values), "none") for r in (a, b)]
-        raise DataError(
-            f"{a.name} and {b.name}: expected questions that both score, found {len(common)} common ids of "
-            f"{len(a.values)} and {len(b.values)} (first ids: {ids[0]}, {ids[1]}). "
-            "Compare runs of the same data"
-        )
+        _refuse(a, b, len(common), other)
     groups = None
     if group is not None:
         lacking = [q for q in scored if group not in a.labels[q]]
@@ -291,8 +164,27 @@ def _joined(
             )
         groups = [a.labels[q][group] for q in scored]
     before, after = ([r.values[q][name] for q in scored] for r in (a, b))
-    pairs = _Pairs(scored, before, after, measure.high - measure.low, groups)
-    return pairs, tuple(q for q in common if q not in set(scored))
+    joined = {*scored, *other}
+    unscored = tuple(q for q in common if q not in joined)
+    span = measure.high - measure.low
+    return _Pairs(scored, before, after, span, groups, unscored, tuple(sorted(other)))
+
+
+def same_question(one: str, two: str) -> bool:
+    """Whether two texts are one question; how it is spaced does not count."""
+    return one.split() == two.split()
+
+
+def _refuse(a: ScoredRun, b: ScoredRun, common: int, other: Collection[str]) -> NoReturn:
+    ids = [next(iter(r.values), "none") for r in (a, b)]
+    said = f"(first ids: {ids[0]}, {ids[1]})"
+    if other:
+        id = min(other)
+        said = f"of which {len(other)} name other questions ({id}: {a.texts[id]!r} and {b.texts[id]!r})"
+    raise DataError(
+        f"{a.name} and {b.name}: expected questions that both score, found {common} common ids of "
+        f"{len(a.values)} and {len(b.values)} {said}. Compare runs of the same data"
+    )
 
 
 def _rates(
@@ -322,7 +214,7 @@ def _whole(values: Sequence[float]) -> bool:
 
 def _comparison(
     a: ScoredRun, b: ScoredRun, known: Mapping[str, Measure], measure: str, pairs: _Pairs,
-    unscored: tuple[str, ...], score: PairedDifference, p: float, margin: float,
+    score: PairedDifference, p: float, margin: float,
 ) -> RunComparison:  # fmt: skip
     return RunComparison(
         before=a.name,
@@ -341,7 +233,8 @@ def _comparison(
         rates=_rates(a, b, known, pairs, measure),
         only_before=tuple(sorted(a.values.keys() - b.values.keys())),
         only_after=tuple(sorted(b.values.keys() - a.values.keys())),
-        unscored=unscored,
+        unscored=pairs.unscored,
+        other_questions=pairs.other_questions,
         slices=_slices(a, pairs, margin),
         causes=_causes(a, b, pairs),
     )

@@ -13,22 +13,25 @@ from typing import Any, Literal
 
 from raypipe.core.errors import DataError
 from raypipe.core.records import IDK, parse_chunk_id
-from raypipe.evaluation.result_table import each, prediction_lines
+from raypipe.evaluation.predictions import prediction_lines
+from raypipe.evaluation.result_table import each
 from raypipe.metrics.ranking import write_run
 from raypipe.metrics.textfile import replaced
 from raypipe.report.report import RunFolder
 
-Shape = Literal["predictions", "crag", "trec", "oag"]
+FileShape = Literal["predictions", "crag", "trec", "oag"]
 SUBMITTED = 20  # papers of a question in OAG-QA's submission
 
 
-def export(folder: RunFolder, shape: Shape, out: Path, documents: Mapping[str, list[str]]) -> dict[str, int]:
+def export(
+    folder: RunFolder, shape: FileShape, out: Path, documents: Mapping[str, list[str]]
+) -> dict[str, int]:
     """Writes a file of one shape and counts its lines, and what it had to say otherwise.
 
     `documents`: source id -> ids of the documents of a collection that have this text; a passage of none is
     known by its page's address. Raises DataError for a folder without a table, and for a ranking of nothing.
     """
-    made: Mapping[Shape, Callable[[], dict[str, int]]] = {
+    made: Mapping[FileShape, Callable[[], dict[str, int]]] = {
         "predictions": lambda: _predictions(folder, out),
         "crag": lambda: _crag(folder, out),
         "trec": lambda: _trec(folder, out, documents),

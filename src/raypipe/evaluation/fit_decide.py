@@ -6,7 +6,7 @@ and to a fixed threshold on what the replies state. Golds are read here, as in s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -16,15 +16,22 @@ import numpy.typing as npt
 
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import IDK, digest
+from raypipe.evaluation.answer_policies import (
+    AnsweredSlice,
+    DecidedAnswer,
+    PolicyScore,
+    answered_slices,
+    policies_of,
+    policy_scores,
+    short,
+)
 from raypipe.evaluation.fit_rows import FitRun, measure_of, open_run, question_of
 from raypipe.metrics import logistic
 from raypipe.metrics.calibration import CalibrationReport, best_threshold, calibration
 from raypipe.metrics.crag import Prediction
-from raypipe.metrics.intervals import Interval, mean_interval
 from raypipe.metrics.kinds import Measure, open_kind
 from raypipe.metrics.kinds import golds_of as gold_form
 from raypipe.metrics.kinds.contract import rule_of
-from raypipe.metrics.paired import Conclusion, PairedDifference, conclude, paired
 from raypipe.recipes.step_contract import decides, given_by_fit
 from raypipe.steps.answer_probability import AnswerProbability, absent, features_of
 from raypipe.steps.decide import Decide
@@ -35,48 +42,6 @@ Integers = npt.NDArray[np.int64]
 
 FOLDS = 5  # of the half that is fitted on; they choose the ridge and the threshold
 FEWEST = 5  # right answers, and wrong ones, to fit on: one for each fold
-FIXED = 0.5  # the threshold that `extract` has by itself
-
-
-@dataclass(frozen=True, slots=True)
-class DecidedAnswer:
-    """One scored question of a run."""
-
-    id: str
-    key: str  # what its half and fold follow from
-    labels: Mapping[str, str]
-    value: float  # of the measure, as the run answered
-    abstained: float  # of the measure, were it "i don't know"
-    right: bool  # the value is more than half of what it can be
-    stated: float | None  # confidence of the reply
-    features: Mapping[str, float] | None  # None: the run gave no answer, so there is nothing to decide
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyScore:
-    """One way to decide which answers are given, on some questions."""
-
-    policy: str
-    threshold: float | None  # of what it goes by; None: it gives every answer
-    score: float  # mean of the measure
-    interval: Interval | None  # 95 %
-    answered: float  # share of the questions that get an answer
-    right: float | None  # share of these answers that is right; None: none is given
-    gain: PairedDifference | None  # of the fitted policy over this one; None: it is this one
-    verdict: Conclusion | None  # on that
-
-
-@dataclass(frozen=True, slots=True)
-class AnsweredSlice:
-    """Questions that share one label: given answers, before and after."""
-
-    label: str
-    value: str
-    n: int
-    answered: int  # where every answer is given
-    wrong: int  # of these
-    answered_fitted: int
-    wrong_fitted: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,10 +171,10 @@ def _fitted(
     values, idle = (np.array([getattr(a, n) for a in answered]) for n in ("value", "abstained"))
     threshold = best_threshold(found.held_out, values, idle)
     pairs = zip(names, found.weights, found.means, x.std(0), strict=True)
-    kept = [(n, _short(w), _short(m), float(w * s)) for n, w, m, s in pairs]
+    kept = [(n, short(w), short(m), float(w * s)) for n, w, m, s in pairs]
     weights, means = {n: w for n, w, _, _ in kept}, {n: m for n, _, m, _ in kept}
     effects = {n: effect for n, _, _, effect in kept}
-    return (_short(threshold), _short(found.bias), weights, means), found.strength, effects
+    return (short(threshold), short(found.bias), weights, means), found.strength, effects
 
 
 def folds_of(folder: Path, answered: Sequence[DecidedAnswer], right: Floats) -> Integers:
@@ -231,11 +196,6 @@ def folds_of(folder: Path, answered: Sequence[DecidedAnswer], right: Floats) -> 
     return folds
 
 
-def _short(x: float) -> float:
-    """As a file has it, with six digits: what is measured is what is written."""
-    return float(f"{x:.6g}")
-
-
 def _matrix(answered: Sequence[DecidedAnswer]) -> tuple[list[str], Floats]:
     """The features that differ between some answers, and (answers, features) of them."""
     every = [a.features or {} for a in answered]
@@ -251,9 +211,6 @@ def _matrix(answered: Sequence[DecidedAnswer]) -> tuple[list[str], Floats]:
             "fit decide: all answers look alike: no reply states a confidence, and nothing was ranked"
         )
     return names, np.stack(columns, axis=1)
-
-
-Surety = Callable[[DecidedAnswer], "float | None"]
 
 
 def _report(
@@ -272,7 +229,7 @@ def _report(
     p = np.array([probability.probability(a.features or {}) for a in answered])
     stated = [a.stated for a in answered if a.stated is not None]
     order = sorted(effects, key=lambda n: (-abs(effects[n]), n))
-    policies = _policies(seen, probability)
+    policies = policies_of(seen, probability)
     return DecideFitReport(
         run=run.manifest.run,
         recipe=run.recipe.title,
@@ -288,84 +245,9 @@ def _report(
         threshold=probability.threshold,
         strength=strength,
         weights=tuple(FittedWeight(n, probability.weights[n], effects[n]) for n in order),
-        unseen=_scores(unseen, policies, by, run.group),
-        seen=_scores(seen, policies, by, run.group),
+        unseen=policy_scores(unseen, policies, by, run.group),
+        seen=policy_scores(seen, policies, by, run.group),
         calibration=calibration(p, right),
         stated=calibration(np.array(stated), right) if len(stated) == len(answered) else None,
-        slices=_slices(unseen, probability),
+        slices=answered_slices(unseen, probability),
     )
-
-
-def _policies(
-    seen: Sequence[DecidedAnswer], probability: AnswerProbability
-) -> list[tuple[str, Surety, float | None]]:
-    """The fitted policy and those that it is held against: name, what they go by, threshold."""
-
-    def fitted(a: DecidedAnswer) -> float:
-        return probability.probability(a.features or {})
-
-    found: list[tuple[str, Surety, float | None]] = [
-        ("fitted", fitted, probability.threshold), ("every answer", lambda a: 1.0, None),
-    ]  # fmt: skip
-    answered = [a for a in seen if a.features is not None]
-    if all(a.stated is not None for a in answered):
-        stated = np.array([a.stated for a in answered], float)
-        best = best_threshold(
-            stated, np.array([a.value for a in answered]), np.array([a.abstained for a in answered])
-        )
-        found.append(("stated confidence, fixed", lambda a: a.stated, FIXED))
-        found.append(
-            ("stated confidence, best threshold of the fitted half", lambda a: a.stated, _short(best))
-        )
-    return found
-
-
-def given(a: DecidedAnswer, surety: Surety, threshold: float | None) -> bool:
-    """Whether a policy gives the answer."""
-    sure = surety(a) if a.features is not None else None
-    return sure is not None and (threshold is None or sure >= threshold)
-
-
-def _scores(
-    answers: Sequence[DecidedAnswer], policies: Sequence[tuple[str, Surety, float | None]], by: Measure,
-    group: str | None,
-) -> tuple[PolicyScore, ...]:  # fmt: skip
-    groups = None if group is None else [a.key for a in answers]
-    out: list[PolicyScore] = []
-    fitted: list[float] = []
-    for name, surety, threshold in policies:
-        gives = [given(a, surety, threshold) for a in answers]
-        values = [
-            a.value if g or a.features is None else a.abstained for a, g in zip(answers, gives, strict=True)
-        ]
-        fitted = fitted or values
-        gain = None if not out else paired(values, fitted, by.high - by.low, groups)
-        count = sum(gives)
-        right = sum(a.right for a, g in zip(answers, gives, strict=True) if g)
-        out.append(
-            PolicyScore(
-                policy=name,
-                threshold=threshold,
-                score=float(np.mean(values)),
-                interval=mean_interval(values, (by.low, by.high), groups),
-                answered=count / len(answers),
-                right=right / count if count else None,
-                gain=gain,
-                verdict=None if gain is None else conclude(gain),
-            )
-        )
-    return tuple(out)
-
-
-def _slices(unseen: Sequence[DecidedAnswer], probability: AnswerProbability) -> tuple[AnsweredSlice, ...]:
-    members: dict[tuple[str, str], list[DecidedAnswer]] = {}
-    for a in unseen:
-        for label, value in a.labels.items():
-            members.setdefault((label, value), []).append(a)
-    out = []
-    for (label, value), some in sorted(members.items()):
-        said = [a for a in some if a.features is not None]
-        kept = [a for a in said if probability.probability(a.features or {}) >= probability.threshold]
-        wrong, still = (sum(not a.right for a in x) for x in (said, kept))
-        out.append(AnsweredSlice(label, value, len(some), len(said), wrong, len(kept), still))
-    return tuple(out)

@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raypipe.core.records import parse_chunk_id
-from raypipe.evaluation.result_table import each, write_predictions
+from raypipe.evaluation.predictions import write_predictions
+from raypipe.evaluation.result_table import each
 from raypipe.evaluation.view.run_page import write_page
 from raypipe.metrics.textfile import replaced
 from raypipe.report.report import RunFolder

@@ -12,14 +12,27 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, TypeAlias, cast
+from typing import cast
 
 from raypipe.core.config import Where, did_you_mean
 from raypipe.core.errors import ConfError
-from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach, Step
-from raypipe.core.records import ABSTAINED, ANSWERED, INVALID, SKIPPED, SKIPPED_REPLY, Question, Reply
+from raypipe.core.protocols import Model, Step
+from raypipe.core.records import ABSTAINED, ANSWERED, INVALID, SKIPPED
 from raypipe.evaluation.judge import MAX_TOKENS
-from raypipe.metrics.losses import GoldText
+from raypipe.evaluation.truth_steps import (
+    AGREES,
+    MENTIONED,
+    NO,
+    RIGHT,
+    TRUTH,
+    TRUTHS,
+    WORDS,
+    WRONG,
+    YES,
+    Truths,
+    WordJudge,
+    Words,
+)
 from raypipe.recipes.ranking import RANKING
 from raypipe.recipes.read_recipe import checked
 from raypipe.recipes.recipe import Labels, Recipe, Stage
@@ -31,97 +44,9 @@ from raypipe.text.by_label import ByLabel
 from raypipe.text.prompt import Prompt
 from raypipe.text.template import REPLY, uses
 
-TRUTHS, TRUTH, AGREES, MENTIONED = "truths", "truth", "agrees", "mentioned"
-"""Replies of a labelling recipe: all truths as a JSON list, the first one, and the two judgements."""
-
-Words: TypeAlias = Literal["words"]
-WORDS: Words = "words"
-"""The judge that is no model (`WordJudge`)."""
-
-RIGHT, WRONG, YES, NO = "true", "false", "yes", "no"
-"""Labels of the judgements, as the two prompts ask for them."""
-
-CONTEXT_TOKENS = (
-    3  # of a reply that is yes or no: as many as db3's domain prompt, which is one word, may have
-)
+CONTEXT_TOKENS = 3
+"""Of a reply that is yes or no: as many as db3's domain prompt, which is one word, may have."""
 CHECK, CONTEXT = "db3/p_check_gt", "db3/p_context"  # names of the prompts
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Truths:
-    """Writes what the dataset says is right as two replies, for the judging stages alone.
-
-    Their label is answered, invalid where the truth is that the premise is false, skipped where there is
-    none."""
-
-    golds: Mapping[str, tuple[str, ...]]  # question id -> truths
-
-    version: ClassVar[int] = 1
-
-    def reads(self) -> frozenset[str]:
-        return frozenset()
-
-    def writes(self) -> frozenset[str]:
-        return frozenset({REPLY + TRUTHS, REPLY + TRUTH})
-
-    def bound(self, question: Question, reach: Reach) -> Bound:
-        return Bound(0, reach, "never")
-
-    def open(self, kit: Kit) -> Ask:
-        async def ask(questions: list[Question]) -> list[Question]:
-            return [replace(q, replies={**q.replies, **self._replies(q.id)}) for q in questions]
-
-        return ask
-
-    def _replies(self, id: str) -> dict[str, Reply]:
-        if not (truths := self.golds.get(id, ())):
-            return {TRUTHS: SKIPPED_REPLY, TRUTH: SKIPPED_REPLY}
-        label = INVALID if GoldText(truths).denies else ANSWERED
-        return {
-            TRUTHS: Reply(json.dumps(truths, ensure_ascii=False), label),
-            TRUTH: Reply(truths[0], label),
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WordJudge:
-    """Judges without a model: an answer is right if it has the words of a truth, and a context says the truth
-    if it has them, as SQuAD normalizes both. It cannot see that a paraphrase is right, and what the context
-    says by chance counts: for trial runs, and for data whose truths are names and numbers."""
-
-    step: Generate  # whose reply it judges
-
-    version: ClassVar[int] = 1
-
-    def reads(self) -> frozenset[str]:
-        return self.step.reads() | {REPLY + TRUTHS, REPLY + self.step.into}
-
-    def writes(self) -> frozenset[str]:
-        return frozenset({REPLY + AGREES, REPLY + MENTIONED})
-
-    def bound(self, question: Question, reach: Reach) -> Bound:
-        return Bound(0, reach, "never")
-
-    def open(self, kit: Kit) -> Ask:
-        shown = self.step.shown(kit)
-
-        async def ask(questions: list[Question]) -> list[Question]:
-            contexts = await shown(questions)
-            pairs = zip(questions, contexts, strict=True)
-            return [replace(q, replies={**q.replies, **self._replies(q, c)}) for q, c in pairs]
-
-        return ask
-
-    def _replies(self, question: Question, context: str) -> dict[str, Reply]:
-        said = question.replies[self.step.into]
-        if said.label not in (ANSWERED, INVALID, ABSTAINED):
-            return {AGREES: SKIPPED_REPLY, MENTIONED: SKIPPED_REPLY}
-        gold = GoldText(tuple(json.loads(question.replies[TRUTHS].text)))
-        if said.label == ANSWERED and gold.said(said.text):
-            return {AGREES: Reply(RIGHT, RIGHT), MENTIONED: SKIPPED_REPLY}
-        held = YES if gold.held(context) else NO
-        agrees = SKIPPED_REPLY if said.label == ABSTAINED else Reply(WRONG, WRONG)
-        return {AGREES: agrees, MENTIONED: Reply(held, held)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,5 +233,5 @@ def _runs(step: Step, calls: str) -> bool:
 
 def _own_stage(name: str, step: Truths | WordJudge, when: Mapping[str, Labels]) -> Stage[Step]:
     """A stage whose class is named by path, as a step from outside."""
-    _, plugin = step_class(f"{__name__}:{type(step).__name__}")
+    _, plugin = step_class(f"{type(step).__module__}:{type(step).__name__}")
     return Stage(name, step, when, plugin)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from raypipe.evaluation.compare import RunComparison, ScoredRun, compare
+from raypipe.evaluation.compare import RunComparison, compare
+from raypipe.evaluation.scored_run import ScoredRun
 from raypipe.metrics.paired import PairedDifference, not_worse
 from raypipe.runs.relative_gate_text import RelativeGate
 from raypipe.runs.release import NAMED, GateFailed
@@ -37,6 +38,7 @@ def _why(gate: RelativeGate, found: RunComparison) -> str:
     missing = (
         (found.only_before, "are not in this run"), (found.only_after, f"are not in {found.before}"),
         (found.unscored, "are not scored in both"),
+        (found.other_questions, "are other questions there"),
     )  # fmt: skip
     for ids, what in missing:
         if ids:

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from raypipe.core.errors import DataError
-from raypipe.evaluation.compare import ScoredRun, compare, measures_of
+from raypipe.evaluation.compare import compare, measures_of
+from raypipe.evaluation.scored_run import ScoredRun
 from raypipe.metrics.paired import Conclusion
 
 

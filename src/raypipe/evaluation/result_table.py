@@ -23,8 +23,7 @@ from raypipe.evaluation.prompts import RenderedPrompt
 from raypipe.metrics.crag import Prediction
 from raypipe.metrics.losses import LostAt
 from raypipe.metrics.routing import shared
-from raypipe.metrics.textfile import replaced
-from raypipe.report.report import EvalReport, RunFolder, answer_of, ranking, urls
+from raypipe.report.report import EvalReport, answer_of, ranking, urls
 from raypipe.store.layouts import file_address
 from raypipe.text.places import place
 
@@ -285,41 +284,3 @@ def each(path: Path) -> Iterator[dict[str, Any]]:
     with pq.ParquetFile(path) as found:
         for batch in found.iter_batches(100):
             yield from batch.to_pylist(maps_as_pydicts="strict")
-
-
-def write_predictions(folder: RunFolder) -> None:
-    """predictions.jsonl, from the table: a line for each question, as `raypipe score crag` reads it."""
-    with replaced(folder.predictions) as out:
-        for line in prediction_lines(folder):
-            out.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
-
-
-def prediction_lines(folder: RunFolder) -> Iterator[dict[str, Any]]:
-    """The lines of predictions.jsonl."""
-    read_table(folder.results, ["id"])
-    about = pq.read_schema(folder.results).metadata
-    for found in each(folder.results):
-        yield _prediction(found, about[b"rule"].decode(), about[b"judge"].decode())
-
-
-def _prediction(found: Mapping[str, Any], rule: str, judge: str) -> dict[str, Any]:
-    line = {
-        "id": found["id"],
-        "query": found["query"],
-        "prediction": found["answer"],
-        "outcome": found["outcome"],
-        "source": found["origin"],
-        "answer": found["golds"][0] if found["golds"] else None,
-        "alternatives": found["golds"][1:],
-        "verdict": found["verdict"],
-        "labels": found["labels"],
-    }
-    if judge:
-        line["judge"] = judge
-    if found["judge_response"] is not None:
-        line |= {"judge_response": found["judge_response"], "judge_rule": rule}
-    line["hits"] = [
-        {"chunk": h["chunk"], "url": h["url"], "span": [h["start"], h["end"]], "scores": h["scores"]}
-        for h in found["hits"]
-    ]
-    return line

@@ -20,14 +20,15 @@ import numpy as np
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.prices import Prices
-from raypipe.evaluation.compare import RunComparison, ScoredRun, compare, measures_of, scored_run
+from raypipe.evaluation.compare import RunComparison, compare, measures_of
 from raypipe.evaluation.evaluate import Evaluation
+from raypipe.evaluation.scored_run import ScoredRun, scored_run
 from raypipe.metrics.kinds import Measure
 from raypipe.metrics.max_t import max_t
 from raypipe.metrics.paired import Conclusion, PairedDifference, conclude, paired
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.set_fields import read_points
-from raypipe.report.report import Costs, Estimate
+from raypipe.report.costs import Costs, Estimate
 from raypipe.runs.manifest import chains, recent
 from raypipe.runs.plan.money import asking, estimated
 from raypipe.runs.plan.planner import LOOKED_BACK

@@ -29,7 +29,8 @@ from raypipe.core.records import (
     digest,
 )
 from raypipe.evaluation.label_files import LabelRule
-from raypipe.evaluation.labelling import AGREES, MENTIONED, NO, RIGHT, TRUTH, WRONG, YES, Labelling
+from raypipe.evaluation.labelling import Labelling
+from raypipe.evaluation.truth_steps import AGREES, MENTIONED, NO, RIGHT, TRUTH, WRONG, YES
 from raypipe.pipeline.driver import Pipeline, batches
 from raypipe.pipeline.recipe_tables import searched
 from raypipe.store.index import LanceIndex

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -100,7 +99,7 @@ def read_predictions(path: Path, rule: crag.Rule | None) -> PredictionFile:
         if not line.text.strip():
             normalized["blank_line"] += 1
             continue
-        record = _object(line)
+        record = line.object()
         if "answer" in record and record["answer"] is None:
             normalized["no_answer"] += 1
             continue
@@ -116,20 +115,6 @@ def read_predictions(path: Path, rule: crag.Rule | None) -> PredictionFile:
 
 
 CRAG_LABELS = ("domain", "question_type", "static_or_dynamic", "popularity")
-
-
-def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is not JSON")
-
-
-def _object(line: TextLine) -> dict[str, Any]:
-    try:
-        record = json.loads(line.text, parse_constant=_refuse)
-    except (ValueError, RecursionError) as e:
-        raise line.error(f"a JSON object ({e})", line.text) from e
-    if not isinstance(record, dict):
-        raise line.error("a JSON object", record)
-    return record
 
 
 def _row(

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, get_args
 
-from raypipe.core.errors import DataError
 from raypipe.core.papers import FLOAT
 from raypipe.core.records import AnnotatorAnswer, AnswerKind
 from raypipe.metrics import squad
@@ -86,9 +85,7 @@ class PaperPrediction:
 def score(
     golds: Mapping[str, Sequence[AnnotatorAnswer]], predictions: Mapping[str, PaperPrediction]
 ) -> QasperScore:
-    """Question id -> annotators, question id -> prediction. Raises DataError without a gold."""
-    if not golds:
-        raise DataError("Expected questions with answers to score by, found none.")
+    """Question id -> annotators, at least one; question id -> prediction."""
     answers: list[float] = []
     evidence: list[float] = []
     by_kind: dict[str, list[float]] = {kind: [] for kind in KINDS}

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +17,8 @@ from raypipe.readers.rows import UnusableLine
 def score_files(gold: Path, predictions: Path, text_evidence_only: bool = False) -> QasperScore:
     """Scores a file of predictions against a file of papers. `text_evidence_only`: figures and tables are
     taken out of the golds' evidence. Raises DataError for a file that is none."""
-    golds = dict(_golds(gold))
+    if not (golds := dict(_golds(gold))):
+        raise DataError(f"{gold}: expected papers with a question that has an answer, found none")
     if text_evidence_only:
         golds = {question: without_floats(said) for question, said in golds.items()}
     return score(golds, read_predictions(predictions))
@@ -27,14 +27,10 @@ def score_files(gold: Path, predictions: Path, text_evidence_only: bool = False)
 def _golds(path: Path) -> Iterator[tuple[str, tuple[AnnotatorAnswer, ...]]]:
     """The questions of a file of papers that have answers."""
     for where, paper in qasper.papers(path):
-        for question in paper.get("qas", ()):
-            try:
-                said = qasper.annotators(question)
-                id = question["question_id"]
-            except (UnusableLine, KeyError, TypeError) as e:
-                raise DataError(f"{where}: expected a question with answers as QASPER has them: {e}") from e
-            if said:
-                yield id, said
+        try:
+            yield from ((id, said) for id, said in qasper.golds(paper) if said)
+        except UnusableLine as e:
+            raise DataError(f"{where}: expected questions as QASPER has them: {e.fault.detail}") from e
 
 
 def read_predictions(path: Path) -> dict[str, PaperPrediction]:
@@ -51,12 +47,7 @@ def read_predictions(path: Path) -> dict[str, PaperPrediction]:
 
 
 def _prediction(line: TextLine) -> tuple[str, PaperPrediction]:
-    try:
-        record = json.loads(line.text)
-    except (ValueError, RecursionError) as e:
-        raise line.error(f"a JSON object ({e})", line.text) from e
-    if not isinstance(record, dict):
-        raise line.error("a JSON object", record)
+    record = line.object()
     for name in ("question_id", "predicted_answer"):
         if not isinstance(record.get(name), str):
             raise line.error(f"text as {name!r}", record.get(name))

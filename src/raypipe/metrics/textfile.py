@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import gzip
+import json
 import os
 import zlib
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
-from typing import TextIO, TypeVar
+from typing import Any, TextIO, TypeVar
 
 from raypipe.core.errors import DataError
 
@@ -19,6 +20,10 @@ T = TypeVar("T")
 
 _LINE_BYTES = 64 << 20  # a longer line is no row of anything: stop before it fills the memory
 _GZIP_MAGIC = b"\x1f\x8b"
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +37,16 @@ class TextLine:
     def error(self, expected: str, found: object) -> DataError:
         shown = repr(found) if len(repr(found)) <= 120 else repr(found)[:117] + "..."
         return DataError(f"{self.path}:{self.number}: expected {expected}, found {shown}")
+
+    def object(self) -> dict[str, Any]:
+        """The JSON object of the line."""
+        try:
+            found = json.loads(self.text, parse_constant=_refuse)
+        except (ValueError, RecursionError) as e:
+            raise self.error(f"a JSON object ({e})", self.text) from e
+        if not isinstance(found, dict):
+            raise self.error("a JSON object", found)
+        return found
 
     def fields(self, names: str) -> list[str]:
         """The fields of a line of exactly these names, separated by white space."""

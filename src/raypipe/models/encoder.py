@@ -22,6 +22,7 @@ from raypipe.core.errors import ConfError
 from raypipe.core.protocols import Model, Role
 from raypipe.models import folder
 from raypipe.models.shared_encoders import SharedEncoders, TokenVectors
+from raypipe.models.token_arrays import TokenArray
 
 # Padded tokens in one batch. CPU: 8,192 were slower than 1,024 to 2,048, which stay in the cache; over 3,400
 # texts 1,024 are as fast as 2,048 and leave a process 0.1 GB smaller, since libc keeps pieces of what
@@ -155,7 +156,7 @@ class Encoder:
         tokenizer.no_padding()
         return tokenizer
 
-    def batches(self, encodings: Sequence[Encoding]) -> Iterator[EncoderBatch]:
+    def batches(self, encodings: Sequence[Encoding | TokenArray]) -> Iterator[EncoderBatch]:
         lengths = [len(e.ids) for e in encodings]
         for rows in by_length(lengths, self.budget):
             shape = (len(rows), max(lengths[i] for i in rows))
@@ -176,7 +177,7 @@ class Encoder:
         with torch.inference_mode():
             return self.net(**inputs)
 
-    def hidden(self, encodings: Sequence[Encoding]) -> Iterator[HiddenStates]:
+    def hidden(self, encodings: Sequence[Encoding | TokenArray]) -> Iterator[HiddenStates]:
         """The last hidden states of each encoding, in no order; what this process kept is not computed."""
         kept, left = self._kept(), list(range(len(encodings)))
         if kept is not None:
@@ -209,6 +210,15 @@ def pool(hidden: torch.Tensor, mask: torch.Tensor, pooling: str) -> torch.Tensor
     return (hidden * weights).sum(1) / weights.sum(1)
 
 
+def pooled_rows(encoder: Encoder, model: Model, encodings: Sequence[Encoding | TokenArray]) -> np.ndarray:
+    """The pooled token vectors of each encoding: (encodings, dim) float32, unit rows."""
+    out = np.empty((len(encodings), model.dim), np.float32)
+    for states in encoder.hidden(encodings):
+        pooled = pool(states.hidden, states.mask, model.pooling)
+        out[states.rows] = torch.nn.functional.normalize(pooled, dim=-1).cpu().numpy()
+    return out
+
+
 class TransformersEmbedder:
     """Pooled token vectors, unit length."""
 
@@ -220,13 +230,12 @@ class TransformersEmbedder:
         self.truncated = 0
 
     def embed(self, texts: Sequence[str], role: Role) -> np.ndarray:
-        encodings = self._tokenizer.encode_batch(self._model.instructed(texts, role))
+        return self.embed_tokens(self._tokenizer.encode_batch(self._model.instructed(texts, role)))
+
+    def embed_tokens(self, encodings: Sequence[Encoding | TokenArray]) -> np.ndarray:
+        """At least one text with its role's instruction, tokenized -> as `embed`."""
         self.truncated += sum(bool(e.overflowing) for e in encodings)
-        out = np.empty((len(texts), self._model.dim), np.float32)  # (texts, dim) float32, unit rows
-        for states in self._encoder.hidden(encodings):
-            pooled = pool(states.hidden, states.mask, self._model.pooling)
-            out[states.rows] = torch.nn.functional.normalize(pooled, dim=-1).cpu().numpy()
-        return out
+        return pooled_rows(self._encoder, self._model, encodings)
 
 
 class TransformersReranker:

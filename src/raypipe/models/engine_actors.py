@@ -1,9 +1,9 @@
 """vLLM engines as named Ray actors: one per model and device group, shared by all steps and blocks of a job.
 
-`reserved` reserves their resources, all or none; `start` starts an engine or finds the running one;
-`Client.generate` keeps the contract of `llm.Generator` from any process of the job. An engine that dies is
-restarted, after a longer pause each time, and only what was in flight is sent again. A chat that kills its
-engine costs its own row and at most three attempts. Knows Ray; the engine does not.
+`start` starts an engine or finds the running one, in a place that `engine_places` reserves; `Client.generate`
+keeps the contract of `llm.Generator` from any process of the job. An engine that dies is restarted, after a
+longer pause each time, and only what was in flight is sent again. A chat that kills its engine costs its own
+row and at most three attempts. Knows Ray; the engine does not.
 """
 
 from __future__ import annotations
@@ -14,21 +14,20 @@ import hashlib
 import json
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_put
-from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from raypipe.core.errors import ClusterTooSmall, ConfError, RaypipeError, Unavailable
+from raypipe.core.errors import ConfError, RaypipeError, Unavailable
 from raypipe.core.llm import STEP, Alone, Chat, Generated, Sampling
 from raypipe.core.records import Fault
 from raypipe.core.singleflight import SingleFlight
+from raypipe.models.engine_routing import EngineGone
 
 NAMESPACE = "raypipe"
 CALL = 32  # chats in one call: a lost call is sent again whole, and small ones cost more messages
@@ -129,6 +128,10 @@ class EngineActor:
     async def ready(self) -> None:
         await self._open()
 
+    async def forever(self) -> None:
+        """Never answers."""
+        await asyncio.Event().wait()
+
     async def generate(
         self, chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None, alone: str = ""
     ) -> list[Generated | Fault]:
@@ -168,40 +171,18 @@ Group: TypeAlias = tuple[Any, int]
 """A placement group and the bundle in it that an engine takes."""
 
 
-@contextmanager
-def reserved(places: Sequence[Resources], wait_s: float) -> Iterator[list[Group | None]]:
-    """Reserves resources for all engines at once, until the block ends: two jobs never hold half of what each
-    needs. None for an engine that takes nothing. Raises ClusterTooSmall when other jobs hold the resources
-    for longer than `wait_s`."""
-    bundles = [{kind: n for kind, n in (("CPU", p.cpus), ("GPU", p.gpus)) if n} for p in places]
-    taken = [b for b in bundles if b]
-    if not taken:
-        yield [None] * len(places)
-        return
-    group = placement_group(taken, strategy="PACK")
-    try:
-        if not group.wait(wait_s):
-            free = {k: v for k, v in ray.available_resources().items() if k in ("CPU", "GPU")}
-            raise ClusterTooSmall(
-                f"{len(taken)} engines need {taken} and did not get it within {wait_s:g} s: others hold it, "
-                f"free is {free}. Wait for them, raise engines.wait_s, or lower `engines` in the cluster file"
-            )
-        places_of = iter(range(len(taken)))
-        yield [(group, next(places_of)) if b else None for b in bundles]
-    finally:
-        remove_placement_group(group)
-
-
 def start_actor(
     name: str,
     make: Make,
     place: Resources,
     group: Group | None = None,
     longest_pause_s: float = LONGEST_PAUSE_S,
+    stays: bool = True,
 ) -> Client:
     """The engine of that name, started if it does not run, without waiting (`Client.ready` waits).
 
-    It takes its reserved bundle, if any. `longest_pause_s`: before a restart, whatever died before."""
+    It takes its reserved bundle, if any. `longest_pause_s`: before a restart, whatever died before. `stays`
+    False: where it dies it is not restarted."""
     where = PlacementGroupSchedulingStrategy(group[0], group[1]) if group else "DEFAULT"
     actor = ray.remote(EngineActor).options(
         name=name,
@@ -211,11 +192,11 @@ def start_actor(
         num_gpus=place.gpus,
         scheduling_strategy=where,
         max_concurrency=CALLS,
-        max_restarts=RESTARTS,
-        max_task_retries=1,
+        max_restarts=RESTARTS if stays else 0,
+        max_task_retries=1 if stays else 0,
     )
     callbacks = functools.partial(_record_start, name, longest_pause_s), functools.partial(_suspect, name)
-    return Client(actor.remote(make, *callbacks), name)
+    return Client(actor.remote(make, *callbacks), name, stays)
 
 
 def start(name: str, make: Make, place: Resources, longest_pause_s: float = LONGEST_PAUSE_S) -> Client:
@@ -225,11 +206,14 @@ def start(name: str, make: Make, place: Resources, longest_pause_s: float = LONG
     return client
 
 
-def find(name: str) -> Client:
-    """The engine of that name. Raises ConfError if the job started none."""
+def find(name: str, stays: bool = True) -> Client:
+    """The engine of that name. Raises ConfError if the job started none, EngineGone for one that need not
+    stay."""
     try:
-        return Client(ray.get_actor(name, namespace=NAMESPACE), name)
+        return Client(ray.get_actor(name, namespace=NAMESPACE), name, stays)
     except ValueError as e:
+        if not stays:
+            raise EngineGone(name) from e
         raise ConfError(
             f"no engine named {name} in this cluster: the job starts engines before blocks"
         ) from e
@@ -238,8 +222,16 @@ def find(name: str) -> Client:
 class Client:
     """Calls a named engine. May be sent to other processes of the job."""
 
-    def __init__(self, handle: Any, name: str) -> None:
-        self._handle, self._name = handle, name
+    def __init__(self, handle: Any, name: str, stays: bool = True) -> None:
+        self._handle, self._name, self._stays = handle, name, stays
+
+    def loading(self) -> Any:
+        """A reference to its answer that it has loaded."""
+        return self._handle.ready.remote()
+
+    def lives(self) -> Any:
+        """A reference that is ready once the engine has died."""
+        return self._handle.forever.remote()
 
     def ready(self) -> None:
         """Waits until the engine has loaded. Raises ConfError or ModelMissing if it cannot load; the actor is
@@ -297,7 +289,9 @@ class Client:
     ) -> list[Generated | Fault]:
         try:
             return await self._asked(self._handle.generate, chats, sampling, adapter)
-        except RayActorError:
+        except RayActorError as e:
+            if not self._stays:
+                raise EngineGone(self._name) from e
             # Lost twice. One of these chats may have done it, or one of another call that was in flight.
             return [await self._alone(chat, sampling, adapter) for chat in chats]
 

@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import math
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from raypipe.core.llm import Chat, Generated, Generator, Sampling
@@ -27,6 +27,10 @@ SPREAD = 1.15  # most in flight on one engine, as a factor of the mean: results 
 BEHIND = 1.5  # a context moves when its engine has this many times the mean in flight; of two, none has 2
 COMMON = 32  # chats that begin alike: instructions, or a context that every engine may as well read
 KEPT = 16384  # prefixes in one process, the least recently used are dropped first; some 4 MB
+
+
+class EngineGone(Exception):
+    """An engine that need not stay has died or was ended: others take its chats."""
 
 
 def prefixes(chat: Chat) -> tuple[str, str]:
@@ -53,9 +57,11 @@ class Router:
         self._in_flight = [0] * engines
         self._homes: OrderedDict[bytes, _Home] = OrderedDict()
 
-    def choose(self, chats: Sequence[Chat]) -> list[int]:
-        """Chooses an engine for each chat, which counts as in flight there until `done`."""
-        return [self._one(tuple(_key(text) for text in prefixes(chat))) for chat in chats]
+    def choose(self, chats: Sequence[Chat], among: Sequence[int] | None = None) -> list[int]:
+        """Chooses an engine for each chat, which counts as in flight there until `done`. `among`: the engines
+        that take chats now; None: all."""
+        up = range(len(self._in_flight)) if among is None else among
+        return [self._one(tuple(_key(text) for text in prefixes(chat)), up) for chat in chats]
 
     def done(self, engine: int, chats: int) -> None:
         """Records that this many chats of an engine have their replies."""
@@ -66,13 +72,14 @@ class Router:
         """Chats on each engine that have no reply yet."""
         return tuple(self._in_flight)
 
-    def _one(self, keys: tuple[bytes, ...]) -> int:
-        mean = (sum(self._in_flight) + 1) / len(self._in_flight)
-        known = [home for key in keys if (home := self._homes.get(key)) and home.chats < COMMON]
+    def _one(self, keys: tuple[bytes, ...], up: Sequence[int]) -> int:
+        mean = (sum(self._in_flight[engine] for engine in up) + 1) / len(up)
+        homes = [home for key in keys if (home := self._homes.get(key)) and home.engine in up]
+        known = [home for home in homes if home.chats < COMMON]
         if known and self._in_flight[known[0].engine] + 1 <= math.ceil(BEHIND * mean):
             chosen = known[0].engine
         else:
-            chosen = self._first_with_room(keys[0], math.ceil(SPREAD * mean))
+            chosen = self._first_with_room(keys[0], math.ceil(SPREAD * mean), up)
         for key in dict.fromkeys(keys):
             home = self._homes.setdefault(key, _Home(chosen))
             home.engine, home.chats = chosen, home.chats + 1
@@ -82,9 +89,9 @@ class Router:
         self._in_flight[chosen] += 1
         return chosen
 
-    def _first_with_room(self, key: bytes, most: int) -> int:
+    def _first_with_room(self, key: bytes, most: int, up: Sequence[int]) -> int:
         """The first engine with room, in the key's own order. One always has room."""
-        order = sorted(range(len(self._in_flight)), key=lambda engine: _rank(key, engine))
+        order = sorted(up, key=lambda engine: _rank(key, engine))
         if (home := self._homes.get(key)) and home.chats >= COMMON:
             order.sort(key=lambda engine: self._in_flight[engine])
         return next(engine for engine in order if self._in_flight[engine] + 1 <= most)
@@ -98,25 +105,40 @@ def _rank(key: bytes, engine: int) -> bytes:
     return hashlib.blake2b(key, digest_size=8, salt=engine.to_bytes(2)).digest()
 
 
-def routed(engines: Sequence[Generator]) -> Generator:
+def routed(
+    engines: Sequence[Generator],
+    passing: Sequence[Generator] = (),
+    up: Callable[[], Sequence[int]] = lambda: (),
+) -> Generator:
     """A generator over several equal engines: a chat goes where its prefix is cached; replies in order.
 
-    For one event loop."""
-    router = Router(len(engines))
+    `passing`: engines that come and go, and `up`: which of these take chats now. Where one raises because it
+    went, its chats go to those that stay. For one event loop."""
+    router, every = Router(len(engines) + len(passing)), [*engines, *passing]
+    stay = range(len(engines))
 
     async def generate(
         chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
     ) -> list[Generated | Fault]:
-        chosen = router.choose(chats)
+        return await shared(chats, sampling, adapter, [*stay, *(len(engines) + n for n in up())])
+
+    async def shared(
+        chats: Sequence[Chat], sampling: Sampling, adapter: str | None, among: Sequence[int]
+    ) -> list[Generated | Fault]:
+        chosen = router.choose(chats, among)
         rows: dict[int, list[int]] = {}
         for row, engine in enumerate(chosen):
             rows.setdefault(engine, []).append(row)
 
         async def one(engine: int, mine: list[int]) -> list[Generated | Fault]:
+            sent = [chats[row] for row in mine]
             try:
-                return await engines[engine]([chats[row] for row in mine], sampling, adapter)
+                return await every[engine](sent, sampling, adapter)
+            except EngineGone:
+                pass  # its chats are sent again below
             finally:
                 router.done(engine, len(mine))
+            return await shared(sent, sampling, adapter, stay)
 
         parts = await asyncio.gather(*(one(engine, mine) for engine, mine in rows.items()))
         replies: dict[int, Generated | Fault] = {}

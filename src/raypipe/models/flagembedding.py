@@ -14,8 +14,9 @@ from FlagEmbedding import BGEM3FlagModel, FlagModel, FlagReranker
 
 from raypipe.core.protocols import Model, Role
 from raypipe.models import folder
-from raypipe.models.encoder import QUERY_SHARE, Encoder, check
+from raypipe.models.encoder import QUERY_SHARE, Encoder, check, pooled_rows, torch_dtype
 from raypipe.models.shared_encoders import SharedEncoders
+from raypipe.models.token_arrays import TokenArray
 
 # Texts in one padded batch. The library's own 256 texts of 512 tokens are a GPU's size: on a CPU they leave
 # the cache and take gigabytes. It sorts by length itself.
@@ -64,6 +65,12 @@ class FlagEmbedder:
         out = np.asarray(vectors, np.float32)  # (texts, dim) float32, unit rows
         out /= np.linalg.norm(out, axis=1, keepdims=True)  # half precision leaves 1e-3
         return out
+
+    def embed_tokens(self, tokens: Sequence[TokenArray]) -> np.ndarray:
+        """At least one text with its role's instruction, tokenized -> as `embed`."""
+        self.truncated += sum(array.overflowing for array in tokens)
+        self._shared.net.to(torch_dtype(self._model))  # the library does so at its own first call
+        return pooled_rows(self._shared, self._model, tokens)
 
 
 class FlagScorer:

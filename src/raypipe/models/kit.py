@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
@@ -34,6 +34,9 @@ from raypipe.models.load import Backend, EndpointAddress, EngineLimits
 from raypipe.models.own_engine import OwnEngine
 from raypipe.models.shared_encoders import SharedEncoders
 
+if TYPE_CHECKING:
+    from raypipe.models.token_arrays import TokenArray
+
 T = TypeVar("T")
 
 
@@ -44,11 +47,11 @@ class LocalKit:
     where and how fast models run, never the results. A model is loaded on first use; that its files are here
     is checked when a step is opened.
 
-    `engines`: those that a job started, model identity -> names. None: this process starts a vLLM engine of
-    its own, within `engine_limits`, on first use; use such a kit on one event loop, and `await close()` it.
-    Calls to an engine that dies end in transient faults, and the next call starts another. `sink` gets each
-    piece of a reply while it is written, for a chat that is sent alone. `clock` (seconds) times graphs,
-    and the loading of models.
+    `engines`: those that a job started, model identity -> names; `passing`: those that come and go next to
+    them. None: this process starts a vLLM engine of its own, within `engine_limits`, on first use; use such a
+    kit on one event loop, and `await close()` it. Calls to an engine that dies end in transient faults, and
+    the next call starts another. `sink` gets each piece of a reply while it is written, for a chat that is
+    sent alone. `clock` (seconds) times graphs and the loading of models.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class LocalKit:
         threads: int | None = None,
         *,
         engines: Mapping[str, Sequence[str]] | None = None,
+        passing: Mapping[str, Sequence[str]] | None = None,
         endpoints: Mapping[str, EndpointAddress] | None = None,
         engine_limits: EngineLimits | None = None,
         sink: Callable[[str], None] | None = None,
@@ -68,7 +72,7 @@ class LocalKit:
         self._backend = backend
         self._device = device
         self._threads = threads
-        self._engines = engines
+        self._engines, self._passing = engines, passing or {}
         self.endpoints = endpoints or {}
         self._engine_limits = engine_limits or EngineLimits()
         self._sink = sink
@@ -106,6 +110,10 @@ class LocalKit:
             return await self._compute(model, opened, lambda m: m.embed(texts, role))
 
         return embed
+
+    async def embed_tokens(self, model: Model, tokens: Sequence[TokenArray]) -> np.ndarray:
+        """As `embedder`, of texts that another process tokenized (`token_arrays.takes_tokens`)."""
+        return await self._compute(model, self._open_embedder, lambda m: m.embed_tokens(tokens))
 
     def reranker(self, model: Model) -> Score:
         _expect(model, "reranker")
@@ -179,7 +187,9 @@ class LocalKit:
             endpoint = load.open_endpoint(model, self.endpoints)
             self._closing_models[_key(model)] = endpoint.close
             return endpoint.generate
-        return self._own_engine(model) if self._engines is None else _shared(model, self._engines)
+        if self._engines is None:
+            return self._own_engine(model)
+        return _shared(model, self._engines, self._passing)
 
     def _own_engine(self, model: Model) -> Generator:
         """An engine in this process, started by the first call."""
@@ -267,16 +277,25 @@ class LocalKit:
         return await asyncio.get_running_loop().run_in_executor(self._worker, work)
 
 
-def _shared(model: Model, engines: Mapping[str, Sequence[str]]) -> Generator:
+def _shared(
+    model: Model, engines: Mapping[str, Sequence[str]], passing: Mapping[str, Sequence[str]]
+) -> Generator:
     """A generator over the engines that a job started, routed by cached prefix."""
-    if not (names := engines.get(model_identity(model))):
+    identity = model_identity(model)
+    if not (names := engines.get(identity)):
         raise ConfError(
             f"model {model.name!r}: no engine was started for it. Jobs start engines, `raypipe ask` its own; "
             f"a run in one process has none"
         )
     from raypipe.models.engine_actors import find
 
-    return routed([find(name).generate for name in names])
+    stay = [find(name).generate for name in names]
+    if not (come_and_go := passing.get(identity)):
+        return routed(stay)
+    from raypipe.models.joining_engines import JoiningEngines
+
+    joining = JoiningEngines(come_and_go)
+    return routed(stay, [joining.generator(n) for n in range(len(come_and_go))], joining.up)
 
 
 def _key(model: Model) -> Model:

@@ -13,7 +13,7 @@ import functools
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -26,7 +26,9 @@ from raypipe.store import FAULTS
 FailedRows: TypeAlias = list[tuple[str, dict[str, Any]]]
 """Rows that failed: id, fault as `dataclasses.asdict` makes it."""
 
-Compute: TypeAlias = Callable[[tuple[str, ...]], Awaitable[tuple[pa.Table, FailedRows]]]
+R = TypeVar("R")
+
+Compute: TypeAlias = Callable[[tuple[str, ...]], Awaitable[tuple[R, FailedRows]]]
 """Ids -> rows for the table, and those that failed. By the law of batches any cut of the ids gives the same
 rows."""
 
@@ -62,10 +64,10 @@ class Suspects:
 
 
 @dataclass(slots=True)
-class _Tried:
+class _Tried(Generic[R]):
     """The rows of one task, as far as they were tried."""
 
-    done: list[tuple[pa.Table, FailedRows]] = field(default_factory=list)
+    done: list[tuple[R, FailedRows]] = field(default_factory=list)
     broken: dict[str, FailedRow] = field(default_factory=dict)  # rows that raised alone
     stages: set[str] = field(default_factory=set)  # that raised, but not for want of memory
     passed: int = 0  # rows that came back
@@ -73,14 +75,14 @@ class _Tried:
 
 
 async def bisected(
-    compute: Compute,
+    compute: Compute[R],
     ids: tuple[str, ...],
     counts: Mapping[str, StageCounters],
     probe: Probe,
     backoff: Backoff,
     suspects: Suspects | None = None,
     witnessed: bool = False,
-) -> tuple[list[tuple[pa.Table, FailedRows]], dict[str, FailedRow]]:
+) -> tuple[list[tuple[R, FailedRows]], dict[str, FailedRow]]:
     """Computes all ids, however many of them break the code that works on them.
 
     A batch that raises is cut into the square root of its size, those into single rows: a row that still
@@ -90,7 +92,7 @@ async def bisected(
     Raises WorkerBroken where it cannot be known that the rows are to blame, and every RaypipeError: those are
     no row's matter. What is unavailable is tried again after waits (`backoff`).
     """
-    tried = _Tried()
+    tried = _Tried[R]()
     first = tuple(i for i in suspects.rows if i in ids) if suspects else ()
     waiting: list[tuple[tuple[str, ...], int]] = [((i,), 3) for i in first]
     if rest := tuple(i for i in ids if i not in first):
@@ -123,8 +125,8 @@ async def bisected(
 
 
 async def _counted(
-    compute: Compute, ids: tuple[str, ...], counts: Mapping[str, StageCounters]
-) -> tuple[pa.Table, FailedRows]:
+    compute: Compute[R], ids: tuple[str, ...], counts: Mapping[str, StageCounters]
+) -> tuple[R, FailedRows]:
     """Computes, and if that raises, counts no more than what it cost."""
     before = copy.deepcopy(dict(counts))
     try:
@@ -135,7 +137,9 @@ async def _counted(
         raise
 
 
-def _suspect(tried: _Tried, id: str, e: Exception, attempt: int, counts: Mapping[str, StageCounters]) -> None:
+def _suspect(
+    tried: _Tried[Any], id: str, e: Exception, attempt: int, counts: Mapping[str, StageCounters]
+) -> None:
     """Records a row on which a stage raised. Memory may be another's fault: such a row stays pending."""
     stage = e.stage if isinstance(e, StageError) else next(iter(counts))
     cause = e.__cause__ if isinstance(e, StageError) and e.__cause__ else e
@@ -149,7 +153,9 @@ def _suspect(tried: _Tried, id: str, e: Exception, attempt: int, counts: Mapping
     tried.since.append(id)
 
 
-async def _judge(tried: _Tried, rows: int, probe: Probe, suspects: Suspects | None, witnessed: bool) -> None:
+async def _judge(
+    tried: _Tried[Any], rows: int, probe: Probe, suspects: Suspects | None, witnessed: bool
+) -> None:
     """Decides whether the rows that raised are to blame. Raises WorkerBroken or Unproven where that is not
     known; a row that has no other next to it stays pending."""
     why = next(iter(tried.broken.values())).fault
@@ -185,3 +191,9 @@ def faults_table(rows: Sequence[tuple[str, dict[str, Any], int, str]], run: str)
     """(id, fault, attempts, digest of the work) -> rows of the table `faults`."""
     out = [{"id": id, **fault, "attempts": n, "digest": of, "run": run} for id, fault, n, of in rows]
     return pa.Table.from_pylist(out, schema=FAULTS)
+
+
+def final_last(faults: pa.Table) -> list[dict[str, Any]]:
+    """Rows of `faults`, transient ones first: a row may fail in passing often, and for good once."""
+    rows: list[dict[str, Any]] = faults.to_pylist()
+    return sorted(rows, key=lambda r: not r["transient"])

@@ -17,15 +17,12 @@ from urllib.parse import quote
 from raypipe.core.errors import DataError
 from raypipe.core.records import Document, Fault, Layout, Source, digest, source_id
 from raypipe.pipeline.ingest import (
-    BAD_SHOWN,
     PART_BYTES,
     ROW_BYTES,
-    IngestBatch,
-    Staging,
-    fault_id,
-    named_elsewhere,
+    decision,
 )
 from raypipe.pipeline.ingest_log import IngestSummary, decide, driving
+from raypipe.pipeline.ingest_staging import IngestBatch, Staging, fault_id, named_elsewhere
 from raypipe.pipeline.tombstones import REASON, Tombstones, tombstones
 from raypipe.readers.documents import DOCUMENT_LIMITS, DocumentReader, FileText, FoundFile, reader_of, walk
 from raypipe.readers.documents.walk import content_digest, fresh_bytes
@@ -94,14 +91,16 @@ def ingest_folder(
         state = json.dumps(
             {"root": str(root.absolute()), "files": {n: asdict(f) for n, f in read.now.items()}}
         )
-        decided = staging.decision(read.counts, (root.name,), _gone(store, read), (_state_file(of), state))
+        decided = decision(
+            store, of, staging.run, staging.rows, read.counts, (root.name,), _gone(store, read),
+            (_state_file(of), state),
+        )  # fmt: skip
         # What a changed file replaces is its own: no other read lost anything.
         again = not (decided.parts or decided.gone)
         documents = sum(bool(f.document) for f in read.now.values())
         summary = replace(decided.summary, replaced=(), again=again, documents=documents)
-        decision = replace(decided, outdated=(), summary=summary)
-        decide(store, decision)
-    return decision.summary
+        decide(store, replace(decided, outdated=(), summary=summary))
+    return summary
 
 
 def _state_file(of: str) -> str:
@@ -230,7 +229,7 @@ def _require_documents(root: Path, read: _Read, staging: Staging) -> None:
     """Raises DataError where a folder has no file that can be read."""
     if any(f.document for f in read.now.values()):
         return
-    shown = "".join(f"\n  {bad}" for bad in staging.bad[:BAD_SHOWN])
+    shown = "".join(f"\n  {bad}" for bad in staging.rows.bad_lines())
     found = f"none of {len(read.now)} files could be read:{shown}" if read.now else "found no files"
     raise DataError(f"{root}: expected txt, md, html, csv, pdf or docx files; {found}")
 

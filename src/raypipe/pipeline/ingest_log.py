@@ -49,6 +49,7 @@ class IngestSummary:
     files: tuple[str, ...] = ()  # names
     documents: int = 0
     kind: str = ""  # of the data; "": read by a raypipe that had no kinds
+    read_by: str = ""  # one process, or how many tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,7 @@ def merged(reads: Sequence[IngestSummary]) -> IngestSummary:
         tuple(name for read in reads for name in read.files),
         sum(read.documents for read in reads),
         reads[0].kind,
+        reads[0].read_by,
     )
 
 
@@ -232,4 +234,5 @@ def _summary(fingerprint: str, tree: Mapping[str, Any]) -> IngestSummary:
     return IngestSummary(
         fingerprint, tuple(tree["questions"]), tree["counts"], tree["reasons"], True, rows,
         tuple(tree.get("files", ())), tree.get("documents", 0), tree.get("kind", ""),
+        tree.get("read_by", ""),
     )  # fmt: skip

@@ -37,6 +37,13 @@ def vectors_table(recipe: Recipe, model: Model) -> str:
     return f"vectors-{recipe.vectors_digest(model)}"
 
 
+def whole_corpus(recipe: Recipe) -> tuple[str, tuple[str, ...]]:
+    """Names the work of filling texts, passages and vectors in one pass, and these tables in their order."""
+    vectors = (vectors_table(recipe, model) for model in recipe.embedders())
+    tables = (texts_table(recipe), passages_table(recipe), *vectors)
+    return f"corpus-{digest(*tables)}", tables
+
+
 def postings_tables(recipe: Recipe) -> dict[str, tuple[str, str]]:
     """Analyzer -> its tables of postings and of lengths, for each that a question step searches with."""
     known = [w for stage in recipe.question for w in stage.step.reads() if w.startswith(INDEX_WORDS)]

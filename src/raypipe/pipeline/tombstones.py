@@ -21,7 +21,7 @@ from raypipe.store import Store
 from raypipe.store.layout import TOMBSTONES
 
 if TYPE_CHECKING:
-    from raypipe.pipeline.ingest import IngestBatch
+    from raypipe.pipeline.ingest_staging import IngestBatch
 
 FORMAT = 1
 REASON = "forgotten"  # of the fault of a record that a tombstone refuses
@@ -165,9 +165,8 @@ def fault(stone: Tombstone) -> Fault:
     return Fault("ingest", REASON, stone.says(), transient=False)
 
 
-def require_allowed(path: object, kept: int, refused: Sequence[tuple[str, Fault]]) -> None:
+def require_allowed(path: object, kept: int, refused: Sequence[str]) -> None:
     """Raises DataError where tombstones refuse all that was read of some files."""
     if kept or not refused:
         return
-    said = "; ".join(dict.fromkeys(f.detail for _, f in refused))
-    raise DataError(f"{path}: nothing of it may be stored: {said}")
+    raise DataError(f"{path}: nothing of it may be stored: {'; '.join(refused)}")

@@ -22,14 +22,15 @@ from raypipe.readers.lines import JsonLine
 from raypipe.readers.rows import DuplicateCheck, ReadCounts, Row, UnusableLine, field, filled
 
 
-def documents(lines: Iterable[JsonLine], counts: ReadCounts) -> Iterator[Row]:
+def documents(lines: Iterable[JsonLine], counts: ReadCounts, seen: DuplicateCheck) -> Iterator[Row]:
     """A row for each line of a corpus; a document with blank title and text is counted and omitted."""
-    return _rows(lines, counts, _document)
+    return _rows(lines, counts, seen, _document)
 
 
 def queries(
     lines: Iterable[JsonLine],
     counts: ReadCounts,
+    seen: DuplicateCheck,
     grades: Mapping[str, Mapping[str, int]] = MappingProxyType({}),
 ) -> Iterator[Row]:
     """A row for each line of queries. `grades`: query -> judged document -> relevance."""
@@ -39,13 +40,13 @@ def queries(
         of = grades.get(_id(value))
         return row if of is None else replace(row, gold=Gold(_id(value), (), {}, of))
 
-    return _rows(lines, counts, judged)
+    return _rows(lines, counts, seen, judged)
 
 
 def _rows(
-    lines: Iterable[JsonLine], counts: ReadCounts, make: Callable[[str, Mapping[str, Any]], Row | None]
-) -> Iterator[Row]:
-    seen = DuplicateCheck()
+    lines: Iterable[JsonLine], counts: ReadCounts, seen: DuplicateCheck,
+    make: Callable[[str, Mapping[str, Any]], Row | None],
+) -> Iterator[Row]:  # fmt: skip
     for line in lines:
         try:
             value = line.unwrap()

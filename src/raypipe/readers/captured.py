@@ -25,9 +25,8 @@ NAME = "captured"
 SOURCE_KINDS: tuple[SourceKind, ...] = ("page", "snippet", "name", "document")
 
 
-def rows(lines: Iterable[JsonLine], counts: ReadCounts) -> Iterator[Row]:
+def rows(lines: Iterable[JsonLine], counts: ReadCounts, seen: DuplicateCheck) -> Iterator[Row]:
     """A row for each line: a question, or the line's fault. A repeated question is counted and omitted."""
-    seen = DuplicateCheck()
     for line in lines:
         try:
             row = _row(line.where, line.unwrap())

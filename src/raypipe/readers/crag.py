@@ -45,9 +45,8 @@ LABELS = (
 PAGE_TEXTS = ("page_name", "page_url", "page_snippet", "page_last_modified")  # null is read as ""
 
 
-def rows(lines: Iterable[JsonLine], counts: ReadCounts) -> Iterator[Row]:
+def rows(lines: Iterable[JsonLine], counts: ReadCounts, seen: DuplicateCheck) -> Iterator[Row]:
     """A row for each line: a question, or the line's fault. A repeated question is counted and omitted."""
-    seen = DuplicateCheck()
     for line in lines:
         try:
             value = line.unwrap()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bz2
 import re
+import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +30,15 @@ MAGIC = {b"BZh": "bzip2", b"\x1f\x8b": "gzip", b"(\xb5/\xfd": "zstd", b"\xfd7zXZ
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of a file that is read apart: bytes of whole lines, or row groups of Parquet."""
+
+    start: int  # first byte or row group
+    stop: int  # the one behind the last
+    first: int  # number of its first line or row in the file, from 1
+
+
+@dataclass(frozen=True, slots=True)
 class Input:
     """One file to read, or the parts of one."""
 
@@ -36,6 +46,7 @@ class Input:
     parts: tuple[Path, ...]  # in order
     tar: bool  # else lines
     packing: str  # "bz2", "gz" or ""
+    span: Span | None = None  # of a file that is not packed; None: all of it
 
 
 def find(
@@ -71,8 +82,10 @@ def size(inputs: Iterable[Input]) -> int:
 def stream(source: Input, counts: ReadCounts, limits: ReaderLimits) -> Iterator[bytes]:
     """The bytes of an input, decompressed. Raises DataError for a truncated, damaged, mislabelled or
     exploding file; drop the bytes yielded before, because a checksum comes after the bytes it covers."""
-    counts.files += 1
     raw = _raw(source, counts)
+    if source.span is not None and source.span.start:
+        return raw  # the read of its beginning counts the file, and looks at its first bytes
+    counts.files += 1
     if source.packing == "bz2" and cores() > 1 and size([source]) >= SEVERAL:
         raw = _inflate_on_all_cores(raw, source, limits)
     elif source.packing:
@@ -112,10 +125,12 @@ def _literal(name: str) -> str:
 
 def _raw(source: Input, counts: ReadCounts) -> Iterator[bytes]:
     empty = True
+    start, stop = (0, sys.maxsize) if source.span is None else (source.span.start, source.span.stop)
     for path in source.parts:
         try:
             with path.open("rb") as file:
-                while chunk := file.read(CHUNK):
+                file.seek(start)
+                while chunk := file.read(min(CHUNK, stop - file.tell())):
                     empty = False
                     counts.bytes_read += len(chunk)
                     yield chunk

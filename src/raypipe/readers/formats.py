@@ -6,6 +6,7 @@ Each format's module opens with one literal record. Memory holds the current lin
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -26,6 +27,8 @@ from raypipe.readers import (
     row_format,
     warc,
 )
+from raypipe.readers.files import Span
+from raypipe.readers.newest import Seen
 from raypipe.readers.row_format import RowFormat
 from raypipe.readers.rows import (
     LIMITS,
@@ -58,16 +61,21 @@ _WANTED: dict[str, tuple[str, ...]] = {
 
 
 def open(
-    paths: Iterable[str | Path], format: Format, counts: ReadCounts, limits: ReaderLimits = LIMITS
-) -> Iterator[Row]:
+    paths: Iterable[str | Path], format: Format, counts: ReadCounts, limits: ReaderLimits = LIMITS,
+    seen: Seen | None = None, span: Span | None = None,
+) -> Iterator[Row]:  # fmt: skip
     """The rows of these files and folders, in order; `counts` grows while they are taken.
+
+    `seen`: what other reads found, and what this one finds; None: it is alone. `span`: of the one file that
+    the paths name, this stretch alone (`shards`); None: all of it.
 
     Raises ConfError for an unknown format and DataError for a file that is missing, or that turns out
     truncated, damaged or mislabelled while it is read. After a DataError keep no row: a checksum comes behind
     its bytes, so rows of a damaged block may have been handed out.
     """
+    seen = Seen() if seen is None else seen
     if (rows := _rows(format)) is not None:
-        return row_format.open(paths, rows, counts, limits)
+        return row_format.open(paths, rows, counts, limits, seen, span)
     if is_path(format):
         return _from_outside(paths, str(format), counts)
     if format == "qasper":
@@ -75,14 +83,14 @@ def open(
     if format == "oag":
         return oag.rows(paths, counts, limits)
     if format == "warc":
-        return warc.rows(paths, counts)
+        return warc.rows(paths, counts, seen.newest)
     judged, others = _judgements(paths, format)
-    inputs = _find(others, format, counts, judged)
+    inputs = [replace(i, span=span) for i in _find(others, format, counts, judged)]
     if format == captured.NAME:
-        return captured.rows(lines.read(inputs, counts, limits), counts)
+        return captured.rows(lines.read(inputs, counts, limits), counts, seen.questions)
     if format != "beir":
-        return crag.rows(lines.read(inputs, counts, limits), counts)
-    return _beir(inputs, judged, counts, limits)
+        return crag.rows(lines.read(inputs, counts, limits), counts, seen.questions)
+    return _beir(inputs, judged, counts, limits, seen)
 
 
 def size(paths: Iterable[str | Path], format: Format) -> int:
@@ -104,6 +112,15 @@ def files_of(paths: Iterable[str | Path], format: Format) -> list[Path]:
         return warc.files_of(paths)
     judged, others = _judgements(paths, format)
     return [part for found in _find(others, format, None, judged) for part in found.parts] + judged
+
+
+def inputs_of(
+    paths: Iterable[str | Path], format: Format, counts: ReadCounts
+) -> tuple[list[files.Input], list[Path]]:
+    """The files of JSON lines that `open` will read, and those of relevance judgements; `counts` gets the
+    other files of folders."""
+    judged, others = _judgements(paths, format)
+    return _find(others, format, counts, judged), judged
 
 
 def reader_id(format: Format) -> str:
@@ -270,12 +287,12 @@ def _find(
 
 
 def _beir(
-    inputs: list[files.Input], judged: list[Path], counts: ReadCounts, limits: ReaderLimits
+    inputs: list[files.Input], judged: list[Path], counts: ReadCounts, limits: ReaderLimits, seen: Seen
 ) -> Iterator[Row]:
     grades = qrels.read(judged, counts, limits)
     corpora = [i for i in inputs if Path(i.name).name.startswith("corpus")]
     questions = [i for i in inputs if i not in corpora]
-    yield from beir.documents(lines.read(corpora, counts, limits), counts)
-    yield from beir.queries(lines.read(questions, counts, limits), counts, grades)
+    yield from beir.documents(lines.read(corpora, counts, limits), counts, seen.documents)
+    yield from beir.queries(lines.read(questions, counts, limits), counts, seen.questions, grades)
     if not questions:  # judgements of queries that the store has
         yield from (Row(str(judged[0]), gold=Gold(q, (), {}, g)) for q, g in grades.items())

@@ -61,7 +61,8 @@ def read(
         if source.tar:
             yield from _tar(source.name, chunks, counts, limits)
         else:
-            yield from _file(source.name, chunks, counts, limits)
+            first = source.span.first if source.span else 1
+            yield from _file(source.name, chunks, counts, limits, first)
 
 
 def _tar(name: str, chunks: Iterator[bytes], counts: ReadCounts, limits: ReaderLimits) -> Iterator[JsonLine]:
@@ -78,8 +79,11 @@ def _tar(name: str, chunks: Iterator[bytes], counts: ReadCounts, limits: ReaderL
         raise DataError(f"{name}: expected .jsonl files in the archive; found {others} files of other kinds.")
 
 
-def _file(name: str, chunks: Iterator[bytes], counts: ReadCounts, limits: ReaderLimits) -> Iterator[JsonLine]:
-    for number, raw, size in split(chunks, limits.line_bytes):
+def _file(
+    name: str, chunks: Iterator[bytes], counts: ReadCounts, limits: ReaderLimits, first: int = 1
+) -> Iterator[JsonLine]:
+    """`first`: number of the first line."""
+    for number, raw, size in split(chunks, limits.line_bytes, first):
         counts.lines += 1
         if raw is None:
             detail = f"expected at most {limits.line_bytes:,} bytes in a line, found {size:,}"
@@ -98,10 +102,11 @@ def _file(name: str, chunks: Iterator[bytes], counts: ReadCounts, limits: Reader
             yield JsonLine(name, number, None, e.fault)
 
 
-def split(chunks: Iterable[bytes], most: int) -> Iterator[tuple[int, bytes | None, int]]:
-    """(number, line without its newline, bytes in it); a line of more than `most` bytes is not held: None."""
+def split(chunks: Iterable[bytes], most: int, first: int = 1) -> Iterator[tuple[int, bytes | None, int]]:
+    """(number, line without its newline, bytes in it); a line of more than `most` bytes is not held: None.
+    `first`: number of the first line."""
     pieces: list[bytes] = []
-    number, size = 1, 0
+    number, size = first, 0
     for chunk in chunks:
         start = 0
         while start < len(chunk):

@@ -26,8 +26,8 @@ def is_remote(place: str) -> bool:
     return "://" in place
 
 
-def download(uri: str, cache: Path) -> Path:
-    """Downloads an object, or everything below a prefix, to the folder `cache`.
+def download(uri: str, cache: Path, wanted: Callable[[str], bool] = lambda below: True) -> Path:
+    """Downloads an object, or what is `wanted` of the paths below a prefix, to the folder `cache`.
 
     A copy with the same size and time is reused. Raises DataError if it cannot be read."""
     try:
@@ -42,8 +42,9 @@ def download(uri: str, cache: Path) -> Path:
     name = Path(path).name
     home = cache / digest(uri)[:16] / name
     for info in found:
-        here = home / info.path.removeprefix(path).lstrip("/") if info.path != path else home
-        _fetch(system, info, here, uri)
+        below = info.path.removeprefix(path).lstrip("/")
+        if wanted(below):
+            _fetch(system, info, home / below if below else home, uri)
     return home
 
 

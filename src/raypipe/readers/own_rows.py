@@ -36,9 +36,9 @@ from raypipe.core.records import (
     source_id,
 )
 from raypipe.readers.field_map import CONTENT, OF_DOCUMENT, FieldMap, by_name, listed
-from raypipe.readers.newest import Newest
+from raypipe.readers.newest import Seen
 from raypipe.readers.row_files import PlainRow
-from raypipe.readers.rows import KINDS, LIMITS, DuplicateCheck, ReadCounts, Row, UnusableLine
+from raypipe.readers.rows import KINDS, LIMITS, ReadCounts, Row, UnusableLine
 
 NUMBERS = (int, float, Decimal)
 SCALARS = (str, *NUMBERS, date, datetime)
@@ -62,29 +62,15 @@ class Found:
     name: Source | None = None  # the title of a page of HTML, as a source of its own
 
 
-class SeenIds:
-    """The ids of the questions and of the documents of some files."""
-
-    def __init__(self) -> None:
-        self._questions, self._documents = DuplicateCheck(), DuplicateCheck()
-
-    def repeats(self, row: Row) -> bool:
-        """Whether the row came before. Raises UnusableLine for an id that came with other content."""
-        if row.question is not None:
-            return self._questions.repeats(row.question.id, (row.question, row.gold), row.where)
-        return row.document is not None and self._documents.repeats(row.document.id, row.document, row.where)
-
-
 def rows(
     plain: Iterable[PlainRow],
     fields: FieldMap,
     folder: Path,
     counts: ReadCounts,
-    seen: SeenIds,
-    newest: Newest,
+    seen: Seen,
 ) -> Iterator[Row]:
     """A row for each line: a question, a document, or the line's fault. `folder`: where paths begin;
-    `newest`: which fetch of a document counts."""
+    `seen`: which ids came before, and which fetch of a document counts."""
     for line in plain:
         try:
             if line.fault is not None or line.value is None:
@@ -93,7 +79,7 @@ def rows(
                 counts.dropped_rows += 1
                 continue
             fetch = _fetch(line.value, fields)
-            if fetch is not None and not newest.has(*fetch, line.where):
+            if fetch is not None and not seen.newest.has(*fetch, line.where):
                 counts.older_pages += 1
                 continue
             make = _question if fields.asks() else _document

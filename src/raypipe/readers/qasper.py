@@ -35,7 +35,16 @@ from raypipe.core.records import (
     source_id,
 )
 from raypipe.readers import files, lines, row_files
-from raypipe.readers.rows import LIMITS, DuplicateCheck, ReadCounts, ReaderLimits, Row, UnusableLine, field
+from raypipe.readers.rows import (
+    LIMITS,
+    DuplicateCheck,
+    ReadCounts,
+    ReaderLimits,
+    Row,
+    UnusableLine,
+    field,
+    filled,
+)
 
 ARXIV = "https://arxiv.org/abs/"
 CAPTIONS = "Figures and tables"
@@ -98,9 +107,17 @@ def papers(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 def annotators(question: Mapping[str, Any]) -> tuple[AnnotatorAnswer, ...]:
     """What annotators say of a question, in order. Raises UnusableLine for an answer of no kind."""
     return tuple(
-        _annotator(field(a, "answer", dict, f"answers[{n}]."), f"answers[{n}].answer.")
+        _annotator(field(_object(a, where), "answer", dict, f"{where}."), f"{where}.answer.")
         for n, a in enumerate(_listed(question, "answers"))
+        for where in [f"answers[{n}]"]
     )
+
+
+def golds(paper: Mapping[str, Any]) -> Iterator[tuple[str, tuple[AnnotatorAnswer, ...]]]:
+    """The id of each question of a paper, and what annotators say of it. Raises UnusableLine for a question
+    or an answer that is none."""
+    for n, qa in enumerate(_listed(paper, "qas")):
+        yield filled(_object(qa, f"qas[{n}]"), "question_id"), annotators(qa)
 
 
 def _annotator(answer: Mapping[str, Any], where: str) -> AnnotatorAnswer:
@@ -164,9 +181,7 @@ def _asked(
     where: str, qa: Any, url: str, cited: Source | None, seen: DuplicateCheck, counts: ReadCounts
 ) -> Iterator[Row]:
     try:
-        if not isinstance(qa, dict):
-            raise UnusableLine("not_object", f"expected a question, found {qa!r:.60}")
-        id, text = (_filled(qa, name) for name in ("question_id", "question"))
+        id, text = (filled(_object(qa, "qa"), name) for name in ("question_id", "question"))
         said = annotators(qa)
     except UnusableLine as e:
         counts.faults += 1
@@ -184,9 +199,7 @@ def _paper(where: str, id: str, paper: Mapping[str, Any]) -> Row:
     title, pieces = _folded(paper.get("title")), [_folded(paper.get("abstract"))]
     sections: list[tuple[int, str]] = []  # piece that it begins with, name
     for n, section in enumerate(_listed(paper, "full_text")):
-        if not isinstance(section, dict):
-            raise UnusableLine("not_object", f"full_text[{n}]: expected a section, found {section!r:.60}")
-        name = _folded(section.get("section_name"))
+        name = _folded(_object(section, f"full_text[{n}]").get("section_name"))
         sections.append((len(pieces), name))
         pieces += [
             f"# {name}" if name else "",
@@ -227,6 +240,12 @@ def _folded(value: Any) -> str:
     return " ".join(value.split()) if isinstance(value, str) else ""
 
 
+def _object(value: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise UnusableLine("not_object", f"{where}: expected an object, found {value!r:.60}")
+    return value
+
+
 def _listed(value: Mapping[str, Any], name: str) -> list[Any]:
     found = value.get(name)
     if found is None:
@@ -241,10 +260,3 @@ def _texts(value: Mapping[str, Any], name: str, where: str) -> list[str]:
     if strange := [x for x in found if not isinstance(x, str)]:
         raise UnusableLine("wrong_type", f"{where}{name}: expected texts, found {strange[0]!r:.60}")
     return found
-
-
-def _filled(value: Mapping[str, Any], name: str) -> str:
-    text: str = field(value, name, str)
-    if not text.strip():
-        raise UnusableLine("missing_field", f"{name}: expected text, found none in it")
-    return text

@@ -48,6 +48,7 @@ class RowFile:
     path: Path
     kind: Kind
     packing: str = ""  # "gz", "bz2" or ""
+    span: files.Span | None = None  # of JSON lines that are not packed, or of Parquet; None: all of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +163,7 @@ def _bytes(file: RowFile, counts: ReadCounts, limits: ReaderLimits) -> Iterator[
 
 
 def _json_lines(file: RowFile, counts: ReadCounts, limits: ReaderLimits) -> Iterator[PlainRow]:
-    source = files.Input(file.name, (file.path,), False, file.packing)
+    source = files.Input(file.name, (file.path,), False, file.packing, file.span)
     for line in lines.read([source], counts, limits):
         yield PlainRow(line.where, line.value, line.fault)
 
@@ -314,7 +315,8 @@ def _parquet(file: RowFile) -> Iterator[pa.RecordBatch]:
                     f"{file.name}: row group {group} has {size:,} bytes; expected at most {GROUP_BYTES:,}. "
                     "Write it again with smaller row groups."
                 )
-        yield from opened.iter_batches(batch_size=BATCH)
+        groups = None if file.span is None else range(file.span.start, file.span.stop)
+        yield from opened.iter_batches(batch_size=BATCH, row_groups=groups and list(groups))
 
 
 def _arrow(file: RowFile) -> Iterator[pa.RecordBatch]:
@@ -331,10 +333,11 @@ def _arrow(file: RowFile) -> Iterator[pa.RecordBatch]:
 
 
 def _table_rows(file: RowFile, batches: Iterator[pa.RecordBatch], counts: ReadCounts) -> Iterator[PlainRow]:
-    counts.files += 1
+    begins = file.span is None or not file.span.start  # the read of its beginning counts the file
+    counts.files += begins
     size = file.path.stat().st_size
-    counts.empty_files += size == 0
-    number = 0
+    counts.empty_files += begins and size == 0
+    number = file.span.first - 1 if file.span else 0
     try:
         for batch in batches:
             for start in range(0, batch.num_rows, BATCH):
@@ -347,4 +350,4 @@ def _table_rows(file: RowFile, batches: Iterator[pa.RecordBatch], counts: ReadCo
             f"{file.name}: expected {file.kind.capitalize()}, damaged or another kind: {str(e)[:200]}. "
             "Get the file again, or write it again."
         ) from e
-    counts.bytes_read += size
+    counts.bytes_read += size if begins else 0

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from raypipe.core.errors import DataError
 from raypipe.readers import field_map, own_rows, row_files
 from raypipe.readers.field_map import FieldMap
-from raypipe.readers.newest import Newest
+from raypipe.readers.files import Span
+from raypipe.readers.newest import Seen
 from raypipe.readers.row_files import RowFile
 from raypipe.readers.rows import LIMITS, BadLine, ReadCounts, ReaderLimits, Row, require_rows
 
@@ -79,17 +80,18 @@ def mapped(paths: Iterable[str | Path], format: RowFormat, limits: ReaderLimits 
 
 
 def open(
-    paths: Iterable[str | Path], format: RowFormat, counts: ReadCounts, limits: ReaderLimits = LIMITS
-) -> Iterator[Row]:
-    """The rows of all files, documents and questions as they come."""
-    seen, newest, files = own_rows.SeenIds(), Newest(), mapped(paths, format, limits)
+    paths: Iterable[str | Path], format: RowFormat, counts: ReadCounts, limits: ReaderLimits, seen: Seen,
+    span: Span | None = None,
+) -> Iterator[Row]:  # fmt: skip
+    """The rows of all files, documents and questions as they come; `span`: of the one file, this stretch."""
+    files = [replace(m, file=replace(m.file, span=span)) for m in mapped(paths, format, limits)]
     for m in files:
         if not m.fields.asks() and "modified" in m.fields.fields:  # a crawl: read twice
             for fetch in own_rows.fetches(row_files.rows(m.file, ReadCounts(), limits), m.fields):
-                newest.note(*fetch)
+                seen.newest.note(*fetch)
     for m in files:
         plain = row_files.rows(m.file, counts, limits)
-        yield from own_rows.rows(plain, m.fields, m.folder, counts, seen, newest)
+        yield from own_rows.rows(plain, m.fields, m.folder, counts, seen)
 
 
 def referenced(paths: Iterable[str | Path], format: RowFormat) -> list[Path]:

@@ -8,11 +8,12 @@ that the caller that stores the rows can prove that nothing was lost:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
-from raypipe.core.disk_map import DiskMap
+from raypipe.core.disk_map import DiskMap, key_of
 from raypipe.core.errors import DataError
 from raypipe.core.records import Document, Fault, Gold, Layout, Question, Source, digest
 
@@ -121,13 +122,16 @@ class UnusableLine(Exception):
 class DuplicateCheck:
     """Tells repeated rows from conflicting ones. What it knows of each id is on disk."""
 
-    def __init__(self) -> None:
+    def __init__(self, before: Mapping[bytes, str] = MappingProxyType({})) -> None:
+        """`before`: rows that came ahead of all that is read here, as `firsts` of their reads has them."""
         self._first = DiskMap()  # id -> content digest, where
+        self._before = before
 
     def repeats(self, id: str, content: object, where: str) -> bool:
         """Whether this id occurred before with this content. Raises UnusableLine for other content."""
         now = digest(repr(content))
-        before, _, at = self._first.setdefault(id, f"{now} {where}").partition(" ")
+        first = self._before.get(key_of(id)) if self._before else None
+        before, _, at = (first or self._first.setdefault(id, f"{now} {where}")).partition(" ")
         if before != now:
             raise UnusableLine("conflicting_id", f"id {id!r} has other content than at {at}, which is kept")
         return at != where
@@ -135,6 +139,10 @@ class DuplicateCheck:
     def knows(self, id: str) -> bool:
         """Whether this id occurred before."""
         return id in self._first
+
+    def firsts(self) -> Iterator[tuple[bytes, str]]:
+        """(`key_of` id, content digest and where) of the first row of each id that was read here."""
+        return self._first.items()
 
 
 def unseen(sources: tuple[Source, ...], seen: set[str] | DiskMap) -> list[Source]:

@@ -57,9 +57,9 @@ def files_of(paths: Iterable[str | Path]) -> list[Path]:
     return list(found)
 
 
-def rows(paths: Iterable[str | Path], counts: ReadCounts) -> Iterator[Row]:
+def rows(paths: Iterable[str | Path], counts: ReadCounts, newest: Newest) -> Iterator[Row]:
     """A row for each address, of its last page. Files are read twice: to know which that is, and for it."""
-    inputs, newest = files_of(paths), Newest()
+    inputs = files_of(paths)
     for file in inputs:
         for where, url, date, _ in _pages(file, ReadCounts()):
             newest.note(url, date, where)

@@ -137,6 +137,45 @@ def print_placement(console: Console, plan: Mapping[str, Any]) -> None:
     console.print(Text(f"bottleneck: {said}"), soft_wrap=True)
 
 
+def print_assumed(console: Console, plan: Mapping[str, Any]) -> None:
+    """What a corpus of some size would take."""
+    size = plan["assumed"]
+    each = (
+        f"{size['html_bytes']:,.0f} bytes of HTML, {size['text_chars']:,.0f} characters, {size['chunks']:g}"
+    )
+    console.print(
+        Text(f"{size['pages']:,.0f} pages of {each} chunks each, on {plan['cluster']}"), soft_wrap=True
+    )
+    shown = grid("step", "rows", "tasks", "store GiB", "requests", "hours")
+    for s in plan["steps"]:
+        cells = [
+            f"{s['rows']:,.0f}",
+            f"{s['tasks']:,}",
+            f"{s['bytes'] / 2**30:,.1f}",
+            f"{s['requests']:,.0f}",
+        ]
+        shown.add_row(Text(s["step"]), *cells, _span(s["hours"]))
+    whole = [sum(s[name] for s in plan["steps"]) for name in ("tasks", "bytes", "requests")]
+    totals = ["", f"{whole[0]:,}", f"{whole[1] / 2**30:,.1f}", f"{whole[2]:,.0f}", _span(plan["hours"])]
+    shown.add_row(Text("in all"), *totals)
+    console.print(shown)
+    if plan["hours"] is None:
+        lacking = ", ".join(s["step"] for s in plan["steps"] if s["hours"] is None)
+        console.print(Text(f"no run says how long {lacking} takes on such machines"), soft_wrap=True)
+    if (usd := plan["usd"]) is not None:
+        console.print(Text(f"machines: {usd[0]:,.0f} to {usd[1]:,.0f} USD"))
+    else:
+        console.print(Text("money: not known without hours and `usd_per_hour` of all machines"))
+
+
+def _span(hours: Sequence[float] | None) -> str:
+    """A range of hours, with three digits that say something."""
+    if hours is None:
+        return "not known"
+    low, high = (f"{h:,.0f}" if h >= 100 else f"{h:.3g}" for h in hours)
+    return low if low == high else f"{low} - {high}"
+
+
 STATES = {
     "reused": "answered before this run; nothing was computed for it",
     "computed": "answered by this run",

@@ -93,25 +93,27 @@ class Feedback:
 
 
 class AnswerIds:
-    """Draws and checks ids of answers: `seconds-drawn-mac` in hex, without a dash."""
+    """Draws and checks ids of answers: `seconds-drawn-mac` in hex, without a dash. The signature is over who
+    asked, too: an id that another tenant sends is one that was never drawn."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
 
-    def draw(self, now: float) -> str:
-        """An id that no other answer has."""
+    def draw(self, now: float, asker: str) -> str:
+        """An id that no other answer has, for the tenant that asked."""
         head = f"{int(now):08x}{secrets.token_hex(DRAWN_CHARS // 2)}"
-        return head + self._mac(head)
+        return head + self._mac(head, asker)
 
-    def given_at(self, id: str) -> float | None:
-        """When the answer was given, in seconds since the epoch; None for an id that was not drawn here."""
+    def given_at(self, id: str, asker: str) -> float | None:
+        """When the answer was given, in seconds since the epoch; None for an id that was not drawn here for
+        this tenant."""
         head, mac = id[:-MAC_CHARS], id[-MAC_CHARS:]
         if len(id) != 8 + DRAWN_CHARS + MAC_CHARS or not id.isascii():
             return None
-        return float(int(head[:8], 16)) if hmac.compare_digest(self._mac(head), mac) else None
+        return float(int(head[:8], 16)) if hmac.compare_digest(self._mac(head, asker), mac) else None
 
-    def _mac(self, head: str) -> str:
-        return hmac.digest(self._secret, head.encode(), "sha256").hex()[:MAC_CHARS]
+    def _mac(self, head: str, asker: str) -> str:
+        return hmac.digest(self._secret, f"{head}{asker}".encode(), "sha256").hex()[:MAC_CHARS]
 
 
 def share_of(answer_id: str) -> float:

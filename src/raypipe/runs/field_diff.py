@@ -44,12 +44,15 @@ def recipe_lines(
 
 def recipe_text(recipe: Mapping[str, Any], prompts: bool = True) -> str:
     """A recipe as `recipes.serialize.to_plain` has it, for people: a line for each value."""
-    return "\n".join(
-        f"{'.'.join((name, *path))}: {value}"
-        for name, values in _stages(recipe).items()
-        for path, value in values.items()
-        if prompts or path[:1] != ("prompt",)
-    )
+    return "\n".join(f"{name}: {value}" for name, value in recipe_values(recipe, prompts))
+
+
+def recipe_values(recipe: Mapping[str, Any], prompts: bool = True) -> Iterator[tuple[str, str]]:
+    """Each value of a recipe with its name, step and field; those of prompts only with `prompts`."""
+    for name, values in _stages(recipe).items():
+        for path, value in values.items():
+            if prompts or path[:1] != ("prompt",):
+                yield ".".join((name, *path)), value
 
 
 def _stages(recipe: Mapping[str, Any]) -> dict[str, dict[tuple[str, ...], str]]:

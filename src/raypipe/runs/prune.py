@@ -5,7 +5,8 @@ reads, and whatever no finished run ever named, since an unfinished one may need
 the runs and releases that named it are no roots any more. Everything else that an older run made can be made
 again from the sources, but for what language models replied: that was paid for, and goes when it is asked for
 by the name of the model. Of what a graph's server replied, that goes whose period is over: no run asks for it
-again. Tagged versions stay readable whatever is removed.
+again. Checkpoints of a training go when none works on it and it is older than versions are kept. Tagged
+versions stay readable whatever is removed.
 
 Each removal is safe to repeat: after a kill, the next prune finds what is left.
 """
@@ -39,14 +40,22 @@ from raypipe.runs.roots import (
     tables_named,
 )
 from raypipe.store import Store, StoreError, read_now, sweep
-from raypipe.store.adapters import RECIPE, adapter_file, adapter_names, remove_adapter
+from raypipe.store.adapters import (
+    RECIPE,
+    abandoned_trainings,
+    adapter_file,
+    adapter_names,
+    remove_adapter,
+    remove_training,
+    training_lease,
+)
 from raypipe.store.keep import KEPT, clean, compact, delete_rows, drop, tables, tagged, unfinished, untag
 from raypipe.store.leftovers import abandon, free, free_table, staged
 from raypipe.store.sizes import merge_sizes
 
 KINDS = (
     "work", "run", "release", "tag", "table", "answers", "replies", "faults", "sources", "parts",
-    "adapter",
+    "adapter", "training",
 )  # fmt: skip
 SOURCE_TABLES = ("texts-", "passages-", "vectors-", "lengths-")
 MEMO_TABLES = ("embeddings-", "scores-", "replies-")
@@ -87,7 +96,7 @@ def prune(
                     f"`raypipe prune --abandon {left[0]}`"
                 )
             now, kept_by = clock(), roots(store)
-            found = list(_found(store, kept_by, now, replies))
+            found = list(_found(store, kept_by, now, kept, replies))
             if not dry_run:
                 _remove(store, kept_by, found, now, kept)
     return [*(Removal("work", name, 0) for name in work), *found]
@@ -104,7 +113,9 @@ def matching(names: Sequence[str], begin: str) -> str:
     return found[0]
 
 
-def _found(store: Store, kept: Roots, now: float, replies: Collection[str]) -> Iterator[Removal]:
+def _found(
+    store: Store, kept: Roots, now: float, young: timedelta, replies: Collection[str]
+) -> Iterator[Removal]:
     ids, kept_ids = {r.id for r in kept.releases}, {r.id for r in kept.released}
     yield from (Removal("release", r.id, len(r.tables)) for r in kept.releases if r.id not in kept_ids)
     here = tables(store)
@@ -129,7 +140,9 @@ def _found(store: Store, kept: Roots, now: float, replies: Collection[str]) -> I
     yield from (Removal("run", r.run, r.questions) for r in older)
     if faults := old_faults(store, left, older):
         yield Removal("faults", "of rows that were done since, or that nothing asks for", len(faults))
-    yield from (Removal("adapter", name, 0) for name in given_up_adapters(store, kept))
+    trainings, parts_of_adapters = abandoned_trainings(store.files, now, young.total_seconds())
+    yield from (Removal("adapter", n, 0) for n in (*given_up_adapters(store, kept), *parts_of_adapters))
+    yield from (Removal("training", name, 0) for name in trainings)
     if parts := staged(store):
         yield Removal("parts", "of runs that were killed", len(parts))
 
@@ -189,6 +202,9 @@ def _remove(store: Store, kept: Roots, found: Sequence[Removal], now: float, you
         delete_rows(store, "sources", "id", gone)  # last: by them the next prune finds what a kill leaves
     for name in names["adapter"]:
         remove_adapter(store.files, name)
+    for training in names["training"]:
+        with training_lease(store.files, training, "prune"):
+            remove_training(store.files, training)
     older = [r for r in kept.runs if r.run in names["run"]]
     forget_faults(store, old_faults(store, set(tables(store)), older))
     for run in older:

@@ -17,7 +17,7 @@ from raypipe.recipes.serialize import description, graph_versions
 from raypipe.runs.changes import LOOKED_BACK
 from raypipe.runs.manifest import Manifest, recent
 from raypipe.runs.release import Release, history, releases
-from raypipe.runs.trials import on_trial
+from raypipe.runs.trials import trials
 from raypipe.store import Store, read_now
 
 EVERY_RUN = 1_000_000  # more than a store has
@@ -43,7 +43,7 @@ class Roots:
 def roots(store: Store) -> Roots:
     """The roots of a store."""
     runs, every = recent(store, EVERY_RUN), releases(store)
-    ids = {*history(store), *on_trial(store)}
+    ids = {*history(store), *(t.release for t in trials(store))}
     released = [r for r in every if r.id in ids]
     last = last_of_each(runs)
     return Roots(

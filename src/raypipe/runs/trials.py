@@ -134,9 +134,9 @@ def remove_trial(store: Store, trial: ReleaseTrial) -> None:
     store.files.remove(f"{TRIALS}/{trial.role}.json")
 
 
-def on_trial(store: Store) -> set[str]:
-    """Ids of the releases on trial, which are kept."""
-    return {t.release for role in ROLES if (t := read_trial(store, role)) is not None}
+def trials(store: Store) -> list[ReleaseTrial]:
+    """The trials that are on, the canary before the shadow. Raises StoreError for a damaged file."""
+    return [t for role in ROLES if (t := read_trial(store, role)) is not None]
 
 
 def write_pairs(store: Store, pairs: Sequence[Pair], now: float) -> None:

@@ -31,7 +31,7 @@ from raypipe.runs.captured import (
     write_answers,
     write_feedback,
 )
-from raypipe.serving.answering import AnswererProtocol, ForwardingAnswerer, ReleaseRouter
+from raypipe.serving.answering import AnswererProtocol, ForwardingAnswerer
 from raypipe.serving.capture_config import CaptureConfig
 from raypipe.serving.query import NULL_LISTENER, Listener, QueryRequest, QueryResult
 from raypipe.serving.redaction import Redact, RedactionFailed, redaction
@@ -54,7 +54,7 @@ log = logging.getLogger("raypipe.serving.capture")
 
 
 class UnknownAnswer(Exception):
-    """Feedback for an answer that was not captured, or is no longer kept."""
+    """Feedback for an answer that was not captured for this tenant, or is no longer kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +65,6 @@ class _Waiting:
     at: float
     request: QueryRequest
     result: QueryResult
-
-    def nbytes(self) -> int:
-        return sum(len(s.content) for s in self.request.sources or ())
 
 
 class Capture:
@@ -88,9 +85,9 @@ class Capture:
         self._swept_at = 0.0
         self._closing = asyncio.Event()
 
-    def choose(self) -> str | None:
-        """The id of an answer that is to be captured; None for one that is not."""
-        id = self._ids.draw(self._clock())
+    def choose(self, asker: str) -> str | None:
+        """The id of an answer to a tenant that is to be captured; None for one that is not."""
+        id = self._ids.draw(self._clock(), asker)
         return id if share_of(id) < self._config.rate else None
 
     def keep(self, request: QueryRequest, result: QueryResult) -> QueryResult:
@@ -99,20 +96,20 @@ class Capture:
         if request.answer_id is None or result.asked is None:
             return result
         row = _Waiting(request.answer_id, self._clock(), request, result)
-        if len(self._waiting) >= WAITING_ROWS or self._bytes + row.nbytes() > WAITING_BYTES:
+        if len(self._waiting) >= WAITING_ROWS or self._bytes + request.nbytes > WAITING_BYTES:
             self._count("dropped")
             return result
         self._waiting.append(row)
-        self._bytes += row.nbytes()
+        self._bytes += request.nbytes
         if self._writer is None or self._writer.done():
             self._writer = asyncio.ensure_future(self._write_later())
         return replace(result, answer_id=request.answer_id)
 
-    async def feedback(self, answer_id: str, verdict: Said | None, text: str | None) -> None:
-        """Keeps what a user says of an answer: it is on disk when this returns. Raises UnknownAnswer, and
-        RedactionFailed where the text cannot be kept."""
+    async def feedback(self, asker: str, answer_id: str, verdict: Said | None, text: str | None) -> None:
+        """Keeps what a user of a tenant says of an answer to it: it is on disk when this returns. Raises
+        UnknownAnswer, and RedactionFailed where the text cannot be kept."""
         now = self._clock()
-        given = self._ids.given_at(answer_id)
+        given = self._ids.given_at(answer_id, asker)
         if given is None or given < since_days(self._config.retention_days, now):
             raise UnknownAnswer
 
@@ -215,22 +212,14 @@ def redacted(answer: CapturedAnswer, redact: Redact) -> CapturedAnswer:
     )
 
 
-class CapturingRouter:
-    """A router whose answers are captured."""
+class CapturingAnswerer(ForwardingAnswerer):
+    """An answerer whose answers are captured."""
 
-    def __init__(self, router: ReleaseRouter, capture: Capture) -> None:
-        self._router, self._capture = router, capture
-
-    async def current(self) -> AnswererProtocol:
-        return _CapturingAnswerer(await self._router.current(), self._capture)
-
-
-class _CapturingAnswerer(ForwardingAnswerer):
     def __init__(self, answerer: AnswererProtocol, capture: Capture) -> None:
         super().__init__(answerer)
         self._capture = capture
 
     async def answer(self, request: QueryRequest, listener: Listener = NULL_LISTENER) -> QueryResult:
-        request = replace(request, answer_id=self._capture.choose())
+        request = replace(request, answer_id=self._capture.choose(request.asker))
         result = await self._answerer.answer(request, listener)
         return self._capture.keep(request, result)

@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from raypipe.core.kits import ForwardingKit
 from raypipe.core.llm import Chat, Generated, Generator, Sampling
-from raypipe.core.protocols import Index, Model
+from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
-from raypipe.serving.shared_kit import SharedKit
+from raypipe.serving.shared_kit import ForwardingSharedKit, SharedKit
 
 
-class PromptRecorder(ForwardingKit[SharedKit]):
+class PromptRecorder(ForwardingSharedKit):
     """Appends every chat that a language model gets to a list."""
 
     def __init__(self, kit: SharedKit, chats: list[Chat]) -> None:
         super().__init__(kit)
         self._chats = chats
-
-    def with_index(self, index: Index) -> PromptRecorder:
-        return PromptRecorder(self._kit.with_index(index), self._chats)
-
-    def with_sink(self, sink: Callable[[str], None]) -> PromptRecorder:
-        return PromptRecorder(self._kit.with_sink(sink), self._chats)
-
-    async def unavailable(self) -> list[str]:
-        return await self._kit.unavailable()
 
     def generator(self, model: Model) -> Generator:
         generate = self._kit.generator(model)

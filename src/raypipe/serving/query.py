@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from raypipe.core.llm import Chat
 from raypipe.core.records import Fault, Hit, Layout, Question, Source, Span
@@ -23,12 +22,18 @@ class QueryRequest:
     include_prompts: bool = False  # return the chats that language models got
     include_passages: bool = False  # return the texts of the ranking
     answer_id: str | None = None  # that a captured answer gets; None: it is not captured
+    asker: str = ""  # name of the tenant that asks, whose the answer's id is
     scope: Filters = field(default_factory=Filters)  # what may be searched, whatever `filters` say
     corpus: str = ""  # whose cached values are looked up and kept; "": those of the whole store
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes, about, of the documents that it brought."""
+        return sum(len(s.content) for s in self.sources or ())
 
-class Listener(Protocol):
-    """Receives the progress of one question."""
+
+class Listener:
+    """Receives the progress of one question; this one ignores it."""
 
     def on_stage(self, stage: str, seconds: float | None) -> None:
         """A stage began (`seconds` None) or ended."""
@@ -37,17 +42,7 @@ class Listener(Protocol):
         """A language model wrote a piece of a reply."""
 
 
-class NullListener:
-    """Ignores all events."""
-
-    def on_stage(self, stage: str, seconds: float | None) -> None:
-        """Nothing."""
-
-    def on_draft(self, piece: str) -> None:
-        """Nothing."""
-
-
-NULL_LISTENER = NullListener()
+NULL_LISTENER = Listener()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from raypipe.core.protocols import Model
 from raypipe.memo.memo import MemoryMemo
 from raypipe.recipes.deadlines import DegradePolicy
 from raypipe.recipes.serialize import from_plain
-from raypipe.runs.release import live
+from raypipe.runs.release import Release, live
 from raypipe.serving.answerer import Answerer, NotReady
-from raypipe.serving.shared_kit import ClosingKit
+from raypipe.serving.shared_kit import SharedKit
 from raypipe.store import Store
 from raypipe.store.layout import LIVE
 
@@ -47,6 +47,16 @@ def bounded_memo(limit_bytes: int) -> MemoryMemo | None:
     return MemoryMemo(limit_bytes) if limit_bytes else None
 
 
+async def open_release(
+    release: Release, kit: SharedKit, store: str, policy: DegradePolicy | None, memo_bytes: int
+) -> Answerer:
+    """A release whose tables and models are open. Raises as `Answerer.check` does."""
+    recipe, memo = from_plain(release.recipe), bounded_memo(memo_bytes)
+    opened = Answerer(recipe, kit, store, memo, release, policy)
+    await opened.check()
+    return opened
+
+
 class ReleaseFollower:
     """Follows the live release: the release that was live when a request came answers all of it.
 
@@ -58,7 +68,7 @@ class ReleaseFollower:
 
     def __init__(
         self,
-        kit: ClosingKit,
+        kit: SharedKit,
         store: str,
         policy: DegradePolicy | None = None,
         close_after_s: float = CLOSE_AFTER_S,
@@ -133,9 +143,7 @@ class ReleaseFollower:
         if self._current is not None and release.id == self._current.release:
             return
         try:
-            recipe, memo = from_plain(release.recipe), bounded_memo(self._memo_bytes)
-            opened = Answerer(recipe, self._kit, self._uri, memo, release, self._policy)
-            await opened.check()
+            opened = await open_release(release, self._kit, self._uri, self._policy, self._memo_bytes)
         except RaypipeError as e:
             # Missing tables do not come back. An unavailable model does: the next poll tries again.
             if isinstance(e, NotReady) or not isinstance(e, Unavailable | Overloaded):
@@ -162,3 +170,36 @@ class ReleaseFollower:
     def _refuse(self, release: str) -> None:
         self._refused = (release, time.monotonic() + REOPEN_S)
         self._close_at = time.monotonic() + self._close_after_s
+
+
+class ReleaseFollowers:
+    """Follows each pointer that is asked, over one set of models: they stay while a release of any pointer,
+    or the one on trial, names them."""
+
+    def __init__(
+        self, kit: SharedKit, store: str, policy: DegradePolicy | None = None, memo_bytes: int = 0
+    ) -> None:
+        self._kit, self._store, self._policy, self._memo_bytes = kit, store, policy, memo_bytes
+        self._followers: dict[str, ReleaseFollower] = {}
+        self.on_trial: tuple[Model, ...] = ()  # models of the release on trial
+
+    def of(self, pointer: str) -> ReleaseFollower:
+        """The follower of a pointer."""
+        if pointer not in self._followers:
+            self._followers[pointer] = ReleaseFollower(
+                self._kit, self._store, self._policy, CLOSE_AFTER_S, self._memo_bytes, pointer, self._models
+            )
+        return self._followers[pointer]
+
+    async def open(self, release: Release) -> Answerer:
+        """A release that no pointer names, over the same models. Raises as `Answerer.check` does."""
+        return await open_release(release, self._kit, self._store, self._policy, self._memo_bytes)
+
+    async def close_unnamed(self) -> None:
+        """Closes the models that no release names."""
+        policy = self._policy.models() if self._policy else ()
+        await self._kit.keep(dict.fromkeys((*self._models(), *policy)))
+
+    def _models(self) -> Sequence[Model]:
+        """The models of the releases that answer now, of all pointers, and of the one on trial."""
+        return [*(m for f in self._followers.values() for m in f.models()), *self.on_trial]

@@ -13,11 +13,11 @@ import time
 import uuid
 from collections import deque
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, TypeAlias
 
 from raypipe.core.errors import RaypipeError
 from raypipe.runs.trial_verdict import TrialReport, TrialWatch
-from raypipe.runs.trials import FORMAT, ROLES, Pair, ReleaseTrial, Role, TrialAnswer, read_trial, write_pairs
+from raypipe.runs.trials import FORMAT, Pair, ReleaseTrial, Role, TrialAnswer, trials, write_pairs
 from raypipe.serving.answering import AnswererProtocol
 from raypipe.serving.query import QueryRequest, QueryResult
 from raypipe.serving.redaction import Redact, RedactionFailed, keep_all
@@ -36,21 +36,14 @@ Event: TypeAlias = Literal["pair", "dropped", "late", "failed"]
 log = logging.getLogger("raypipe.serving.second_answers")
 
 
-class TrialEvents(Protocol):
-    """Receives what the metrics count."""
-
-    def event(self, role: Role, event: Event) -> None: ...
-    def looked(self, report: TrialReport) -> None: ...
-
-
-class NoEvents:
-    """Ignores all events."""
+class TrialEvents:
+    """Receives what the metrics count; this one ignores it."""
 
     def event(self, role: Role, event: Event) -> None:
-        """Nothing."""
+        """What came of a question."""
 
     def looked(self, report: TrialReport) -> None:
-        """Nothing."""
+        """A trial was looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +56,6 @@ class Second:
     first: QueryResult  # the reply
     ready_at: float  # of the monotonic clock: not before
 
-    def nbytes(self) -> int:
-        """Bytes of the documents that the request brought."""
-        return sum(len(s.content) for s in self.request.sources or ())
-
 
 class SecondAnswers:
     """Makes the second answers of one gateway, and writes the pairs."""
@@ -76,8 +65,8 @@ class SecondAnswers:
     ) -> None:
         """`redact` gets the answers of a pair before they are written."""
         self.in_flight = in_flight
-        self._store = store
-        self._events, self._redact = events or NoEvents(), redact
+        self.store = store
+        self._events, self._redact = events or TrialEvents(), redact
         self._waiting: deque[Second] = deque()
         self._pairs: list[Pair] = []
         self._worker: asyncio.Task[None] | None = None  # kept here: a loop holds its tasks weakly
@@ -86,15 +75,14 @@ class SecondAnswers:
 
     def read(self) -> ReleaseTrial | None:
         """The trial that is on now: the canary before the shadow; None for none. Raises StoreError."""
-        found = (read_trial(self._store, role) for role in ROLES)
-        return next((t for t in found if t is not None), None)
+        return next(iter(trials(self.store)), None)
 
     def ask(
         self, trial: ReleaseTrial, other: AnswererProtocol, request: QueryRequest, first: QueryResult
     ) -> None:
         """Has a question answered by the other release, too, after its reply. Returns at once."""
         second = Second(trial, other, request, first, time.monotonic() + AFTER_REPLY_S)
-        size = sum(s.nbytes() for s in self._waiting) + second.nbytes()
+        size = sum(s.request.nbytes for s in (*self._waiting, second))
         if len(self._waiting) >= WAITING or size > WAITING_BYTES:
             self._events.event(trial.role, "dropped")
             return
@@ -171,11 +159,11 @@ class SecondAnswers:
             except RedactionFailed as e:
                 log.error("a pair is not kept: the redaction function %s", e)
         if kept:
-            write_pairs(self._store, kept, time.time())
+            write_pairs(self.store, kept, time.time())
         if (trial := self.read()) is None:
             return None
         if self._watch is None or self._watch.trial != trial:
-            self._watch = TrialWatch(self._store, trial)
+            self._watch = TrialWatch(self.store, trial)
         found = self._watch.look()
         if found is not None:
             self._events.looked(found)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Protocol, Self
 
+from raypipe.core.kits import ForwardingKit
 from raypipe.core.protocols import Index, Kit, Model
 
 
 class SharedKit(Kit, Protocol):
-    """A kit whose models serve many requests."""
+    """A kit whose models serve many requests, and outlive releases."""
 
     def with_index(self, index: Index) -> SharedKit:
         """The same models with the index of one request."""
@@ -20,9 +22,25 @@ class SharedKit(Kit, Protocol):
     async def unavailable(self) -> list[str]:
         """The deployments whose models do not answer now."""
 
-
-class ClosingKit(SharedKit, Protocol):
-    """A kit that outlives releases, and closes their models."""
-
     async def keep(self, models: Iterable[Model]) -> None:
         """Closes all other models."""
+
+
+class ForwardingSharedKit(ForwardingKit[SharedKit]):
+    """A shared kit that forwards every call to another one; a wrapper overrides only what it changes."""
+
+    def with_index(self, index: Index) -> Self:
+        other = copy.copy(self)
+        other._kit = self._kit.with_index(index)
+        return other
+
+    def with_sink(self, sink: Callable[[str], None]) -> Self:
+        other = copy.copy(self)
+        other._kit = self._kit.with_sink(sink)
+        return other
+
+    async def unavailable(self) -> list[str]:
+        return await self._kit.unavailable()
+
+    async def keep(self, models: Iterable[Model]) -> None:
+        await self._kit.keep(models)

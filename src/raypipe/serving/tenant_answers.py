@@ -7,15 +7,12 @@ tried on other releases. Nor is what `live@NAME` answers. Tenants without filter
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
-from raypipe.core.protocols import Model
-from raypipe.recipes.deadlines import DegradePolicy
 from raypipe.serving.answering import AnswererProtocol, ForwardingAnswerer, ReleaseRouter
+from raypipe.serving.capture import Capture, CapturingAnswerer
 from raypipe.serving.query import NULL_LISTENER, Listener, QueryRequest, QueryResult
-from raypipe.serving.release_follower import CLOSE_AFTER_S, ReleaseFollower
-from raypipe.serving.shared_kit import ClosingKit
+from raypipe.serving.release_follower import ReleaseFollowers
 from raypipe.serving.tenants import Tenant
 from raypipe.store.layout import LIVE
 
@@ -24,42 +21,15 @@ class NotAllowed(Exception):
     """A release that a tenant may not ask. The message is for the client."""
 
 
-class ReleaseFollowers:
-    """Follows each pointer that is asked, over one set of models: they stay while a release of any pointer
-    names them."""
-
-    def __init__(
-        self,
-        kit: ClosingKit,
-        store: str,
-        policy: DegradePolicy | None = None,
-        memo_bytes: int = 0,
-        close_after_s: float = CLOSE_AFTER_S,
-    ) -> None:
-        self._kit, self._store, self._policy = kit, store, policy
-        self._memo_bytes, self._close_after_s = memo_bytes, close_after_s
-        self._followers: dict[str, ReleaseFollower] = {}
-
-    def of(self, pointer: str) -> ReleaseFollower:
-        """The follower of a pointer."""
-        if pointer not in self._followers:
-            self._followers[pointer] = ReleaseFollower(
-                self._kit, self._store, self._policy, self._close_after_s, self._memo_bytes, pointer,
-                self._models,
-            )  # fmt: skip
-        return self._followers[pointer]
-
-    def _models(self) -> Sequence[Model]:
-        """The models of the releases that answer now, of all pointers."""
-        return [m for f in self._followers.values() for m in f.models()]
-
-
 class TenantRouter:
     """Picks the answerer of each request of a tenant."""
 
-    def __init__(self, router: ReleaseRouter, followers: ReleaseFollowers | None) -> None:
-        """`followers` None: a named recipe answers, and there are no releases."""
-        self._router, self._followers = router, followers
+    def __init__(
+        self, router: ReleaseRouter, followers: ReleaseFollowers | None, capture: Capture | None = None
+    ) -> None:
+        """`followers` None: a named recipe answers, and there are no releases. `capture` gets the answers of
+        tenants that share the store."""
+        self._router, self._followers, self._capture = router, followers, capture
 
     async def current(self, tenant: Tenant, pointer: str = "") -> AnswererProtocol:
         """The answerer of a pointer, "": the tenant's first. Raises NotAllowed for one that it may not ask,
@@ -68,7 +38,8 @@ class TenantRouter:
         if named not in tenant.releases:
             raise NotAllowed(f"This key may ask {', '.join(tenant.releases)}.")
         if named == LIVE and not tenant.scope:
-            return await self._router.current()
+            found = await self._router.current()
+            return found if self._capture is None else CapturingAnswerer(found, self._capture)
         if self._followers is None:
             if named != LIVE:
                 raise NotAllowed("This endpoint serves one recipe and no releases.")

@@ -84,6 +84,11 @@ class Tenant:
     scope: Filters = field(default_factory=Filters)
 
     @property
+    def limited(self) -> bool:
+        """Whether what it asks in a minute is limited."""
+        return self.requests_per_minute is not None or self.tokens_per_minute is not None
+
+    @property
     def corpus(self) -> str:
         """Names the corpus that its answers, memo and captures belong to: "" for the whole store, which all
         tenants without filters share."""

@@ -13,17 +13,15 @@ import time
 from dataclasses import dataclass
 
 from raypipe.core.errors import RaypipeError
-from raypipe.recipes.deadlines import DegradePolicy
-from raypipe.recipes.serialize import from_plain
+from raypipe.recipes.serialize import description
 from raypipe.runs.release import release_of
 from raypipe.runs.trials import ReleaseTrial
 from raypipe.serving.answerer import Answerer
-from raypipe.serving.answering import AnswererProtocol, ForwardingAnswerer, ReleaseRouter
+from raypipe.serving.answering import AnswererProtocol, ForwardingAnswerer
 from raypipe.serving.query import NULL_LISTENER, Listener, QueryRequest, QueryResult
-from raypipe.serving.release_follower import CLOSE_AFTER_S, POLL_S, REOPEN_S, bounded_memo
+from raypipe.serving.release_follower import CLOSE_AFTER_S, POLL_S, REOPEN_S, ReleaseFollowers
 from raypipe.serving.second_answers import SecondAnswers
-from raypipe.serving.yielding_kit import TrialKit
-from raypipe.store import Store
+from raypipe.store.layout import LIVE
 
 log = logging.getLogger("raypipe.serving.trials")
 
@@ -42,19 +40,15 @@ class TrialRouter:
     The pointers are read again when a request comes and POLL_S have passed; the request does not wait for it.
     """
 
-    def __init__(
-        self, router: ReleaseRouter, kit: TrialKit, store: Store, seconds: SecondAnswers,
-        policy: DegradePolicy | None = None, memo_bytes: int = 0,
-    ) -> None:  # fmt: skip
-        self._router, self._kit, self._store, self._seconds = router, kit, store, seconds
-        self._policy, self._memo_bytes = policy, memo_bytes
+    def __init__(self, followers: ReleaseFollowers, seconds: SecondAnswers) -> None:
+        self._followers, self._seconds = followers, seconds
         self._open: OpenTrial | None = None
         self._refused: tuple[ReleaseTrial | None, float] = (None, 0.0)  # failed to open; when to try again
         self._polled_at, self._close_at = -POLL_S, math.inf
         self._poll_task: asyncio.Task[None] | None = None  # kept here: a loop holds its tasks weakly
 
     async def current(self) -> AnswererProtocol:
-        live = await self._router.current()
+        live = await self._followers.of(LIVE).current()
         due = time.monotonic() - self._polled_at >= POLL_S
         if due and (self._poll_task is None or self._poll_task.done()):
             self._polled_at = time.monotonic()
@@ -68,28 +62,26 @@ class TrialRouter:
         try:
             found = await asyncio.to_thread(self._seconds.read)
         except (RaypipeError, OSError) as e:
-            log.error("the trials of %s cannot be read: %s", self._store.uri, e)
+            log.error("the trials of %s cannot be read: %s", self._seconds.store.uri, e)
             return
         if found is None:
             if self._open is not None:
                 log.info("the trial of release %s is over", self._open.trial.release)
                 self._close_at = time.monotonic() + CLOSE_AFTER_S
-            self._open, self._kit.on_trial = None, ()
-            await self._close_models(live)
+            self._open, self._followers.on_trial = None, ()
+            await self._close_models()
         elif found.live != live.release:
-            await (
-                self._seconds.flush()
-            )  # its look ends a trial that is held against another release than live
+            await self._seconds.flush()  # its look ends a trial that is held against another release
         elif self._open is None or self._open.trial != found:
             await self._follow(found)
 
-    async def _close_models(self, live: AnswererProtocol) -> None:
+    async def _close_models(self) -> None:
         """Closes the models that only the release on trial named, some time after its trial."""
         if time.monotonic() < self._close_at:
             return
         self._close_at = math.inf
         try:
-            await self._kit.keep((*live.recipe.models(), *(self._policy.models() if self._policy else ())))
+            await self._followers.close_unnamed()
         except Exception:  # of a replica or an engine that ends badly: the live release answers all the same
             log.exception("models of a release that was tried could not be closed")
 
@@ -97,14 +89,12 @@ class TrialRouter:
         if self._refused[0] == trial and time.monotonic() < self._refused[1]:
             return
         try:
-            release = await asyncio.to_thread(release_of, self._store, trial.release)
-            recipe, memo = from_plain(release.recipe), bounded_memo(self._memo_bytes)
-            self._kit.on_trial = tuple(recipe.models())
-            opened = Answerer(recipe, self._kit, self._store.uri, memo, release, self._policy)
-            await opened.check()
+            release = await asyncio.to_thread(release_of, self._seconds.store, trial.release)
+            self._followers.on_trial = tuple(description(release.recipe).models())
+            opened = await self._followers.open(release)
         except Exception as e:  # of any kind: a release that cannot be opened must not stop the live one
             self._refused = (trial, time.monotonic() + REOPEN_S)
-            self._open, self._kit.on_trial = None, ()
+            self._open, self._followers.on_trial = None, ()
             log.error("release %s cannot be tried: %s: %s", trial.release, type(e).__name__, e)
             return
         self._open = OpenTrial(trial, opened)

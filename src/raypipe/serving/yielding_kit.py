@@ -8,17 +8,16 @@ most. A contextvar says what is background, so one kit serves both. Knows no tri
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
 import numpy as np
 
-from raypipe.core.kits import ForwardingKit
 from raypipe.core.llm import Chat, Generated, Generator, Sampling
-from raypipe.core.protocols import Embed, Index, Model, Role, Score
+from raypipe.core.protocols import Embed, Model, Role, Score
 from raypipe.core.records import Fault
-from raypipe.serving.shared_kit import ClosingKit, SharedKit
+from raypipe.serving.shared_kit import ForwardingSharedKit, SharedKit
 
 LOOK_S = 0.005
 """Between two looks whether requests are in flight: well below the time of a request."""
@@ -48,21 +47,12 @@ class InFlight:
             await asyncio.sleep(LOOK_S)
 
 
-class YieldingKit(ForwardingKit[SharedKit]):
+class YieldingKit(ForwardingSharedKit):
     """A kit whose calls yield where `background` says so."""
 
     def __init__(self, kit: SharedKit, in_flight: InFlight) -> None:
         super().__init__(kit)
         self._in_flight = in_flight
-
-    def with_index(self, index: Index) -> YieldingKit:
-        return YieldingKit(self._kit.with_index(index), self._in_flight)
-
-    def with_sink(self, sink: Callable[[str], None]) -> YieldingKit:
-        return YieldingKit(self._kit.with_sink(sink), self._in_flight)
-
-    async def unavailable(self) -> list[str]:
-        return await self._kit.unavailable()
 
     async def _turn(self) -> None:
         if background.get():
@@ -90,16 +80,3 @@ class YieldingKit(ForwardingKit[SharedKit]):
             return await self._kit.generator(model)(chats, sampling, adapter)
 
         return generate
-
-
-class TrialKit(YieldingKit):
-    """The kit of a gateway that may have a release on trial: it closes no model of the other release."""
-
-    def __init__(self, kit: ClosingKit, in_flight: InFlight) -> None:
-        super().__init__(kit, in_flight)
-        self._closing = kit
-        self.on_trial: tuple[Model, ...] = ()  # models of the release on trial
-
-    async def keep(self, models: Iterable[Model]) -> None:
-        """Closes all models but these and those of the release on trial."""
-        await self._closing.keep(dict.fromkeys((*models, *self.on_trial)))

@@ -6,44 +6,32 @@ models through the kit; sentences and their ranking are those of `extract`.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, TypeAlias
 
 from raypipe.core.llm import Chat, Sampling
-from raypipe.core.protocols import FIELDS, Ask, Bound, Kit, Model, Reach, Tokenize
-from raypipe.core.records import (
-    ANSWERED,
-    FAULT,
-    SKIPPED_REPLY,
-    Fault,
-    Hit,
-    Question,
-    Reply,
-    parse_chunk_id,
-)
-from raypipe.steps.extract import choose, require_fitted_with
+from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach, Tokenize
+from raypipe.core.records import ANSWERED, SKIPPED_REPLY, Hit, Question, Reply, parse_chunk_id
+from raypipe.steps.extract import choose, require_fitted_with, sentence_scores
+from raypipe.steps.model_replies import prompt_values, read_reply, require_prompt, with_replies
 from raypipe.steps.ranking import add_hits
 from raypipe.steps.source_texts import source_texts
 from raypipe.text import evidence
 from raypipe.text.candidates import MAX_CHARS, Sentence, SourceText, candidates
 from raypipe.text.evidence import Fitted
-from raypipe.text.html import storable
 from raypipe.text.pack import pack
 from raypipe.text.pieces import Piece, joined
 from raypipe.text.prompt import Prompt
-from raypipe.text.replies import UnreadableReply, read_numbers
+from raypipe.text.replies import read_numbers
 from raypipe.text.sanitize import escape_markup
 from raypipe.text.sentences import require_splitter
 from raypipe.text.template import PLAIN, REPLY, query_reads, query_renderer
-from raypipe.text.thoughts import answer_of
 
 SENTENCES = "sentences"
 """What a prompt of this step may use on top of fields and replies: the candidates, numbered from 1."""
-
-SHOWN = 200  # characters of an unreadable reply that its fault repeats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,11 +81,8 @@ class Compress:
             if self.embedder is None:
                 raise ValueError("fitted: expected with embedder alone, found model")
             require_fitted_with(self.fitted, self.embedder)
-        for name in () if self.prompt is None else self.prompt.variables:
-            if name not in FIELDS | {SENTENCES} and not name.startswith(REPLY):
-                raise ValueError(
-                    f"prompt: it uses {name!r}; expected sentences, a field of a question or replies.NAME"
-                )
+        if self.model is not None and self.prompt is not None:
+            require_prompt(self.model, [self.prompt], {SENTENCES})
 
     def reads(self) -> frozenset[str]:
         variables = frozenset(() if self.prompt is None else self.prompt.variables) - {SENTENCES}
@@ -144,7 +129,7 @@ class Compress:
         return ask
 
     async def _skip(self, questions: list[Question]) -> list[Question]:
-        return [replace(q, replies={**q.replies, self.into: SKIPPED_REPLY}) for q in questions]
+        return [with_replies(q, {self.into: SKIPPED_REPLY}) for q in questions]
 
     def _candidates(self, question: Question, query: str, pages: Mapping[str, SourceText]) -> list[Sentence]:
         found = candidates(map(parse_chunk_id, question.order[: self.passages]), pages, self.sentences)
@@ -162,22 +147,11 @@ class Compress:
         async def order(
             questions: Sequence[Question], queries: Sequence[str], found: Sequence[Sequence[Sentence]]
         ) -> list[SentenceChoice]:
-            rows = {text: i for i, text in enumerate(dict.fromkeys(s.text for c in found for s in c))}
-            pairs = [(query, s.text) for query, c in zip(queries, found, strict=True) for s in c]
-            some = list(dict.fromkeys(query for query, c in zip(queries, found, strict=True) if c))
-            vectors, asked, matches = await asyncio.gather(
-                embed(list(rows), "passage"), embed(some, "query"), score(pairs)
-            )
-            known, out, at = dict(zip(some, asked, strict=True)), [], 0
-            for query, c in zip(queries, found, strict=True):
-                if not c:
-                    out.append(SentenceChoice(()))
-                    continue
-                cosine = vectors[[rows[s.text] for s in c]] @ known[query]
-                best = choose(query, c, cosine, matches[at : at + len(c)], self.fitted)
-                out.append(SentenceChoice(best.order))
-                at += len(c)
-            return out
+            scores = await sentence_scores(embed, score, queries, found)
+            return [
+                SentenceChoice(choose(query, c, *by, self.fitted).order if c else ())
+                for query, c, by in zip(queries, found, scores, strict=True)
+            ]
 
         return order
 
@@ -192,18 +166,12 @@ class Compress:
             said = await generate(chats, Sampling(max_tokens=self._most_reply())) if chats else []
             out = [SentenceChoice(()) for _ in found]
             for i, reply in zip(asked, said, strict=True):
-                if isinstance(reply, Fault):
-                    fault = replace(reply, step=f"compress:{self.into}")
-                    out[i] = SentenceChoice(_by_words(queries[i], found[i]), Reply("", FAULT, fault=fault))
-                    continue
-                text = storable(reply.text)
-                try:
-                    numbers = read_numbers(answer_of(text), len(found[i]))
+                read = partial(read_numbers, most=len(found[i]))
+                numbers = read_reply(reply, f"compress:{self.into}", read)
+                if isinstance(numbers, Reply):
+                    out[i] = SentenceChoice(_by_words(queries[i], found[i]), numbers)
+                else:
                     out[i] = SentenceChoice(tuple(n - 1 for n in numbers))
-                except UnreadableReply as e:
-                    detail = f"{e}; found {text[:SHOWN]!r}, {reply.generated_tokens} tokens"
-                    fault = Fault(f"compress:{self.into}", "unreadable", detail, transient=False)
-                    out[i] = SentenceChoice(_by_words(queries[i], found[i]), Reply(text, FAULT, fault=fault))
             return out
 
         return order
@@ -211,12 +179,8 @@ class Compress:
     def _values(self, question: Question, found: Sequence[Sentence], prompt: Prompt) -> dict[str, str]:
         """What the prompt may use."""
         lines = (f"[{n}] {' '.join(s.text.split())}" for n, s in enumerate(found, 1))
-        values = {SENTENCES: escape_markup("\n".join(lines))}
-        for name in frozenset(prompt.variables) - {SENTENCES}:
-            reply = name.startswith(REPLY)
-            text = question.replies[name.removeprefix(REPLY)].text if reply else getattr(question, name)
-            values[name] = escape_markup(text)
-        return values
+        asked = prompt_values(question, frozenset(prompt.variables) - {SENTENCES})
+        return {SENTENCES: escape_markup("\n".join(lines)), **asked}
 
     def _cut(
         self,
@@ -236,13 +200,8 @@ class Compress:
         hits = [Hit(p.chunk, p.source, p.span, {self.into: p.score}) for p in pieces]
         counts = {"sentences": len(kept), "of": len(found), "tokens": used}
         reply = choice.fault or Reply(json.dumps(counts), ANSWERED)
-        transient = (f,) if (f := reply.fault) is not None and f.transient else ()
-        return replace(
-            add_hits(question, hits),
-            order=tuple(p.chunk for p in pieces),
-            replies={**question.replies, self.into: reply},
-            faults=(*question.faults, *transient),
-        )
+        ranked = replace(add_hits(question, hits), order=tuple(p.chunk for p in pieces))
+        return with_replies(ranked, {self.into: reply})
 
     def _most_reply(self) -> int:
         return self.max_tokens + (0 if self.model is None else self.model.thought_tokens)

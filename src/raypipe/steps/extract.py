@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach
+from raypipe.core.protocols import Ask, Bound, Embed, Kit, Model, Reach, Score
 from raypipe.core.records import ABSTAINED, ANSWERED, IDK, Question, Quote, Reply, Span, parse_chunk_id
 from raypipe.steps.source_texts import source_texts
 from raypipe.text import compare, evidence
@@ -95,18 +95,11 @@ class Extract:
         async def ask(questions: list[Question]) -> list[Question]:
             pages = await source_texts(index, [c for q in questions for c in q.order[: self.passages]])
             found = [self._candidates(q, pages) for q in questions]
-            rows = {text: i for i, text in enumerate(dict.fromkeys(s.text for c in found for s in c))}
-            pairs = [(q.text, s.text) for q, c in zip(questions, found, strict=True) for s in c]
-            vectors, queries, matches = await asyncio.gather(  # where models are elsewhere, one way for three
-                embed(list(rows), "passage"), embed([q.text for q in questions], "query"), score(pairs)
-            )
-            out, at = [], 0
-            for q, query, c in zip(questions, queries, found, strict=True):
-                cosine = vectors[[rows[s.text] for s in c]] @ query
-                reply = self._reply(q, c, cosine, matches[at : at + len(c)])
-                out.append(replace(q, replies={**q.replies, self.into: reply}))
-                at += len(c)
-            return out
+            scores = await sentence_scores(embed, score, [q.text for q in questions], found)
+            return [
+                replace(q, replies={**q.replies, self.into: self._reply(q, c, *by)})
+                for q, c, by in zip(questions, found, scores, strict=True)
+            ]
 
         return ask
 
@@ -148,6 +141,25 @@ def require_fitted_with(fitted: Fitted, embedder: Model) -> None:
             f"(python bench/extract.py --fit --embedder {embedder.name}), or leave fitted out, and "
             "every question is abstained"
         )
+
+
+async def sentence_scores(
+    embed: Embed, score: Score, queries: Sequence[str], found: Sequence[Sequence[Sentence]]
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The cosine of each query with its sentences, and their scores by a reranker: (sentences,) float32 each.
+    Equal texts are embedded once, and no query that has no sentence."""
+    rows = {text: i for i, text in enumerate(dict.fromkeys(s.text for c in found for s in c))}
+    asked = list(dict.fromkeys(query for query, c in zip(queries, found, strict=True) if c))
+    pairs = [(query, s.text) for query, c in zip(queries, found, strict=True) for s in c]
+    vectors, of_queries, matches = await asyncio.gather(  # where models are elsewhere, one way for three
+        embed(list(rows), "passage"), embed(asked, "query"), score(pairs)
+    )
+    known, out, at = dict(zip(asked, of_queries, strict=True)), [], 0
+    for query, c in zip(queries, found, strict=True):
+        cosine = vectors[[rows[s.text] for s in c]] @ known[query] if c else np.zeros(0, np.float32)
+        out.append((cosine, matches[at : at + len(c)]))
+        at += len(c)
+    return out
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,40 +4,28 @@ the kit, prompts and reply formats through `text`."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal, TypeAlias
 
 from raypipe.core.llm import Choice, Constraint, Generated, Grammar, JsonSchema, Sampling
 from raypipe.core.protocols import FIELDS, Ask, Bound, Index, Kit, Model, Reach, Tokenize
-from raypipe.core.records import (
-    ABSTAINED,
-    ANSWERED,
-    FAULT,
-    SKIPPED_REPLY,
-    Fault,
-    Question,
-    Reply,
-    Span,
-)
+from raypipe.core.records import ABSTAINED, ANSWERED, SKIPPED_REPLY, Fault, Question, Reply, Span
 from raypipe.steps.lora_adapters import ask_by_adapter, require_adapters
+from raypipe.steps.model_replies import prompt_values, read_reply, require_prompt, with_replies
 from raypipe.steps.prompt_passages import PromptPassage, prompt_passages
 from raypipe.text import replies
 from raypipe.text.by_label import ByLabel
 from raypipe.text.cite import cite
-from raypipe.text.html import storable
 from raypipe.text.pack import Layout, characters, pack
 from raypipe.text.prompt import Prompt
-from raypipe.text.replies import Level, ParsedReply, UnreadableReply
+from raypipe.text.replies import Level, ParsedReply
 from raypipe.text.sanitize import escape_markup, prompted_spans
 from raypipe.text.sentences import require_splitter
 from raypipe.text.template import REPLY
-from raypipe.text.thoughts import answer_of
 
 ReplyKind: TypeAlias = Literal[
     "plain", "label", "certainty", "json", "confidence", "calls", "text", "keywords", "rewrite"
 ]
-
-SHOWN = 200  # characters of an unreadable reply that its fault repeats
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +102,7 @@ class Generate:
     version: ClassVar[int] = 4
 
     def __post_init__(self) -> None:
-        if self.model.kind != "generator":
-            raise ValueError(f"model: expected a generator, found {self.model.name!r}, a {self.model.kind}")
+        require_prompt(self.model, self.prompt.values(), self.fill.keys() | {"context"})
         if not self.into:
             raise ValueError("into: expected the name of a reply, found none")
         self._check_reply()
@@ -186,7 +173,7 @@ class Generate:
         return show
 
     async def _skip(self, questions: list[Question]) -> list[Question]:
-        return [replace(q, replies={**q.replies, self.into: SKIPPED_REPLY}) for q in questions]
+        return [with_replies(q, {self.into: SKIPPED_REPLY}) for q in questions]
 
     def _context(
         self, question: Question, passages: Sequence[PromptPassage], tokenize: Tokenize
@@ -223,37 +210,19 @@ class Generate:
     def _values(self, question: Question, context: str) -> dict[str, str]:
         """What the prompts may use of a question."""
         values = {"context": context, **{name: str(value) for name, value in self.fill.items()}}
-        for name in self._variables() - values.keys():
-            reply = name.startswith(REPLY)
-            text = question.replies[name.removeprefix(REPLY)].text if reply else getattr(question, name)
-            values[name] = escape_markup(text)
-        return values
+        return values | prompt_values(question, self._variables() - values.keys())
 
     def _answered(self, question: Question, said: Generated | Fault, context: PromptContext) -> Question:
-        if isinstance(said, Fault) and self.reply == "rewrite" and not said.transient:
-            return self._kept(question, replace(said, step=f"generate:{self.into}"))
-        if isinstance(said, Fault):
-            fault = replace(said, step=f"generate:{self.into}")
-            reply = Reply("", FAULT, fault=fault)
-            faults = (*question.faults, fault) if fault.transient else question.faults
-            return replace(question, replies={**question.replies, self.into: reply}, faults=faults)
-        text = storable(said.text)
-        try:
-            read = self._read(answer_of(text), question)
+        read = read_reply(said, f"generate:{self.into}", lambda text: self._read(text, question))
+        if isinstance(read, ParsedReply):
+            logprob = said.logprob if isinstance(said, Generated) else None
             quotes = () if read.label == ABSTAINED else cite(read.text, context.stretches)
-            reply = Reply(read.text, read.label, read.confidence, said.logprob, quotes)
-        except UnreadableReply as e:
-            detail = f"{e}; found {text[:SHOWN]!r}, {said.generated_tokens} tokens, finish {said.finish}"
-            fault = Fault(f"generate:{self.into}", "unreadable", detail, transient=False)
-            if self.reply == "rewrite":
-                return self._kept(question, fault)
-            reply = Reply(text, FAULT, logprob=said.logprob, fault=fault)
-        return replace(question, replies={**question.replies, self.into: reply})
-
-    def _kept(self, question: Question, fault: Fault) -> Question:
-        """The question in the place of a query that was not written, and why."""
-        kept = Reply(question.text, replies.KEPT, fault=fault)
-        return replace(question, replies={**question.replies, self.into: kept})
+            reply = Reply(read.text, read.label, read.confidence, logprob, quotes)
+        elif self.reply == "rewrite" and read.fault is not None and not read.fault.transient:
+            reply = Reply(question.text, replies.KEPT, fault=read.fault)
+        else:
+            reply = read
+        return with_replies(question, {self.into: reply})
 
     def _read(self, text: str, question: Question) -> ParsedReply:
         """`text`: without thoughts."""
@@ -322,14 +291,6 @@ class Generate:
             raise ValueError(f"confident: expected with reply: confidence alone, found reply: {self.reply}")
 
     def _check_prompts(self) -> None:
-        known = FIELDS | self.fill.keys() | {"context"}
-        for prompt in self.prompt.values():
-            for name in prompt.variables:
-                if name not in known and not name.startswith(REPLY):
-                    raise ValueError(
-                        f"prompt: it uses {name!r}, which is no field of a question "
-                        f"({', '.join(sorted(FIELDS))}, context, replies.NAME) and is not in fill"
-                    )
         if reserved := self.fill.keys() & (FIELDS | {"context"}):
             raise ValueError(f"fill: {min(reserved)!r} is a field of a question and cannot be a constant")
         if idle := self.fill.keys() - self._variables():

@@ -12,40 +12,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal, TypeAlias
 
 from raypipe.core.llm import Chat, Generated, Generator, Sampling
-from raypipe.core.protocols import FIELDS, Ask, Bound, Index, Kit, Model, Reach, Step, Tokenize
-from raypipe.core.records import (
-    ANSWERED,
-    FAULT,
-    SKIPPED_REPLY,
-    Fault,
-    Hit,
-    Question,
-    Reply,
-    parse_chunk_id,
-)
+from raypipe.core.protocols import Ask, Bound, Index, Kit, Model, Reach, Step, Tokenize
+from raypipe.core.records import ANSWERED, FAULT, SKIPPED_REPLY, Fault, Hit, Question, Reply, parse_chunk_id
 from raypipe.steps.bm25 import Bm25
 from raypipe.steps.dense import Dense
 from raypipe.steps.fuse import Fuse
+from raypipe.steps.model_replies import prompt_values, read_reply, require_prompt, with_replies
 from raypipe.steps.prompt_passages import prompt_passages
 from raypipe.steps.ranking import add_hits, grown
-from raypipe.text.html import storable
 from raypipe.text.pack import pack
 from raypipe.text.prompt import Prompt
-from raypipe.text.replies import UnreadableReply, read_next_query
+from raypipe.text.replies import read_next_query
 from raypipe.text.sanitize import escape_markup
 from raypipe.text.template import REPLY
-from raypipe.text.thoughts import answer_of
 
 OWN = frozenset({"context", "queries"})
 """What a prompt of this step may use on top of fields and replies: evidence, and earlier queries."""
 
 Search: TypeAlias = Callable[[Sequence[tuple[Question, str]]], Awaitable[list[dict[str, float]]]]
-
-SHOWN = 200  # characters of an unreadable reply that its fault repeats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +73,7 @@ class Iterate:
     version: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        if self.model.kind != "generator":
-            raise ValueError(f"model: expected a generator, found {self.model.name!r}, a {self.model.kind}")
+        require_prompt(self.model, [self.prompt], OWN)
         for name in ("rounds", "tokens", "context_tokens", "top", "passages"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: expected at least 1, found {getattr(self, name)}")
@@ -94,11 +81,6 @@ class Iterate:
             raise ValueError("expected words, embedder or both to search with, found neither")
         if self.into == self.stop:
             raise ValueError("into and stop: expected two names, found one")
-        for name in self.prompt.variables:
-            if name not in FIELDS | OWN and not name.startswith(REPLY):
-                raise ValueError(
-                    f"prompt: it uses {name!r}; expected {', '.join(sorted(FIELDS | OWN))} or replies.NAME"
-                )
         if "context" not in self.prompt.variables:
             raise ValueError("prompt: expected one that uses context, found none")
         least = self.context_tokens + self._most_reply()
@@ -164,7 +146,7 @@ class Iterate:
 
     async def _skip(self, questions: list[Question]) -> list[Question]:
         skipped = {self.into: SKIPPED_REPLY, self.stop: SKIPPED_REPLY}
-        return [replace(q, replies={**q.replies, **skipped}) for q in questions]
+        return [with_replies(q, skipped) for q in questions]
 
     def _searcher(self, kit: Kit) -> Search:
         """Searches with a query in place of each question: chunk id -> score, the `top` best."""
@@ -194,14 +176,8 @@ class Iterate:
 
     def _values(self, row: _Row, context: str) -> dict[str, str]:
         """What the prompt may use."""
-        values = {"context": context, "queries": escape_markup("\n".join(row.queries))}
-        for name in frozenset(self.prompt.variables) - OWN:
-            reply = name.startswith(REPLY)
-            text = (
-                row.question.replies[name.removeprefix(REPLY)].text if reply else getattr(row.question, name)
-            )
-            values[name] = escape_markup(text)
-        return values
+        asked = prompt_values(row.question, frozenset(self.prompt.variables) - OWN)
+        return {"context": context, "queries": escape_markup("\n".join(row.queries)), **asked}
 
     def _affords(self, row: _Row, chat: Chat, tokenize: Tokenize) -> bool:
         """Whether what is left of `tokens` holds the chat and the longest reply; ends the row where not."""
@@ -218,24 +194,14 @@ class Iterate:
         said = await generate(chats, sampling) if chats else []
         for row, reply in zip(rows, said, strict=True):
             row.rounds += 1
-            if isinstance(reply, Fault):
-                row.label, row.fault = FAULT, replace(reply, step=f"iterate:{self.into}")
-                continue
-            row.tokens += reply.generated_tokens
+            row.tokens += 0 if isinstance(reply, Fault) else reply.generated_tokens
             row.read(reply, f"iterate:{self.into}")
 
     def _said(self, row: _Row) -> Question:
-        question = row.question
         counts = {"rounds": row.rounds, "searches": row.searches, "tokens": row.tokens}
-        text = row.unread or ("" if row.label == FAULT else json.dumps(counts))
-        stop = Reply(text, row.label or "rounds", fault=row.fault)
+        stop = row.broken or Reply(json.dumps(counts), row.label or "rounds")
         queries = Reply("\n".join(row.queries), ANSWERED) if row.queries else SKIPPED_REPLY
-        transient = (row.fault,) if row.fault is not None and row.fault.transient else ()
-        return replace(
-            question,
-            replies={**question.replies, self.into: queries, self.stop: stop},
-            faults=(*question.faults, *transient),
-        )
+        return with_replies(row.question, {self.into: queries, self.stop: stop})
 
     def _score(self, number: int) -> str:
         return f"{self.into}-{number}"
@@ -256,18 +222,13 @@ class _Row:
     tokens: int = 0  # of messages and replies so far
     label: str = ""  # why its rounds ended; "": they go on
     chat: Chat = ()  # of the round
-    unread: str = ""  # a reply that could not be read
-    fault: Fault | None = None
+    broken: Reply | None = None  # a fault that ended them
 
-    def read(self, reply: Generated, step: str) -> None:
+    def read(self, said: Generated | Fault, step: str) -> None:
         """Takes the next query of a reply, or ends the rounds."""
-        text = storable(reply.text)
-        try:
-            query = read_next_query(answer_of(text))
-        except UnreadableReply as e:
-            detail = f"{e}; found {text[:SHOWN]!r}, {reply.generated_tokens} tokens, finish {reply.finish}"
-            self.label, self.unread = FAULT, text
-            self.fault = Fault(step, "unreadable", detail, transient=False)
+        query = read_reply(said, step, read_next_query)
+        if isinstance(query, Reply):
+            self.label, self.broken = FAULT, query
             return
         before = {_folded(q) for q in (self.question.text, *self.queries)}
         if query is None or _folded(query) in before:

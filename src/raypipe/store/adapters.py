@@ -1,6 +1,7 @@
-"""Adapters that were trained, kept next to the tables: a folder of small files for each.
+"""Adapters that were trained, and trainings that are not done: a folder of small files for each.
 
-The file of its recipe is written last and removed first, so a folder that has it is whole. Knows names and
+The file of an adapter's recipe is written last and removed first, so a folder that has it is whole. A
+training keeps its checkpoints until its adapter is whole, and holds a lease while it runs. Knows names and
 files; which adapters are still named is the matter of `runs.prune`.
 """
 
@@ -9,9 +10,41 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from raypipe.store.files import Files
-from raypipe.store.layout import ADAPTERS
+from raypipe.store.layout import ADAPTERS, TRAININGS
+from raypipe.store.lease import Lease
 
 RECIPE = "recipe.yaml"
+_RUN_CHARS = 12  # of a training's name, in the names of its adapter and its lease
+
+
+def adapter_folder(called: str, run: str) -> str:
+    """The name of the adapter that a training makes."""
+    return f"{called}-{run[:_RUN_CHARS]}"
+
+
+def training_lease(files: Files, run: str, owner: str) -> Lease:
+    """Held while a training runs, or while what it left is removed. `run`: its name, or how it begins."""
+    return Lease(files, f"finetune-{run[:_RUN_CHARS]}", owner)
+
+
+def remove_training(files: Files, run: str) -> None:
+    """Removes the checkpoints of a training; those that are gone already are no error."""
+    files.remove_folder(f"{TRAININGS}/{run}")
+
+
+def abandoned_trainings(files: Files, now: float, kept_s: float) -> tuple[list[str], list[str]]:
+    """Trainings, and folders of adapters that are not whole, that no process works on and none wrote to for
+    `kept_s` seconds. The same command would continue them until then."""
+
+    def old(folder: str, run: str) -> bool:
+        newest = files.newest(folder)
+        free = not training_lease(files, run, "").held()
+        return free and (newest is None or now - newest > kept_s)
+
+    runs = [n for n in files.names(TRAININGS) if old(f"{TRAININGS}/{n}", n)]
+    whole = adapter_names(files)
+    parts = [n for n in files.names(ADAPTERS) if n not in whole]
+    return runs, [n for n in parts if old(f"{ADAPTERS}/{n}", n.rpartition("-")[2])]
 
 
 def put_adapter(files: Files, name: str, contents: Mapping[str, bytes]) -> None:

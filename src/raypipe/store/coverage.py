@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from lance import LanceDataset
 
-from raypipe.store.database import SCAN_ROWS, Store, missing, present, rows
+from raypipe.store.database import SCAN_ROWS, Store, present, rows
 from raypipe.store.errors import reaching
+from raypipe.store.source_ids import lacked
 
 
 def lacking(
@@ -26,23 +27,24 @@ def lacking(
         table = labels[label]
         return store.dataset(table, at.get(table)) if store.has(table) else None
 
+    def without(label: str) -> Sequence[str]:
+        dataset = opened(label)
+        return left if dataset is None else lacked(store, dataset, labels[label], left)
+
     found: dict[str, tuple[str, ...]] = {}
-    left = list(sources)
+    left = sources
     for label in ("texts", "passages"):
-        found |= dict.fromkeys(_missing(opened(label), left), (label,))
-        left = [s for s in left if s not in found]
+        if lacks := without(label):
+            found |= dict.fromkeys(lacks, (label,))
+            left = [s for s in left if s not in found]
     passages = opened("passages")
     for label in sorted(labels.keys() - {"texts", "passages"}):
-        for source in _with_chunks(passages, _missing(opened(label), left)):
+        for source in _with_chunks(passages, without(label)):
             found[source] = (*found.get(source, ()), label)
     return found
 
 
-def _missing(dataset: LanceDataset | None, sources: list[str]) -> list[str]:
-    return sources if dataset is None else missing(dataset, "source", sources)
-
-
-def _with_chunks(passages: LanceDataset | None, sources: list[str]) -> list[str]:
+def _with_chunks(passages: LanceDataset | None, sources: Sequence[str]) -> list[str]:
     """Those that have chunks: a source without any has no vectors."""
     if passages is None or not sources:
         return []
@@ -53,9 +55,10 @@ def _with_chunks(passages: LanceDataset | None, sources: list[str]) -> list[str]
 
 def sources_without(passages: LanceDataset, lengths: LanceDataset) -> list[str]:
     """Distinct sources of a `passages` table that a `lengths` table lacks."""
-    found = pa.array([], pa.string())
+    batches = [pa.array([], pa.string())]
     with reaching(passages.uri):
         for batch in passages.to_batches(columns=["source"], batch_size=SCAN_ROWS):
-            found = pa.concat_arrays([found, batch["source"].unique()]).unique()
+            batches.append(batch["source"].unique())
+    found = pa.concat_arrays(batches).unique()
     left: list[str] = found.filter(pc.invert(present(lengths, "source", found))).to_pylist()
     return left

@@ -28,6 +28,7 @@ FORMAT = 3  # of what lies in a store; raised when an older raypipe could misrea
 LOOKUP_KEYS = 4096  # per query: one of 5,000 keys takes 57 ms, and the query text is parsed in memory
 SCAN_RATIO = 250  # a BTREE look-up takes 16 us, a row of a scanned key column .07 us
 SCAN_ROWS = 1 << 20  # per batch of a scan
+SLAB_ROWS = 4 << 20  # of a key column, looked through at a time: 150 MB of keys
 INDEX_TRIES = 20  # each one lost means that another driver brought the index forward
 
 
@@ -45,6 +46,7 @@ class Store:
         self.files = Files(self.uri)
         self._held: set[str] = set()  # leases
         self._changing: set[str] = set()  # tables inside a block of `durable`
+        self.kept: object = None  # the ids of all sources that were read last (`source_ids.all_sources`)
 
     @classmethod
     def open(cls, uri: str) -> Store:
@@ -113,6 +115,11 @@ class Store:
                 f"{self.uri}: a forget was begun and has not ended, so tables may stand at an older version. "
                 f"Run it again to its end: `raypipe forget {given!r} --yes --store {self.uri}`"
             )
+
+    @property
+    def drives(self) -> bool:
+        """Whether this very Store holds the driver's lease."""
+        return DRIVER in self._held
 
     @contextmanager
     def durable(self, table: str) -> Iterator[None]:
@@ -224,13 +231,13 @@ class Store:
 
     def sources_with_chunks(self, passages: str) -> pa.Array:
         """Distinct sources of a `passages` table that have chunks: those a vector table must hold."""
-        found = pa.array([], pa.string())
+        found = [pa.array([], pa.string())]
         columns = ["source", "start", "end"]
         with reaching(self.table_uri(passages)):
             for batch in self.dataset(passages).to_batches(columns=columns, batch_size=SCAN_ROWS):
                 real = batch.filter(pc.greater(batch["end"], batch["start"]))
-                found = pa.concat_arrays([found, real["source"].unique()]).unique()
-        return found
+                found.append(real["source"].unique())
+        return pa.concat_arrays(found).unique()
 
     def index(self, table: str) -> None:
         """Builds the table's scalar indexes, or brings them up to date."""
@@ -300,19 +307,36 @@ def missing(dataset: lance.LanceDataset, column: str, ids: Sequence[str]) -> lis
     """Which of the ids do not stand in a column, in their order."""
     if not ids:
         return []
-    wanted = pa.array(ids, pa.string())
-    left: list[str] = wanted.filter(pc.invert(present(dataset, column, wanted))).to_pylist()
+    left: list[str] = absent(dataset, column, pa.array(ids, pa.string())).to_pylist()
     return left
+
+
+def absent(dataset: lance.LanceDataset, column: str, wanted: pa.Array) -> pa.Array:
+    """The same, of an array."""
+    return wanted.filter(pc.invert(present(dataset, column, wanted)))
 
 
 def present(dataset: lance.LanceDataset, column: str, wanted: pa.Array) -> pa.Array:
     """(ids,) bool: which of the ids stand in a column."""
-    found = pa.array([], pa.string())
+    found = [pa.array([], pa.string())]
     with reaching(dataset.uri):
         if len(wanted) * SCAN_RATIO < dataset.count_rows():
-            found = rows(dataset, column, wanted.to_pylist(), [column])[column].combine_chunks()
+            found.append(rows(dataset, column, wanted.to_pylist(), [column])[column].combine_chunks())
         else:
-            for batch in dataset.to_batches(columns=[column], batch_size=SCAN_ROWS):
-                hits = batch[column].filter(pc.is_in(batch[column], value_set=wanted)).unique()
-                found = pa.concat_arrays([found, hits])
-    return pc.is_in(wanted, value_set=found)
+            for values in _slabs(dataset, column):
+                found.append(values.filter(pc.is_in(values, value_set=wanted)).unique())
+    return pc.is_in(wanted, value_set=pa.concat_arrays(found))
+
+
+def _slabs(dataset: lance.LanceDataset, column: str) -> Iterator[pa.ChunkedArray]:
+    """A column, many rows at a time: a batch ends with its fragment, and to look for ids in values hashes all
+    of the ids once."""
+    held, count = list[pa.Array](), 0
+    for batch in dataset.to_batches(columns=[column], batch_size=SCAN_ROWS):
+        held.append(batch[column])
+        count += batch.num_rows
+        if count >= SLAB_ROWS:
+            yield pa.chunked_array(held)
+            held, count = [], 0
+    if held:
+        yield pa.chunked_array(held)

@@ -125,6 +125,12 @@ class Files:
         return [(str(f.relative_to(root)), now - f.stat().st_mtime) for f in found]
 
     @_classed
+    def newest(self, folder: str) -> float | None:
+        """When a file below a folder was last written, in seconds since the epoch; None: it has none."""
+        found = self._fs.get_file_info(FileSelector(self._path(folder), allow_not_found=True, recursive=True))
+        return max((f.mtime_ns / 1e9 for f in found if f.mtime_ns is not None), default=None)
+
+    @_classed
     def size(self, name: str) -> int | None:
         """Bytes of a file; None if it is not there."""
         info = self._fs.get_file_info(self._path(name))

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from raypipe.store.database import LOOKUP_KEYS, Store
 from raypipe.store.files import StoreError
-from raypipe.store.layout import RUNS
+from raypipe.store.layout import COVERAGE, RUNS
 
 MEMO = ("embeddings-", "scores-", "replies-")
 FRAGMENTS = 64  # a commit adds one or two; a look-up opens each
@@ -68,6 +68,7 @@ def drop(store: Store, table: str) -> None:
     if found := tagged(store, table):
         raise StoreError(f"table {table} at {store.uri} is protected by {', '.join(sorted(found))}")
     store.files.remove_folder(f"{table}.lance")
+    store.files.remove(f"{COVERAGE}/{table}.json")
 
 
 def delete_rows(store: Store, table: str, column: str, values: Sequence[str]) -> None:

@@ -74,6 +74,10 @@ class Lease:
         self._beating.start()
         return self
 
+    def held(self) -> bool:
+        """Whether a living process holds it."""
+        return any(sign is not None and _alive(sign) for sign in self._signs().values())
+
     def _take(self) -> bool:
         """Takes the place of the sign that stands highest now; False if another process was faster. Raises
         StoreError for one whose owner lives."""

@@ -12,7 +12,7 @@ from datetime import timedelta
 
 from raypipe.store.commit import read_transaction
 from raypipe.store.database import Store
-from raypipe.store.layout import LEASES, PARTS, RUNS
+from raypipe.store.layout import LEASES, PARTS, READS, RUNS
 from raypipe.store.lease import STALE_S
 from raypipe.store.parts import run_of
 
@@ -38,6 +38,7 @@ def staged(store: Store) -> list[str]:
 def free(store: Store) -> None:
     """Removes all parts, and all files next to the tables that were being written."""
     store.files.remove_folder(PARTS)
+    store.files.remove_folder(READS)
     for name, age_s in store.files.half_written(time.time()):
         # A reader may be renewing its lease at this moment.
         if not name.startswith(f"{LEASES}/") or age_s > STALE_S:

@@ -172,14 +172,21 @@ def need_record(store: Store, table: str, run: str, part: str) -> Record:
     return record
 
 
+def part_rows(
+    store: Store, table: str, run: str, part: str, columns: Sequence[str] | None = None
+) -> pa.Table:
+    """The rows of a finished part of a run that is not committed. `columns` None: all of them."""
+    found = [
+        LanceFileReader(f"{store.uri}/{name}", columns=columns and list(columns)).read_all().to_table()
+        for name in data_files(table, need_record(store, table, run, part))
+    ]
+    return pa.concat_tables(found)
+
+
 def staged(store: Store, table: str, run: str, parts: Iterable[str], column: str) -> set[str]:
     """The values of a column in the rows of some finished parts of a run that is not committed."""
-    found: set[str] = set()
-    for part in parts:
-        for name in data_files(table, need_record(store, table, run, part)):
-            reader = LanceFileReader(f"{store.uri}/{name}", columns=[column])
-            found.update(reader.read_all().to_table()[column].to_pylist())
-    return found
+    found = (part_rows(store, table, run, part, [column])[column] for part in parts)
+    return {value for values in found for value in values.to_pylist()}
 
 
 def data_files(table: str, record: Record) -> dict[str, int]:

@@ -198,7 +198,8 @@ def checked(table: str, schema: pa.Schema, data: pa.Table) -> pa.Table:
 
 def _check_vectors(table: str, column: pa.FixedSizeListArray) -> None:
     numbers = column.flatten()
-    rows = numbers.to_numpy(zero_copy_only=False).reshape(len(column), -1)  # (rows, dim); a null becomes nan
+    shape = (len(column), column.type.list_size)  # (rows, dim); none where no source of a part has a chunk
+    rows = numbers.to_numpy(zero_copy_only=False).reshape(shape)  # a null becomes nan
     bad = ~np.isfinite(rows).all(axis=1)
     if not bad.any():
         bad = ~rows.any(axis=1)

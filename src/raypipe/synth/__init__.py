@@ -5,8 +5,8 @@ It serves the demo, the tests and the load tests. Nothing in it is real; a seed 
 """
 
 from raypipe.synth.ask.core import RULES
-from raypipe.synth.ask.phrasings import PHRASINGS
+from raypipe.synth.ask.table import templates
 from raypipe.synth.collection import CollectionSummary, write_collection
 from raypipe.synth.write import SynthSummary, write
 
-__all__ = ["PHRASINGS", "RULES", "CollectionSummary", "SynthSummary", "write", "write_collection"]
+__all__ = ["RULES", "CollectionSummary", "SynthSummary", "templates", "write", "write_collection"]

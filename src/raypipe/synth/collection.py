@@ -20,6 +20,7 @@ from pathlib import Path
 from random import Random
 
 from raypipe.core.errors import ConfError
+from raypipe.synth.wording import wording
 from raypipe.synth.world.names import pick, word, words
 
 FILES = ("corpus.jsonl", "queries.jsonl", "qrels.trec")
@@ -28,25 +29,6 @@ DUPLICATES = 50  # of these papers one repeats the one before it
 FIELDS = words("sediments membranes markets grammars alloys forests circuits vaccines glaciers archives")
 GOALS = words("stability accuracy cost yield latency diversity safety retention fairness drift")
 VERBS = words("improves predicts measures explains reduces compares maps tracks models bounds")
-COMMON = (
-    "We report results on {n} samples and discuss where they do not hold.",
-    "The data were collected over {n} months and are described in the appendix.",
-    "Earlier studies disagree, and most of them looked at fewer than {n} cases.",
-    "A second experiment with {n} groups confirms the first one.",
-    "Errors are largest where {f} meet {g}, which no theory explains so far.",
-    "The effect on {g} is small, and it is the same for {f}.",
-    "We compare {n} settings and find that {g} matters more than size.",
-)
-ABOUT = (
-    "This paper {v} the {g} of {b} {f} with {a}.",
-    "We show that {a} {v} {g} in {b} {f}.",
-    "{a} is applied to {b} {f}, and its {g} is studied.",
-)
-ASKED = (
-    "How does {a} change the {g} of {b} {f}?",
-    "What is known about {a} for {b} {f}?",
-    "Which studies use {a} on {b} {f}, and how good is the {g}?",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +90,11 @@ def write_collection(
                     golds += 1
             if done % 1000 == 0 or done == papers:
                 advance(done)
+    patterns = wording("papers")["asked"]
     with open(folder / FILES[1], "w", encoding="utf-8") as queries:
         for topic, i in asked.items():
-            said = _topic(seed, topic)
-            text = ASKED[i % len(ASKED)].format(a=said.a, b=said.b, f=said.f, g=said.g)
+            of = _topic(seed, topic)
+            text = patterns[i % len(patterns)].format(a=of.a, b=of.b, f=of.f, g=of.g)
             queries.write(json.dumps({"_id": f"q{i}", "text": text}, ensure_ascii=False) + "\n")
     size = sum((folder / name).stat().st_size for name in FILES)
     return CollectionSummary(folder, papers, len(asked), golds, size, time.perf_counter() - start)
@@ -140,12 +123,13 @@ def _paper(number: int, seed: int, topics: int) -> Paper:
     mentions = (about + 1 + int(rng.random() * (topics - 1))) % topics
     main, side = _topic(seed, about), _topic(seed, mentions)
     whole = rng.random() < 0.6  # else the method's name stands once, and its parts later
-    lines = [_filled(rng, pick(rng, ABOUT), main)]
+    said = wording("papers")
+    lines = [_filled(rng, pick(rng, said["about"]), main)]
     for _ in range(4 + int(rng.random() * 5)):
-        lines.append(_filled(rng, pick(rng, COMMON), main if whole else side))
+        lines.append(_filled(rng, pick(rng, said["common"]), main if whole else side))
     lines.append(f"Related work uses {side.a} for {side.b} {side.f}.")
     if whole:
-        lines.append(_filled(rng, pick(rng, ABOUT), main))
+        lines.append(_filled(rng, pick(rng, said["about"]), main))
     title = f"{main.a} and the {main.g} of {main.b} {main.f}" if whole else f"On the {main.g} of {main.f}"
     return Paper(f"p{number}", title, " ".join(lines), about, mentions)
 

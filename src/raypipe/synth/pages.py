@@ -16,9 +16,9 @@ from random import Random
 from raypipe.synth.ask.core import Ref
 from raypipe.synth.ask.questions import FIRST_ASKED, Posed
 from raypipe.synth.profile import Fact, Profiles
-from raypipe.synth.prose import CONSENT, FOREIGN, Bulk, Prose
-from raypipe.synth.styles import STYLES, Style, frame, linked, written
-from raypipe.synth.world.names import pick, word
+from raypipe.synth.prose import Bulk, Prose
+from raypipe.synth.styles import Style, frame, linked, styles, written
+from raypipe.synth.world.names import pick, word, words
 from raypipe.synth.world.world import World
 
 REPEATED, EMPTY = 0.26, 0.025  # of the citations; of the pages
@@ -37,20 +37,9 @@ SHARED_PAGES = 300
 # Fitted to 36 distinct pages that CRAG cites: median 250 KB, mean 320 KB, 3 KB to 1.5 MB; text 22 KB.
 HTML_MEDIAN, HTML_SIGMA, HTML_RANGE, TINY = 235_000, 0.8, (3_000, 1_560_000), 0.03
 TEXT_MEDIAN, TEXT_SIGMA = 12_500, 0.9
-PROSE_STYLES = (
-    "article",
-    "wiki",
-    "forum",
-    "blog",
-    "news",
-    "app",
-    "faq",
-    "details",
-    "broken",
-    "table",
-    "list",
-)
-LIST_STYLES = ("table", "list", "wiki", "article")
+PROSE_STYLES = words("article wiki forum blog news app faq details broken table list")
+LIST_STYLES = words("table list wiki article")
+HIDDEN = ('<div style="display:none">{}</div>', "<span hidden>{}</span>", "<template>{}</template>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +65,19 @@ class _Content:
     facts: tuple[Fact, ...]
     language: str = "en"
     listing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """A page before it is markup."""
+
+    content: _Content
+    style: Style
+    sentences: list[str]
+    key: int  # position of the sentence that must not be lost, -1 for none
+    number: str
+    site: str
+    chars: int  # of its HTML
 
 
 class Pages:
@@ -144,9 +146,9 @@ class Pages:
             facts = tuple(f for f in self._profiles.of(subject).facts if f.key not in asked.tells)
             if role == "states":
                 facts = self._profiles.of(subject).facts
-            content = _Content(_title(rng, subject), subject[1], key, facts)
+            content = _Content(self._prose.title(rng, subject[1]), subject[1], key, facts)
         elif role == "foreign":
-            content = _Content(subject[1], subject[1], "", (), pick(rng, list(FOREIGN)))
+            content = _Content(subject[1], subject[1], "", (), pick(rng, list(self._prose.languages)))
         elif role == "shell":
             content = _Content(f"Just a moment... {subject[1]}", subject[1], "", ())
         elif role == "kin":
@@ -155,7 +157,7 @@ class Pages:
             alike = self._profiles.similar(subject) if role == "similar" else []
             kind = subject[0] if role == "similar" else pick(rng, self._kinds)
             other = pick(rng, alike or self._profiles.refs[kind])
-            content = _Content(_title(rng, other), other[1], "", self._profiles.of(other).facts)
+            content = _Content(self._prose.title(rng, other[1]), other[1], "", self._profiles.of(other).facts)
         return _withheld(content, posed) if posed.withheld else content
 
     def _subjects(self, posed: Posed) -> Sequence[Ref]:
@@ -198,7 +200,7 @@ class Pages:
             size += len(made[keep])
             keep += 1
         made = made[:keep]
-        foreign = content.language if content.language in FOREIGN else ""
+        foreign = content.language if content.language in self._prose.languages else ""
         while size < chars:
             text = self._prose.foreign(rng, foreign) if foreign else self._prose.sentence(rng)
             made.insert(int(rng.random() * (len(made) + 1)), text)
@@ -212,11 +214,10 @@ class Pages:
     def _page(self, rng: Random, content: _Content, number: str, day: date, role: str) -> SearchResult:
         html, text = self._sizes(rng)
         site = pick(rng, self._sites)
-        sentences, at = ([], -1) if role == "shell" else self._sentences(rng, content, text)
-        style = STYLES[
-            "app" if role == "shell" else pick(rng, LIST_STYLES if content.listing else PROSE_STYLES)
-        ]
-        page = self._render(rng, style, content, sentences, at, number, site, html)
+        sentences, key = ([], -1) if role == "shell" else self._sentences(rng, content, text)
+        kind = "app" if role == "shell" else pick(rng, LIST_STYLES if content.listing else PROSE_STYLES)
+        draft = _Draft(content, styles()[kind], sentences, key, number, site, html)
+        page = self._render(rng, draft)
         modified = ""
         if rng.random() < 0.5:
             when = day - timedelta(days=1 + int(rng.expovariate(1 / 200)))
@@ -224,110 +225,59 @@ class Pages:
         slug = content.subject.lower().replace(" ", "-")
         url = f"https://www.{site}.example/{role[0]}/{slug}-{number}"
         name = f"{content.title} - {site.capitalize()}"
-        return SearchResult(
-            name,
-            url,
-            self._snippet(rng, sentences, at),
-            page,
-            modified,
-            role == "states" and bool(content.key),
-        )
+        stated = role == "states" and bool(content.key)
+        return SearchResult(name, url, self._snippet(rng, draft), page, modified, stated)
 
-    def _snippet(self, rng: Random, sentences: list[str], at: int) -> str:
+    def _snippet(self, rng: Random, draft: _Draft) -> str:
         """Some sentences of the page in their order; with the key sentence in three of five."""
-        if not sentences or rng.random() < 0.02:
+        if not draft.sentences or rng.random() < 0.02:
             return ""
         chars = self._chars * (0.08 + 0.12 * rng.random()) if self._chars else 400 + 1_800 * rng.random()
-        start = at if at >= 0 and rng.random() < 0.6 else int(rng.random() * len(sentences))
+        quoted = draft.key >= 0 and rng.random() < 0.6
+        start = draft.key if quoted else int(rng.random() * len(draft.sentences))
         taken, size = [], 0.0
-        for sentence in sentences[start:]:
+        for sentence in draft.sentences[start:]:
             taken.append(sentence)
             size += len(sentence) + 1
             if size >= chars:
                 break
         return " ".join(taken)
 
-    def _blocks(
-        self, rng: Random, style: Style, content: _Content, sentences: list[str], at: int
-    ) -> Iterator[tuple[str, bool]]:
+    def _blocks(self, rng: Random, draft: _Draft) -> Iterator[tuple[str, bool]]:
         """The content in blocks, each with whether it holds the key sentence."""
         ascii_only, position, i = rng.random() < 0.12, 0, 0
-        subject = written(rng, content.subject, ascii_only)
-        while i < len(sentences):
-            many = 1 + int(rng.random() * style.sentences)
-            text = written(rng, " ".join(sentences[i : i + many]), ascii_only)
+        subject = written(rng, draft.content.subject, ascii_only)
+        while i < len(draft.sentences):
+            many = 1 + int(rng.random() * draft.style.sentences)
+            text = written(rng, " ".join(draft.sentences[i : i + many]), ascii_only)
             if rng.random() < 0.3:
                 text = linked(rng, text, subject)
-            yield style.block(rng, position, text), i <= at < i + many
+            yield draft.style.block(rng, position, text), i <= draft.key < i + many
             position, i = position + 1, i + many
 
-    def _render(
-        self,
-        rng: Random,
-        style: Style,
-        content: _Content,
-        sentences: list[str],
-        at: int,
-        number: str,
-        site: str,
-        html: int,
-    ) -> str:
-        small = self._chars is not None
+    def _render(self, rng: Random, draft: _Draft) -> str:
+        small, content, style = self._chars is not None, draft.content, draft.style
         title = written(rng, content.title, False)
         rows = [
             (written(rng, f.label, False), written(rng, f.value, False))
             for f in content.facts[: 3 if small else 14]
         ]
-        head, foot = frame(rng, style, title, number, content.language, site, small)
-        before = style.before(rng, title, rows)
-        room = html - len(head) - len(before) - len(style.after) - len(foot)
-        blocks = list(self._blocks(rng, style, content, sentences, at))
+        head, foot = frame(style, title, draft.number, content.language, draft.site, small)
+        before = style.opening(rng, title, rows)
+        room = draft.chars - len(head) - len(before) - len(style.after) - len(foot)
+        blocks = list(self._blocks(rng, draft))
         size = sum(len(b) for b, _ in blocks)
         for n in range(len(blocks) - 1, -1, -1):
             if size > room and not blocks[n][1]:
                 size -= len(blocks[n][0])
                 del blocks[n]
-        fill = self._fill(rng, room - size)
+        fill = self._bulk.fill(rng, room - size)
         middle = len(blocks) // 2
         body = [b for b, _ in blocks]
         if room - size > 300 and rng.random() < 0.15:
-            hidden = pick(
-                rng,
-                ('<div style="display:none">{}</div>', "<span hidden>{}</span>", "<template>{}</template>"),
-            )
-            body.append(hidden.format(self._prose.sentence(rng)))
+            body.append(pick(rng, HIDDEN).format(self._prose.sentence(rng)))
         parts = [head, fill[0], before, *body[:middle], fill[1], *body[middle:], style.after, fill[2], foot]
         return "".join(parts)
-
-    def _fill(self, rng: Random, chars: int) -> tuple[str, str, str]:
-        """Markup without text for the top, the middle and the end of a page: about `chars` characters."""
-        if chars < 120:
-            return "", "", ""
-        if chars < 2_000:
-            return self._bulk.script(rng, max(0, chars - 70)), "", ""
-        script, style, image = 0.15 + 0.5 * rng.random(), 0.2 * rng.random(), 0.15 * rng.random()
-        soup = max(0.0, 1 - script - style - image)
-        top = self._bulk.style(rng, int(chars * style)) + self._bulk.script(rng, int(chars * script * 0.4))
-        consent = f'<div id="consent" style="display:none">{CONSENT}</div>'
-        middle = self._bulk.soup(rng, int(chars * soup * 0.6)) + self._bulk.image(rng, int(chars * image))
-        end = (
-            consent
-            + self._bulk.soup(rng, int(chars * soup * 0.4))
-            + self._bulk.script(rng, int(chars * script * 0.6))
-        )
-        return top, middle, end
-
-
-def _title(rng: Random, ref: Ref) -> str:
-    shapes = (
-        "{}",
-        "{}: facts and figures",
-        "All about {}",
-        "{} explained",
-        "{} | profile",
-        "What we know about {}",
-    )
-    return pick(rng, shapes).format(ref[1])
 
 
 def _withheld(content: _Content, posed: Posed) -> _Content:

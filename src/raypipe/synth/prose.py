@@ -5,71 +5,13 @@ Its people and places are of its own making, so filler neither answers nor contr
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from random import Random
 
+from raypipe.synth.wording import wording
 from raypipe.synth.world.names import pick, word, words
 
-PATTERNS = (
-    ("Readers from {p} sent {n} letters about it last {m}.", "pnm"),
-    ("{x}, who has followed the story for {n} years, calls it {a}.", "xna"),
-    ("We asked {n} visitors in {p} and most of them found the matter {a}.", "npa"),
-    ("There is a {a} debate about this in {p}, and it has gone on since {m}.", "apm"),
-    ("A {a} guide by {x} is available at the counter for {n} coins.", "axn"),
-    ("Please note that opening hours in {m} may differ from those given above.", "m"),
-    ("{x} disagrees and points to a {a} report with {n} pages.", "xan"),
-    ("More {a} background can be found in our archive, which holds {n} articles.", "an"),
-    ("The weather in {p} was {a} that day, as {x} remembers.", "pax"),
-    ("According to {x} the numbers for {m} will be published in {p}.", "xmp"),
-    ("It took {n} volunteers and one {a} afternoon to sort the photographs.", "na"),
-    ("Subscribe to the newsletter of {p} and get {n} issues a year, free of charge.", "pn"),
-    ("Our editor {x} has updated this page in {m}.", "xm"),
-    ("Nobody in {p} expected such a {a} turn of events, said {x}.", "pax"),
-    ("The article was corrected after {n} readers had pointed out a {a} mistake.", "na"),
-    ("In {m} the committee of {p} will meet again to discuss {n} proposals.", "mpn"),
-    ("What makes it so {a} is a question that {x} has tried to answer before.", "ax"),
-    ("Critics were {a}, the public was not: {n} people signed a petition in {p}.", "anp"),
-    ("Here is what {x} wrote from {p}: it is {a}, and it is worth the trip.", "xpa"),
-    ("Only {n} copies were printed, each with a {a} cover drawn by {x}.", "nax"),
-    ("If you enjoyed this page, share it with {n} friends.", "n"),
-    ("The {a} part comes at the end, but {x} advises to begin with the middle.", "ax"),
-    ("Between {m} and the end of the year some {n} events are planned around {p}.", "mnp"),
-    ("{x} keeps a {a} collection of tickets, maps and {n} postcards.", "xan"),
-    ("For those who travel from {p}: the {a} road is closed in {m}.", "pam"),
-    ("This is a {a} topic, so comments are moderated by {x}.", "ax"),
-    ("A short survey among {n} experts gave no clear result.", "n"),
-    ("Last {m} the society of {p} awarded {x} a medal for {a} work.", "mpxa"),
-)
-WORDS = words(
-    "remarkable quiet difficult cheerful doubtful lively complicated popular strange careful "
-    "modest brilliant ordinary surprising thorough gloomy festive practical curious helpful"
-)
-MONTHS = words("January February March April May June July August September October November December")
-FOREIGN = {
-    "es": words(
-        "la el de que y en un una por con para casa camino noche historia canción película "
-        "ciudad río año siempre nunca también gente mundo trabajo día agua luz señor niña "
-        "corazón mañana"
-    ),
-    "de": words(
-        "der die das und ist nicht ein eine mit für auf Haus Weg Nacht Geschichte Lied Film "
-        "Stadt Fluss Jahr immer nie auch Leute Welt Arbeit Tag Wasser Licht schön größer über "
-        "früh Straße"
-    ),
-    "fr": words(
-        "le la les de et un une dans pour avec sur maison chemin nuit histoire chanson film "
-        "ville fleuve année toujours jamais aussi gens monde travail jour eau lumière été "
-        "déjà où garçon cœur"
-    ),
-    "zh": words(
-        "电影 城市 历史 音乐 公司 价格 比赛 球队 河流 山 大学 桥 "
-        "今天 昨天 明年 我们 他们 已经 没有 可以 世界 工作 时间 新 大 小"
-    ),
-    "ar": words(
-        "في من على إلى هذا كان مدينة فيلم تاريخ أغنية شركة سعر مباراة فريق نهر جبل جامعة جسر "
-        "اليوم أمس عام العالم عمل وقت جديد كبير"
-    ),
-}
 CONSENT = "We and our partners store and access information on a device, such as cookies."
 
 BASE64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
@@ -77,28 +19,34 @@ POOL_CHARS = 1_600_000  # longer than any page, so that a slice is always long e
 
 
 class Prose:
-    """Sentences without meaning, drawn from fixed pools."""
+    """Sentences without meaning, drawn from the fixed pools of `words/prose.yaml`."""
 
     def __init__(self, rng: Random) -> None:
+        said = wording("prose")
+        self.languages = {name: words(text) for name, text in said["foreign"].items()}
+        self._patterns: Sequence[tuple[str, list[str]]] = [
+            (text, re.findall(r"{(\w)}", text)) for text in said["sentences"]
+        ]
+        self._titles: Sequence[str] = said["titles"]
         self._pools: dict[str, Sequence[str]] = {
-            "a": WORDS,
-            "m": MONTHS,
+            "a": words(said["adjectives"]),
+            "m": words(said["months"]),
             "p": [word(rng, 3) + "sund" for _ in range(60)],
             "x": [f"{word(rng, 2)}o {word(rng, 3)}sen" for _ in range(90)],
         }
 
     def sentence(self, rng: Random) -> str:
-        pattern, slots = PATTERNS[int(rng.random() * len(PATTERNS))]
+        pattern, slots = pick(rng, self._patterns)
         pools, n = self._pools, str(2 + int(rng.random() * 900))
         return pattern.format_map({s: n if s == "n" else pick(rng, pools[s]) for s in slots})
 
     def foreign(self, rng: Random, language: str) -> str:
-        pool = FOREIGN[language]
+        pool = self.languages[language]
         made = [pick(rng, pool) for _ in range(6 + int(rng.random() * 12))]
         return "".join(made) + "。" if language == "zh" else " ".join(made).capitalize() + "."
 
-    def person(self, rng: Random) -> str:
-        return pick(rng, self._pools["x"])
+    def title(self, rng: Random, name: str) -> str:
+        return pick(rng, self._titles).format(name)
 
 
 class Bulk:
@@ -174,3 +122,17 @@ class Bulk:
             made.append(piece)
             size += len(piece)
         return "".join(made)
+
+    def fill(self, rng: Random, chars: int) -> tuple[str, str, str]:
+        """Markup without text for the top, the middle and the end of a page: about `chars` characters."""
+        if chars < 120:
+            return "", "", ""
+        if chars < 2_000:
+            return self.script(rng, max(0, chars - 70)), "", ""
+        script, style, image = 0.15 + 0.5 * rng.random(), 0.2 * rng.random(), 0.15 * rng.random()
+        soup = max(0.0, 1 - script - style - image)
+        top = self.style(rng, int(chars * style)) + self.script(rng, int(chars * script * 0.4))
+        consent = f'<div id="consent" style="display:none">{CONSENT}</div>'
+        middle = self.soup(rng, int(chars * soup * 0.6)) + self.image(rng, int(chars * image))
+        end = consent + self.soup(rng, int(chars * soup * 0.4)) + self.script(rng, int(chars * script * 0.6))
+        return top, middle, end

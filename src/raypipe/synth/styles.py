@@ -6,12 +6,14 @@ all blocks. So whatever else a page loses to its size, the block that matters ca
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 from random import Random
 
-from raypipe.synth.world.names import pick
+from raypipe.synth.wording import wording
+from raypipe.synth.world.names import pick, words
 
 Rows = Sequence[tuple[str, str]]
 """Label and value, escaped."""
@@ -25,151 +27,61 @@ EMOJI = (
     "\N{HEAVY BLACK HEART}\N{VARIATION SELECTOR-16}",
     "\N{WAVING HAND SIGN}",
 )
-USERS = (
-    "kettle77",
-    "mr_otter",
-    "nightbus",
-    "Paper-Moon",
-    "zed_of_old",
-    "lampion",
-    "two.left.feet",
-    "grandma_k",
-)
+USERS = words("kettle77 mr_otter nightbus Paper-Moon zed_of_old lampion two.left.feet grandma_k")
+LINKS = words("Home News Lists Members Archive Contact Jobs Press Newsletter Privacy Terms Help")
 HEADINGS = ("Overview", "Background", "Details", "What people say", "History", "Numbers", "See also", "Notes")
+STRAY = ("</div>", "<br>", "</span></p>", "<P align=left>", "<font color=navy>", "")
+DRAWN: dict[str, Callable[[Random], str]] = {
+    "{votes}": lambda rng: str(int(rng.random() * 300) - 20),
+    "{user}": lambda rng: pick(rng, USERS),
+    "{heading}": lambda rng: pick(rng, HEADINGS),
+    "{emoji}": lambda rng: pick(rng, EMOJI),
+    "{stray}": lambda rng: pick(rng, STRAY),
+}
+
+
+def _filled(rng: Random, html: str, **words: object) -> str:
+    drawn = {slot[1:-1]: draw(rng) for slot, draw in DRAWN.items() if slot in html}
+    return html.format_map({**words, **drawn})
 
 
 @dataclass(frozen=True, slots=True)
 class Style:
+    """One kind of `words/styles.yaml`."""
+
     name: str
     sentences: int  # of a block, at most
-    before: Callable[[Random, str, Rows], str]  # (rng, title, rows)
-    block: Callable[[Random, int, str], str]  # (rng, position, text)
+    before: str
+    blocks: tuple[str, ...]
     after: str
-    wellformed: bool = True  # False: no html, head or body tags, or they are never closed
+    lead: str = ""  # the first block, "" for one like the others
+    table: str = ""
+
+    @property
+    def wellformed(self) -> bool:
+        """Its pages have html, head and body tags, and close them."""
+        return self.name != "broken"
+
+    def opening(self, rng: Random, title: str, rows: Rows) -> str:
+        """What stands before all blocks."""
+        body = "".join(f'<tr><th scope="row">{label}</th><td>{value}</td></tr>' for label, value in rows)
+        table = f'<table class="{self.table}"><tbody>{body}</tbody></table>'
+        return _filled(rng, self.before, title=title, table=table)
+
+    def block(self, rng: Random, i: int, text: str) -> str:
+        html = self.lead if self.lead and not i else self.blocks[i % len(self.blocks)]
+        return _filled(rng, html, text=text, i=i, n=i + 1, code=f"{i * 7919 % 46656:x}")
 
 
-def table(rows: Rows, kind: str) -> str:
-    body = "".join(f'<tr><th scope="row">{label}</th><td>{value}</td></tr>' for label, value in rows)
-    return f'<table class="{kind}"><tbody>{body}</tbody></table>'
+@functools.cache
+def styles() -> dict[str, Style]:
+    return {
+        name: Style(name, **{**said, "blocks": tuple(said["blocks"])})
+        for name, said in wording("styles").items()
+    }
 
 
-def _headed(rng: Random, title: str, rows: Rows) -> str:
-    return f'<main><article><header><h1>{title}</h1><p class="by">by {pick(rng, USERS)}</p></header>'
-
-
-def _wiki(rng: Random, title: str, rows: Rows) -> str:
-    return (
-        f'<div id="content"><h1 id="firstHeading">{title}</h1><div class="mw-parser-output">'
-        + table(rows, "infobox vcard")
-        + "<!-- NewPP limit report -->"
-    )
-
-
-def _table(rng: Random, title: str, rows: Rows) -> str:
-    head = "<thead><tr><th>No.</th><th>Entry</th></tr></thead>"
-    return f"<section><h1>{title}</h1><table><caption>{title}</caption>{head}"
-
-
-def _list(rng: Random, title: str, rows: Rows) -> str:
-    return f"<section><h1>{title}</h1><ol class=entries>"
-
-
-def _forum(rng: Random, title: str, rows: Rows) -> str:
-    return f'<div class="thread"><h1 class="topic">{title}</h1>'
-
-
-def _news(rng: Random, title: str, rows: Rows) -> str:
-    return (
-        f'<script type="application/ld+json">{{"@context":"https://schema.org","@type":"NewsArticle"}}</script>'
-        f"<div hidden>{pick(rng, HEADINGS)}</div><article><h1>{title}</h1>"
-    )
-
-
-def _app(rng: Random, title: str, rows: Rows) -> str:
-    wall = "<noscript>You need to enable JavaScript to run this app.</noscript>"
-    return f'{wall}<div id="root"><div><h1>{title}</h1>'
-
-
-def _faq(rng: Random, title: str, rows: Rows) -> str:
-    return f"<h1>{title}</h1>{table(rows, 'facts')}<dl>"
-
-
-def _old(rng: Random, title: str, rows: Rows) -> str:
-    return f"<CENTER><FONT size=5><B>{title}</B></FONT></CENTER><HR>{table(rows, 'old')}"
-
-
-def _paragraph(rng: Random, i: int, text: str) -> str:
-    head = f"<h2>{pick(rng, HEADINGS)}</h2>" if i and i % 6 == 0 else ""
-    return f'{head}<p class="body-text">{text}</p>'
-
-
-def _wiki_paragraph(rng: Random, i: int, text: str) -> str:
-    return f'<p>{text}<sup class="reference"><a href="#cite-{i}">[{i + 1}]</a></sup></p>'
-
-
-def _row(rng: Random, i: int, text: str) -> str:
-    return f"<tr><td>{i + 1}</td><td>{text}</td></tr>"
-
-
-def _item(rng: Random, i: int, text: str) -> str:
-    return f'<li id="e{i}">{text}</li>'
-
-
-def _post(rng: Random, i: int, text: str) -> str:
-    votes = int(rng.random() * 300) - 20
-    who = f"<b>{pick(rng, USERS)}</b> <time>{i + 1}h ago</time>"
-    return f'<div class="post">{who}<div>{text}</div><i>{votes} votes</i></div>'
-
-
-def _blog(rng: Random, i: int, text: str) -> str:
-    return f"<p>{text} {pick(rng, EMOJI)}</p>" if i % 3 else f"<blockquote><p>{text}</p></blockquote>"
-
-
-def _news_paragraph(rng: Random, i: int, text: str) -> str:
-    advert = (
-        '<div class="ad" aria-hidden="true" style="display:none">Advertisement</div>' if i % 5 == 1 else ""
-    )
-    return f'<p data-component="text-block">{text}</p>{advert}'
-
-
-def _boxes(rng: Random, i: int, text: str) -> str:
-    return f'<div class="css-{i * 7919 % 46656:x}"><div class="css-{i}"><span>{text}</span></div></div>'
-
-
-def _answer(rng: Random, i: int, text: str) -> str:
-    return f"<dt>Question {i + 1}<dd>{text}"
-
-
-def _details(rng: Random, i: int, text: str) -> str:
-    return f"<details><summary>{pick(rng, HEADINGS)}</summary>{text}</details>"
-
-
-def _open_paragraph(rng: Random, i: int, text: str) -> str:
-    stray = pick(rng, ("</div>", "<br>", "</span></p>", "<P align=left>", "<font color=navy>", ""))
-    return f"<P>{text}{stray}"
-
-
-STYLES: dict[str, Style] = {
-    s.name: s
-    for s in (
-        Style("article", 4, _headed, _paragraph, "</article></main>"),
-        Style("wiki", 4, _wiki, _wiki_paragraph, "</div></div>"),
-        Style("table", 1, _table, _row, "</table></section>"),
-        Style("list", 1, _list, _item, "</ol></section>"),
-        Style("forum", 2, _forum, _post, "</div>"),
-        Style("blog", 3, _headed, _blog, "</article><aside><h3>About me</h3></aside></main>"),
-        Style("news", 2, _news, _news_paragraph, "</article>"),
-        Style("app", 2, _app, _boxes, "</div></div>"),
-        Style("faq", 2, _faq, _answer, "</dl>"),
-        Style("details", 2, _headed, _details, "</article></main>"),
-        Style("broken", 3, _old, _open_paragraph, "", wellformed=False),
-    )
-}
-
-
-def frame(
-    rng: Random, style: Style, title: str, number: str, language: str, site: str, small: bool
-) -> tuple[str, str]:
+def frame(style: Style, title: str, number: str, language: str, site: str, small: bool) -> tuple[str, str]:
     """What stands before and after a page's content: the head with its unique number, navigation, footer."""
     meta = f'<meta name="request-id" content="{number}">'
     if not style.wellformed:
@@ -178,25 +90,7 @@ def frame(
             "<HR><small>best viewed at 800x600</small>",
         )
     head = f'<!DOCTYPE html><html lang="{language}"><head><meta charset="utf-8"><title>{title}</title>{meta}'
-    links = (
-        ("Home", "News", "Lists")
-        if small
-        else (
-            "Home",
-            "News",
-            "Lists",
-            "Members",
-            "Archive",
-            "Contact",
-            "Jobs",
-            "Press",
-            "Newsletter",
-            "Privacy",
-            "Terms",
-            "Help",
-        )
-    )
-    nav = "".join(f'<li><a href="/{x.lower()}">{x}</a></li>' for x in links)
+    nav = "".join(f'<li><a href="/{x.lower()}">{x}</a></li>' for x in (LINKS[:3] if small else LINKS))
     foot = f"<footer>&copy; 2024 {site}</footer></body></html>"
     return f"{head}</head><body><nav><ul>{nav}</ul></nav>", foot
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import BinaryIO
 
@@ -60,14 +60,7 @@ def _encoded(posed: Posed, results: list[SearchResult]) -> bytes:
         "kg_program": asked.program,
         "kg_rule": asked.rule if asked.program else "",
         "search_results": [
-            {
-                "page_name": r.page_name,
-                "page_url": r.page_url,
-                "page_snippet": r.page_snippet,
-                "page_result": r.page_result,
-                "page_last_modified": r.page_last_modified,
-            }
-            for r in results
+            {f.name: getattr(r, f.name) for f in fields(r) if f.name.startswith("page_")} for r in results
         ],
     }
     return json.dumps(tree, ensure_ascii=False, separators=(",", ":")).encode()

@@ -9,13 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
 from raypipe.core.records import IDK, Span
 from raypipe.text.replies import UnreadableReply, json_object
 
 MadeKind: TypeAlias = Literal["fact", "two", "list", "comparison", "unanswerable"]
-KINDS: tuple[MadeKind, ...] = get_args(MadeKind)
 PASSAGES: Mapping[MadeKind, int] = {"fact": 1, "two": 2, "list": 1, "comparison": 2, "unanswerable": 1}
 """Passages that a question of each kind is made from."""
 

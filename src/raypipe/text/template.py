@@ -55,12 +55,13 @@ def query_renderer(template: str) -> Callable[[Question], str]:
     render = renderer(template)
 
     def of(question: Question) -> str:
-        return render({name: _field(question, name) for name in reads})
+        return render({name: field_of(question, name) for name in reads})
 
     return of
 
 
-def _field(question: Question, name: str) -> str:
+def field_of(question: Question, name: str) -> str:
+    """A field of a question, or the text of a reply by "replies.NAME". KeyError for a missing reply."""
     if name.startswith(REPLY):
         return question.replies[name.removeprefix(REPLY)].text
     value: str = getattr(question, name)

@@ -12,7 +12,7 @@ import hashlib
 import io
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Protocol
 
 from raypipe.core.errors import DataError
@@ -129,12 +129,9 @@ class TrainingState:
         import torch
 
         out = io.BytesIO()
-        plain = {
-            "step": self.step, "adapter": self.adapter, "optimizer": self.optimizer, "best": self.best,
-            "ended": self.ended, "effect": list(self.effect), "steps": [asdict(p) for p in self.steps],
-            "looks": [asdict(p) for p in self.looks],
-        }  # fmt: skip
-        torch.save(plain, out)
+        plain = {f.name: getattr(self, f.name) for f in fields(self)}
+        points = {name: [asdict(p) for p in plain[name]] for name in ("steps", "looks")}
+        torch.save({**plain, **points, "effect": list(self.effect)}, out)
         return out.getvalue()
 
     @classmethod
@@ -143,11 +140,8 @@ class TrainingState:
         import torch
 
         tree = torch.load(io.BytesIO(raw), weights_only=True, map_location="cpu")
-        return cls(
-            tree["step"], tree["adapter"], tree["optimizer"], [StepPoint(**p) for p in tree["steps"]],
-            [LookPoint(**p) for p in tree["looks"]], tree["best"], tree["ended"],
-            (tree["effect"][0], tree["effect"][1]),
-        )  # fmt: skip
+        steps, looks = [StepPoint(**p) for p in tree["steps"]], [LookPoint(**p) for p in tree["looks"]]
+        return cls(**{**tree, "steps": steps, "looks": looks, "effect": tuple(tree["effect"])})
 
 
 Told = Callable[[StepPoint], None]

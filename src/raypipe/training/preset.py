@@ -14,6 +14,7 @@ from typing import Literal
 
 from raypipe.core import config
 from raypipe.core.config import Where
+from raypipe.models.adapter_check import RANKS
 
 _SHORT = re.compile(r"\d+e-?\d+")  # 2e-4, which YAML takes for text: it wants 2.0e-4
 
@@ -42,7 +43,8 @@ class Preset:
     seed: int
 
     def __post_init__(self) -> None:
-        for name in ("r", "lora_alpha", "effective_batch", "steps", "save_every"):
+        _require(1 <= self.r <= RANKS[-1], "r", f"1 to {RANKS[-1]}, which vLLM serves at most", self.r)
+        for name in ("lora_alpha", "effective_batch", "steps", "save_every"):
             _require(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
         for name in ("evaluate_every", "patience", "seed"):
             _require(getattr(self, name) >= 0, name, "at least 0", getattr(self, name))

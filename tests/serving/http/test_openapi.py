@@ -21,13 +21,13 @@ SCHEMAS = DOCUMENT["components"]["schemas"]
 class Keeps:
     """A capture that takes all feedback and captures nothing."""
 
-    def choose(self):
+    def choose(self, asker):
         return None
 
     def keep(self, request, result):
         return result
 
-    async def feedback(self, answer_id, verdict, text):
+    async def feedback(self, asker, answer_id, verdict, text):
         return None
 
 

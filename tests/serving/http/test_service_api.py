@@ -22,7 +22,7 @@ from raypipe.serving.access import ApiKeys, RequestLimits
 from raypipe.serving.answerer import Answerer, NotReady
 from raypipe.serving.crag_harness import EndpointModel
 from raypipe.serving.filters import CitationCatalog, Filters
-from raypipe.serving.http.middleware import JsonLines
+from raypipe.serving.http.middleware import JsonLines, RequestMetrics
 from raypipe.serving.serve_kit import ServeKit
 
 pytestmark = pytest.mark.slow
@@ -353,7 +353,7 @@ def test_the_log_has_a_line_for_a_request_with_its_id_and_none_of_its_words(app,
     assert job.text not in text and "s3cr3t" not in text and job.answer not in text
 
 
-class Numbers:
+class Numbers(RequestMetrics):
     """Metrics that keep what they count."""
 
     def __init__(self):

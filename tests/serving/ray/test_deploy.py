@@ -291,14 +291,13 @@ def test_a_question_is_a_span_with_its_stages_and_without_its_words(filled):
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-    from raypipe.serving.http.middleware import NoMetrics
-    from raypipe.serving.ray.traces import TracedMetrics
+    from raypipe.serving.ray.traces import AnswerSpans
 
     kept, provider = InMemorySpanExporter(), trace.TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(kept))
     job = filled.answers[0]
     said = answered(filled, job.text)
-    TracedMetrics(NoMetrics(), provider.get_tracer("raypipe")).question_answered(replace(said, release="r1"))
+    AnswerSpans(provider.get_tracer("raypipe"))(replace(said, release="r1"))
     *stages, whole = kept.get_finished_spans()
     assert [s.name for s in stages] == [s.name for s in filled.recipe.question]
     assert whole.name == "answer" and whole.attributes["outcome"] == job.outcome

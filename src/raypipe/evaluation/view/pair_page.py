@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from raypipe.core.errors import DataError, RaypipeError
-from raypipe.evaluation.compare import RunComparison, compare, scored_run
+from raypipe.evaluation.compare import RunComparison, compare, same_question
+from raypipe.evaluation.scored_run import scored_run
 from raypipe.evaluation.view.details import RunTable
 from raypipe.evaluation.view.rows import QuestionLine, matrix, paired_line
 from raypipe.evaluation.view.run_page import (
@@ -58,7 +59,7 @@ def open_pair(folders: tuple[RunFolder, RunFolder], manifests: tuple[Manifest, M
     lead = report["lead"] or "score"
     spans = {m["measure"]: m["high"] - m["low"] for m in report["measures"]}
     a, b = (RunTable(f.results) for f in folders)
-    common = [id for id in a.ids if id in b]
+    common = [id for id in a.ids if id in b and same_question(a.row(id)["query"], b.row(id)["query"])]
     if not common:
         first = [next(iter(t.ids), "none") for t in (a, b)]
         raise DataError(
@@ -119,4 +120,5 @@ def _unmatched(pair: OpenPair, found: RunComparison | None) -> list[tuple[str, S
         ("are only in A", [i for i in a.ids if i not in b]),
         ("are only in B", [i for i in b.ids if i not in a]),
         ("are in both and not scored in one", found.unscored if found else ()),
+        ("have an id that names another question in each", found.other_questions if found else ()),
     ]

@@ -159,6 +159,11 @@ def facts(lines: Sequence[QuestionLine], **more: Any) -> dict[str, Any]:
 
 
 MOST_VALUES = 40  # of a facet: more is what search is for
+OWN = (
+    "verdict", "outcome", "from", "lost", "measures", "fault", "person", "A", "B", "change", "answer",
+    "lost in A", "lost in B",
+)  # fmt: skip
+"""Facets that are no labels of the data: the page shows their menus first."""
 LINKED = ("person", "lost", "A", "B", "lost in A", "lost in B")
 """Facets that are there with one value, too: the page links to their values, or sets them."""
 
@@ -169,7 +174,7 @@ def _facet(name: str, lines: Sequence[QuestionLine]) -> dict[str, Any]:
     for value in sorted(found):
         values.setdefault(value, len(values))
     of = [values.get(line.facets.get(name, ""), -1) for line in lines]
-    return {"name": name, "values": list(values), "of": of}
+    return {"name": name, "label": name not in OWN, "values": list(values), "of": of}
 
 
 @dataclass(frozen=True, slots=True)

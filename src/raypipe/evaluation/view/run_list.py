@@ -1,4 +1,4 @@
-"""Finished runs, from their headers: those in folders, and those that a store knows.
+"""Finished runs, from their headers: in folders, here or of an object store, and those that a store knows.
 
 A header is a run's manifest; one that was read is kept as long as its file is the same. Reads no results.
 """
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raypipe.core.errors import RaypipeError
+from raypipe.readers.object_store import download
 from raypipe.report.report import RunFolder
 from raypipe.runs.manifest import Manifest, read, readable
 from raypipe.store import Store
@@ -33,13 +34,50 @@ class RunHeader:
     folder: str | None  # None: no folder here has it, only its store
 
 
+@dataclass(frozen=True, slots=True)
+class RemoteRuns:
+    """Runs in an object store: their manifests are copied at once, all else of a run when it is opened."""
+
+    uri: str  # of a run's folder, or of one that holds such
+    cache: Path  # folder of the copies
+
+    def headers(self) -> Path:
+        """The folder of the copies, with all manifests. Raises DataError."""
+        name = RunFolder(Path()).manifest.name
+        return download(self.uri, self.cache, lambda below: below.rpartition("/")[2] == name)
+
+    def fetch(self, run: Path) -> None:
+        """Copies a run whole; `run`: its folder below that of the copies. Raises DataError."""
+        folder = "" if run == Path() else f"{run.as_posix()}/"
+        download(self.uri, self.cache, lambda below: below.startswith(folder))
+
+
 class RunList:
     """The runs in some folders, and of a store."""
 
-    def __init__(self, places: Sequence[Path], store: Store | None) -> None:
-        """`places`: folders of runs, or folders that hold such; `store`: its runs are listed, too."""
-        self._places, self._store = tuple(places), store
+    def __init__(self, places: Sequence[Path | RemoteRuns], store: Store | None) -> None:
+        """`places`: folders of runs, or folders that hold such; `store`: its runs are listed, too. Raises
+        DataError for an object store that cannot be read."""
+        self._remote = {p.headers(): p for p in places if isinstance(p, RemoteRuns)}
+        copies = iter(self._remote)
+        self._places = tuple(next(copies) if isinstance(p, RemoteRuns) else p for p in places)
+        self._store, self._whole = store, set[str]()
         self._read: dict[Path, tuple[tuple[int, int], Manifest]] = {}
+
+    def given(self) -> list[str]:
+        """Ids of the runs in the folders, in the order in which these were given."""
+        return list(self._by_place()[0])
+
+    def whole(self, run: str) -> tuple[RunFolder, Manifest] | None:
+        """A run with all its files here; None: no folder has it. Raises DataError where an object store that
+        has it cannot be read."""
+        found = self.found().get(run)
+        if found is not None and run not in self._whole:
+            for place, remote in self._remote.items():
+                if found[0].path.is_relative_to(place):
+                    remote.fetch(found[0].path.relative_to(place))
+            self._whole.add(run)
+        return found
 
     def found(self) -> dict[str, tuple[RunFolder, Manifest]]:
         """Run id -> its folder and manifest, of those in the folders, the latest first. A folder whose
@@ -57,6 +95,10 @@ class RunList:
         return sorted(listed, key=lambda h: -h.finished), unread
 
     def _found(self) -> tuple[dict[str, tuple[RunFolder, Manifest]], int]:
+        runs, unread = self._by_place()
+        return dict(sorted(runs.items(), key=lambda r: -r[1][1].finished)), unread
+
+    def _by_place(self) -> tuple[dict[str, tuple[RunFolder, Manifest]], int]:
         unread = 0
         runs: dict[str, tuple[RunFolder, Manifest]] = {}
         for place in self._places:
@@ -67,7 +109,7 @@ class RunList:
                     unread += 1
                     continue
                 runs.setdefault(manifest.run, (RunFolder(path.parent), manifest))
-        return dict(sorted(runs.items(), key=lambda r: -r[1][1].finished)), unread
+        return runs, unread
 
     def _manifest(self, path: Path) -> Manifest:
         stat = path.stat()

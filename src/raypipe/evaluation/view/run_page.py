@@ -28,6 +28,7 @@ from raypipe.runs.manifest import Manifest, read
 
 MOST_BYTES = 30_000_000  # of a file: what the page and docs/view.md say
 MOST_ROWS = 10_000  # in one file: 4 MB of text; sorted in .6 s
+GROUP_ROWS = 50  # that a browser lays out together: some two windows
 STYLES = ("base.css", "run.css")
 SCRIPTS = ("dom.js", "evidence.js", "detail.js", "paired.js", "run.js")
 
@@ -112,6 +113,7 @@ def page_values(
     return {
         "served": shown.served,
         "rows": lines,
+        "group_rows": GROUP_ROWS,
         "questions": len(runs[0].ids),
         "columns": columns if len(runs) == 1 else ["question", "A", "B", "expected", "scored"],
         "facts": facts(

@@ -94,10 +94,9 @@ class Viewer:
         return _page(*web_page.page("runs.html", STYLES, (), True, {"runs": listed, "unread": unread}))
 
     def _folder(self, run: str) -> tuple[RunFolder, Manifest]:
-        found = self._runs.found()
-        if run not in found:
+        if (found := self._runs.whole(run)) is None:
             raise DataError(f"run {run}: no folder here has it. Name its folder: raypipe view DIR")
-        return found[run]
+        return found
 
     def _run(self, run: str) -> ViewReply:
         folder, manifest = self._folder(run)

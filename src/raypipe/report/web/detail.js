@@ -18,17 +18,17 @@ function detail(q, texts, run, mark, file) {
 }
 
 function verdict(q) {
-  const made = make("div"), said = [q.verdict || "no verdict"];
-  if (q.reason) said.push("because: " + q.reason.replaceAll("_", " "));
-  if (q.lost) said.push("lost at: " + q.lost + (q.lost_step ? ", step " + q.lost_step : ""));
-  said.push("outcome " + q.outcome + (q.origin ? ", from " + q.origin : "") + (q.confidence === null ? "" : ", confidence " + percent(q.confidence)));
-  made.append(make("p", said.join(" \u00b7 ")));
-  const facts = [];
-  if (q.golds.length) facts.push("expected: " + q.golds.join(" / "));
-  if (q.asked_at) facts.push("asked at " + q.asked_at);
-  for (const [name, value] of Object.entries(q.labels)) facts.push(name + " " + value);
-  for (const [name, value] of Object.entries(q.measures || {})) facts.push(name + " " + value.toFixed(3));
-  made.append(make("p", facts.join(" \u00b7 "), "soft"));
+  const made = make("div"), facts = make("dl", undefined, "said");
+  const fact = (name, ...said) => facts.append(make("dt", name), box("dd", ...said));
+  const pairs = (of, shown) => Object.entries(of).map(([name, value]) => box("span", make("i", name), " " + shown(value)));
+  fact("verdict", make("i", undefined, "badge " + (q.verdict || "")), make("b", q.verdict || "none"), q.reason ? ", because: " + q.reason.replaceAll("_", " ") : null);
+  if (q.lost) fact("lost at", make("b", q.lost), q.lost_step ? ", step " + q.lost_step : null);
+  if (q.golds.length) fact("expected", make("b", q.golds.join(" / ")));
+  fact("outcome", q.outcome + (q.origin ? ", from " + q.origin : "") + (q.confidence === null ? "" : ", confidence " + percent(q.confidence)));
+  if (q.asked_at) fact("asked at", q.asked_at);
+  if (Object.keys(q.measures || {}).length) fact("measures", ...pairs(q.measures, x => x.toFixed(3)));
+  if (Object.keys(q.labels).length) fact("labels", ...pairs(q.labels, x => x));
+  made.append(facts);
   if (q.judge_response) made.append(fold("What the judge replied", make("pre", q.judge_response)));
   return made;
 }
@@ -64,7 +64,7 @@ function evidence(q, texts) {
     list.replaceChildren(...chosen.map(h => one(h, q, places[h.chunk] || {}, prompted)));
   };
   order.addEventListener("change", sort);
-  const tools = box("p", order, make("span", hits.filter(h => h.ranked).length + " of " + hits.length + " passages stand in the final ranking", "soft"));
+  const tools = box("div", order, make("span", hits.filter(h => h.ranked).length + " of " + hits.length + " passages stand in the final ranking", "soft"));
   tools.className = "tools";
   made.append(make("h3", "Passages"), tools, list);
   sort();
@@ -74,14 +74,15 @@ function evidence(q, texts) {
 }
 
 function one(h, q, places, prompted) {
-  const tags = ["#" + (h.rank + 1), h.ranked ? "ranked" : "not ranked"];
-  for (const [ranker, place] of Object.entries(places)) tags.push(ranker + " " + place);
-  const quotes = q.quotes.filter(c => overlaps(h, c));
-  if (quotes.length) tags.push(prompted ? "shown to the model" : "cited");
-  if (h.text !== null && goldRanges(h.text, q.golds).length) tags.push("has the gold");
-  const made = passage(h, q.quotes, q.golds, tags), others = make("a", "answers that rest on this source", "soft");
+  const tags = [["#" + (h.rank + 1), "rank"]], quotes = q.quotes.filter(c => overlaps(h, c));
+  if (!h.ranked) tags.push(["not ranked", "off"]);
+  if (quotes.length) tags.push([prompted ? "shown to the model" : "cited", "cite"]);
+  if (h.text !== null && goldRanges(h.text, q.golds).length) tags.push(["has the gold", "gold"]);
+  for (const [ranker, place] of Object.entries(places)) tags.push([ranker + " " + place + " (" + h.scores[ranker].toFixed(3) + ")", "off"]);
+  const made = passage({ ...h, scores: {} }, q.quotes, q.golds, tags), others = make("a", "answers that rest on this source");
   others.href = "#" + new URLSearchParams({ src: sourceOf(h.chunk) });
   if (h.ranked || quotes.length) made.lastChild.append(" \u00b7 ", others);
+  if (!h.ranked) made.classList.add("off");
   return made;
 }
 

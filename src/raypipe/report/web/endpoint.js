@@ -25,7 +25,7 @@ function answer(reply) {
   at("quotes").replaceChildren(...reply.citations.map(quoted));
   const quotes = reply.citations.map(c => ({ source: c.source, start: c.span[0], end: c.span[1] }));
   const hits = (reply.passages || []).map(p => ({ ...p, start: p.span[0], end: p.span[1] }));
-  at("passages").replaceChildren(...hits.slice(0, SHOWN).map((p, i) => passage(p, quotes, [], ["#" + (i + 1), ...(quotes.some(q => overlaps(p, q)) ? ["cited"] : [])])));
+  at("passages").replaceChildren(...hits.slice(0, SHOWN).map((p, i) => passage(p, quotes, [], [["#" + (i + 1), "rank"], ...(quotes.some(q => overlaps(p, q)) ? [["cited", "cite"]] : [])])));
   at("timings").replaceChildren(...Object.entries(reply.timings_ms).map(([name, ms]) => {
     const row = make("tr"), head = make("th", name); head.scope = "row"; row.append(head, make("td", ms.toFixed(1), "n")); return row;
   }));

@@ -47,10 +47,11 @@ function cited(quotes) {
 
 const overlaps = (p, q) => sourceOf(p.chunk) === q.source && q.start < p.end && q.end > p.start;
 
-/* One passage: p has chunk, url, start, end, scores and text (null: not kept); tags are said of it. */
+/* One passage: p has chunk, url, start, end, scores and text (null: not kept); tags, each with its kind, are
+   said of it. */
 function passage(p, quotes, golds, tags) {
   const made = make("div", undefined, "passage"), foot = make("p", undefined, "soft");
-  for (const tag of tags) made.append(make("span", tag, "tag on"));
+  made.append(box("div", ...tags.map(([tag, kind]) => make("span", tag, "tag " + kind))));
   foot.append(link(p.url, p.file), " \u00b7 characters " + p.start + " to " + p.end + (Object.keys(p.scores).length ? " \u00b7 " + named(p.scores) : ""));
   if (p.text === null || p.text === undefined) made.append(make("p", "Its text is not kept here.", "soft"));
   else {

@@ -1,9 +1,10 @@
 /* The page of a run, or of two: search, filter, sort, open. The whole state stands in the address. */
 
 const facts = JSON.parse(at("facts").textContent);
-const list = at("rows"), rows = [...list.children], number = new Map(facts.ids.map((id, i) => [id, i]));
+const list = at("rows"), groups = [...list.children], rows = groups.flatMap(g => [...g.children]), number = new Map(facts.ids.map((id, i) => [id, i]));
 const facet = new Map(facts.facets.map(f => [f.name, f])), value = new Map(facts.numbers.map(n => [n.name, n.of]));
-let state = read(), shown = rows.map((_, i) => i), words = null, sorted = "", tried = new Set();
+const inGroup = groups.length ? groups[0].children.length : 1;
+let state = read(), placed = rows.map((_, i) => i), shown = placed, words = null, sorted = "", tried = new Set();
 
 function read() {
   const h = new URLSearchParams(location.hash.slice(1));
@@ -37,14 +38,15 @@ function matches() {
 
 function apply() {
   const ok = matches();
-  shown = [];
-  rows.forEach((row, i) => { const yes = ok(i); if (row.hidden === yes) row.hidden = !yes; if (yes) shown.push(i); });
   if (sorted !== state.s) order();
-  const key = value.get(state.s.replace(/^-/, ""));
-  if (key) shown.sort(by(key));
-  for (const select of document.querySelectorAll("#facets select")) {
+  rows.forEach((row, i) => { const yes = ok(i); if (row.hidden === yes) row.hidden = !yes; });
+  shown = placed.filter(i => !rows[i].hidden);
+  sizes();
+  for (const select of menus) {
     const set = state.f.find(f => f.startsWith(select.name + ":"));
     select.value = set === undefined ? "" : set.slice(select.name.length + 1);
+    select.classList.toggle("on", set !== undefined);
+    if (set !== undefined && select.closest("#more")) at("more").open = true;
   }
   if (at("search").value !== state.t) at("search").value = state.t;
   at("sort").value = state.s;
@@ -62,8 +64,17 @@ function by(key) {
 
 function order() {
   sorted = state.s;
-  const key = value.get(sorted.replace(/^-/, "")), all = rows.map((_, i) => i);
-  list.replaceChildren(...(key ? all.sort(by(key)) : all).map(i => rows[i]));
+  const key = value.get(sorted.replace(/^-/, ""));
+  placed = rows.map((_, i) => i);
+  if (key) placed.sort(by(key));
+  groups.forEach((g, n) => g.replaceChildren(...placed.slice(n * inGroup, (n + 1) * inGroup).map(i => rows[i])));
+}
+
+/* The height of each group until it is seen: only what is near the window is laid out. */
+function sizes() {
+  const left = groups.map(() => 0);
+  placed.forEach((i, place) => { if (!rows[i].hidden) left[Math.floor(place / inGroup)]++; });
+  groups.forEach((g, n) => { g.hidden = !left[n]; g.style.containIntrinsicBlockSize = 3.2 * left[n] + "rem"; });
 }
 
 /* How many are shown, and their mean or difference. */
@@ -130,7 +141,7 @@ async function open(i) {
   opened = i ?? null;
   if (opened === null) return;
   const row = rows[i], place = make("div", "Opening\u2026", "detail");
-  row.hidden = false;
+  if (row.hidden) { row.hidden = false; sizes(); }
   row.classList.add("open");
   row.append(place);
   const n = Math.floor(i / facts.block);
@@ -144,6 +155,7 @@ async function open(i) {
   if (sides.length > 1) { place.className = "detail sides"; sides.forEach((s, side) => s.prepend(make("h3", "AB"[side] + ": " + (q[side].answer ?? "failed")))); }
   place.replaceChildren(...sides);
   const seen = row.getBoundingClientRect();
+  list.style.setProperty("--bar", at("bar").offsetHeight + "px");
   if (seen.top < 0 || seen.bottom > innerHeight) row.scrollIntoView({ block: "start" });
 }
 
@@ -155,9 +167,10 @@ async function mark(q, label) {
   return "written to " + said.file;
 }
 
-/* Menus, made of what is there. */
+/* Menus, made of what is there; those of the data's own labels are folded. */
+let menus = [];
 function choices() {
-  at("facets").replaceChildren(...facts.facets.filter(f => f.values.length > 1).map(f => {
+  menus = facts.facets.filter(f => f.values.length > 1).map(f => {
     const select = make("select"), sizes = f.values.map((_, code) => f.of.filter(x => x === code).length);
     select.name = f.name;
     select.setAttribute("aria-label", f.name);
@@ -168,7 +181,11 @@ function choices() {
     select.value = set === undefined ? "" : set.slice(f.name.length + 1);
     select.addEventListener("change", () => go({ f: [...state.f.filter(x => !x.startsWith(f.name + ":")), ...(select.value ? [f.name + ":" + select.value] : [])] }));
     return select;
-  }));
+  });
+  const labels = menus.filter(m => facet.get(m.name).label);
+  at("labels").replaceChildren(...labels);
+  at("facets").replaceChildren(...menus.filter(m => !labels.includes(m)));
+  at("more").hidden = !labels.length;
 }
 
 function sorts() {
@@ -196,7 +213,7 @@ function csv() {
 }
 
 function step(by) {
-  const visible = sorted ? [...list.children].filter(r => !r.hidden) : shown.map(i => rows[i]);
+  const visible = shown.map(i => rows[i]);
   const now = visible.indexOf(document.activeElement.closest(".row"));
   visible[Math.min(Math.max(now + by, 0), visible.length - 1)]?.querySelector("a.q").focus();
 }

@@ -25,7 +25,7 @@ from raypipe.runs.forget.segments import take_out_segments
 from raypipe.runs.release import forget as forget_release
 from raypipe.runs.release import pointed, repoint, succeed
 from raypipe.runs.roots import roots
-from raypipe.runs.trials import ROLES, read_trial, remove_trial
+from raypipe.runs.trials import remove_trial, trials
 from raypipe.store import Store, StoreError, read_now
 from raypipe.store.files import Files
 from raypipe.store.keep import MEMO, tables, tag, tagged, untag
@@ -124,9 +124,8 @@ def _releases(store: Store, decision: ForgetDecision) -> bool:
             tag(store, table, successor, version)
         names[id] = successor
     repoint(store, names)
-    for role in ROLES:  # its pairs are of releases that end
-        trial = read_trial(store, role)
-        if trial is not None and not {trial.release, trial.live}.isdisjoint(decision.releases):
+    for trial in trials(store):  # its pairs are of releases that end
+        if not {trial.release, trial.live}.isdisjoint(decision.releases):
             remove_trial(store, trial)
     for id in decision.releases:
         for table in {t for t in decision.newest if store.has(t)} | _tagged_with(store, id):

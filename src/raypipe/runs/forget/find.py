@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import json
+import re
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import chain
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from raypipe.core import arrow
 from raypipe.core.records import Question, digest
 from raypipe.pipeline.ingest_log import reads_with
 from raypipe.pipeline.tombstones import FORMAT, Tombstone, stone_id
-from raypipe.runs.forget.memo_rows import MemoRows, memo_rows
-from raypipe.runs.forget.mentions import Mentions, mentions, rare_words
-from raypipe.runs.forget.records import ForgetDecision, Holding
+from raypipe.runs.forget.memo_rows import follow, memo_rows
+from raypipe.runs.forget.mentions import Mentions, OwnWords
+from raypipe.runs.forget.records import ForgetDecision, FoundRows, Holding, Shared
 from raypipe.runs.forget.segments import held_segments
+from raypipe.runs.forget.staying import kept_holdings, parsed_tables, staying
 from raypipe.runs.forget.target import Target
-from raypipe.runs.manifest import to_json
 from raypipe.runs.roots import Roots, roots
-from raypipe.runs.trials import ROLES, read_trial
+from raypipe.runs.trials import trials
 from raypipe.store import Store
 from raypipe.store.database import rows
 from raypipe.store.keep import tables
@@ -32,42 +29,29 @@ AT_ONCE = 256  # rows with texts in memory
 CORPUS = ("texts-", "passages-", "vectors-", "lengths-")
 
 
-@dataclass(slots=True)
-class FoundRows:
-    """What a store has of a target."""
-
-    rows: dict[str, tuple[str, set[str]]] = field(default_factory=dict)  # table -> column, values
-    cited: set[str] = field(default_factory=set)  # questions that lose a citation
-    answers: dict[str, str] = field(default_factory=dict)  # key -> question id
-    asked: set[str] = field(default_factory=set)  # texts of the questions that are answered from it
-    unfollowed: dict[str, int] = field(default_factory=dict)
-
-    def add(self, table: str, column: str, values: set[str]) -> None:
-        """Adds rows of a table."""
-        if values:
-            self.rows.setdefault(table, (column, set()))[1].update(values)
-
-
 def find(store: Store, target: Target, given: str, reason: str) -> tuple[ForgetDecision, list[Holding]]:
     """What a forget of the target does, and what it finds, for people."""
     kept = roots(store)
     pinned = pinned_versions(store, tables(store), [r.tables for r in kept.last])
     texts, passages = _texts(store, target, pinned)
+    own = OwnWords(texts)
+    shared = staying(store, target, kept, own, passages)
     found = FoundRows()
     _ingested(store, target, pinned, found)
-    _answers(store, target, None, pinned, found)
-    others = chain(_others(store, target), _other_answers(store, found), _recipe_texts(kept))
-    told = mentions(texts, rare_words(texts, others))
-    _answers(store, target, told, pinned, found)
+    _answers(store, target, own.mentions(), shared, pinned, found)
+    followed = follow(store, target, kept.runs, found.answers.keys() | found.doubtful.keys())
+    for key in followed.resting & found.doubtful.keys():
+        found.answers[key] = found.doubtful.pop(key)
+    found.add("answers", "key", found.answers)
+    for text in _other_answers(store, found):
+        own.subtract(text)
+    told = own.mentions()
     _corpus(store, target, pinned, found)
-    exact = {*passages, *(p.lower() for p in passages), *(texts if target.questions else ())}
-    memo = memo_rows(
-        store, passages, found.asked, kept.runs, found.answers, lambda text: text in exact or told(text)
-    )
-    for table, keys in memo.keys.items():
+    for table, keys in memo_rows(store, passages - shared.passages, found.asked, followed, told).items():
         found.add(table, "key", keys)
     decision = _decision(store, target, given, reason, found, told, kept, pinned)
-    return decision, _holdings(store, decision, found, memo, kept)
+    also = kept_holdings(store, target, texts, shared, followed, found)
+    return decision, [*_holdings(store, decision, kept), *also]
 
 
 def _texts(store: Store, target: Target, pinned: dict[str, set[int]]) -> tuple[list[str], set[str]]:
@@ -80,7 +64,7 @@ def _texts(store: Store, target: Target, pinned: dict[str, set[int]]) -> tuple[l
     for source in _records(store, "sources", "id", target.sources, pinned):
         found.add(source["content"])
     parsed: dict[str, set[str]] = {}
-    for table in (t for t in tables(store) if t.startswith("texts-")):
+    for table in parsed_tables(store):
         for row in _records(store, table, "source", target.sources, pinned):
             parsed.setdefault(row["source"], set()).add(row["text"] or "")
     for table in (t for t in tables(store) if t.startswith("passages-")):
@@ -103,33 +87,12 @@ def _versions(store: Store, table: str, pinned: dict[str, set[int]]) -> list[int
     return sorted({*pinned.get(table, ()), store.version(table)}) if store.has(table) else []
 
 
-def _others(store: Store, target: Target) -> Iterator[str]:
-    """Every other text that was ingested."""
-    gone = pa.array(target.sources, pa.string())
-    for batch in store.batches("sources", ["id", "content"], AT_ONCE):
-        yield from batch.filter(pc.invert(pc.is_in(batch["id"], value_set=gone)))["content"].to_pylist()
-    for batch in store.batches("questions", ["id", "text", "body"], AT_ONCE):
-        for row in batch.to_pylist():
-            if row["id"] not in target.questions:
-                yield f"{row['text']} {row['body']}"
-    for batch in store.batches("golds", ["question", "answers"], AT_ONCE):
-        for row in batch.to_pylist():
-            if row["question"] not in target.questions:
-                yield " ".join(row["answers"])
-
-
 def _other_answers(store: Store, found: FoundRows) -> Iterator[str]:
-    """What is said in answers that neither cite it nor found it."""
+    """What is said in answers that stay."""
     for batch in store.batches("answers", ["key", "answer", "replies"], AT_ONCE):
         for row in batch.to_pylist():
             if row["key"] not in found.answers:
                 yield " ".join([row["answer"], *(reply["text"] for _, reply in row["replies"])])
-
-
-def _recipe_texts(kept: Roots) -> Iterator[str]:
-    """What recipes say, prompts among it."""
-    for recipe in (*(r.recipe for r in kept.runs), *(r.recipe for r in kept.releases)):
-        yield json.dumps(to_json(recipe), ensure_ascii=False)
 
 
 def _ingested(store: Store, target: Target, pinned: dict[str, set[int]], found: FoundRows) -> None:
@@ -150,7 +113,11 @@ def _ingested(store: Store, target: Target, pinned: dict[str, set[int]], found: 
 
 
 def _names(fault: dict[str, str], name: str) -> bool:
-    return fault["id"].startswith(name) or name in fault["detail"]
+    """Whether a fault is of a thing, or of a part of it (`ID#2`), or its detail names it as a whole."""
+    of = fault["id"].partition("#")[0]
+    return name in (of, fault["id"]) or bool(
+        re.search(rf"(?<!\w){re.escape(name)}(?![\w/?=&%-])", fault["detail"])
+    )
 
 
 def _citing(store: Store, version: int, target: Target) -> set[str]:
@@ -171,10 +138,15 @@ def _cites(citation: dict[str, str], gone: set[str], urls: Sequence[str]) -> boo
 
 
 def _answers(
-    store: Store, target: Target, told: Mentions | None, pinned: dict[str, set[int]], found: FoundRows
+    store: Store,
+    target: Target,
+    told: Mentions,
+    shared: Shared,
+    pinned: dict[str, set[int]],
+    found: FoundRows,
 ) -> None:
-    """Answers that were given to it, or that rest on it: they cite it, found it, quote it or repeat it.
-    `told` None: what repeats it is not known."""
+    """Answers that were given to it, or that rest on it: they cite it, found it or quote it. `told`: what no
+    other source says."""
     gone = set(target.sources)
 
     def rests(row: dict, question: Question) -> bool:  # type: ignore[type-arg]
@@ -184,19 +156,22 @@ def _answers(
             return True
         if any(h.source in gone for h in question.hits):
             return True
-        replies = question.replies.values()
-        if any(q.source in gone for r in replies for q in r.quotes):
-            return True
-        return told is not None and (told(question.answer) or any(told(r.text) for r in replies))
+        return any(q.source in gone for r in question.replies.values() for q in r.quotes)
 
     for version in _versions(store, "answers", pinned):
         for batch in store.batches("answers", None, AT_ONCE, version):
             table = pa.Table.from_batches([batch])
             for row, question in zip(table.to_pylist(), arrow.question.records(table), strict=True):
+                replies = question.replies.values()
                 if rests(row, question):
                     found.answers[row["key"]] = question.id
                     found.asked.add(question.text)
-    found.add("answers", "key", set(found.answers))
+                    continue
+                if told(question.answer) or any(told(r.text) for r in replies):
+                    found.doubtful[row["key"]] = question.id
+                for quote in (q for r in replies for q in r.quotes if q.source in shared.sources):
+                    spans = found.quoted.setdefault(quote.source, {})
+                    spans.setdefault(quote.span, set()).add(row["key"])
 
 
 def _corpus(store: Store, target: Target, pinned: dict[str, set[int]], found: FoundRows) -> None:
@@ -233,10 +208,8 @@ def _decision(
     )  # fmt: skip
 
 
-def _holdings(
-    store: Store, decision: ForgetDecision, found: FoundRows, memo: MemoRows, kept: Roots
-) -> list[Holding]:
-    """What was found, for people."""
+def _holdings(store: Store, decision: ForgetDecision, kept: Roots) -> list[Holding]:
+    """What goes, for people."""
     out = []
     for some in decision.rows:
         kind = "memo" if some.column == "key" and some.table != "answers" else "table"
@@ -252,19 +225,13 @@ def _holdings(
     for id in decision.releases:
         what = "ends" if id in decision.ended else "ends; a release without it takes its place"
         out.append(Holding("release", id, len(live[id].tables), f"{what} ({live[id].name})"))
-    for role in ROLES:
-        trial = read_trial(store, role)
-        if trial is not None and not {trial.release, trial.live}.isdisjoint(decision.releases):
-            out.append(Holding("trial", role, 1, f"ends: release {trial.release} or {trial.live} does"))
+    for trial in trials(store):
+        if not {trial.release, trial.live}.isdisjoint(decision.releases):
+            out.append(Holding("trial", trial.role, 1, f"ends: release {trial.release} or {trial.live} does"))
     for name, lines in held_segments(store.files, decision.target, decision.mentions).items():
         out.append(Holding("captured", name, lines, "lines go, and what users said of these answers"))
     for note in decision.notes:
         out.append(Holding("note", note, 1, "the files are read again when they are given again"))
-    for shared in decision.target.shared:
-        out.append(Holding("kept", f"source {shared}", 0, "a name or snippet of other addresses, too"))
     for other in decision.target.also:
         out.append(Holding("table", f"citation or document {other}", 1, "has the same page, and loses it"))
-    for why, answers in memo.unfollowed.items():
-        does = f"{answers} answers could not be followed ({why}): of their replies those go that quote it"
-        out.append(Holding("memo", "replies", 0, does))
     return out

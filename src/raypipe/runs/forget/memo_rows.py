@@ -1,104 +1,160 @@
 """Cached values that were computed from a text: vectors of its chunks, scores of its passages, replies to
 prompts that show it.
 
-Keys of the memo are digests of requests, so a value is found by making its request once more: answered
-questions are followed through their recipe with cached values in the place of models, and no model is
-called. Replies are looked through as well, since one whose request cannot be made again may quote the text.
+Keys of the memo are digests of requests, so a value is found by making its request once more. An answered
+question is followed through its recipe twice, with cached values in the place of models: as it was, and with
+blanks in the place of the forgotten text. What only the first pass requests rests on the text; no words are
+compared. Replies that no answer leads to are looked through for what the text alone says.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-
-import numpy as np
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from raypipe.core import arrow
 from raypipe.core.errors import RaypipeError
-from raypipe.core.kits import ForwardingKit
-from raypipe.core.llm import Chat, Generated, Generator, Sampling
-from raypipe.core.protocols import Embed, Kit, Model, Role, Score
-from raypipe.core.records import Fault, Question
+from raypipe.core.protocols import Step
+from raypipe.core.records import TRACE, Question, Reply
 from raypipe.memo.disk import StoreMemo, memo_tables, memo_versions
-from raypipe.memo.keys import reply_keys, score_keys, score_keys_of, vector_keys, vector_keys_of
-from raypipe.memo.lookup import CacheOnlyKit, NotCached, lookup
-from raypipe.memo.memo import CallCounts, MemoTable, cached, replies_of, scores_of, vectors_of
+from raypipe.memo.keys import score_keys_of, vector_keys_of
+from raypipe.memo.lookup import CacheOnlyKit, NotCached, RecordingMemo, lookup
+from raypipe.memo.memo import CallCounts, MemoTable, cached
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.recipe_tables import searched, searched_at
 from raypipe.recipes.executor import StageError
-from raypipe.recipes.recipe import Recipe
+from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.serialize import description
 from raypipe.runs.explain import as_answered, through
+from raypipe.runs.forget.mentions import Mentions
+from raypipe.runs.forget.target import Target
 from raypipe.runs.manifest import Manifest, answer_keys
 from raypipe.store import Store, StoreError
-from raypipe.store.index import LanceIndex
-
-Holds = Callable[[str], bool]
-"""Whether a text shows what is forgotten."""
+from raypipe.store.index import IndexSpec, LanceIndex
 
 ROWS = 4096  # replies looked through at a time
 
 
 @dataclass(slots=True)
-class MemoRows:
-    """Keys of cached values, by table, and what could not be followed."""
+class Followed:
+    """What answered questions requested because of a text."""
 
-    keys: dict[str, set[str]] = field(default_factory=dict)
-    unfollowed: dict[str, int] = field(default_factory=dict)  # why -> answers
+    keys: dict[str, set[str]] = field(default_factory=dict)  # memo table -> keys
+    resting: set[str] = field(default_factory=set)  # keys of answers that would be made in another way
+    unfollowed: dict[str, set[str]] = field(default_factory=dict)  # why -> keys of answers
 
     def add(self, table: str, keys: Iterable[str]) -> None:
         """Adds keys of a table."""
         self.keys.setdefault(table, set()).update(keys)
 
 
-class WatchedKit(ForwardingKit[Kit]):
-    """A kit that notes the memo key of each request that shows a text."""
+class _BlankTexts(LanceIndex):
+    """An index in which the texts of some sources are blank; all else is found as before."""
 
-    def __init__(self, kit: Kit, holds: Holds, found: MemoRows) -> None:
-        super().__init__(kit)
-        self._holds, self._found = holds, found
+    def __init__(self, spec: IndexSpec, sources: Collection[str]) -> None:
+        super().__init__(spec)
+        self._blank = frozenset(sources)
 
-    def embedder(self, model: Model) -> Embed:
-        embed = self._kit.embedder(model)
+    async def _source_texts(self, sources: Sequence[str]) -> dict[str, str]:
+        found = await super()._source_texts(sources)
+        blank = {s: " " * len(found[s]) for s in self._blank & found.keys() if found[s]}
+        return {**found, **blank}
 
-        async def noted(texts: Sequence[str], role: Role) -> np.ndarray:
-            shown = [t for t in texts if self._holds(t)]
-            self._found.add(vectors_of(model).name, vector_keys(model, role, shown))
-            return await embed(texts, role)
 
-        return noted
+class _Pass:
+    """Takes questions through stages, with cached values alone, and notes what they request."""
 
-    def reranker(self, model: Model) -> Score:
-        score = self._kit.reranker(model)
+    def __init__(self, index: LanceIndex, memo: StoreMemo) -> None:
+        self._recorder = RecordingMemo(memo)
+        self._kit = cached(CacheOnlyKit(LocalKit(index)), self._recorder, CallCounts())
 
-        async def noted(pairs: Sequence[tuple[str, str]]) -> np.ndarray:
-            shown = [(q, p) for q, p in pairs if self._holds(p) or self._holds(q)]
-            self._found.add(scores_of(model).name, score_keys(model, shown))
-            return await score(pairs)
+    def stage(
+        self, recipe: Recipe, stage: Stage[Step], question: Question
+    ) -> tuple[set[tuple[str, str]], Question | None, str]:
+        """Memo table and key of each request; the question behind the stage, or None and why."""
+        self._recorder.requests.clear()
+        after, why = None, ""
+        try:
+            after = asyncio.run(through(recipe, stage, self._kit, question))
+        except StageError as e:
+            gone = isinstance(e.__cause__, NotCached)
+            why = f"step {stage.name}: {'a cached value is gone' if gone else e.__cause__}"
+        except RaypipeError as e:
+            why = f"step {stage.name}: {e}"
+        return {(r.table.name, key) for r in self._recorder.requests for key in r.keys}, after, why
 
-        return noted
 
-    def generator(self, model: Model) -> Generator:
-        generate = self._kit.generator(model)
+def follow(store: Store, target: Target, runs: Sequence[Manifest], answers: Collection[str]) -> Followed:
+    """Follows stored answers of runs, by their keys."""
+    found = Followed()
+    done = set[tuple[str, str]]()  # recipe, answer: runs share answers
+    for run in runs:
+        own = {k.key for k in answer_keys(store, run.run).values()} & set(answers)
+        left = sorted(key for key in own if (run.digest, key) not in done)
+        done |= {(run.digest, key) for key in left}
+        if left:
+            _follow(store, target, run, left, found)
+    return found
 
-        async def noted(
-            chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
-        ) -> list[Generated | Fault]:
-            shown = [c for c in chats if any(self._holds(turn.content) for turn in c)]
-            self._found.add(replies_of(model).name, reply_keys(model, shown, sampling, adapter))
-            return await generate(chats, sampling, adapter)
 
-        return noted
+def _follow(store: Store, target: Target, run: Manifest, keys: Sequence[str], found: Followed) -> None:
+    recipe = description(run.recipe)
+    try:
+        spec = searched_at(store.uri, recipe, run.tables)
+        index = LanceIndex(spec)
+    except (StoreError, KeyError):  # those versions are cleaned up
+        spec = searched(store, recipe)
+        index = LanceIndex(spec)
+    memo = StoreMemo(store.uri, memo_versions(store))
+    passes = _Pass(index, memo), _Pass(_BlankTexts(spec, target.sources), memo)
+    table = store.rows("answers", "key", keys)
+    for key, answered in zip(table["key"].to_pylist(), arrow.question.records(table), strict=True):
+        if (why := _through(recipe, target, passes, key, answered, found)) is not None:
+            found.unfollowed.setdefault(why, set()).add(key)
+
+
+def _through(
+    recipe: Recipe, target: Target, passes: tuple[_Pass, _Pass], key: str, answered: Question, found: Followed
+) -> str | None:
+    """Takes a question through its recipe in both ways; why that ended before the last stage, or None."""
+    question = Question(answered.id, answered.text, answered.body, answered.asked_at, answered.citations)
+    without = replace(question, text="", body="") if question.id in target.questions else question
+    for stage in recipe.question:
+        if stage.plugin is not None:  # its code is not imported
+            known = as_answered(recipe, stage, question, answered)
+            if known is None:
+                return f"step {stage.name} is code from outside"
+            question, without = known, replace(without, replies={**known.replies, **without.replies})
+            continue
+        requests, after, why = passes[0].stage(recipe, stage, question)
+        others, instead, _ = passes[1].stage(recipe, stage, without)
+        for table, request in requests - others:
+            found.add(table, [request])
+        if after is None:
+            if requests - others:
+                found.resting.add(key)
+            return why
+        replies = _instead(after, without, instead)
+        if requests - others or any(r != replies[n] for n, r in after.replies.items() if r.label != TRACE):
+            found.resting.add(key)
+        question, without = after, replace(after, text=without.text, body=without.body, replies=replies)
+    return None
+
+
+def _instead(after: Question, without: Question, instead: Question | None) -> Mapping[str, Reply]:
+    """The replies behind a stage without the text: those that it made then, and empty ones where that is not
+    known."""
+    known = instead.replies if instead is not None else without.replies
+    return {n: known.get(n, replace(r, text="", quotes=())) for n, r in after.replies.items()}
 
 
 def memo_rows(
-    store: Store, passages: Collection[str], questions: Collection[str], runs: Sequence[Manifest],
-    answers: Collection[str], holds: Holds,
-) -> MemoRows:  # fmt: skip
-    """The cached values that show a text. `passages`: its chunks and passages; `questions`: what was asked
-    about them; `answers`: keys of stored answers that rest on it; `holds` tells the text."""
-    found = MemoRows()
+    store: Store, passages: Collection[str], questions: Collection[str], followed: Followed, told: Mentions
+) -> dict[str, set[str]]:
+    """Memo table -> keys of the cached values that go. `passages`: its chunks and passages; `questions`: what
+    was asked about them; `told`: what it alone says."""
+    found = Followed({table: set(keys) for table, keys in followed.keys.items()})
     texts = sorted({*passages, *(p.lower() for p in passages)})
     pairs = [(q, p) for q in questions for p in texts]
     for table in memo_tables(store):
@@ -108,57 +164,13 @@ def memo_rows(
         elif kind == "scores":
             found.add(table, score_keys_of(identity, pairs))
         else:
-            found.add(table, _replies(store, table, holds))
-    done = set[tuple[str, str]]()  # recipe, answer: runs share answers
-    for run in runs:
-        own = {k.key for k in answer_keys(store, run.run).values()} & set(answers)
-        left = sorted(key for key in own if (run.digest, key) not in done)
-        done |= {(run.digest, key) for key in left}
-        if left:
-            _follow(store, run, left, holds, found)
+            found.add(table, _replies(store, table, told))
     there = {t: lookup(store, MemoTable(t), sorted(k)) for t, k in found.keys.items() if k}
-    return MemoRows({t: k for t, k in there.items() if k}, found.unfollowed)
+    return {t: k for t, k in there.items() if k}
 
 
-def _replies(store: Store, table: str, holds: Holds) -> Iterator[str]:
+def _replies(store: Store, table: str, told: Mentions) -> Iterator[str]:
     for batch in store.batches(table, ["key", "text"], ROWS):
         for key, text in zip(batch["key"].to_pylist(), batch["text"].to_pylist(), strict=True):
-            if holds(text):
+            if told(text):
                 yield key
-
-
-def _follow(store: Store, run: Manifest, keys: Sequence[str], holds: Holds, found: MemoRows) -> None:
-    """Follows stored answers of one run through its recipe."""
-    recipe = description(run.recipe)
-    try:
-        index = LanceIndex(searched_at(store.uri, recipe, run.tables))
-    except (StoreError, KeyError):  # those versions are cleaned up
-        index = LanceIndex(searched(store, recipe))
-    kit = cached(CacheOnlyKit(LocalKit(index)), StoreMemo(store.uri, memo_versions(store)), CallCounts())
-    watched = WatchedKit(kit, holds, found)
-    for answered in arrow.question.records(store.rows("answers", "key", keys)):
-        if (why := _through(recipe, answered, watched)) is not None:
-            found.unfollowed[why] = found.unfollowed.get(why, 0) + 1
-
-
-def _through(recipe: Recipe, answered: Question, kit: Kit) -> str | None:
-    """Takes a question through its recipe once more; why that ended before the last stage, or None."""
-    question: Question | None = Question(
-        answered.id, answered.text, answered.body, answered.asked_at, answered.citations
-    )
-    for stage in recipe.question:
-        assert question is not None
-        if stage.plugin is not None:  # its code is not imported
-            question = as_answered(recipe, stage, question, answered)
-            if question is None:
-                return f"step {stage.name} is code from outside"
-            continue
-        try:
-            question = asyncio.run(through(recipe, stage, kit, question))
-        except StageError as e:
-            if isinstance(e.__cause__, NotCached):
-                return f"step {stage.name}: a cached value is gone"
-            return f"step {stage.name}: {e.__cause__}"
-        except RaypipeError as e:
-            return f"step {stage.name}: {e}"
-    return None

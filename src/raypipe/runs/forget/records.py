@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from raypipe.core import config
 from raypipe.core.config import Where
-from raypipe.core.records import Question
+from raypipe.core.records import Question, Span
 from raypipe.pipeline.tombstones import Tombstone, without_sources
 from raypipe.runs.forget.mentions import Mentions
 from raypipe.runs.forget.target import Target
@@ -26,6 +26,33 @@ class Holding:
     name: str
     rows: int  # that go, or are changed
     does: str  # what becomes of it, for people
+
+
+@dataclass(slots=True)
+class FoundRows:
+    """What a store has of a target."""
+
+    rows: dict[str, tuple[str, set[str]]] = field(default_factory=dict)  # table -> column, values
+    cited: set[str] = field(default_factory=set)  # questions that lose a citation
+    answers: dict[str, str] = field(default_factory=dict)  # key -> question id
+    asked: set[str] = field(default_factory=set)  # texts of the questions that are answered from it
+    doubtful: dict[str, str] = field(default_factory=dict)
+    """Key -> question id of answers that name none of it, and say what no other source says."""
+    quoted: dict[str, dict[Span, set[str]]] = field(default_factory=dict)
+    """Source that stays and says some of it, too -> span -> keys of answers that quote it there."""
+
+    def add(self, table: str, column: str, values: Iterable[str]) -> None:
+        """Adds rows of a table."""
+        if values := set(values):
+            self.rows.setdefault(table, (column, set()))[1].update(values)
+
+
+@dataclass(slots=True)
+class Shared:
+    """What texts that stay say, too."""
+
+    sources: dict[str, int] = field(default_factory=dict)  # id -> runs of words
+    passages: set[str] = field(default_factory=set)  # byte for byte
 
 
 @dataclass(frozen=True, slots=True)

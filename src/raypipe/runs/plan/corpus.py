@@ -18,7 +18,9 @@ from raypipe.core.records import Question
 from raypipe.memo.disk import FRESH_BYTES
 from raypipe.memo.lookup import first_corpus_requests, lookup
 from raypipe.memo.memo import ENTRY_BYTES, vectors_of
-from raypipe.pipeline.tasks import chunks_of
+from raypipe.pipeline.corpus_builds import failed_ids
+from raypipe.pipeline.corpus_tasks import chunks_of
+from raypipe.pipeline.recipe_tables import whole_corpus
 from raypipe.recipes.default_bounds import is_bounded
 from raypipe.recipes.recipe import Stage
 from raypipe.recipes.step_contract import asked_models, embedder_of, table_of, table_with
@@ -26,10 +28,11 @@ from raypipe.runs.plan.context import PlanContext, total
 from raypipe.runs.plan.costs import ExpectedCalls, expected_calls
 from raypipe.runs.plan.rates import calls_seen, embedded
 from raypipe.runs.plan.records import StepPlan
-from raypipe.runs.plan.sample import CorpusSample
+from raypipe.runs.plan.sample import CorpusSample, kinds_of, smallest
 from raypipe.runs.plan.stage_bounds import SourceBound, embedded_bytes, source_bound
 from raypipe.runs.plan.store_state import Chunks, left
 from raypipe.store.sizes import sizes
+from raypipe.store.source_ids import SourceIds
 
 LOOKED_AT = 200_000  # chunks whose texts a plan reads to know exactly what is new: about 5 s
 PER_READ = 500  # sources whose texts are in memory at once
@@ -40,23 +43,26 @@ class CorpusPlanner:
 
     def __init__(self, context: PlanContext) -> None:
         self._context, self._pipeline, self._store = context, context.pipeline, context.pipeline.store
-        self.wanted: list[str] = []  # sources that the corpus half must hold, once `plans` is through
+        self.wanted: Sequence[str] = []  # sources that the corpus half must hold, once `plans` is through
         self.reach = Reach()  # of the ranking before the question half, once `plans` is through
 
     def plans(self, questions: Sequence[Question]) -> Iterable[StepPlan]:
         """The plan of each stage."""
         pipe, recipe, coming = self._pipeline, self._pipeline.recipe, self._context.coming
         wanted = self._wanted(questions)
-        missing = pipe.missing(pipe.texts_table, wanted)
-        texts = self._left(pipe.texts_table, missing)
+        missing = pipe.corpus.missing(pipe.texts_table, wanted)
+        work_id, tables = whole_corpus(recipe)
+        texts = self._left(pipe.texts_table, left(self._store, work_id, tables[-1], missing))
         # A killed run's parts are in no table yet: what they hold is still to come for the stages after them.
         textless = list(dict.fromkeys([*texts, *missing]))
-        gone = {*textless, *pipe.failed(pipe.texts_table)}
-        missing = pipe.missing(pipe.passages_table, [s for s in wanted if s not in gone])
+        gone = {*textless, *failed_ids(self._store, {pipe.texts_table})}
+        there = [s for s in wanted if s not in gone] if gone else wanted
+        missing = pipe.corpus.missing(pipe.passages_table, there)
         passages = list(dict.fromkeys([*self._left(pipe.passages_table, missing), *textless]))
         unsplit = list(dict.fromkeys([*passages, *missing]))
         self._chars = {**sizes(self._store, unsplit), **coming.chars}
-        self.wanted, self._unsplit, self._looks = wanted, set(unsplit), self._sample(wanted)
+        self.wanted, self._unsplit = wanted, set(unsplit)
+        self._looks = self._sample(wanted)
         self._counts = counts = Chunks(self._store, pipe.passages_table, set(unsplit))
         of_length = functools.cache(functools.partial(source_bound, recipe))
         bounds = {s: of_length(self._chars.get(s, 0)) for s in unsplit}
@@ -71,7 +77,7 @@ class CorpusPlanner:
         longest = max((b.passage_chars for b in bounds.values()), default=0)
         self.reach = Reach(0, 0, max(counts.longest, longest))
 
-    def _wanted(self, questions: Sequence[Question]) -> list[str]:
+    def _wanted(self, questions: Sequence[Question]) -> Sequence[str]:
         """Sources that the corpus half must hold, those to come included."""
         stored, coming = self._pipeline.sources(questions), self._context.coming
         if not coming.kinds:
@@ -91,7 +97,7 @@ class CorpusPlanner:
         bounds: Mapping[str, SourceBound],
     ) -> StepPlan:  # fmt: skip
         """A stage that works on each source; most ask no model, and their work is counted in sources."""
-        name, every = stage.name, len(set(wanted) | set(todo))
+        name, every = stage.name, len(set(wanted) | set(todo)) if todo else len(wanted)
         before = self._known_sources(name, todo)
         works, known = not asked_models(stage.step), is_bounded(stage.step)
         each = 1 if known else math.inf
@@ -121,14 +127,14 @@ class CorpusPlanner:
         name, model = stage.name, embedder_of(stage.step)
         table = self._pipeline.vectors_table(model)
         todo = set(unsplit)
-        here = [s for s in wanted if s not in todo and counts.of(s)]
-        lacking = self._left(table, self._pipeline.missing(table, here))
+        here = counts.having([s for s in wanted if s not in todo] if todo else wanted)
+        lacking = self._left(table, self._pipeline.corpus.missing(table, here))
         lacking = [s for s in lacking if s not in todo]
         fresh, same = self._texts_to_embed(stage.step, model, lacking, counts)
         before = self._known_sources(name, [*lacking, *unsplit])
         asks: dict[str, float] = {**fresh, **{s: b.calls[name] for s, b in bounds.items()}}
         calls = [(n, self._context.why(name, s in before)) for s, n in asks.items() if n]
-        stored_chunks = sum(counts.of(s) for s in {*here, *lacking})
+        stored_chunks = counts.total(list({*here, *lacking}) if lacking else here)
         rows = stored_chunks + sum(b.chunks for b in bounds.values())
         max_calls = total(calls)
         exact, guess = same and not unsplit, None
@@ -167,15 +173,23 @@ class CorpusPlanner:
             return None
         sources = question.sources()
         passages, said = self._looks.per_chunk()
-        chunks = sum(map(self._chunks, self.wanted if sources is None else sources))
+        chunks = self._all_chunks if sources is None else sum(map(self._chunks, sources))
         return Reach(chunks * passages, chunks * passages, self.reach.passage_chars, said)
 
+    @functools.cached_property
+    def _all_chunks(self) -> float:
+        """Chunks of all sources that are wanted, counted or to be expected."""
+        if not self._unsplit:
+            return self._counts.total(self.wanted)
+        return sum(map(self._chunks, self.wanted))
+
     def _sample(self, wanted: Sequence[str]) -> CorpusSample:
-        table = self._store.scan("sources", columns=["id", "kind"])
         coming = self._context.coming
-        stored = dict(zip(table["id"].to_pylist(), table["kind"].to_pylist(), strict=True))
-        every = {**stored, **coming.kinds}
-        kinds = {s: every[s] for s in (*wanted, *coming.some)}
+        if isinstance(wanted, SourceIds):  # all that the store has
+            kinds = {**smallest(self._store), **kinds_of(self._store, self._unsplit)}
+        else:
+            every = {**kinds_of(self._store, set(wanted)), **coming.kinds}
+            kinds = {s: every[s] for s in (*wanted, *coming.some)}
         return CorpusSample(self._pipeline, kinds, coming.kinds.keys() - coming.some.keys(), coming.some)
 
     def _texts_to_embed(

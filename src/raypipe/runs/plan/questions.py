@@ -41,6 +41,7 @@ from raypipe.runs.plan.stage_bounds import (
 from raypipe.runs.plan.standing import Standing, kept_inputs, overlap
 from raypipe.runs.plan.store_state import StoredAnswers
 from raypipe.runs.plan.unanswered import unanswered
+from raypipe.store.corpus_sum import corpus_sum
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,8 +208,5 @@ class QuestionPlanner:
         return table, {i: a.keys[0] for i, a in asked.items()}
 
     def _snapshot(self) -> str:
-        coming = self._context.coming
-        if not coming.kinds:
-            return self._pipeline.snapshot()
-        ids = self._store.scan("sources", columns=["id"])["id"].to_pylist()
-        return digest(*sorted({*ids, *coming.kinds}))
+        coming = self._context.coming.kinds
+        return digest(corpus_sum(self._store, coming)) if coming else self._pipeline.snapshot()

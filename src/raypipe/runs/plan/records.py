@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 from raypipe.core.records import Gold, Source
 from raypipe.pipeline.approximate import AnnState
-from raypipe.report.report import JSON_FORMAT, Estimate
+from raypipe.report.costs import Estimate
+from raypipe.report.report import JSON_FORMAT
 from raypipe.runs.plan.costs import Cost, ExpectedCalls
 
 

@@ -13,11 +13,15 @@ import heapq
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from raypipe.core import arrow
 from raypipe.core.records import Source
 from raypipe.pipeline.driver import Pipeline
 from raypipe.recipes.executor import CorpusExecutor, fine
 from raypipe.recipes.step_contract import asked_models, table_of
+from raypipe.store import Store
 from raypipe.text.sentences import sentences
 
 EACH = 24  # sources of a kind: 36 real pages of 10 MB in all take .1 s to parse, and half a second to begin
@@ -26,6 +30,27 @@ EACH = 24  # sources of a kind: 36 real pages of 10 MB in all take .1 s to parse
 def chosen(ids: Iterable[str]) -> list[str]:
     """The ids whose sources are looked at, of all of one kind."""
     return heapq.nsmallest(EACH, ids)
+
+
+def smallest(store: Store) -> dict[str, str]:
+    """Source -> kind, of the sources of each kind that are looked at, of all that a store has."""
+    kept: dict[str, list[str]] = {}
+    for batch in store.batches("sources", ["id", "kind"]):
+        for kind in batch["kind"].unique().to_pylist():
+            ids = batch["id"].filter(pc.equal(batch["kind"], kind))
+            first = pc.select_k_unstable(ids, EACH, sort_keys=[("ids", "ascending")])
+            kept[kind] = chosen([*kept.get(kind, ()), *ids.take(first).to_pylist()])
+    return {id: kind for kind, ids in kept.items() for id in ids}
+
+
+def kinds_of(store: Store, sources: Collection[str]) -> dict[str, str]:
+    """Source -> kind, of those that a store has."""
+    found: dict[str, str] = {}
+    wanted = pa.array(sorted(sources), pa.string())
+    for batch in store.batches("sources", ["id", "kind"]) if sources else ():
+        some = batch.filter(pc.is_in(batch["id"], value_set=wanted))
+        found.update(zip(some["id"].to_pylist(), some["kind"].to_pylist(), strict=True))
+    return found
 
 
 class Sampler:

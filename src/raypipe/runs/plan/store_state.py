@@ -5,7 +5,7 @@ Read for plans; changes nothing.
 
 from __future__ import annotations
 
-from collections import Counter
+import functools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -16,8 +16,10 @@ from raypipe.core.arrow import SPANS
 from raypipe.core.records import FAULT
 from raypipe.pipeline.answer_sources import answer_key
 from raypipe.store import Store, begun, committed, done_parts
+from raypipe.store.corpus_sum import rows_id
 from raypipe.store.database import rows
 from raypipe.store.parts import staged
+from raypipe.store.source_ids import SourceIds
 
 
 def left(store: Store, what: str, table: str, missing: Sequence[str]) -> list[str]:
@@ -50,23 +52,40 @@ class Chunks:
     """How many chunks each source has in a table of passages, read once."""
 
     def __init__(self, store: Store, table: str, without: set[str]) -> None:
-        self._counts: Counter[str] = Counter()
         self.longest = 0  # characters of the longest passage
-        if not store.has(table):
-            return
-        for batch in store.batches(table, SPANS, 1 << 20):
+        found = [pa.table({"source": pa.array([], pa.string()), "chunks": pa.array([], pa.int64())})]
+        for batch in store.batches(table, SPANS, 1 << 20) if store.has(table) else ():
             real = batch.filter(pc.greater(batch["end"], batch["start"]))
             if not real.num_rows:
                 continue
-            for row in pc.value_counts(real["source"]).to_pylist():
-                self._counts[row["values"]] += row["counts"]
+            counts = pc.value_counts(real["source"])
+            found.append(pa.table({"source": counts.field("values"), "chunks": counts.field("counts")}))
             length = pc.max(pc.subtract(real["parent_end"], real["parent_start"])).as_py()
             self.longest = max(self.longest, length)
-        for source in without:
-            del self._counts[source]
+        rows = pa.concat_tables(found).group_by("source").aggregate([("chunks", "sum")])
+        if without:
+            rows = rows.filter(pc.invert(pc.is_in(rows["source"], pa.array(sorted(without), pa.string()))))
+        self._rows, self._at = rows, rows_id(store.dataset(table)) if len(rows) else ""
+
+    @functools.cached_property
+    def _counts(self) -> dict[str, int]:
+        return dict(zip(*(self._rows[c].to_pylist() for c in ("source", "chunks_sum")), strict=True))
 
     def of(self, source: str) -> int:
         return self._counts.get(source, 0)
+
+    def having(self, sources: Sequence[str]) -> Sequence[str]:
+        """Those of some sources that have chunks."""
+        if isinstance(sources, SourceIds):
+            return sources.among(self._rows["source"], self._at)
+        return [s for s in sources if self.of(s)]
+
+    def total(self, sources: Sequence[str]) -> int:
+        """Chunks of some sources, each of them once."""
+        if isinstance(sources, SourceIds):
+            mine = pc.is_in(self._rows["source"], sources.ids)
+            return int(pc.sum(self._rows["chunks_sum"].filter(mine)).as_py() or 0)
+        return sum(map(self.of, sources))
 
 
 class StoredAnswers:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from raypipe.core.records import Question
 from raypipe.pipeline.answer_sources import AnswerSources, Lacks, answer_sources
+from raypipe.pipeline.corpus_builds import failed_ids
 from raypipe.pipeline.driver import Pipeline
 from raypipe.pipeline.recipe_tables import lacking, table_labels
 from raypipe.runs.plan.store_state import left_answers
@@ -50,7 +51,9 @@ def _for_good(pipeline: Pipeline, lacks: Lacks) -> Lacks:
     """What will be lacking still, since it failed for good."""
     if not lacks:
         return {}
-    failed = {label: pipeline.failed(table) for label, table in table_labels(pipeline.recipe).items()}
+    failed = {
+        label: failed_ids(pipeline.store, {table}) for label, table in table_labels(pipeline.recipe).items()
+    }
     stays = {s: tuple(x for x in labels if s in failed[x]) for s, labels in lacks.items()}
     return {s: labels for s, labels in stays.items() if labels}
 

@@ -1,4 +1,4 @@
-"""Admission: who may ask now. Weighted fair slots, and what a tenant may ask in a minute.
+"""Admission: who may ask now. Weighted fair slots of one gateway, and what a tenant may ask in a minute.
 
 Slots are shared by weight among the tenants that ask: each has its part of them for itself, and what others
 leave free may be borrowed, but for the parts of those that asked lately. So a tenant that asks far beyond its
@@ -13,12 +13,12 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Literal, Protocol
 
 from raypipe.core.errors import Overloaded
 from raypipe.serving.http.errors import RequestRefused
+from raypipe.serving.http.middleware import RequestMetrics
+from raypipe.serving.quotas import QuotaCounter, Quotas
 from raypipe.serving.tenants import ANYONE, Tenant
 
 LATELY_S = 60.0
@@ -39,7 +39,7 @@ class FairSlots:
         self._shares = {t.name: t.share for t in (*tenants, *(() if tenants else (ANYONE,)))}
         self._taken: dict[str, int] = {}
         self._asked_at: dict[str, float] = {}
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting: deque[tuple[str, asyncio.Future[None]]] = deque()  # name of the tenant, its turn
 
     @property
     def taken(self) -> int:
@@ -57,21 +57,27 @@ class FairSlots:
         """A slot: at once, or after WAIT_S where one of its own part is borrowed. Raises Overloaded."""
         self._shares.setdefault(tenant.name, tenant.share)
         self._asked_at[tenant.name] = self._clock()
-        mine = self._taken.get(tenant.name, 0)
-        if mine >= self.part(tenant):
-            if self.taken + self._reserved(tenant) >= self._most or self._waiting:
-                raise Overloaded(f"{tenant.name} has {mine} of {self._most} slots")
-        elif self.taken >= self._most:
-            await self._wait(tenant)
-        self._taken[tenant.name] = self._taken.get(tenant.name, 0) + 1
+        taken = self._taken.get(tenant.name, 0)
+        mine = taken + sum(name == tenant.name for name, _ in self._waiting)
+        beyond, kept = mine >= self.part(tenant), self._reserved(tenant)
+        if beyond and (self._waiting or self.taken + kept >= self._most):
+            raise Overloaded(f"{tenant.name} has {mine} of {self._most} slots")
+        if self.taken >= self._most:
+            await self._wait(tenant.name)
+        else:
+            self._taken[tenant.name] = taken + 1
         try:
             yield
         finally:
-            self._taken[tenant.name] -= 1
-            while self._waiting and self.taken < self._most:
-                if not (first := self._waiting.popleft()).done():
-                    first.set_result(None)
-                    break
+            self._give_back(tenant.name)
+
+    def _give_back(self, name: str) -> None:
+        """Takes a slot back, and hands it to who waits for one."""
+        self._taken[name] -= 1
+        while self._waiting and self.taken < self._most:
+            first, turn = self._waiting.popleft()
+            self._taken[first] = self._taken.get(first, 0) + 1  # before it runs: no other takes it
+            turn.set_result(None)
 
     def _reserved(self, tenant: Tenant) -> int:
         """Free slots that are kept for other tenants that asked lately."""
@@ -83,130 +89,51 @@ class FairSlots:
         ]
         return sum(max(0, self.part(t) - self._taken.get(t.name, 0)) for t in others)
 
-    async def _wait(self, tenant: Tenant) -> None:
+    async def _wait(self, name: str) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
+        self._waiting.append((name, turn))
         try:
             async with asyncio.timeout(WAIT_S):
-                await turn
-        except TimeoutError:
-            raise Overloaded(f"all {self._most} slots are taken") from None
-        finally:
-            if not turn.done():
-                turn.cancel()
-
-
-@dataclass(slots=True)
-class Bucket:
-    """What is left of a minute's allowance: it fills evenly, and a debt is paid first."""
-
-    per_minute: int
-    left: float
-    at: float  # seconds, when `left` was right
-
-    def refill(self, now: float) -> float:
-        """What is left now."""
-        self.left = min(self.per_minute, self.left + (now - self.at) * self.per_minute / 60)
-        self.at = now
-        return self.left
-
-    def wait_s(self) -> int:
-        """Seconds until one more may be taken."""
-        return max(1, math.ceil((1 - self.left) * 60 / self.per_minute))
-
-
-@dataclass(slots=True)
-class TenantCounts:
-    """What a tenant has asked since this gateway started."""
-
-    requests: int = 0
-    refused: int = 0  # with 429
-    questions: int = 0  # answered
-    tokens: int = 0  # of prompts and replies
-
-
-@dataclass(slots=True)
-class Quotas:
-    """What each tenant may ask in a minute, and what it has asked. Of one gateway: two of them allow twice as
-    much together."""
-
-    clock: Callable[[], float] = time.monotonic
-    usage: dict[str, TenantCounts] = field(default_factory=dict)
-    _requests: dict[str, Bucket] = field(default_factory=dict)
-    _tokens: dict[str, Bucket] = field(default_factory=dict)
-
-    def admit(self, tenant: Tenant, questions: int = 1) -> None:
-        """Counts a request of some questions. Raises RequestRefused (429) where a minute's are used up."""
-        used = self.usage.setdefault(tenant.name, TenantCounts())
-        used.requests += 1
-        now = self.clock()
-        tokens = self._bucket(self._tokens, tenant.name, tenant.tokens_per_minute, now)
-        if tokens is not None and tokens.refill(now) < 1:
-            raise self._refused(used, tokens, "tokens")
-        requests = self._bucket(self._requests, tenant.name, tenant.requests_per_minute, now)
-        if requests is not None:
-            if requests.refill(now) < 1:
-                raise self._refused(used, requests, "requests")
-            requests.left -= questions
-
-    def spend(self, tenant: Tenant, tokens: int) -> None:
-        """Counts an answered question and its tokens, which are known afterwards."""
-        used = self.usage.setdefault(tenant.name, TenantCounts())
-        used.questions += 1
-        used.tokens += tokens
-        bucket = self._bucket(self._tokens, tenant.name, tenant.tokens_per_minute, self.clock())
-        if bucket is not None:
-            bucket.left -= tokens
-
-    @staticmethod
-    def _bucket(of: dict[str, Bucket], name: str, per_minute: int | None, now: float) -> Bucket | None:
-        if per_minute is None:
-            return None
-        return of.setdefault(name, Bucket(per_minute, per_minute, now))
-
-    @staticmethod
-    def _refused(used: TenantCounts, bucket: Bucket, what: str) -> RequestRefused:
-        used.refused += 1
-        wait = bucket.wait_s()
-        detail = f"This key's {bucket.per_minute} {what} a minute are used up. Retry after {wait} s."
-        return RequestRefused(HTTPStatus.TOO_MANY_REQUESTS, detail, (), {"retry-after": str(wait)})
-
-
-class UsageMetrics(Protocol):
-    """Receives what tenants use."""
-
-    def used(self, tenant: str, state: Literal["admitted", "refused"], tokens: int) -> None: ...
-
-
-class NoUsageMetrics:
-    """Ignores all events."""
-
-    def used(self, tenant: str, state: Literal["admitted", "refused"], tokens: int) -> None:
-        """Nothing."""
+                await asyncio.shield(turn)
+        except BaseException as e:
+            if (name, turn) in self._waiting:
+                self._waiting.remove((name, turn))
+            else:  # its turn came, too late
+                self._give_back(name)
+            if isinstance(e, TimeoutError):
+                raise Overloaded(f"all {self._most} slots are taken") from None
+            raise
 
 
 class Admission:
     """Lets requests in: first a minute's quota of their tenant, then a slot."""
 
     def __init__(
-        self, most: int, tenants: Sequence[Tenant] = (), metrics: UsageMetrics | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, most: int, tenants: Sequence[Tenant] = (), metrics: RequestMetrics | None = None,
+        quotas: QuotaCounter | None = None,
     ) -> None:  # fmt: skip
-        self._slots, self._quotas = FairSlots(most, tenants, clock), Quotas(clock)
-        self._metrics = metrics or NoUsageMetrics()
+        """`quotas` count for all gateways; None: for this one alone."""
+        self._slots = FairSlots(most, tenants)
+        self._quotas = quotas or Quotas(tenants)
+        self._metrics = metrics or RequestMetrics()
 
     @property
     def taken(self) -> int:
         """Slots in use."""
         return self._slots.taken
 
-    def admit(self, tenant: Tenant, questions: int = 1) -> None:
-        """Counts a request. Raises RequestRefused where a minute's quota is used up."""
-        try:
-            self._quotas.admit(tenant, questions)
-        except RequestRefused:
-            self._metrics.used(tenant.name, "refused", 0)
-            raise
+    async def admit(self, tenant: Tenant, questions: int = 1) -> None:
+        """Counts a request. Raises RequestRefused (429) where a minute's quota is used up, and Unavailable
+        where it cannot be counted."""
+        used = await self._quotas.admit(tenant.name, questions) if tenant.limited else None
+        if used is None:
+            return
+        self._metrics.tenant_used(tenant.name, "refused", 0)
+        detail = (
+            f"This key's {used.per_minute} {used.what} a minute are used up. Retry after {used.wait_s} s."
+        )
+        wait = {"retry-after": str(used.wait_s)}
+        raise RequestRefused(HTTPStatus.TOO_MANY_REQUESTS, detail, (), wait)
 
     @asynccontextmanager
     async def slot(self, tenant: Tenant = ANYONE) -> AsyncIterator[None]:
@@ -215,16 +142,12 @@ class Admission:
             try:
                 await stack.enter_async_context(self._slots.acquire(tenant))
             except Overloaded:
-                self._quotas.usage.setdefault(tenant.name, TenantCounts()).refused += 1
-                self._metrics.used(tenant.name, "refused", 0)
+                self._metrics.tenant_used(tenant.name, "refused", 0)
                 raise
             yield
 
-    def spend(self, tenant: Tenant, tokens: int) -> None:
+    async def spend(self, tenant: Tenant, tokens: int) -> None:
         """Counts an answered question."""
-        self._quotas.spend(tenant, tokens)
-        self._metrics.used(tenant.name, "admitted", tokens)
-
-    def usage(self, tenant: Tenant) -> TenantCounts:
-        """What a tenant has asked since this gateway started."""
-        return self._quotas.usage.get(tenant.name, TenantCounts())
+        self._metrics.tenant_used(tenant.name, "admitted", tokens)
+        if tenant.limited:
+            await self._quotas.spend(tenant.name, tokens)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -15,14 +16,14 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from raypipe.core.errors import ConfError
 from raypipe.serving.access import ServerConfig
 from raypipe.serving.answering import AnswererProtocol, ReleaseRouter
-from raypipe.serving.capture import Capture, CapturingRouter
+from raypipe.serving.capture import Capture
 from raypipe.serving.http import errors, openai, requests, stream
-from raypipe.serving.http.admission import Admission, UsageMetrics
-from raypipe.serving.http.authorization import authorize
+from raypipe.serving.http.admission import Admission
+from raypipe.serving.http.authorization import authorize, who_asks
 from raypipe.serving.http.errors import RequestRefused, to_problem
 from raypipe.serving.http.feedback import FeedbackRoute
 from raypipe.serving.http.limits import read_body, until_disconnect
-from raypipe.serving.http.middleware import NoMetrics, ObservedApp, RequestMetrics, request_id
+from raypipe.serving.http.middleware import ObservedApp, RequestMetrics, request_id
 from raypipe.serving.http.openai import ChatBody
 from raypipe.serving.http.openapi import openapi_document
 from raypipe.serving.http.page import load_page
@@ -31,8 +32,10 @@ from raypipe.serving.http.requests import AnswerBody, BatchBody, RetrieveBody, q
 from raypipe.serving.http.responses import answer_response, chat_model, retrieve_response
 from raypipe.serving.http.validation import B, parse_body
 from raypipe.serving.query import NULL_LISTENER, Listener, QueryRequest
-from raypipe.serving.tenant_answers import NotAllowed, ReleaseFollowers, TenantRouter
-from raypipe.serving.tenants import ANYONE, Tenant
+from raypipe.serving.quotas import QuotaCounter
+from raypipe.serving.release_follower import ReleaseFollowers
+from raypipe.serving.tenant_answers import NotAllowed, TenantRouter
+from raypipe.serving.tenants import ANYONE
 
 BATCH_CONCURRENCY = 4
 """Questions of one batch that are answered at the same time: a batch takes the slot of one request."""
@@ -49,28 +52,30 @@ class Routes:
 
     async def _body(self, kind: type[B], request: Request) -> B:
         """The body of a request that its tenant may make now."""
-        tenant = tenant_of(request)
-        self._admission.admit(tenant)
+        tenant = who_asks(request)
+        await self._admission.admit(tenant)
         return parse_body(kind, await read_body(request, self._limits), self._limits)
 
     async def _answerer(self, request: Request) -> AnswererProtocol:
         """What answers the tenant of a request, by the release that it names."""
         try:
-            return await self._router.current(tenant_of(request), request.headers.get(RELEASE_HEADER, ""))
+            return await self._router.current(who_asks(request), request.headers.get(RELEASE_HEADER, ""))
         except NotAllowed as e:
             raise RequestRefused(HTTPStatus.FORBIDDEN, str(e)) from None
 
     def _query(
-        self, query: str, options: requests.QueryOptions, include: Collection[requests.Include] = ()
-    ) -> QueryRequest:
-        return query_request(query, options, self._limits.deadline_s, include)
+        self, request: Request, query: str, options: requests.QueryOptions,
+        include: Collection[requests.Include] = (),
+    ) -> QueryRequest:  # fmt: skip
+        asked = query_request(query, options, self._limits.deadline_s, include)
+        return replace(asked, asker=who_asks(request).name)
 
     async def answer(self, request: Request) -> Response:
         body = await self._body(AnswerBody, request)
         answerer = await self._answerer(request)
         if body.stream:
             return await self._stream(request, partial(self._answer, answerer, body), stream.encode_events)
-        async with self._admission.slot(tenant_of(request)):
+        async with self._admission.slot(who_asks(request)):
             answer = self._answer(answerer, body, NULL_LISTENER, request)
             return JSONResponse(await until_disconnect(request, answer))
 
@@ -78,7 +83,7 @@ class Routes:
         body = await self._body(BatchBody, request)
         answerer, turns = await self._answerer(request), asyncio.Semaphore(BATCH_CONCURRENCY)
         if len(body.queries) > 1:
-            self._admission.admit(tenant_of(request), len(body.queries) - 1)
+            await self._admission.admit(who_asks(request), len(body.queries) - 1)
 
         async def answer_one(query: requests.QueryBody) -> Any:
             async with turns:
@@ -87,16 +92,17 @@ class Routes:
                 except Exception as e:
                     return {"problem": errors.problem_body(to_problem(e))}
 
-        async with self._admission.slot(tenant_of(request)):
+        async with self._admission.slot(who_asks(request)):
             answers = await until_disconnect(request, asyncio.gather(*(answer_one(q) for q in body.queries)))
         return JSONResponse({"answers": answers})
 
     async def retrieve(self, request: Request) -> Response:
         body = await self._body(RetrieveBody, request)
         answerer = await self._answerer(request)
-        async with self._admission.slot(tenant_of(request)):
+        async with self._admission.slot(who_asks(request)):
             try:
-                ranked = await until_disconnect(request, answerer.retrieve(self._query(body.query, body)))
+                query = self._query(request, body.query, body)
+                ranked = await until_disconnect(request, answerer.retrieve(query))
             except ConfError as e:
                 raise RequestRefused(HTTPStatus.NOT_FOUND, "This recipe ranks no passages.") from e
         return JSONResponse(retrieve_response(ranked, body.top))
@@ -117,7 +123,7 @@ class Routes:
             return await self._stream(
                 request, partial(self._answer, answerer, query), partial(openai.chunks, id, body)
             )
-        async with self._admission.slot(tenant_of(request)):
+        async with self._admission.slot(who_asks(request)):
             answer = await until_disconnect(request, self._answer(answerer, query, NULL_LISTENER, request))
         return JSONResponse(openai.completion(id, body.model, answer))
 
@@ -130,10 +136,10 @@ class Routes:
         whole: bool = True,
     ) -> AnswerResponse:
         """The response to one question; `whole`: it is all that the request asks."""
-        result = await answerer.answer(self._query(query.query, query, query.include), listener)
+        result = await answerer.answer(self._query(request, query.query, query, query.include), listener)
         self._metrics.question_answered(result)
         tokens = result.usage["prompt_tokens"] + result.usage["generated_tokens"]
-        self._admission.spend(tenant_of(request), tokens)
+        await self._admission.spend(who_asks(request), tokens)
         q, fields = result.question, request.state.log_fields
         if whole:
             fields |= {"outcome": q.outcome, "degraded": list(q.degraded), "release": result.release}
@@ -149,7 +155,7 @@ class Routes:
         """One question as a stream. Its slot is taken here, so that a refusal is still a status, and released
         with the answer: a client that does not read it takes no slot from others."""
         slot = AsyncExitStack()
-        await slot.enter_async_context(self._admission.slot(tenant_of(request)))
+        await slot.enter_async_context(self._admission.slot(who_asks(request)))
 
         async def work(listener: Listener) -> AnswerResponse:
             async with slot:
@@ -159,7 +165,7 @@ class Routes:
 
     async def index(self, request: Request) -> Response:
         answerer = await self._answerer(request)
-        snapshot, whole = await answerer.snapshot(), not tenant_of(request).scope
+        snapshot, whole = await answerer.snapshot(), not who_asks(request).scope
         rows = await asyncio.to_thread(snapshot.row_counts)
         recipe = answerer.recipe
         shown: IndexResponse = {
@@ -193,12 +199,6 @@ RELEASE_HEADER = "raypipe-release"
 """Names the pointer that answers a request, of those that its key may ask."""
 
 
-def tenant_of(request: Request) -> Tenant:
-    """Who makes a request, as its key says."""
-    tenant: Tenant = getattr(request.state, "tenant", ANYONE)
-    return tenant
-
-
 def _unknown_model() -> RequestRefused:
     return RequestRefused(HTTPStatus.NOT_FOUND, "Unknown model: GET /v1/models lists the names.")
 
@@ -217,15 +217,14 @@ def create_app(
     proxy_sets_id: bool = False,
     capture: Capture | None = None,
     followers: ReleaseFollowers | None = None,
-    usage: UsageMetrics | None = None,
+    quotas: QuotaCounter | None = None,
 ) -> FastAPI:
     """The app. The page and the two health routes need no key: they show no question and no answer.
     `proxy_sets_id` as in `ObservedApp`; `capture` gets the answers, None: they are not captured;
-    `followers` have the releases of tenants, and `usage` gets what tenants use."""
-    config, metrics = config or ServerConfig(), metrics or NoMetrics()
-    router = router if capture is None else CapturingRouter(router, capture)
-    admission = Admission(config.limits.max_ongoing_requests, config.tenants, usage)
-    routes = Routes(TenantRouter(router, followers), config, metrics, admission)
+    `followers` have the releases of tenants, and `quotas` count what these ask; None: this gateway does."""
+    config, metrics = config or ServerConfig(), metrics or RequestMetrics()
+    admission = Admission(config.limits.max_ongoing_requests, config.tenants, metrics, quotas)
+    routes = Routes(TenantRouter(router, followers, capture), config, metrics, admission)
 
     async def authorized(request: Request) -> None:
         client = request.client.host if request.client else None
@@ -248,7 +247,7 @@ def create_app(
         "/v1/answer:batch": routes.batch,
         "/v1/retrieve": routes.retrieve,
         "/v1/chat/completions": routes.chat,
-        "/v1/feedback": FeedbackRoute(config.limits, capture).post,
+        "/v1/feedback": FeedbackRoute(config.limits, capture, admission).post,
     }.items():
         app.add_api_route(path, post, methods=["POST"], dependencies=guard)
     document = openapi_document()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from http import HTTPStatus
 
 from starlette.datastructures import Headers
+from starlette.requests import Request
 
 from raypipe.serving.access import ApiKeys
 from raypipe.serving.http.errors import RequestRefused
@@ -29,6 +30,12 @@ def authorize(keys: ApiKeys, headers: Headers, client: str | None, tenants: Sequ
         detail = "This endpoint has no keys, so it answers only its own machine."
         raise RequestRefused(HTTPStatus.FORBIDDEN, detail)
     return ANYONE
+
+
+def who_asks(request: Request) -> Tenant:
+    """Who makes a request, as its key said."""
+    tenant: Tenant = getattr(request.state, "tenant", ANYONE)
+    return tenant
 
 
 def _host(headers: Headers) -> str:

@@ -58,7 +58,7 @@ def to_problem(error: Exception) -> RequestRefused:
         return RequestRefused(HTTPStatus.TOO_MANY_REQUESTS, "Too many requests. Retry later.", headers=wait)
     if isinstance(error, Unavailable):
         log.warning("unavailable: %s", error)
-        detail = "A model that every answer needs is unavailable. Retry later."
+        detail = "What every answer needs is unavailable. Retry later."
         return RequestRefused(HTTPStatus.SERVICE_UNAVAILABLE, detail, headers=wait)
     log.error("defect", exc_info=error)
     detail = "Internal error. The endpoint's log has the traceback."

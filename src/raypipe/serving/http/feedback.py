@@ -14,6 +14,8 @@ from pydantic import Field, model_validator
 
 from raypipe.serving.access import RequestLimits
 from raypipe.serving.capture import Capture, UnknownAnswer
+from raypipe.serving.http.admission import Admission
+from raypipe.serving.http.authorization import who_asks
 from raypipe.serving.http.errors import RequestRefused
 from raypipe.serving.http.limits import read_body
 from raypipe.serving.http.reply_types import FeedbackResponse
@@ -50,17 +52,19 @@ class FeedbackBody(StrictBody):
 class FeedbackRoute:
     """The function of the route."""
 
-    def __init__(self, limits: RequestLimits, capture: Capture | None) -> None:
-        self._limits, self._capture = limits, capture
+    def __init__(self, limits: RequestLimits, capture: Capture | None, admission: Admission) -> None:
+        self._limits, self._capture, self._admission = limits, capture, admission
 
     async def post(self, request: Request) -> Response:
+        tenant = who_asks(request)
+        await self._admission.admit(tenant)
         body = parse_body(FeedbackBody, await read_body(request, self._limits), self._limits)
         if self._capture is None:
             raise RequestRefused(HTTPStatus.NOT_FOUND, "This endpoint captures no answers.")
         try:
-            await self._capture.feedback(body.answer_id, body.verdict, body.text)
+            await self._capture.feedback(tenant.name, body.answer_id, body.verdict, body.text)
         except UnknownAnswer:
-            detail = "Unknown answer: expected the answer_id of a reply of this endpoint that is still kept."
+            detail = "Unknown answer: expected the answer_id of a reply to this key that is still kept."
             raise RequestRefused(HTTPStatus.NOT_FOUND, detail) from None
         except RedactionFailed as e:
             request.state.log_fields["redaction"] = str(e)

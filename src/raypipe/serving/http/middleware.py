@@ -12,7 +12,7 @@ import re
 import time
 import uuid
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Any, Literal
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -27,25 +27,20 @@ request_id: ContextVar[str] = ContextVar("request_id", default="")
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
-class RequestMetrics(Protocol):
-    """Receives what the metrics count."""
-
-    def request_started(self) -> None: ...
-    def request_ended(self, route: str, status: int, seconds: float) -> None: ...
-    def question_answered(self, result: QueryResult) -> None: ...
-
-
-class NoMetrics:
-    """Ignores all events."""
+class RequestMetrics:
+    """Receives what the metrics count; this one ignores it."""
 
     def request_started(self) -> None:
-        """Nothing."""
+        """A request came."""
 
     def request_ended(self, route: str, status: int, seconds: float) -> None:
-        """Nothing."""
+        """Its last byte was sent."""
 
     def question_answered(self, result: QueryResult) -> None:
-        """Nothing."""
+        """A question was answered."""
+
+    def tenant_used(self, tenant: str, state: Literal["admitted", "refused"], tokens: int) -> None:
+        """A tenant's question was answered, or a request of it was refused with 429."""
 
 
 class ObservedApp:

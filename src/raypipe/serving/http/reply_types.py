@@ -31,6 +31,8 @@ TITLE = says("Title of the document; with one that is a file of a folder.", "Ann
 PAGE = says("Its page or pages, as printed; null: the document has none.", "p. 7")
 SECTION = says("Heading of its section; null: none.", "Method")
 SOURCE = "91774d62e0b14c6f"
+RELEASE = says("Id of the live release; null: a named recipe answers.", "r0001-91774d62")
+WEIGHTS = says("Name of each model -> identity of its weights.", {"all-MiniLM-L6-v2": "sha256:4740876d"})
 CHUNK = f"{SOURCE}:0-39"
 QUOTE = "Ada Lovelace wrote the first program."
 
@@ -73,14 +75,9 @@ class CitedQuote(TypedDict):
 class Versions(TypedDict):
     """Which release, recipe and models answered."""
 
-    release: Annotated[
-        str | None, says("Id of the live release; null: a named recipe answers.", "r0001-91774d62")
-    ]
+    release: Annotated[str | None, RELEASE]
     recipe: Annotated[str, says("Digest of the recipe.", "5c0f2c1e7d3a9b48")]
-    models: Annotated[
-        dict[str, str],
-        says("Name of each model -> identity of its weights.", {"all-MiniLM-L6-v2": "sha256:4740876d"}),
-    ]
+    models: Annotated[dict[str, str], WEIGHTS]
 
 
 ID = says("Id of the question: the stored one's, or a digest of its text.", "0f52a8d1")
@@ -96,15 +93,25 @@ USAGE = says(
 )
 
 
-class AnswerResponse(TypedDict):
-    """The body of /v1/answer's response."""
+class ReplyFields(TypedDict):
+    """What every reply to a question has."""
+
+    degraded: Annotated[list[str], DEGRADED]
+    timings_ms: Annotated[dict[str, float], TIMINGS]
+    versions: Annotated[Versions, Field(description="What answered.")]
+
+
+class QuestionFields(ReplyFields):
+    """The question of a reply, and what it cost."""
 
     id: Annotated[str, ID]
     query: Annotated[str, TEXT]
-    answer: Annotated[
-        str | None,
-        says("The answer; null where it is fault or ranked, never empty.", "ada lovelace"),
-    ]
+    usage: Annotated[dict[str, int], USAGE]
+
+
+class AnswerFields(ReplyFields):
+    """What is known of an answer."""
+
     outcome: Annotated[
         str,
         says(
@@ -112,13 +119,18 @@ class AnswerResponse(TypedDict):
             "answered",
         ),
     ]
-    degraded: Annotated[list[str], DEGRADED]
     confidence: Annotated[float | None, says("0 to 1, of the answer; null: no step states one.", 0.91)]
     citations: Annotated[list[CitedQuote], Field(description="The evidence of the answer, best first.")]
-    timings_ms: Annotated[dict[str, float], TIMINGS]
-    usage: Annotated[dict[str, int], USAGE]
-    versions: Annotated[Versions, Field(description="What answered.")]
     answer_id: NotRequired[Annotated[str, ANSWER_ID]]
+
+
+class AnswerResponse(QuestionFields, AnswerFields):
+    """The body of /v1/answer's response."""
+
+    answer: Annotated[
+        str | None,
+        says("The answer; null where it is fault or ranked, never empty.", "ada lovelace"),
+    ]
     hits: NotRequired[Annotated[list[ScoredPassage], Field(description="The ranking; with `hits`.")]]
     replies: NotRequired[
         Annotated[
@@ -149,16 +161,10 @@ class AnswerResponse(TypedDict):
     ]
 
 
-class RetrieveResponse(TypedDict):
+class RetrieveResponse(QuestionFields):
     """The body of /v1/retrieve's response."""
 
-    id: Annotated[str, ID]
-    query: Annotated[str, TEXT]
-    degraded: Annotated[list[str], DEGRADED]
     passages: Annotated[list[ScoredPassage], Field(description="The best passages, with their texts.")]
-    timings_ms: Annotated[dict[str, float], TIMINGS]
-    usage: Annotated[dict[str, int], USAGE]
-    versions: Annotated[Versions, Field(description="What answered.")]
 
 
 class ProblemBody(TypedDict):
@@ -234,16 +240,8 @@ class ChatUsage(TypedDict):
     total_tokens: Annotated[int, says("Their sum.", 0)]
 
 
-class ChatExtension(TypedDict):
+class ChatExtension(AnswerFields):
     """Fields of /v1/answer's reply that the protocol has no place for."""
-
-    outcome: Annotated[str, says("answered, abstained, false_premise, ranked or fault.", "answered")]
-    degraded: Annotated[list[str], DEGRADED]
-    confidence: Annotated[float | None, says("0 to 1, of the answer; null: no step states one.", 0.91)]
-    citations: Annotated[list[CitedQuote], Field(description="The evidence, exact to the character.")]
-    timings_ms: Annotated[dict[str, float], TIMINGS]
-    versions: Annotated[Versions, Field(description="What answered.")]
-    answer_id: NotRequired[Annotated[str, ANSWER_ID]]
 
 
 class ChatCompletion(TypedDict):
@@ -283,9 +281,7 @@ class RecipeName(TypedDict):
 class IndexResponse(TypedDict):
     """The tables that are searched."""
 
-    release: Annotated[
-        str | None, says("Id of the live release; null: a named recipe answers.", "r0001-91774d62")
-    ]
+    release: Annotated[str | None, RELEASE]
     recipe: Annotated[RecipeName, Field(description="The recipe that answers.")]
     embedders: Annotated[list[str], says("Names of its embedders.", ["all-MiniLM-L6-v2"])]
     rows: Annotated[
@@ -302,10 +298,7 @@ class ChatModel(TypedDict):
     created: Annotated[int, says("Always 0: a recipe has no date.", 0)]
     owned_by: Annotated[str, says("Always raypipe.", "raypipe")]
     recipe: Annotated[str, says("Digest of the recipe.", "5c0f2c1e7d3a9b48")]
-    models: Annotated[
-        dict[str, str],
-        says("Name of each model -> identity of its weights.", {"all-MiniLM-L6-v2": "sha256:4740876d"}),
-    ]
+    models: Annotated[dict[str, str], WEIGHTS]
 
 
 class ModelList(TypedDict):

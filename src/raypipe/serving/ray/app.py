@@ -14,6 +14,7 @@ from raypipe.recipes.deadlines import DegradePolicy
 from raypipe.recipes.recipe import Recipe
 from raypipe.serving.access import ServerConfig
 from raypipe.serving.http.errors import RETRY_AFTER_S
+from raypipe.serving.quotas import Quotas
 from raypipe.serving.ray.gateway import Gateway
 from raypipe.serving.ray.models import ModelDeployment
 
@@ -83,6 +84,15 @@ def build_application(
         health_check_period_s=HEALTH_CHECK_S,
     )
     generates = any(m.kind == "generator" for m in all_models)
+    limited = [t for t in config.tenants if t.limited]
+    counts = serve.deployment(
+        Quotas,
+        name="quotas",
+        num_replicas=1,  # one count for all gateways
+        max_ongoing_requests=MAX_CONNECTIONS,
+        ray_actor_options={"num_cpus": 0},  # two additions for a request
+        health_check_period_s=HEALTH_CHECK_S,
+    )
     return gateway.bind(
         None if follow_live else recipe,
         worker.store,
@@ -91,6 +101,7 @@ def build_application(
         deploy_models("embed", "embedder"),
         deploy_models("rerank", "reranker"),
         deploy_models("generate", "generator") if generates else None,
+        counts.bind(limited) if limited else None,
     )
 
 

@@ -10,6 +10,7 @@ from logging.handlers import WatchedFileHandler
 from fastapi import FastAPI
 from ray.serve.handle import DeploymentHandle
 
+from raypipe.core.errors import Overloaded, Unavailable
 from raypipe.recipes.deadlines import DegradePolicy
 from raypipe.recipes.recipe import Recipe
 from raypipe.serving.access import ServerConfig
@@ -17,19 +18,20 @@ from raypipe.serving.answerer import Answerer
 from raypipe.serving.answering import ReleaseRouter
 from raypipe.serving.capture import Capture
 from raypipe.serving.http import create_app
-from raypipe.serving.http.middleware import JsonLines, RequestMetrics
-from raypipe.serving.ray.metrics import RayMetrics, TenantMetrics, TrialMetrics, count_captured
+from raypipe.serving.http.middleware import JsonLines
+from raypipe.serving.quotas import QuotaUsed
+from raypipe.serving.ray.metrics import RayMetrics, TrialMetrics, count_captured
 from raypipe.serving.ray.retrying_handle import Broadcast, RetryingHandle
-from raypipe.serving.ray.traces import TracedMetrics, otlp_tracer
+from raypipe.serving.ray.traces import AnswerSpans, otlp_tracer
 from raypipe.serving.redaction import redaction
-from raypipe.serving.release_follower import bounded_memo
+from raypipe.serving.release_follower import ReleaseFollowers, bounded_memo
 from raypipe.serving.second_answers import SecondAnswers
 from raypipe.serving.serve_kit import ServeKit
-from raypipe.serving.tenant_answers import ReleaseFollowers
 from raypipe.serving.trials import TrialRouter
-from raypipe.serving.yielding_kit import InFlight, TrialKit
+from raypipe.serving.yielding_kit import InFlight, YieldingKit
 from raypipe.store import Store
-from raypipe.store.layout import LIVE
+
+log = logging.getLogger("raypipe.serving.ray")
 
 
 class Gateway:
@@ -38,10 +40,12 @@ class Gateway:
     def __init__(
         self, recipe: Recipe | None, store: str, config: ServerConfig, policy: DegradePolicy,
         embed: DeploymentHandle, rerank: DeploymentHandle, generate: DeploymentHandle | None,
+        quotas: DeploymentHandle | None,
     ) -> None:  # fmt: skip
-        """`recipe` None: the live release of the store is followed."""
+        """`recipe` None: the live release of the store is followed. `quotas` None: no tenant has one."""
         _configure_logging(config.log)
         self._config, self._store = config, store
+        self._quotas = quotas and SharedQuotas(quotas)
         kit = ServeKit(
             RetryingHandle(embed, "embed", "embed_unbatched"),
             RetryingHandle(rerank, "score", "score_unbatched"),
@@ -56,27 +60,26 @@ class Gateway:
         )
         memo_bytes = config.memo_mb << 20
         in_flight = InFlight()
-        shared = TrialKit(kit, in_flight)
+        shared = YieldingKit(kit, in_flight)
         self._followers: ReleaseFollowers | None = None
         self._router: ReleaseRouter
         if recipe is not None:
             self._router = Answerer(recipe, kit, store, bounded_memo(memo_bytes), policy=policy)
         else:
             self._followers = ReleaseFollowers(shared, store, policy, memo_bytes)
-            self._router = follow_releases(
-                self._followers, shared, in_flight, store, config, policy, memo_bytes
-            )
+            redact = redaction(None if config.capture is None else config.capture.redact)
+            seconds = SecondAnswers(Store.open(store), in_flight, TrialMetrics(), redact)
+            self._router = TrialRouter(self._followers, seconds)
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """Called by Serve in the replica, after `__init__`."""
-        metrics: RequestMetrics = RayMetrics()
-        if self._config.traces is not None:
-            metrics = TracedMetrics(metrics, otlp_tracer(self._config.traces))
+        traces = self._config.traces
+        metrics = RayMetrics(None if traces is None else AnswerSpans(otlp_tracer(traces)))
         capture = None
         if self._config.capture is not None:
             capture = Capture(self._store, self._config.capture, count_captured())
         app = create_app(  # Serve's proxy sets ids
-            self._router, self._config, metrics, True, capture, self._followers, TenantMetrics()
+            self._router, self._config, metrics, True, capture, self._followers, self._quotas
         )
         # What is loaded by now stays: each full collection over it held up all answers for .16 to .19 s.
         gc.collect()
@@ -84,16 +87,21 @@ class Gateway:
         return app
 
 
-def follow_releases(
-    followers: ReleaseFollowers, shared: TrialKit, in_flight: InFlight, store: str, config: ServerConfig,
-    policy: DegradePolicy, memo_bytes: int,
-) -> ReleaseRouter:  # fmt: skip
-    """The live release, and what is on trial next to it."""
-    live = followers.of(LIVE)
-    redact = redaction(None if config.capture is None else config.capture.redact)
-    opened = Store.open(store)
-    seconds = SecondAnswers(opened, in_flight, TrialMetrics(), redact)
-    return TrialRouter(live, shared, opened, seconds, policy, memo_bytes)
+class SharedQuotas:
+    """The counts that all gateways share (`QuotaCounter`)."""
+
+    def __init__(self, handle: DeploymentHandle) -> None:
+        self._admit, self._spend = RetryingHandle(handle, "admit"), RetryingHandle(handle, "spend")
+
+    async def admit(self, tenant: str, questions: int) -> QuotaUsed | None:
+        used: QuotaUsed | None = await self._admit.remote(tenant, questions)
+        return used
+
+    async def spend(self, tenant: str, tokens: int) -> None:
+        try:
+            await self._spend.remote(tenant, tokens)
+        except (Unavailable, Overloaded) as e:  # the answer is there, and goes out
+            log.error("%d tokens of tenant %s are not counted: %s", tokens, tenant, e)
 
 
 def _configure_logging(file: str | None) -> None:

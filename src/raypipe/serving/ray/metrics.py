@@ -8,17 +8,21 @@ from typing import Literal
 from ray.util.metrics import Counter, Gauge, Histogram
 
 from raypipe.runs.trial_verdict import TrialReport, worse
+from raypipe.runs.trials import Role
+from raypipe.serving.http.middleware import RequestMetrics
 from raypipe.serving.query import QueryResult
+from raypipe.serving.second_answers import Event, TrialEvents
 
 SECONDS_BUCKETS = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60]
 SHARE_BUCKETS = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
 
 
-class RayMetrics:
-    """`middleware.RequestMetrics` for Prometheus: Ray puts `ray_` before each name."""
+class RayMetrics(RequestMetrics):
+    """Metrics for Prometheus: Ray puts `ray_` before each name."""
 
-    def __init__(self) -> None:
-        self._ongoing = 0
+    def __init__(self, spans: Callable[[QueryResult], None] | None = None) -> None:
+        """`spans` gets each answered question, for traces."""
+        self._ongoing, self._spans = 0, spans
         self._in_flight = Gauge("raypipe_in_flight", "Requests being answered by this gateway.")
         self._requests = Counter("raypipe_requests", "Requests that ended.", tag_keys=("route", "status"))
         self._seconds = Histogram(
@@ -32,6 +36,13 @@ class RayMetrics:
         self._tokens = Counter("raypipe_tokens", "Tokens of language models.", tag_keys=("kind",))
         self._confidence = Histogram(
             "raypipe_confidence", "Confidence of the reply that is the answer.", SHARE_BUCKETS
+        )
+        self._tenant_requests = Counter(
+            "raypipe_tenant_requests", "Questions answered, and requests refused with 429.",
+            tag_keys=("tenant", "state"),
+        )  # fmt: skip
+        self._tenant_tokens = Counter(
+            "raypipe_tenant_tokens", "Tokens of prompts and replies.", tag_keys=("tenant",)
         )
 
     def request_started(self) -> None:
@@ -59,6 +70,13 @@ class RayMetrics:
         reply = q.replies.get(q.origin)
         if reply is not None and reply.confidence is not None:
             self._confidence.observe(max(reply.confidence, 1e-6))
+        if self._spans is not None:
+            self._spans(result)
+
+    def tenant_used(self, tenant: str, state: Literal["admitted", "refused"], tokens: int) -> None:
+        self._tenant_requests.inc(tags={"tenant": tenant, "state": state})
+        if tokens:
+            self._tenant_tokens.inc(tokens, tags={"tenant": tenant})
 
 
 def count_captured() -> Callable[[str], None]:
@@ -67,26 +85,8 @@ def count_captured() -> Callable[[str], None]:
     return lambda event: captured.inc(tags={"event": event})
 
 
-class TenantMetrics:
-    """`http.admission.UsageMetrics`: what each tenant asks."""
-
-    def __init__(self) -> None:
-        self._requests = Counter(
-            "raypipe_tenant_requests", "Questions answered, and requests refused with 429.",
-            tag_keys=("tenant", "state"),
-        )  # fmt: skip
-        self._tokens = Counter(
-            "raypipe_tenant_tokens", "Tokens of prompts and replies.", tag_keys=("tenant",)
-        )
-
-    def used(self, tenant: str, state: Literal["admitted", "refused"], tokens: int) -> None:
-        self._requests.inc(tags={"tenant": tenant, "state": state})
-        if tokens:
-            self._tokens.inc(tokens, tags={"tenant": tenant})
-
-
-class TrialMetrics:
-    """`serving.second_answers.TrialEvents`: counts what came of questions that two releases answer."""
+class TrialMetrics(TrialEvents):
+    """Counts what came of questions that two releases answer."""
 
     def __init__(self) -> None:
         self._events = Counter(
@@ -97,7 +97,7 @@ class TrialMetrics:
         )
         self._worse = Gauge("raypipe_trial_worse", "1: the release on trial is worse.", ("role",))
 
-    def event(self, role: str, event: str) -> None:
+    def event(self, role: Role, event: Event) -> None:
         self._events.inc(tags={"role": role, "event": event})
 
     def looked(self, report: TrialReport) -> None:

@@ -9,26 +9,19 @@ import time
 from typing import Any
 
 from raypipe.core.errors import ConfError
-from raypipe.serving.http.middleware import RequestMetrics
 from raypipe.serving.query import QueryResult
 
 
-class TracedMetrics:
-    """`middleware.RequestMetrics` that also sends spans to a collector, in the background."""
+class AnswerSpans:
+    """Sends spans of answered questions to a collector, in the background."""
 
-    def __init__(self, inner: RequestMetrics, tracer: Any) -> None:
-        self._inner, self._tracer = inner, tracer
+    def __init__(self, tracer: Any) -> None:
+        self._tracer = tracer
 
-    def request_started(self) -> None:
-        self._inner.request_started()
-
-    def request_ended(self, route: str, status: int, seconds: float) -> None:
-        self._inner.request_ended(route, status, seconds)
-
-    def question_answered(self, result: QueryResult) -> None:
+    def __call__(self, result: QueryResult) -> None:
+        """Sends those of one question."""
         from opentelemetry.trace import set_span_in_context
 
-        self._inner.question_answered(result)
         stages_ns = {stage: int(ms * 1e6) for stage, ms in result.timings_ms.items()}
         end = time.time_ns()
         start = at = end - stages_ns.pop("total")

@@ -1,4 +1,4 @@
-"""Question templates, and how answers write values. Knows no domain.
+"""Question templates: what one is, what an attempt at a question draws with, and what comes of it.
 
 A program is in the call language of the knowledge graph; its rule says how its result becomes the answer
 (`RULES`). Readings of that language that are fixed here: `sort` orders the rows of the line before it and
@@ -14,10 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from random import Random
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
+from raypipe.synth.ask.forms import Written
+from raypipe.synth.world import names
 from raypipe.synth.world.world import World
 
+T = TypeVar("T")
 QuestionType: TypeAlias = Literal[
     "simple",
     "simple_w_condition",
@@ -70,6 +73,56 @@ class Now:
 
 
 @dataclass(frozen=True, slots=True)
+class Attempt:
+    """An attempt at a question: the world it is about, its chance, and when it is asked."""
+
+    world: World
+    rng: Random
+    now: Now
+
+    def pick(self, items: Sequence[T]) -> T:
+        return names.pick(self.rng, items)
+
+    def skewed(self, items: Sequence[T]) -> T:
+        return names.skewed(self.rng, items)
+
+    def below(self, count: int) -> int:
+        """A number from 0 to `count` - 1."""
+        return int(self.rng.random() * count)
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What a question is about, as drawn."""
+
+    it: Any  # rows of the world, or what was counted or looked up in them
+    about: tuple[Ref, ...]  # what the pages are about
+    words: Mapping[str, str]  # fill phrasings, sentences and, in lower case, the program
+
+    def at(self, it: Any, *about: Ref, **words: str) -> Scene:
+        """The same scene with `it` in the middle, more subjects and more words."""
+        return Scene(it, self.about + about, {**self.words, **words})
+
+
+def scene(it: Any, *about: Ref, **words: str) -> Scene:
+    return Scene(it, about, words)
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A question before its wording."""
+
+    scene: Scene
+    answer: Written
+    program: str  # with {words}; "" where no call reaches the fact
+    rule: str
+
+
+Shape: TypeAlias = Callable[[Attempt], Drawn | None]
+"""None: there is no good question (a tie, an empty list); another attempt is made."""
+
+
+@dataclass(frozen=True, slots=True)
 class Asked:
     """One instance of a template."""
 
@@ -79,90 +132,40 @@ class Asked:
     said: tuple[str, ...]  # sentences that state the answer, or contradict the premise
     about: tuple[Ref, ...]  # what the pages are about
     tells: frozenset[str]  # keys of profile facts that give the answer away
-    program: str = ""  # "" where no call reaches the fact
-    rule: str = "value"
-
-
-Draw: TypeAlias = Callable[[World, Random, Now], Asked | None]
-"""None: this draw has no good question (a tie, an empty list); another is made."""
+    program: str  # "" where no call reaches the fact
+    rule: str
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
+    """A question to be drawn: its wording is data of a YAML file, its shape says what the answer is."""
+
     id: str  # domain.name
     type: QuestionType
     dynamism: Dynamism
-    phrasings: tuple[str, ...]  # at least three; {slots} in braces
-    draw: Draw
-    weight: float = 1.0  # within its domain and type
+    weight: float  # within its domain and type
+    tells: tuple[str, ...]  # with {words}
+    phrasings: tuple[str, ...]  # at least three; {words} in braces
+    sentences: tuple[str, ...]  # each states the answer, or contradicts the premise
+    shape: Shape
 
     @property
     def domain(self) -> str:
         return self.id.partition(".")[0]
 
-
-def long_date(day: date) -> str:
-    return f"{day:%B} {day.day}, {day.year}"
-
-
-def month(year: int, number: int) -> str:
-    return f"{date(year, number, 1):%B %Y}"
-
-
-def dated(day: date) -> tuple[str, tuple[str, ...]]:
-    return day.isoformat(), (long_date(day).lower(),)
-
-
-def counted(n: int) -> tuple[str, tuple[str, ...]]:
-    return str(n), (() if n < 1000 else (f"{n:,}",))
-
-
-def plain(x: float) -> str:
-    """Its shortest form, without a trailing `.0`."""
-    return f"{x:.10g}"
-
-
-def price(x: float) -> str:
-    return f"${x:,.2f}"
-
-
-def priced(x: float) -> tuple[str, tuple[str, ...]]:
-    x = round(x, 2)
-    return price(x), tuple(dict.fromkeys((f"{x:.2f}", plain(x), repr(x))))
-
-
-def large(dollars: int) -> str:
-    """$3.02 billion, $640 million."""
-    return f"${dollars / 1e9:.2f} billion" if dollars >= 1e9 else f"${dollars / 1e6:g} million"
-
-
-def sized(dollars: int) -> tuple[str, tuple[str, ...]]:
-    return large(dollars), (large(dollars)[1:], str(dollars), f"${dollars:,}")
-
-
-def quoted(name: str) -> str:
-    """A name as a string of the call language, in the lower case of the questions."""
-    return f'"{name.lower()}"'
-
-
-def later(lines: Sequence[str]) -> str:
-    return "\n".join(lines)
-
-
-def pair(rng: Random, items: Sequence[str]) -> tuple[str, str] | None:
-    """Two different items."""
-    if len(items) < 2:
-        return None
-    a, b = rng.sample(range(len(items)), 2)
-    return items[a], items[b]
-
-
-def invalid(
-    slots: Mapping[str, str],
-    said: tuple[str, ...],
-    about: tuple[Ref, ...],
-    tells: frozenset[str],
-    program: str,
-) -> Asked:
-    """A question whose premise the world contradicts. The program asks for what it presumes."""
-    return Asked(slots, INVALID, (), said, about, tells, program, "premise")
+    def ask(self, attempt: Attempt) -> Asked | None:
+        """One question with its answer; None if there is no good one."""
+        drawn = self.shape(attempt)
+        if drawn is None:
+            return None
+        words = {**drawn.scene.words, "v": drawn.answer.spoken}
+        return Asked(
+            slots=words,
+            answer=drawn.answer.answer,
+            alternatives=drawn.answer.others,
+            said=tuple(s.format_map(words) for s in self.sentences),
+            about=drawn.scene.about,
+            tells=frozenset(t.format_map(words) for t in self.tells),
+            program=drawn.program.format_map({k: v.lower() for k, v in words.items()}),
+            rule=drawn.rule,
+        )

@@ -1,203 +1,239 @@
-"""Questions about share prices, dividends and companies: one fact, asked with or without a condition."""
+"""Questions about share prices, dividends and companies."""
 
 from __future__ import annotations
 
 from calendar import monthrange
+from collections.abc import Mapping
 from datetime import date, timedelta
-from random import Random
 
-from raypipe.synth.ask.core import (
-    Asked,
-    Now,
+from raypipe.synth.ask.core import Attempt, Scene, Shape, scene
+from raypipe.synth.ask.forms import (
+    articled,
     counted,
+    dates,
+    decimal,
+    dollars,
     large,
-    later,
     long_date,
+    per_share,
+    percent,
     plain,
     price,
     priced,
-    quoted,
     sized,
 )
-from raypipe.synth.world.market import SNAPSHOT, Company
-from raypipe.synth.world.names import pick, skewed
-from raypipe.synth.world.world import World
+from raypipe.synth.ask.shapes import both, compare, count, false, hop, several, value
+from raypipe.synth.world.market import FIRST_DAY, SNAPSHOT, Company
+
+SPOKEN = {"open": "opening", "close": "closing", "high": "highest", "low": "lowest"}
+QUARTERS = ("first", "second", "third", "fourth")
 
 
-def some_company(w: World, r: Random) -> tuple[Company, str]:
-    """A company, and what the question calls it: its short name or its ticker."""
-    c = skewed(r, w.market.companies)
-    return c, c.short if r.random() < 0.65 else c.ticker
+def _company(d: Attempt) -> Scene:
+    """A company; the question calls it by its short name or its ticker."""
+    c = d.skewed(d.world.market.companies)
+    name = c.short if d.rng.random() < 0.65 else c.ticker
+    return scene(c, ("company", c.name), c=name, short=c.short, ticker=c.ticker, name=c.name)
 
 
-def refs(*companies: Company) -> tuple[tuple[str, str], ...]:
-    return tuple(("company", c.name) for c in companies)
+def _two(d: Attempt) -> Scene | None:
+    a, b = d.skewed(d.world.market.companies), d.skewed(d.world.market.companies)
+    about = ("company", a.name), ("company", b.name)
+    return None if a is b else scene((a, b), *about, a=a.short, b=b.short)
 
 
-def past_day(w: World, r: Random, now: Now) -> date:
+def _past_day(d: Attempt) -> date:
     """A trading day in the year before the question."""
-    return pick(r, [d for d in w.market.days if d <= SNAPSHOT])
+    return d.pick([x for x in d.world.market.days if x <= SNAPSHOT])
 
 
-def _last_trading(w: World, now: Now) -> date:
-    return max(d for d in w.market.days if d < now.day)
+def _on_a_day(d: Attempt) -> Scene:
+    c, day = _company(d), _past_day(d)
+    return c.at(d.world.market.bars[c.it.ticker][day], day=long_date(day), iso=str(day))
 
 
-def price_now(w: World, r: Random, now: Now) -> Asked | None:
-    c, name = some_company(w, r)
-    m = w.market.latest(c.ticker, now.day, now.eastern)
-    said = (
-        f"{c.short} ({c.ticker}) trades at {price(m.open)} as of {m.time} EST on {long_date(m.date)}.",
-        f"{c.ticker} last price: {price(m.open)} ({m.time} EST, {long_date(m.date)}).",
-    )
-    return Asked(
-        {"c": name},
-        *priced(m.open),
-        said,
-        refs(c),
-        frozenset({"prices"}),
-        f'get_stock_price({quoted(name)}, "latest")["open"]',
-    )
-
-
-def market_cap(w: World, r: Random, now: Now) -> Asked | None:
-    c, name = some_company(w, r)
-    said = (
-        f"{c.name} has a market capitalization of {large(c.market_cap)}.",
-        f"The market cap of {c.ticker} stands at {large(c.market_cap)}.",
-    )
-    return Asked(
-        {"c": name},
-        *sized(c.market_cap),
-        said,
-        refs(c),
-        frozenset({"market_cap"}),
-        f"get_stock_market_cap({quoted(name)})",
-    )
-
-
-def ratio(w: World, r: Random, now: Now) -> Asked | None:
-    c, name = some_company(w, r)
-    if c.pe_ratio is None:
+def _two_on_a_day(d: Attempt) -> Scene | None:
+    if (found := _two(d)) is None:
         return None
-    said = (f"The p/e ratio of {c.short} is {plain(c.pe_ratio)}.", f"{c.ticker}: P/E {plain(c.pe_ratio)}.")
-    return Asked(
-        {"c": name},
-        plain(c.pe_ratio),
-        (f"{c.pe_ratio:.2f}",),
-        said,
-        refs(c),
-        frozenset({"pe_ratio"}),
-        f"get_stock_pe_ratio({quoted(name)})",
-    )
+    day = _past_day(d)
+    bars = tuple((c, d.world.market.bars[c.ticker][day]) for c in found.it)
+    return found.at(bars, day=long_date(day), iso=str(day))
 
 
-def earnings(w: World, r: Random, now: Now) -> Asked | None:
-    c, name = some_company(w, r)
-    written = f"-${-c.eps:.2f}" if c.eps < 0 else price(c.eps)
-    said = (f"Earnings per share of {c.short} are {written}.", f"{c.name} earned {written} a share.")
-    return Asked(
-        {"c": name},
-        written,
-        tuple(dict.fromkeys((plain(c.eps), f"{c.eps:.2f}"))),
-        said,
-        refs(c),
-        frozenset({"eps", "pe_ratio"}),
-        f"get_stock_eps({quoted(name)})",
-    )
+def _price_on_a_day(d: Attempt) -> Scene:
+    bar, key = _on_a_day(d), d.pick(list(SPOKEN))
+    return bar.at(getattr(bar.it, key), key=key, spoken=SPOKEN[key])
 
 
-def first_product(w: World, r: Random, now: Now) -> Asked | None:
-    c, _ = some_company(w, r)
-    said = (f"The first product of {c.short} was {c.product}.", f"{c.short} began by selling {c.product}.")
-    return Asked(
-        {"c": c.short},
-        c.product.lower(),
-        (c.product.removeprefix("the ").lower(),),
-        said,
-        refs(c),
-        frozenset({"product"}),
-    )
+def _price_now(d: Attempt) -> Scene:
+    c = _company(d)
+    m = d.world.market.latest(c.it.ticker, d.now.day, d.now.eastern)
+    return c.at(m.open, time=m.time, day=long_date(m.date))
 
 
-def close_on(w: World, r: Random, now: Now) -> Asked | None:
-    (c, name), day, key = some_company(w, r), past_day(w, r, now), pick(r, ("open", "close", "high", "low"))
-    value = getattr(w.market.bars[c.ticker][day], key)
-    spoken = {"open": "opening", "close": "closing", "high": "highest", "low": "lowest"}[key]
-    long = long_date(day)
-    said = (
-        f"On {long} the {spoken} price of {c.short} was {price(value)}.",
-        f"{c.ticker}, {long}: {spoken} price {price(value)}.",
-    )
-    return Asked(
-        {"c": name, "day": long, "spoken": spoken},
-        *priced(value),
-        said,
-        refs(c),
-        frozenset({"prices"}),
-        f'get_stock_price({quoted(name)}, "{day}")["{key}"]',
-    )
+def _last_close(d: Attempt) -> Scene:
+    c, day = _company(d), max(x for x in d.world.market.days if x < d.now.day)
+    return c.at(d.world.market.bars[c.it.ticker][day].close, day=long_date(day))
 
 
-def close_last_day(w: World, r: Random, now: Now) -> Asked | None:
-    c, name = some_company(w, r)
-    day = _last_trading(w, now)
-    value = w.market.bars[c.ticker][day].close
-    said = (
-        f"{c.short} closed at {price(value)} on {long_date(day)}.",
-        f"After the bell on {long_date(day)}: {c.ticker} {price(value)}.",
-    )
-    return Asked(
-        {"c": name},
-        *priced(value),
-        said,
-        refs(c),
-        frozenset({"prices"}),
-        f'get_stock_price({quoted(name)}, "last trading day")["close"]',
-    )
-
-
-def volume_yesterday(w: World, r: Random, now: Now) -> Asked | None:
-    c, name = some_company(w, r)
-    day = now.day - timedelta(days=1)
-    if day not in w.market.days:
+def _yesterday(d: Attempt) -> Scene | None:
+    c, day = _company(d), d.now.day - timedelta(days=1)
+    if day not in d.world.market.days:
         return None
-    n = w.market.bars[c.ticker][day].volume
-    said = (
-        f"On {long_date(day)} {n:,} shares of {c.short} changed hands.",
-        f"{c.ticker} volume on {long_date(day)}: {n:,}.",
-    )
-    return Asked(
-        {"c": name},
-        *counted(n),
-        said,
-        refs(c),
-        frozenset({"prices"}),
-        f'get_stock_price({quoted(name)}, "yesterday")["volume"]',
-    )
+    return c.at(d.world.market.bars[c.it.ticker][day].volume, day=long_date(day))
 
 
-def quarter_dividend(w: World, r: Random, now: Now) -> Asked | None:
-    c, name = some_company(w, r)
-    if not w.market.dividends[c.ticker]:
+def _dividend(d: Attempt) -> Scene | None:
+    c = _company(d)
+    if not d.world.market.dividends[c.it.ticker]:
         return None
-    paid = pick(r, w.market.dividends[c.ticker])
+    paid = d.pick(d.world.market.dividends[c.it.ticker])
     quarter = (paid.date.month - 1) // 3
     first = date(paid.date.year, 3 * quarter + 1, 1)
     last = date(first.year, first.month + 2, monthrange(first.year, first.month + 2)[1])
-    words = f"the {('first', 'second', 'third', 'fourth')[quarter]} quarter of {first.year}"
-    value = plain(paid.value)
-    said = (
-        f"In {words} {c.short} paid a dividend of ${value} a share.",
-        f"{c.ticker} paid ${value} a share on {long_date(paid.date)}.",
-    )
-    condition = f'[ge(date, "{first}"), le(date, "{last}")]'
-    return Asked(
-        {"c": name, "quarter": words},
-        f"${value}",
-        (value,),
-        said,
-        refs(c),
-        frozenset({"dividends"}),
-        later((f"get_stock_dividend({quoted(name)})", f'sort({condition}, -date)["value"]')),
-    )
+    words = f"the {QUARTERS[quarter]} quarter of {first.year}"
+    return c.at(paid.value, quarter=words, begin=str(first), end=str(last), day=long_date(paid.date))
+
+
+def _month(d: Attempt) -> Scene:
+    """The prices of a whole month."""
+    c = _company(d)
+    year, number = d.pick([(2023, m) for m in range(FIRST_DAY.month, 13)] + [(2024, 1), (2024, 2)])
+    first, last = date(year, number, 1), date(year, number, monthrange(year, number)[1])
+    bars = d.world.market.between(c.it.ticker, first, last)
+    return c.at(bars, month=f"{first:%B %Y}", begin=str(first), end=str(last))
+
+
+def _week(d: Attempt) -> Scene | None:
+    c, day = _company(d), _past_day(d)
+    monday = day - timedelta(days=day.weekday())
+    friday = monday + timedelta(days=4)
+    if friday > SNAPSHOT:
+        return None
+    words = {"first": long_date(monday), "last": long_date(friday), "begin": str(monday), "end": str(friday)}
+    return c.at(d.world.market.between(c.it.ticker, monday, friday), **words)
+
+
+def _year(d: Attempt) -> Scene:
+    """The dividends of a year."""
+    c, year = _company(d), d.pick((2022, 2023))
+    return c.at([x for x in d.world.market.dividends[c.it.ticker] if x.date.year == year], year=str(year))
+
+
+def _of_2023(d: Attempt) -> Scene:
+    c = _company(d)
+    return c.at([x.date for x in d.world.market.dividends[c.it.ticker] if x.date.year == 2023])
+
+
+def _chief(d: Attempt) -> Scene:
+    c = _company(d)
+    return c.at(c.it, ("entity", c.it.ceo), p=c.it.ceo)
+
+
+def _its_day(d: Attempt, chief: Scene) -> Scene:
+    day = _past_day(d)
+    return chief.at(d.world.market.bars[chief.it.ticker][day], day=long_date(day), iso=str(day))
+
+
+def _change(d: Attempt) -> Scene | None:
+    """The closes of two days."""
+    c, a, b = _company(d), _past_day(d), _past_day(d)
+    if a >= b:
+        return None
+    bars, words = d.world.market.bars[c.it.ticker], {"first": long_date(a), "last": long_date(b)}
+    return c.at((bars[a].close, bars[b].close), **words, a=str(a), b=str(b))
+
+
+def _no_dividend(d: Attempt) -> Scene | None:
+    c = _company(d)
+    if d.world.market.dividends[c.it.ticker]:
+        return None
+    return c.at(None, year=str(d.pick((2022, 2023))))
+
+
+def _too_high(d: Attempt) -> Scene:
+    found = _month(d)
+    top = max(b.high for b in found.it)
+    above = int(top * (1.3 + d.rng.random())) + 1
+    return found.at(None, high=price(top), above=f"${above}", limit=str(above))
+
+
+def _aliases(c: Company) -> tuple[str, str]:
+    return c.name, c.ticker
+
+
+CHIEF = 'get_open("{p}")["company"]'
+PAID = 'get_stock_dividend("{c}")'
+OF_YEAR = '[ge(date, "{year}-01-01"), le(date, "{year}-12-31")]'
+SPAN = 'get_stock_price("{c}", "{begin}", "{end}")'
+FINANCE: Mapping[str, Shape] = {
+    "price_now": value(_price_now, priced, 'get_stock_price("{c}", "latest")["open"]'),
+    "market_cap": value(_company, lambda c: sized(c.market_cap), 'get_stock_market_cap("{c}")'),
+    "ratio": value(
+        _company, lambda c: decimal(c.pe_ratio) if c.pe_ratio else None, 'get_stock_pe_ratio("{c}")'
+    ),
+    "earnings": value(_company, lambda c: per_share(c.eps), 'get_stock_eps("{c}")'),
+    "first_product": value(_company, lambda c: articled(c.product)),
+    "price_on": value(_price_on_a_day, priced, 'get_stock_price("{c}", "{iso}")["{key}"]'),
+    "last_close": value(_last_close, priced, 'get_stock_price("{c}", "last trading day")["close"]'),
+    "volume_yesterday": value(_yesterday, counted, 'get_stock_price("{c}", "yesterday")["volume"]'),
+    "quarter_dividend": value(
+        _dividend,
+        lambda x: dollars(plain(x)),
+        PAID,
+        'sort([ge(date, "{begin}"), le(date, "{end}")], -date)["value"]',
+    ),
+    "larger_company": compare(
+        _two, lambda c: c.market_cap, "most", 'get_stock_market_cap("{x}")', large, _aliases
+    ),
+    "lower_ratio": compare(_two, lambda c: c.pe_ratio, "least", 'get_stock_pe_ratio("{x}")', others=_aliases),
+    "higher_close": compare(
+        _two_on_a_day,
+        lambda pair: pair[1].close,
+        "most",
+        'get_stock_price("{x}", "{iso}")["close"]',
+        price,
+        lambda pair: _aliases(pair[0]),
+    ),
+    "mean_close": value(
+        _month,
+        lambda bars: priced(sum(b.close for b in bars) / len(bars)),
+        f'AVG(ALL {SPAN}["close"])',
+        rule="round",
+    ),
+    "month_high": value(
+        _month, lambda bars: priced(max(b.high for b in bars)), f"ALL {SPAN}", 'sort(None, -high)["high"][:1]'
+    ),
+    "dividend_count": count(_year, len, f"ALL {PAID}", f"sort({OF_YEAR}, date)[len]"),
+    "up_days": several(
+        _week,
+        lambda bars: [b.date for b in bars if b.close > b.open],
+        f"ALL {SPAN}",
+        'sort(gt(close, open), time)["time"]',
+        form=dates,
+    ),
+    "dividend_dates": several(
+        _of_2023, list, f"ALL {PAID}", f'sort({OF_YEAR.replace("{year}", "2023")}, date)["date"]', form=dates
+    ),
+    "close_of_chief": hop(
+        _chief, _its_day, lambda bar: priced(bar.close), CHIEF, 'get_stock_price(*, "{iso}")["close"]'
+    ),
+    "cap_of_chief": hop(
+        _chief, lambda d, found: found, lambda c: sized(c.market_cap), CHIEF, "get_stock_market_cap(*)"
+    ),
+    "percent_change": value(
+        _change,
+        lambda closes: percent((closes[1] - closes[0]) / closes[0]),
+        both('get_stock_price("{c}", "{x}")["close"]'),
+        rule="percent_change",
+    ),
+    "day_range": value(
+        _on_a_day,
+        lambda bar: priced(bar.high - bar.low),
+        'get_stock_price("{c}", "{iso}")["high"]',
+        'get_stock_price("{c}", "{iso}")["low"]',
+        rule="difference",
+    ),
+    "false_dividend": false(_no_dividend, PAID, f'sort({OF_YEAR}, -date)["value"]'),
+    "false_high": false(_too_high, f"ALL {SPAN}", 'sort(gt(close, {limit}), time)["time"][:1]'),
+}

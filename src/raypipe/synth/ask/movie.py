@@ -1,205 +1,259 @@
-"""Questions about films, the people in them, and Oscars: one fact, asked with or without a condition."""
+"""Questions about films, the people in them, and Oscars."""
 
 from __future__ import annotations
 
-from random import Random
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from raypipe.synth.ask.core import (
-    Asked,
-    Now,
-    dated,
-    later,
-    long_date,
-    quoted,
-)
-from raypipe.synth.world.film import LANGUAGES, PICTURE, SPOKEN, Movie
-from raypipe.synth.world.names import pick, skewed
-from raypipe.synth.world.world import World
+from raypipe.synth.ask.core import Attempt, Scene, Shape, scene
+from raypipe.synth.ask.forms import Written, age, counted, dated, decimal, dollars, long_date, named
+from raypipe.synth.ask.shapes import compare, count, false, hop, several, value
+from raypipe.synth.world.film import LANGUAGES, LEADING, PICTURE, SPOKEN, SUPPORTING, Movie
 
 LATEST_CEREMONY = 2023
+CREW = 'get_movie_person_crew("{m}", None, eq(job, "Director"))'
+MADE = 'get_movie_person_crew(None, "{d}", eq(job, "Director"))'
 
 
-def some_movie(w: World, r: Random) -> Movie:
-    return skewed(r, w.film.movies)
+def _some(d: Attempt) -> Movie:
+    return d.skewed(d.world.film.movies)
 
 
-def some_director(w: World, r: Random, films: int) -> tuple[str, tuple[Movie, ...]] | None:
-    """Somebody who directed at least `films` films, with the films."""
-    name = skewed(r, w.film.directors)
-    made = w.film.directed[name]
-    return (name, made) if len(made) >= films else None
+def _movie(d: Attempt) -> Scene:
+    m = _some(d)
+    return scene(m, ("movie", m.title), m=m.title)
 
 
-def release_date(w: World, r: Random, now: Now) -> Asked | None:
-    m = some_movie(w, r)
-    long = long_date(m.release_date)
-    said = (
-        f"{m.title} was released on {long}.",
-        f"{long} was the day on which {m.title} reached the cinemas.",
-        f"The release date of {m.title} is {long}.",
-    )
-    return Asked(
-        {"m": m.title},
-        *dated(m.release_date),
-        said,
-        (("movie", m.title),),
-        frozenset({"released"}),
-        f'get_movie({quoted(m.title)})["release_date"]',
-    )
+def _director_of(d: Attempt) -> Scene:
+    m = _movie(d)
+    return m.at(d.world.film.director(m.it))
 
 
-def director(w: World, r: Random, now: Now) -> Asked | None:
-    m = some_movie(w, r)
-    d = w.film.director(m).name
-    said = (
-        f"{m.title} was directed by {d}.",
-        f"{d} directed {m.title}.",
-        f"The director of {m.title} is {d}.",
-    )
-    return Asked(
-        {"m": m.title},
-        d.lower(),
-        (),
-        said,
-        (("movie", m.title),),
-        frozenset({"director"}),
-        f'get_movie_person_crew({quoted(m.title)}, None, eq(job, "Director"))["name"]',
-    )
+def _movies(d: Attempt) -> Scene:
+    a, b = _some(d), _some(d)
+    return scene((a, b), ("movie", a.title), ("movie", b.title), a=a.title, b=b.title)
 
 
-def language(w: World, r: Random, now: Now) -> Asked | None:
-    m = some_movie(w, r)
-    tongue = LANGUAGES[m.original_language]
-    said = (f"The original language of {m.title} is {tongue}.", f"{m.title} was made in {tongue}.")
-    return Asked(
-        {"m": m.title},
-        m.original_language,
-        (tongue.lower(),),
-        said,
-        (("movie", m.title),),
-        frozenset({"language"}),
-        f'get_movie({quoted(m.title)})["original_language"]',
-    )
+def _money(d: Attempt) -> Scene:
+    m, kind = _movie(d), d.pick(("budget", "revenue"))
+    return m.at(getattr(m.it, kind), kind=kind)
 
 
-def money(w: World, r: Random, now: Now) -> Asked | None:
-    m, kind = some_movie(w, r), pick(r, ("budget", "revenue"))
-    n = m.budget if kind == "budget" else m.revenue
-    said = (f"{m.title} had a {kind} of ${n:,}.", f"The {kind} of {m.title} was ${n:,}.")
-    return Asked(
-        {"m": m.title, "kind": kind},
-        f"${n:,}",
-        (str(n), f"{n:,}"),
-        said,
-        (("movie", m.title),),
-        frozenset({kind}),
-        f'get_movie({quoted(m.title)})["{kind}"]',
-    )
+def _person(d: Attempt) -> Scene:
+    p = d.skewed(d.world.film.people)
+    return scene(p, ("person", p.name), p=p.name)
 
 
-def birthday(w: World, r: Random, now: Now) -> Asked | None:
-    p = skewed(r, w.film.people)
-    long = long_date(p.birthday)
-    said = (f"{p.name} was born on {long}.", f"Born on {long}, {p.name} grew up near the sea.")
-    return Asked(
-        {"p": p.name},
-        *dated(p.birthday),
-        said,
-        (("person", p.name),),
-        frozenset({"born"}),
-        f'get_person({quoted(p.name)})["birthday"]',
-    )
+def _roles(d: Attempt) -> Scene:
+    p = _person(d)
+    return p.at(d.world.film.roles_of.get(p.it.name, ()))
 
 
-def who_played(w: World, r: Random, now: Now) -> Asked | None:
-    m = some_movie(w, r)
-    role = pick(r, w.film.roles_in[m.title])
-    p, c = role.person.name, role.character
-    said = (f"{p} plays {c} in {m.title}.", f"In {m.title} the part of {c} is played by {p}.")
-    return Asked(
-        {"m": m.title, "c": c},
-        p.lower(),
-        (),
-        said,
-        (("movie", m.title),),
-        frozenset({"starring", "roles"}),
-        f'get_movie_person_cast({quoted(m.title)}, None, eq(character, {quoted(c)}))["name"]',
-    )
+def _people(d: Attempt) -> Scene:
+    a, b = d.skewed(d.world.film.people), d.skewed(d.world.film.people)
+    return scene((a, b), ("person", a.name), ("person", b.name), a=a.name, b=b.name)
 
 
-def filmed_in(w: World, r: Random, now: Now) -> Asked | None:
-    m = some_movie(w, r)
-    said = (f"{m.title} was filmed in {m.town}.", f"Most scenes of {m.title} were shot in {m.town}.")
-    return Asked({"m": m.title}, m.town.lower(), (), said, (("movie", m.title),), frozenset({"town"}))
+def _role(d: Attempt) -> Scene:
+    m = _movie(d)
+    role = d.pick(d.world.film.roles_in[m.it.title])
+    return m.at(role, c=role.character)
 
 
-def oscar_of_year(w: World, r: Random, now: Now) -> Asked | None:
-    category, year = pick(r, list(SPOKEN)), 1990 + int(r.random() * (LATEST_CEREMONY - 1989))
-    row = next((o for o in w.film.oscars if o.winner and (o.year, o.category) == (year, category)), None)
+def _actor(d: Attempt) -> Scene:
+    role = d.pick(d.world.film.roles_in[_some(d).title])
+    p, m = role.person.name, role.movie.title
+    return scene(role, ("person", p), ("movie", m), p=p, m=m)
+
+
+def _cast_mates(d: Attempt) -> Scene:
+    """Two of one cast, and the titles of the films that both are in."""
+    a, b = (role.person.name for role in d.rng.sample(d.world.film.roles_in[_some(d).title], 2))
+    theirs = {x.movie.title for x in d.world.film.roles_of[b]}
+    shared = [x.movie.title for x in d.world.film.roles_of[a] if x.movie.title in theirs]
+    return scene(shared, ("person", a), ("person", b), ("movie", shared[0]), a=a, b=b)
+
+
+def _winner(d: Attempt) -> Scene:
+    p = d.pick(list(d.world.film.won))
+    return scene(d.world.film.won[p], ("person", p), p=p)
+
+
+def _ceremony(d: Attempt) -> int:
+    return 1990 + d.below(LATEST_CEREMONY - 1989)
+
+
+def _oscar(d: Attempt) -> Scene | None:
+    category, year = d.pick(list(SPOKEN)), _ceremony(d)
+    row = d.world.film.oscar(year, category)
     if row is None:
         return None
-    spoken, key, answer = SPOKEN[category], "name", row.name
-    if category == PICTURE:
-        key, answer = "film", row.film
-    said = (
-        f"At the {year} ceremony the Oscar for {spoken} went to {answer}.",
-        f"{answer} won the {spoken} Oscar in {year}.",
-    )
+    key = "film" if category == PICTURE else "name"
     about = (("movie", row.film), ("person", row.name))
-    conditions = f'[eq(year, {year}), eq(category, "{category}"), eq(winner, "true")]'
-    program = f"get_movie_person_oscar(None, None, {conditions})"
-    return Asked(
-        {"spoken": spoken, "year": str(year)},
-        answer.lower(),
-        (),
-        said,
-        about,
-        frozenset({"oscars"}),
-        f'{program}["{key}"]',
-    )
+    words = {"spoken": SPOKEN[category], "category": category, "year": str(year), "key": key}
+    return scene(getattr(row, key), *about, **words)
 
 
-def directed_in_year(w: World, r: Random, now: Now) -> Asked | None:
-    if (found := some_director(w, r, 2)) is None:
-        return None
-    d, made = found
-    m = pick(r, made)
-    if sum(x.year == m.year for x in made) > 1:
-        return None
-    said = (f"In {m.year} {d} directed {m.title}.", f"{d}'s film of {m.year} was {m.title}.")
-    return Asked(
-        {"d": d, "year": str(m.year)},
-        m.title.lower(),
-        (),
-        said,
-        (("person", d), ("movie", m.title)),
-        frozenset({"directed", "director", "oscars"}),
-        f'get_movie_person_crew(None, {quoted(d)}, [eq(job, "Director"), eq(year, {m.year})])["movie_name"]',
-    )
+def _director(films: int) -> Callable[[Attempt], Scene | None]:
+    """A director of at least `films` films, with them."""
+
+    def drawer(d: Attempt) -> Scene | None:
+        name = d.skewed(d.world.film.directors)
+        made = d.world.film.directed[name]
+        return scene(made, ("person", name), d=name) if len(made) >= films else None
+
+    return drawer
 
 
-def latest_film(w: World, r: Random, now: Now) -> Asked | None:
-    if (found := some_director(w, r, 2)) is None:
+def _one_of_a_year(d: Attempt) -> Scene | None:
+    if (found := _director(2)(d)) is None:
         return None
-    d, made = found
-    m = made[-1]
-    if made[-2].year == m.year:
+    m = d.pick(found.it)
+    alone = sum(x.year == m.year for x in found.it) == 1
+    return found.at(m, ("movie", m.title), year=str(m.year)) if alone else None
+
+
+def _latest(d: Attempt) -> Scene | None:
+    if (found := _director(2)(d)) is None or found.it[-1].year == found.it[-2].year:
         return None
-    said = (
-        f"The latest film that {d} directed is {m.title}.",
-        f"{d}'s most recent film as a director is {m.title}.",
-    )
-    return Asked(
-        {"d": d},
-        m.title.lower(),
-        (),
-        said,
-        (("person", d), ("movie", m.title)),
-        frozenset({"directed", "director", "oscars"}),
-        later(
-            (
-                f'get_movie_person_crew(None, {quoted(d)}, eq(job, "Director"))',
-                'sort(None, -year)["movie_name"]',
-            )
-        ),
-    )
+    return found.at(found.it[-1], ("movie", found.it[-1].title))
+
+
+def _rated(d: Attempt) -> Scene | None:
+    if (found := _director(3)(d)) is None:
+        return None
+    return found.at(found.it, ("movie", found.it[0].title), films=str(len(found.it)))
+
+
+def _span(d: Attempt) -> Scene | None:
+    if (found := _director(4)(d)) is None:
+        return None
+    first = 1987 + d.below(30)
+    last = first + 4 + d.below(5)
+    films = [m for m in found.it if first <= m.year <= last]
+    if not 2 <= len(films) <= 4:
+        return None
+    return found.at(films, *(("movie", m.title) for m in films), first=str(first), last=str(last))
+
+
+def _its_director(d: Attempt, movie: Scene) -> Scene:
+    p = d.world.film.director(movie.it)
+    return movie.at(p, ("person", p.name), d=p.name)
+
+
+def _its_films(d: Attempt, movie: Scene) -> Scene:
+    found = _its_director(d, movie)
+    return found.at(d.world.film.directed[found.it.name])
+
+
+def _top_billed(d: Attempt) -> Scene | None:
+    m = _movie(d)
+    cast = d.world.film.roles_in[m.it.title]
+    return m.at([x.person.name for x in cast[:3]]) if len(cast) > 3 else None
+
+
+def _false_oscar(d: Attempt) -> Scene | None:
+    category = d.pick(list(LEADING | SUPPORTING))
+    p, year, film = d.skewed(d.world.film.people[:300]).name, _ceremony(d), d.world.film
+    holder = film.oscar(year, category)
+    if p not in film.roles_of or holder is None or any(o.category == category for o in film.won.get(p, ())):
+        return None
+    words = {"p": p, "spoken": SPOKEN[category], "category": category, "year": str(year)}
+    return scene(None, ("person", p), ("person", holder.name), holder=holder.name, **words)
+
+
+def _false_director(d: Attempt) -> Scene | None:
+    m, p = _movie(d), d.skewed(d.world.film.directors)
+    if any(c.person.name == p for c in d.world.film.credits_in[m.it.title]):
+        return None
+    return m.at(None, ("person", p), d=p, real=d.world.film.director(m.it).name)
+
+
+def _false_role(d: Attempt) -> Scene | None:
+    m, p = _movie(d), d.skewed(d.world.film.people[:400]).name
+    cast = [x.person.name for x in d.world.film.roles_in[m.it.title]]
+    if p in cast or p not in d.world.film.roles_of:
+        return None
+    return m.at(None, ("person", p), p=p, cast=", ".join(cast))
+
+
+def _language(m: Movie) -> Written:
+    name = LANGUAGES[m.original_language]
+    return Written(m.original_language, (name.lower(),), name)
+
+
+def _mean_rating(made: Any) -> Written:
+    return decimal(round(sum(m.rating for m in made) / len(made), 2))
+
+
+WON = '[eq(year, {year}), eq(category, "{category}"), eq(winner, "true")]'
+MOVIE: Mapping[str, Shape] = {
+    "release_date": value(_movie, lambda m: dated(m.release_date), 'get_movie("{m}")["release_date"]'),
+    "director": value(_director_of, lambda p: named(p.name), f'{CREW}["name"]'),
+    "language": value(_movie, _language, 'get_movie("{m}")["original_language"]'),
+    "money": value(_money, lambda n: dollars(f"{n:,}", str(n)), 'get_movie("{m}")["{kind}"]'),
+    "birthday": value(_person, lambda p: dated(p.birthday), 'get_person("{p}")["birthday"]'),
+    "who_played": value(
+        _role,
+        lambda role: named(role.person.name),
+        'get_movie_person_cast("{m}", None, eq(character, "{c}"))["name"]',
+    ),
+    "filmed_in": value(_movie, lambda m: named(m.town)),
+    "oscar_of_year": value(_oscar, named, f'get_movie_person_oscar(None, None, {WON})["{{key}}"]'),
+    "directed_in_year": value(
+        _one_of_a_year,
+        lambda m: named(m.title),
+        'get_movie_person_crew(None, "{d}", [eq(job, "Director"), eq(year, {year})])["movie_name"]',
+    ),
+    "latest_film": value(_latest, lambda m: named(m.title), MADE, 'sort(None, -year)["movie_name"]'),
+    "came_out_first": compare(
+        _movies, lambda m: m.release_date, "least", 'get_movie("{x}")["release_date"]', long_date
+    ),
+    "rated_higher": compare(_movies, lambda m: m.rating, "most", 'get_movie("{x}")["rating"]'),
+    "older_person": compare(_people, lambda p: p.birthday, "yes_if_less", 'get_person("{x}")["birthday"]'),
+    "films_acted": count(_roles, len, 'get_movie_person_cast(None, "{p}", None)["len"]', least=2),
+    "oscars_won": count(_winner, len, 'get_movie_person_oscar(None, "{p}", eq(winner, "true"))["len"]'),
+    "mean_rating": value(
+        _rated, _mean_rating, f'ALL {MADE}["movie_name"]', 'AVG(ALL get_movie(*)["rating"])', rule="round"
+    ),
+    "films_together": several(
+        _cast_mates,
+        list,
+        'ALL get_movie_person_cast(None, ["{a}", "{b}"], None)',
+        'sort(None, release_date)["movie_name"]',
+    ),
+    "directed_between": several(
+        _span,
+        lambda films: [m.title for m in films],
+        'ALL get_movie_person_crew(None, "{d}", [eq(job, "Director"), ge(year, {first}), le(year, {last})])',
+        'sort(None, release_date)["movie_name"]',
+    ),
+    "top_billed": several(
+        _top_billed, list, 'ALL get_movie_person_cast("{m}", None, None)', 'sort(None, order)["name"][:3]'
+    ),
+    "director_birthday": hop(
+        _movie, _its_director, lambda p: dated(p.birthday), f'{CREW}["name"]', 'get_person(*)["birthday"]'
+    ),
+    "director_films": hop(
+        _movie,
+        _its_films,
+        lambda films: counted(len(films)),
+        f'{CREW}["name"]',
+        'get_movie_person_crew(None, *, eq(job, "Director"))["len"]',
+    ),
+    "age_at_release": value(
+        _actor,
+        lambda role: age(role.person.birthday, role.movie.release_date),
+        'get_person("{p}")["birthday"]',
+        'get_movie("{m}")["release_date"]',
+        rule="years_between",
+    ),
+    "release_weekday": value(
+        _movie, lambda m: named(f"{m.release_date:%A}"), 'get_movie("{m}")["release_date"]', rule="weekday"
+    ),
+    "false_oscar": false(_false_oscar, f'get_movie_person_oscar(None, "{{p}}", {WON})["film"]'),
+    "false_director": false(
+        _false_director, 'get_movie_person_crew("{m}", "{d}", eq(job, "Director"))["year"]'
+    ),
+    "false_role": false(_false_role, 'get_movie_person_cast("{m}", "{p}", None)["character"]'),
+}

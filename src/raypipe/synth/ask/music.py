@@ -1,171 +1,178 @@
-"""Questions about artists, songs, Grammys and the chart: one fact, asked with or without a condition."""
+"""Questions about artists, songs, Grammys and the chart."""
 
 from __future__ import annotations
 
-from random import Random
+from collections.abc import Mapping
+from datetime import timedelta
 
-from raypipe.synth.ask.core import Asked, Now, dated, later, long_date, quoted
-from raypipe.synth.world.music import ALBUM_PRIZE, COUNTRIES, NEW_ARTIST, SONG_PRIZE, Artist, Song
-from raypipe.synth.world.names import pick, skewed
-from raypipe.synth.world.world import World
+from raypipe.synth.ask.core import Attempt, Scene, Shape, scene
+from raypipe.synth.ask.forms import Written, age, also, articled, dated, long_date, named, years
+from raypipe.synth.ask.shapes import compare, count, false, hop, several, value
+from raypipe.synth.world.music import ALBUM_PRIZE, COUNTRIES, NEW_ARTIST, SONG_PRIZE, Artist
 
 KEYS = {NEW_ARTIST: "best_new_artist", SONG_PRIZE: "best_song", ALBUM_PRIZE: "best_album"}
 
 
-def some_song(w: World, r: Random) -> Song:
-    return skewed(r, w.music.songs)
+def _song(d: Attempt) -> Scene:
+    s = d.skewed(d.world.music.songs)
+    return scene(s, ("song", s.name), s=s.name, by=s.author)
 
 
-def some_artist(w: World, r: Random) -> Artist:
-    return skewed(r, w.music.artists)
+def _songs(d: Attempt) -> Scene:
+    a, b = d.skewed(d.world.music.songs), d.skewed(d.world.music.songs)
+    return scene((a, b), ("song", a.name), ("song", b.name), a=a.name, b=b.name)
 
 
-def song_author(w: World, r: Random, now: Now) -> Asked | None:
-    s = some_song(w, r)
-    said = (f"{s.name} is a song by {s.author}.", f"{s.author} wrote and recorded {s.name}.")
-    return Asked(
-        {"s": s.name},
-        s.author.lower(),
-        (),
-        said,
-        (("song", s.name),),
-        frozenset({"author"}),
-        f'get_song({quoted(s.name)})["author"]',
-    )
+def _artist(d: Attempt) -> Scene:
+    a = d.skewed(d.world.music.artists)
+    return scene(a, ("artist", a.name), a=a.name)
 
 
-def song_date(w: World, r: Random, now: Now) -> Asked | None:
-    s = some_song(w, r)
-    long = long_date(s.release_date)
-    said = (f"{s.name} was released on {long}.", f"{s.author} released {s.name} on {long}.")
-    return Asked(
-        {"s": s.name},
-        *dated(s.release_date),
-        said,
-        (("song", s.name),),
-        frozenset({"released", "works"}),
-        f'get_song({quoted(s.name)})["release_date"]',
-    )
+def _works(d: Attempt) -> Scene:
+    a = _artist(d)
+    return a.at(d.world.music.works[a.it.name])
 
 
-def origin(w: World, r: Random, now: Now) -> Asked | None:
-    a = some_artist(w, r)
-    land = COUNTRIES[a.birth_place]
-    said = (f"{a.name} comes from {land}.", f"Originally from {land}, {a.name} now tours the world.")
-    return Asked(
-        {"a": a.name},
-        land.lower(),
-        (a.birth_place.lower(),),
-        said,
-        (("artist", a.name),),
-        frozenset({"birth_place"}),
-        f'get_person({quoted(a.name)})["birth_place"]',
-    )
+def _soloist(d: Attempt) -> Scene | None:
+    found = _artist(d)
+    day = long_date(found.it.birth_date)
+    return None if found.it.group else found.at(found.it, birthday=day.rpartition(",")[0])
 
 
-def born(w: World, r: Random, now: Now) -> Asked | None:
-    a = some_artist(w, r)
-    if a.group:
-        return None
-    long = long_date(a.birth_date)
-    said = (
-        f"{a.name} was born on {long}.",
-        f"The singer {a.name} celebrates a birthday on {long[:-6]}, born {long}.",
-    )
-    return Asked(
-        {"a": a.name},
-        *dated(a.birth_date),
-        said,
-        (("artist", a.name),),
-        frozenset({"born"}),
-        f'get_person({quoted(a.name)})["birth_date"]',
-    )
+def _group(d: Attempt) -> Scene | None:
+    found = _artist(d)
+    return found if found.it.group else None
 
 
-def studio(w: World, r: Random, now: Now) -> Asked | None:
-    s = some_song(w, r)
-    said = (f"{s.name} was recorded at {s.studio}.", f"{s.author} went to {s.studio} to record {s.name}.")
-    return Asked({"s": s.name}, s.studio.lower(), (), said, (("song", s.name),), frozenset({"studio"}))
+def _winner(d: Attempt) -> Scene:
+    a = d.pick(list(d.world.music.won))
+    return scene(d.world.music.won[a], ("artist", a), a=a)
 
 
-def instrument(w: World, r: Random, now: Now) -> Asked | None:
-    a = some_artist(w, r)
-    if a.group:
-        return None
-    said = (
-        f"{a.name} learned to play {a.instrument} as a child.",
-        f"Before singing, {a.name} played {a.instrument}.",
-    )
-    short = a.instrument.split(" ", 1)[1]
-    return Asked(
-        {"a": a.name}, a.instrument, (short,), said, (("artist", a.name),), frozenset({"instrument"})
-    )
-
-
-def prize_of_year(w: World, r: Random, now: Now) -> Asked | None:
-    (year, category), row = pick(r, list(w.music.prizes.items()))
-    spoken = category.lower()
-    said = (
-        f"The {year} Grammy for {spoken} went to {row.nominee}.",
-        f"{row.nominee} won the {spoken} Grammy in {year}.",
-    )
+def _prize(d: Attempt) -> Scene:
+    (year, category), row = d.pick(list(d.world.music.prizes.items()))
     about = (("artist", row.artist), *((("song", row.nominee),) if category == SONG_PRIZE else ()))
-    return Asked(
-        {"year": str(year), "spoken": spoken},
-        row.nominee.lower(),
-        (),
-        said,
-        about,
-        frozenset({"grammys"}),
-        f'get_grammy_year({year})["{KEYS[category]}"]',
-    )
+    return scene(row.nominee, *about, year=str(year), spoken=category.lower(), key=KEYS[category])
 
 
-def latest_song(w: World, r: Random, now: Now) -> Asked | None:
-    a = some_artist(w, r).name
-    works = w.music.works[a]
+def _latest(d: Attempt) -> Scene | None:
+    found = _artist(d)
+    works = d.world.music.works[found.it.name]
     if len(works) < 2 or works[-1].release_date == works[-2].release_date:
         return None
-    last = works[-1]
-    said = (f"The newest song by {a} is {last.name}.", f"{a}'s latest release is {last.name}.")
-    return Asked(
-        {"a": a},
-        last.name.lower(),
-        (),
-        said,
-        (("artist", a), ("song", last.name)),
-        frozenset({"works", "released", "author"}),
-        later(
-            (
-                f'ALL get_person({quoted(a)})["music"]',
-                "ALL get_song(*)",
-                'sort(None, -release_date)["name"][:1]',
-            )
-        ),
-    )
+    return found.at(works[-1], ("song", works[-1].name))
 
 
-def chart_top(w: World, r: Random, now: Now) -> Asked | None:
-    """What stands where on the chart of this week: the graph's calls do not reach the chart."""
-    rank, week = 1 + int(r.random() * 10), max(c.date for c in w.music.chart if c.date <= now.day)
-    row = next(c for c in w.music.chart if c.date == week and c.rank == rank)
-    said = (
-        f"Number {rank} on this week's Billboard Hot 100 is {row.song} by {row.artist}.",
-        f"Billboard, chart of {long_date(row.date)}: number {rank}, {row.song}.",
-    )
-    return Asked(
-        {"rank": str(rank)},
-        row.song.lower(),
-        (f"{row.song} by {row.artist}".lower(),),
-        said,
-        (("song", row.song), ("artist", row.artist)),
-        frozenset({"chart"}),
-    )
+def _charted(d: Attempt) -> Scene:
+    """What stands where on the chart of this week."""
+    chart = d.world.music.chart
+    rank, week = 1 + d.below(10), max(c.date for c in chart if c.date <= d.now.day)
+    row = next(c for c in chart if c.date == week and c.rank == rank)
+    words = {"rank": str(rank), "by": row.artist, "day": long_date(row.date)}
+    return scene(row, ("song", row.song), ("artist", row.artist), **words)
 
 
-def chart_peak(w: World, r: Random, now: Now) -> Asked | None:
-    """The best chart place of a song: in the tables, but the call language has no call for the chart."""
-    song = pick(r, list(w.music.ranked))
-    top = w.music.ranked[song][-1].top_position
-    said = (f"The highest Billboard Hot 100 position of {song} is {top}.", f"{song} peaked at number {top}.")
-    return Asked({"s": song}, str(top), (f"number {top}",), said, (("song", song),), frozenset({"chart"}))
+def _ranked(d: Attempt) -> Scene:
+    song = d.pick(list(d.world.music.ranked))
+    return scene(d.world.music.ranked[song][-1].top_position, ("song", song), s=song)
+
+
+def _wins(d: Attempt) -> Scene:
+    """How many prizes two artists won: one who won some, and any."""
+    a, b = d.pick(list(d.world.music.won)), d.skewed(d.world.music.artists).name
+    wins = tuple(len(d.world.music.won.get(x, ())) for x in (a, b))
+    return scene(wins, ("artist", a), ("artist", b), a=a, b=b)
+
+
+def _its_artist(d: Attempt, song: Scene) -> Scene:
+    a = d.world.music.artist[song.it.author]
+    return song.at(a, ("artist", a.name), a=a.name)
+
+
+def _its_singer(d: Attempt, song: Scene) -> Scene | None:
+    found = _its_artist(d, song)
+    return None if found.it.group else found
+
+
+def _singer_and_song(d: Attempt) -> Scene | None:
+    s = d.skewed(d.world.music.songs)
+    a = d.world.music.artist[s.author]
+    about = ("artist", a.name), ("song", s.name)
+    return None if a.group else scene((a.birth_date, s.release_date), *about, a=a.name, s=s.name)
+
+
+def _old_song(d: Attempt) -> Scene | None:
+    """Released a year ago or longer, on no day near this one, so that all pages agree on its age."""
+    found, today = _song(d), d.now.day
+    day = found.it.release_date
+    near = (day.month, day.day) != (2, 29) and abs(today - day.replace(year=today.year)) < timedelta(9)
+    n = years(day, today)
+    return None if n < 1 or near else found.at(n)
+
+
+def _unawarded(d: Attempt) -> Scene | None:
+    found = _artist(d)
+    return None if found.it.name in d.world.music.won else found
+
+
+def _not_by(d: Attempt) -> Scene | None:
+    s, a = _song(d), d.skewed(d.world.music.artists).name
+    return None if s.it.author == a else s.at(None, ("artist", a), a=a)
+
+
+def _home(a: Artist) -> Written:
+    return also(COUNTRIES[a.birth_place], a.birth_place)
+
+
+def _years_old(n: int) -> Written:
+    words = f"{n} year{'s' if n > 1 else ''}"
+    return Written(str(n), (words,), words)
+
+
+AUTHOR = 'get_song("{s}")["author"]'
+RELEASED = 'get_song("{s}")["release_date"]'
+GRAMMYS = 'get_grammy_person("{a}")'
+MUSIC: Mapping[str, Shape] = {
+    "song_author": value(_song, lambda s: named(s.author), AUTHOR),
+    "song_date": value(_song, lambda s: dated(s.release_date), RELEASED),
+    "origin": value(_artist, _home, 'get_person("{a}")["birth_place"]'),
+    "born": value(_soloist, lambda a: dated(a.birth_date), 'get_person("{a}")["birth_date"]'),
+    "studio": value(_song, lambda s: named(s.studio)),
+    "instrument": value(_soloist, lambda a: articled(a.instrument)),
+    "prize_of_year": value(_prize, named, 'get_grammy_year({year})["{key}"]'),
+    "latest_song": value(
+        _latest,
+        lambda s: named(s.name),
+        'ALL get_person("{a}")["music"]',
+        "ALL get_song(*)",
+        'sort(None, -release_date)["name"][:1]',
+    ),
+    # No call reaches the chart.
+    "chart_top": value(_charted, lambda row: also(row.song, f"{row.song} by {row.artist}")),
+    "chart_peak": value(_ranked, lambda top: also(str(top), f"number {top}")),
+    "first_released": compare(_songs, lambda s: s.release_date, "least", 'get_song("{x}")["release_date"]'),
+    "more_grammys": compare(_wins, lambda n: n, "most", 'get_grammy_person("{x}")["award_count"]'),
+    "grammy_count": count(_winner, len, f'{GRAMMYS}["award_count"]'),
+    "member_count": count(_group, lambda a: len(a.members), 'get_person("{a}")["members"]["len"]'),
+    "song_count": count(_works, len, 'get_person("{a}")["music"]["len"]'),
+    "members": several(_group, lambda a: a.members, 'ALL get_person("{a}")["members"]'),
+    "award_years": several(
+        _winner, lambda won: sorted({g.year for g in won}), f'ALL {GRAMMYS}["award_date"]', least=2
+    ),
+    "author_origin": hop(_song, _its_artist, _home, AUTHOR, 'get_person(*)["birth_place"]'),
+    "author_birth": hop(
+        _song, _its_singer, lambda a: dated(a.birth_date), AUTHOR, 'get_person(*)["birth_date"]'
+    ),
+    "age_at_release": value(
+        _singer_and_song,
+        lambda days: age(*days),
+        'get_person("{a}")["birth_date"]',
+        RELEASED,
+        rule="years_between",
+    ),
+    "years_since": value(_old_song, _years_old, RELEASED, rule="years_since"),
+    "false_grammy": false(_unawarded, f'{GRAMMYS}["award_date"]'),
+    "false_song": false(
+        _not_by, 'ALL get_song("{s}")', 'sort(eq(author, "{a}"), release_date)["release_date"][:1]'
+    ),
+}

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
+from operator import attrgetter
 from random import Random
 from uuid import UUID
 
-from raypipe.synth.ask.core import INVALID, Asked, Now, Ref, Template
-from raypipe.synth.ask.table import TEMPLATES
+from raypipe.synth.ask.core import INVALID, Asked, Attempt, Now, Ref, Template
+from raypipe.synth.ask.table import templates
 from raypipe.synth.world.world import World
 
 DOMAIN_SHARES: Mapping[str, float] = {
@@ -84,22 +85,19 @@ def _moment(rng: Random) -> Now:
 def _popularity(world: World, ref: Ref) -> str:
     """By the subject's place among its kind: questions are drawn more often from the front."""
     kind, name = ref
+    rows: Sequence[object]
     match kind:
-        case "movie":
-            names = [m.title for m in world.film.movies]
-        case "person":
-            names = [p.name for p in world.film.people]
+        case "movie" | "person":
+            rows = world.film.movies if kind == "movie" else world.film.people
+        case "artist" | "song":
+            rows = world.music.artists if kind == "artist" else world.music.songs
         case "company":
-            names = [c.name for c in world.market.companies]
-        case "artist":
-            names = [a.name for a in world.music.artists]
-        case "song":
-            names = [s.name for s in world.music.songs]
+            rows = world.market.companies
         case "team":
-            team = world.sport.teams[name]
-            names = [t.name for t in (world.sport.nba if team.sport == "nba" else world.sport.soccer)]
+            rows = world.sport.nba if world.sport.teams[name].sport == "nba" else world.sport.soccer
         case _:
-            names = [e.name for e in world.places.kinds[world.places.named[name].kind]]
+            rows = world.places.kinds[world.places.named[name].kind]
+    names = list(map(attrgetter("title" if kind == "movie" else "name"), rows))
     place = names.index(name) / len(names)
     return "head" if place < 0.1 else "torso" if place < 0.5 else "tail"
 
@@ -114,10 +112,10 @@ def pose(world: World, number: int) -> Posed:
     x, y = ((start.random() + step * number) % 1.0 for step in STEPS)
     domain, kind = _at(x, DOMAIN_SHARES), _at(y, TYPE_SHARES)
     rng = Random(f"raypipe synth/{world.seed}/question/{number}")
-    able = [t for t in TEMPLATES if t.domain == domain and t.type == kind]
+    able = [t for t in templates() if t.domain == domain and t.type == kind]
     while True:
         now, template = _moment(rng), _weighted(rng, able)
-        asked = template.draw(world, rng, now)
+        asked = template.ask(Attempt(world, rng, now))
         if asked is not None:
             break
     phrasing = int(rng.random() * len(template.phrasings))

@@ -1,176 +1,211 @@
-"""Questions about games and teams: one fact, asked with or without a condition."""
+"""Questions about games and teams."""
 
 from __future__ import annotations
 
-from datetime import timedelta
-from random import Random
+from collections.abc import Callable, Mapping
+from datetime import date, timedelta
 
-from raypipe.synth.ask.core import Asked, Now, dated, long_date, quoted
+from raypipe.synth.ask.core import Attempt, Scene, Shape, scene
+from raypipe.synth.ask.forms import Written, apart, articled, counted, dated, decimal, long_date, named, units
+from raypipe.synth.ask.shapes import both, compare, count, false, hop, several, value
 from raypipe.synth.world.market import SNAPSHOT
-from raypipe.synth.world.names import pick, skewed
 from raypipe.synth.world.sport import Side, Team
-from raypipe.synth.world.world import World
 
 MONTHS = ((2023, 11), (2023, 12), (2024, 1), (2024, 2))
 RESULTS = {"W": "won", "L": "lost", "D": "drew"}
 
 
-def call(t: Team) -> str:
-    return "get_nba_on_date" if t.sport == "nba" else "get_soccer_on_date"
+def _some(d: Attempt, sport: str = "") -> Team:
+    sports = d.world.sport
+    return d.skewed({"nba": sports.nba, "soccer": sports.soccer}.get(sport, sports.nba + sports.soccer))
 
 
-def some_team(w: World, r: Random, sport: str = "") -> Team:
-    teams = {"nba": w.sport.nba, "soccer": w.sport.soccer, "": w.sport.nba + w.sport.soccer}[sport]
-    return skewed(r, teams)
+def _team(sport: str = "") -> Callable[[Attempt], Scene]:
+    """A team of a sport, of any without one."""
+
+    def drawer(d: Attempt) -> Scene:
+        t = _some(d, sport)
+        nba = t.sport == "nba"
+        words = {"unit": "points" if nba else "goals", "call": f"get_{t.sport}_on_date"}
+        return scene(t, ("team", t.name), t=t.name, **words)
+
+    return drawer
 
 
-def some_game(w: World, r: Random, sport: str = "") -> tuple[Team, Side]:
-    """A team and one of its games before the questions are asked."""
-    t = some_team(w, r, sport)
-    return t, pick(r, [s for s in w.sport.sides[t.name] if s.date <= SNAPSHOT])
+def _teams(d: Attempt) -> Scene:
+    a, b = _some(d), _some(d)
+    return scene((a, b), ("team", a.name), ("team", b.name), a=a.name, b=b.name)
 
 
-def unit(t: Team) -> str:
-    return "points" if t.sport == "nba" else "goals"
-
-
-def told(t: Team, s: Side) -> str:
+def _in_words(s: Side) -> dict[str, str]:
+    """A game that was played, for sentences about it."""
     where = "at home" if s.home else "away"
-    outcome = f"{RESULTS[s.result]} {s.scored}-{s.let_in}"
-    return f"On {long_date(s.date)} {t.name} {outcome} {where} against {s.opponent}."
+    return {"outcome": f"{RESULTS[s.result]} {s.scored}-{s.let_in}", "where": where, "met": s.opponent}
 
 
-def refs(w: World, *teams: str) -> tuple[tuple[str, str], ...]:
-    return tuple(("team", t) for t in teams)
+def _with_game(team: Scene, s: Side) -> Scene:
+    words = _in_words(s) if s.result else {"met": s.opponent}
+    about = ("team", s.opponent)
+    return team.at(s, about, day=long_date(s.date), iso=str(s.date), o=s.opponent, **words)
 
 
-def neighbours(w: World, t: Team, now: Now) -> tuple[Side | None, Side | None]:
-    """The last game before and the first game after the question's day; none if one is on that day."""
-    sides = w.sport.sides[t.name]
-    if any(s.date == now.day for s in sides):
-        return None, None
-    return (
-        next((s for s in reversed(sides) if s.date < now.day), None),
-        next((s for s in sides if s.date > now.day), None),
-    )
+def _game(sport: str = "") -> Callable[[Attempt], Scene]:
+    """A team and one of its games before the questions are asked."""
+
+    def drawer(d: Attempt) -> Scene:
+        team = _team(sport)(d)
+        games = [s for s in d.world.sport.sides[team.it.name] if s.date <= SNAPSHOT]
+        return _with_game(team, d.pick(games))
+
+    return drawer
 
 
-def points_on(w: World, r: Random, now: Now) -> Asked | None:
-    t, s = some_game(w, r)
-    long = long_date(s.date)
-    said = (f"{t.name} scored {s.scored} {unit(t)} on {long} against {s.opponent}.", told(t, s))
-    return Asked(
-        {"t": t.name, "unit": unit(t), "day": long},
-        str(s.scored),
-        (f"{s.scored} {unit(t)}",),
-        said,
-        refs(w, t.name, s.opponent),
-        frozenset({"games"}),
-        f'{call(t)}({quoted(t.name)}, "{s.date}")["GF"]',
-    )
+def _points(d: Attempt) -> Scene:
+    found = _game()(d)
+    return found.at((found.it.scored, found.words["unit"]))
 
 
-def opponent_on(w: World, r: Random, now: Now) -> Asked | None:
-    t, s = some_game(w, r)
-    said = (f"On {long_date(s.date)} {t.name} faced {s.opponent}.", told(t, s))
-    return Asked(
-        {"t": t.name, "day": long_date(s.date)},
-        s.opponent.lower(),
-        (),
-        said,
-        refs(w, t.name, s.opponent),
-        frozenset({"games"}),
-        f'{call(t)}({quoted(t.name)}, "{s.date}")["opponent"]',
-    )
+def _yesterday(d: Attempt) -> Scene | None:
+    team = _team("nba")(d)
+    s = d.world.sport.on(team.it.name, d.now.day - timedelta(days=1))
+    return _with_game(team, s) if s else None
 
 
-def captain_on(w: World, r: Random, now: Now) -> Asked | None:
-    t, s = some_game(w, r, "soccer")
-    said = (
-        f"{s.captain} captained {t.name} on {long_date(s.date)}.",
-        f"Against {s.opponent} on {long_date(s.date)} the captain of {t.name} was {s.captain}.",
-    )
-    return Asked(
-        {"t": t.name, "day": long_date(s.date), "o": s.opponent},
-        s.captain.lower(),
-        (),
-        said,
-        refs(w, t.name, s.opponent),
-        frozenset({"games"}),
-        f'get_soccer_on_date({quoted(t.name)}, "{s.date}")["Captain"]',
-    )
-
-
-def stadium(w: World, r: Random, now: Now) -> Asked | None:
-    t = some_team(w, r)
-    said = (f"{t.name} play their home games at {t.stadium}.", f"The home of {t.name} is {t.stadium}.")
-    return Asked(
-        {"t": t.name},
-        t.stadium.lower(),
-        (),
-        said,
-        refs(w, t.name),
-        frozenset({"stadium"}),
-        f'get_open({quoted(t.name)})["stadium"]',
-    )
-
-
-def mascot(w: World, r: Random, now: Now) -> Asked | None:
-    t = some_team(w, r)
-    said = (f"The mascot of {t.name} is {t.mascot}.", f"Children love the mascot of {t.name}, {t.mascot}.")
-    return Asked(
-        {"t": t.name}, t.mascot, (t.mascot.split(" ", 1)[1],), said, refs(w, t.name), frozenset({"mascot"})
-    )
-
-
-def points_yesterday(w: World, r: Random, now: Now) -> Asked | None:
-    t = some_team(w, r, "nba")
-    s = w.sport.on(t.name, now.day - timedelta(days=1))
-    if s is None:
+def _neighbour(d: Attempt, team: str, after: bool) -> Side | None:
+    """A team's last game before the question's day, or its first game after; None if one is on that day."""
+    sides = d.world.sport.sides[team]
+    if any(s.date == d.now.day for s in sides):
         return None
-    said = (f"{t.name} scored {s.scored} points on {long_date(s.date)}.", told(t, s))
-    return Asked(
-        {"t": t.name},
-        str(s.scored),
-        (f"{s.scored} points",),
-        said,
-        refs(w, t.name, s.opponent),
-        frozenset({"games"}),
-        f'get_nba_on_date({quoted(t.name)}, "yesterday")["GF"]',
-    )
+    if after:
+        return next((s for s in sides if s.date > d.now.day), None)
+    return next((s for s in reversed(sides) if s.date < d.now.day), None)
 
 
-def last_game(w: World, r: Random, now: Now) -> Asked | None:
-    t = some_team(w, r, "soccer")
-    s, _ = neighbours(w, t, now)
-    if s is None:
+def _last(d: Attempt) -> Scene | None:
+    team = _team("soccer")(d)
+    s = _neighbour(d, team.it.name, after=False)
+    return _with_game(team, s) if s else None
+
+
+def _next(d: Attempt) -> Scene | None:
+    team = _team("soccer")(d)
+    s = _neighbour(d, team.it.name, after=True)
+    return _with_game(team, s).at(s, time=s.time) if s else None
+
+
+def _its_next(d: Attempt, last: Scene) -> Scene | None:
+    """The coming game of the team that was met last."""
+    s = _neighbour(d, last.it.opponent, after=True)
+    return last.at(s, day=long_date(s.date)) if s else None
+
+
+def _two_on_a_day(d: Attempt) -> Scene | None:
+    """Two teams on one day, not against each other."""
+    sport, found = d.world.sport, _game("nba")(d)
+    s = found.it
+    others = [x.name for x in sport.nba if x.name not in (s.team, s.opponent) and sport.on(x.name, s.date)]
+    if not others:
         return None
-    said = (f"In their last game {t.name} played against {s.opponent}.", told(t, s))
-    return Asked(
-        {"t": t.name},
-        s.opponent.lower(),
-        (),
-        said,
-        refs(w, t.name, s.opponent),
-        frozenset({"games"}),
-        f'get_soccer_last_game({quoted(t.name)})["opponent"]',
-    )
+    o = d.pick(others)
+    about = ("team", s.team), ("team", o)
+    words = {"a": s.team, "b": o, "day": long_date(s.date), "iso": str(s.date)}
+    return scene((s, sport.on(o, s.date)), *about, **words)
 
 
-def next_game(w: World, r: Random, now: Now) -> Asked | None:
-    t = some_team(w, r, "soccer")
-    _, s = neighbours(w, t, now)
-    if s is None:
+def _month(sport: str = "") -> Callable[[Attempt], Scene]:
+    """A team's games of a month."""
+
+    def drawer(d: Attempt) -> Scene:
+        team, (year, number) = _team(sport)(d), d.pick(MONTHS)
+        games = d.world.sport.within(team.it.name, year, number)
+        return team.at(games, month=f"{date(year, number, 1):%B %Y}", iso=f"{year}-{number:02d}")
+
+    return drawer
+
+
+def _its_city(d: Attempt, team: Scene) -> Scene:
+    city = d.world.places.named[team.it.city]
+    return team.at(city, ("entity", city.name), city=city.name)
+
+
+def _no_game(d: Attempt) -> Scene | None:
+    team, day = _team()(d), date(2023, 11, 1) + timedelta(days=d.below(120))
+    if d.world.sport.on(team.it.name, day):
         return None
-    said = (
-        f"{t.name} will play next on {long_date(s.date)}, against {s.opponent}.",
-        f"Next game of {t.name}: {long_date(s.date)}, {s.time}, {s.opponent}.",
-    )
-    return Asked(
-        {"t": t.name},
-        *dated(s.date),
-        said,
-        refs(w, t.name, s.opponent),
-        frozenset({"games"}),
-        f'get_soccer_next_game({quoted(t.name)})["date"]',
-    )
+    near = next(s for s in d.world.sport.sides[team.it.name] if s.date > day)
+    return team.at(None, day=long_date(day), iso=str(day), near=long_date(near.date), **_in_words(near))
+
+
+def _not_met(d: Attempt) -> Scene | None:
+    t = _team()(d)
+    s = d.pick([x for x in d.world.sport.sides[t.it.name] if x.date <= SNAPSHOT])
+    other = _some(d, t.it.sport)
+    if other.name in (t.it.name, s.opponent) or other.league != t.it.league:
+        return None
+    words = {"day": long_date(s.date), "iso": str(s.date), **_in_words(s)}
+    return t.at(None, ("team", other.name), o=other.name, **words)
+
+
+def _mean(games: list[Side]) -> Written | None:
+    scored = [s.scored for s in games if s.scored is not None]
+    return decimal(round(sum(scored) / len(scored), 2)) if len(scored) > 2 else None
+
+
+ON_DATE = '{call}("{t}", "{iso}")'
+FOUNDED = 'get_open("{x}")["founded"]'
+SPORTS: Mapping[str, Shape] = {
+    "points_on": value(_points, lambda found: units(*found), f'{ON_DATE}["GF"]'),
+    "opponent_on": value(_game(), lambda s: named(s.opponent), f'{ON_DATE}["opponent"]'),
+    "captain_on": value(_game("soccer"), lambda s: named(s.captain), f'{ON_DATE}["Captain"]'),
+    "stadium": value(_team(), lambda t: named(t.stadium), 'get_open("{t}")["stadium"]'),
+    "mascot": value(_team(), lambda t: articled(t.mascot)),
+    "points_yesterday": value(
+        _yesterday, lambda s: units(s.scored, "points"), 'get_nba_on_date("{t}", "yesterday")["GF"]'
+    ),
+    "last_game": value(_last, lambda s: named(s.opponent), 'get_soccer_last_game("{t}")["opponent"]'),
+    "next_game": value(_next, lambda s: dated(s.date), 'get_soccer_next_game("{t}")["date"]'),
+    "scored_more": compare(
+        _two_on_a_day, lambda s: s.scored, "most", 'get_nba_on_date("{x}", "{iso}")["GF"]'
+    ),
+    "founded_first": compare(_teams, lambda t: t.founded, "least", FOUNDED),
+    "wins_in_month": count(
+        _month(),
+        lambda games: sum(s.result == "W" for s in games),
+        f"ALL {ON_DATE}",
+        "sort(eq(result, W), date)[len]",
+    ),
+    "mean_points": value(_month(), _mean, f'AVG(ALL {ON_DATE}["GF"])', rule="round"),
+    "opponents_in_month": several(
+        _month("soccer"),
+        lambda games: [s.opponent for s in games],
+        f"ALL {ON_DATE}",
+        'sort(None, date)["opponent"]',
+        least=2,
+    ),
+    "last_then_next": hop(
+        _last,
+        _its_next,
+        lambda s: named(s.opponent),
+        'get_soccer_last_game("{t}")["opponent"]',
+        'get_soccer_next_game(*)["opponent"]',
+    ),
+    "city_population": hop(
+        _team(),
+        _its_city,
+        lambda city: counted(city.number("population")),
+        'get_open("{t}")["city"]',
+        'get_open(*)["population"]',
+    ),
+    "margin": value(
+        _game("nba"),
+        lambda s: units(abs(s.scored - s.let_in), "points"),
+        f'{ON_DATE}["GF"]',
+        f'{ON_DATE}["GA"]',
+        rule="difference",
+    ),
+    "founded_apart": value(
+        _teams, lambda pair: apart(*(t.founded for t in pair)), both(FOUNDED), rule="difference"
+    ),
+    "false_game": false(_no_game, f'{ON_DATE}["GF"]'),
+    "false_opponent": false(_not_met, f"ALL {ON_DATE}", 'sort(eq(opponent, "{o}"), date)["GF"][:1]'),
+}

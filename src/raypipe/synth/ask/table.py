@@ -1,133 +1,34 @@
-"""All question templates. One line each: id, type, dynamism, draw, weight within its domain and type."""
+"""All question templates: shapes by domain, with their wording from `words/DOMAIN.yaml`."""
 
 from __future__ import annotations
 
-from raypipe.synth.ask import (
-    finance,
-    finance_joined,
-    movie,
-    movie_joined,
-    music,
-    music_joined,
-    sports,
-    sports_joined,
-)
-from raypipe.synth.ask import open as encyclopaedia
-from raypipe.synth.ask.core import Draw, Dynamism, QuestionType, Template
-from raypipe.synth.ask.phrasings import PHRASINGS
+import functools
 
-_ROWS: tuple[tuple[str, QuestionType, Dynamism, Draw, float], ...] = (
-    ("movie.release_date", "simple", "static", movie.release_date, 2),
-    ("movie.director", "simple", "static", movie.director, 2),
-    ("movie.language", "simple", "static", movie.language, 1),
-    ("movie.money", "simple", "slow-changing", movie.money, 2),
-    ("movie.birthday", "simple", "static", movie.birthday, 1),
-    ("movie.who_played", "simple", "static", movie.who_played, 2),
-    ("movie.filmed_in", "simple", "static", movie.filmed_in, 1.5),
-    ("movie.oscar_of_year", "simple_w_condition", "static", movie.oscar_of_year, 2),
-    ("movie.directed_in_year", "simple_w_condition", "static", movie.directed_in_year, 1),
-    ("movie.latest_film", "simple_w_condition", "slow-changing", movie.latest_film, 2),
-    ("movie.came_out_first", "comparison", "static", movie_joined.came_out_first, 1),
-    ("movie.rated_higher", "comparison", "slow-changing", movie_joined.rated_higher, 2),
-    ("movie.older_person", "comparison", "static", movie_joined.older_person, 1),
-    ("movie.films_acted", "aggregation", "slow-changing", movie_joined.films_acted, 1),
-    ("movie.oscars_won", "aggregation", "slow-changing", movie_joined.oscars_won, 1),
-    ("movie.mean_rating", "aggregation", "slow-changing", movie_joined.mean_rating, 1),
-    ("movie.films_together", "set", "slow-changing", movie_joined.films_together, 1),
-    ("movie.directed_between", "set", "static", movie_joined.directed_between, 1),
-    ("movie.top_billed", "set", "static", movie_joined.top_billed, 1),
-    ("movie.director_birthday", "multi-hop", "static", movie_joined.director_birthday, 1),
-    ("movie.director_films", "multi-hop", "slow-changing", movie_joined.director_films, 1),
-    ("movie.age_at_release", "post-processing", "static", movie_joined.age_at_release, 1),
-    ("movie.release_weekday", "post-processing", "static", movie_joined.release_weekday, 1),
-    ("movie.false_oscar", "false_premise", "static", movie_joined.false_oscar, 1),
-    ("movie.false_director", "false_premise", "static", movie_joined.false_director, 1),
-    ("movie.false_role", "false_premise", "slow-changing", movie_joined.false_role, 1),
-    ("finance.price_now", "simple", "real-time", finance.price_now, 4),
-    ("finance.market_cap", "simple", "real-time", finance.market_cap, 3),
-    ("finance.ratio", "simple", "fast-changing", finance.ratio, 1),
-    ("finance.earnings", "simple", "slow-changing", finance.earnings, 1),
-    ("finance.first_product", "simple", "static", finance.first_product, 1),
-    ("finance.price_on", "simple_w_condition", "static", finance.close_on, 1),
-    ("finance.last_close", "simple_w_condition", "real-time", finance.close_last_day, 2.5),
-    ("finance.volume_yesterday", "simple_w_condition", "fast-changing", finance.volume_yesterday, 1),
-    ("finance.quarter_dividend", "simple_w_condition", "static", finance.quarter_dividend, 1),
-    ("finance.larger_company", "comparison", "real-time", finance_joined.larger_company, 4),
-    ("finance.lower_ratio", "comparison", "fast-changing", finance_joined.lower_ratio, 1),
-    ("finance.higher_close", "comparison", "static", finance_joined.higher_close, 1),
-    ("finance.mean_close", "aggregation", "fast-changing", finance_joined.mean_close, 1),
-    ("finance.month_high", "aggregation", "fast-changing", finance_joined.month_high, 1),
-    ("finance.dividend_count", "aggregation", "static", finance_joined.dividend_count, 1),
-    ("finance.up_days", "set", "fast-changing", finance_joined.up_days, 1),
-    ("finance.dividend_dates", "set", "static", finance_joined.dividend_dates, 1),
-    ("finance.close_of_chief", "multi-hop", "static", finance_joined.close_of_chief, 1),
-    ("finance.cap_of_chief", "multi-hop", "real-time", finance_joined.cap_of_chief, 3),
-    ("finance.percent_change", "post-processing", "fast-changing", finance_joined.percent_change, 1),
-    ("finance.day_range", "post-processing", "static", finance_joined.day_range, 1),
-    ("finance.false_dividend", "false_premise", "slow-changing", finance_joined.false_dividend, 1),
-    ("finance.false_high", "false_premise", "fast-changing", finance_joined.false_high, 1),
-    ("music.song_author", "simple", "static", music.song_author, 1),
-    ("music.song_date", "simple", "static", music.song_date, 1),
-    ("music.origin", "simple", "static", music.origin, 1),
-    ("music.born", "simple", "static", music.born, 1),
-    ("music.studio", "simple", "static", music.studio, 1),
-    ("music.instrument", "simple", "static", music.instrument, 0.7),
-    ("music.prize_of_year", "simple_w_condition", "static", music.prize_of_year, 2),
-    ("music.latest_song", "simple_w_condition", "slow-changing", music.latest_song, 1),
-    ("music.chart_top", "simple_w_condition", "fast-changing", music.chart_top, 0.5),
-    ("music.chart_peak", "simple", "slow-changing", music.chart_peak, 1),
-    ("music.first_released", "comparison", "static", music_joined.first_released, 1),
-    ("music.more_grammys", "comparison", "slow-changing", music_joined.more_grammys, 1),
-    ("music.grammy_count", "aggregation", "slow-changing", music_joined.grammy_count, 1),
-    ("music.member_count", "aggregation", "slow-changing", music_joined.member_count, 1),
-    ("music.song_count", "aggregation", "slow-changing", music_joined.song_count, 1),
-    ("music.members", "set", "slow-changing", music_joined.members, 1),
-    ("music.award_years", "set", "static", music_joined.award_years, 1),
-    ("music.author_origin", "multi-hop", "static", music_joined.author_origin, 1),
-    ("music.author_birth", "multi-hop", "static", music_joined.author_birth, 1),
-    ("music.age_at_release", "post-processing", "static", music_joined.age_at_release, 1),
-    ("music.years_since", "post-processing", "slow-changing", music_joined.years_since, 1),
-    ("music.false_grammy", "false_premise", "slow-changing", music_joined.false_grammy, 1),
-    ("music.false_song", "false_premise", "static", music_joined.false_song, 1),
-    ("sports.points_on", "simple", "static", sports.points_on, 1),
-    ("sports.opponent_on", "simple", "static", sports.opponent_on, 1),
-    ("sports.stadium", "simple", "slow-changing", sports.stadium, 1),
-    ("sports.mascot", "simple", "slow-changing", sports.mascot, 1),
-    ("sports.last_game", "simple", "fast-changing", sports.last_game, 1),
-    ("sports.next_game", "simple", "fast-changing", sports.next_game, 1),
-    ("sports.captain_on", "simple_w_condition", "static", sports.captain_on, 1),
-    ("sports.points_yesterday", "simple_w_condition", "fast-changing", sports.points_yesterday, 1),
-    ("sports.scored_more", "comparison", "static", sports_joined.scored_more, 1),
-    ("sports.founded_first", "comparison", "static", sports_joined.founded_first, 1),
-    ("sports.wins_in_month", "aggregation", "static", sports_joined.wins_in_month, 1),
-    ("sports.mean_points", "aggregation", "slow-changing", sports_joined.mean_points, 1),
-    ("sports.opponents_in_month", "set", "static", sports_joined.opponents_in_month, 1),
-    ("sports.last_then_next", "multi-hop", "fast-changing", sports_joined.last_then_next, 1),
-    ("sports.city_population", "multi-hop", "slow-changing", sports_joined.city_population, 1),
-    ("sports.margin", "post-processing", "static", sports_joined.margin, 1),
-    ("sports.founded_apart", "post-processing", "static", sports_joined.founded_apart, 1),
-    ("sports.false_game", "false_premise", "static", sports_joined.false_game, 1),
-    ("sports.false_opponent", "false_premise", "static", sports_joined.false_opponent, 1),
-    ("open.year_of", "simple", "static", encyclopaedia.year_of, 2),
-    ("open.author", "simple", "static", encyclopaedia.person_of, 1),
-    ("open.head_of", "simple", "slow-changing", encyclopaedia.head_of, 1),
-    ("open.measure", "simple", "static", encyclopaedia.measure, 1),
-    ("open.population", "simple", "slow-changing", encyclopaedia.population, 1),
-    ("open.country_fact", "simple", "static", encyclopaedia.capital_currency, 0.5),
-    ("open.patron", "simple", "static", encyclopaedia.patron, 1),
-    ("open.population_2010", "simple_w_condition", "static", encyclopaedia.population_2010, 1),
-    ("open.bigger", "comparison", "slow-changing", encyclopaedia.bigger, 1),
-    ("open.older_school", "comparison", "static", encyclopaedia.older_school, 1),
-    ("open.together", "aggregation", "slow-changing", encyclopaedia.together, 1),
-    ("open.twins", "set", "slow-changing", encyclopaedia.twins, 1),
-    ("open.hop", "multi-hop", "slow-changing", encyclopaedia.hop, 1.5),
-    ("open.author_home", "multi-hop", "static", encyclopaedia.author_home, 1),
-    ("open.age_gap", "post-processing", "static", encyclopaedia.age, 1),
-    ("open.years_open", "post-processing", "slow-changing", encyclopaedia.years_open, 1),
-    ("open.false_author", "false_premise", "static", encyclopaedia.false_author, 1),
-    ("open.false_city", "false_premise", "static", encyclopaedia.false_city, 1),
-)
+from raypipe.synth.ask.core import Template
+from raypipe.synth.ask.finance import FINANCE
+from raypipe.synth.ask.movie import MOVIE
+from raypipe.synth.ask.music import MUSIC
+from raypipe.synth.ask.open import OPEN
+from raypipe.synth.ask.sports import SPORTS
+from raypipe.synth.wording import wording
 
-TEMPLATES: tuple[Template, ...] = tuple(
-    Template(name, kind, change, PHRASINGS[name], draw, weight) for name, kind, change, draw, weight in _ROWS
-)
+SHAPES = {"movie": MOVIE, "finance": FINANCE, "music": MUSIC, "sports": SPORTS, "open": OPEN}
+
+
+@functools.cache
+def templates() -> tuple[Template, ...]:
+    """In the order of their files; chance depends on it."""
+    return tuple(
+        Template(
+            id=f"{domain}.{name}",
+            type=said["type"],
+            dynamism=said["dynamism"],
+            weight=said.get("weight", 1),
+            tells=tuple(said["tells"]),
+            phrasings=tuple(said["phrasings"]),
+            sentences=tuple(said["sentences"]),
+            shape=shapes[name],
+        )
+        for domain, shapes in SHAPES.items()
+        for name, said in wording(domain).items()
+    )

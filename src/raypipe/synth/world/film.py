@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
 from random import Random
 
-from raypipe.synth.world.names import NameSource, pick, skewed
+from raypipe.synth.world.names import NameSource, grouped, number, pick, skewed
 
 PEOPLE, ACTORS, DIRECTORS = 640, 480, 110
 YEARS = range(1987, 2025)
@@ -105,6 +104,10 @@ class Film:
     def director(self, movie: Movie) -> Person:
         return next(c.person for c in self.credits_in[movie.title] if c.job == "Director")
 
+    def oscar(self, year: int, category: str) -> Oscar | None:
+        """The winner of a category; none if there was no one to be nominated."""
+        return next((o for o in self.oscars if o.winner and (o.year, o.category) == (year, category)), None)
+
 
 def _people(rng: Random, names: NameSource) -> list[Person]:
     start = date(1938, 1, 1)
@@ -114,9 +117,7 @@ def _people(rng: Random, names: NameSource) -> list[Person]:
     ]
 
 
-def _movie(
-    rng: Random, names: NameSource, number: int, year: int, earlier: list[Movie], towns: list[str]
-) -> Movie:
+def _movie(rng: Random, names: NameSource, year: int, earlier: list[Movie], towns: list[str]) -> Movie:
     last = min(date(year, 12, 28), LAST_RELEASE)
     released = date(year, 1, 3) + timedelta(days=int(rng.random() * (last - date(year, 1, 3)).days))
     title = names.sequel(pick(rng, earlier).title) if earlier and rng.random() < 0.06 else names.film()
@@ -126,19 +127,8 @@ def _movie(
     revenue = int(budget * rng.lognormvariate(0.7, 0.8)) // 100 * 100
     genres = tuple(sorted(rng.sample(GENRES, 1 + int(rng.random() * 3))))
     rating = round(min(9.4, max(2.1, rng.gauss(6.3, 1.2))), 1)
-    return Movie(
-        3_000 + 11 * number,
-        title,
-        released,
-        original,
-        language,
-        budget,
-        revenue,
-        rating,
-        genres,
-        78 + int(rng.random() * 95),
-        pick(rng, towns),
-    )
+    length, town, id = number(rng, 78, 95), pick(rng, towns), 3_000 + 11 * len(earlier)
+    return Movie(id, title, released, original, language, budget, revenue, rating, genres, length, town)
 
 
 def _team_of(
@@ -193,7 +183,7 @@ def build_film(rng: Random, names: NameSource, towns: list[str]) -> Film:
     for year in YEARS:
         first_cast, first_crew = len(cast), len(crew)
         for _ in range(FILMS_A_YEAR):
-            movie = _movie(rng, names, len(movies), year, movies, towns)
+            movie = _movie(rng, names, year, movies, towns)
             roles, credits = _team_of(rng, movie, people, names)
             movies.append(movie)
             cast += roles
@@ -211,21 +201,11 @@ def _indexed(
     crew: list[Credit],
     oscars: list[Oscar],
 ) -> Film:
-    roles_in: dict[str, list[Role]] = defaultdict(list)
-    roles_of: dict[str, list[Role]] = defaultdict(list)
-    credits_in: dict[str, list[Credit]] = defaultdict(list)
-    directed: dict[str, list[Movie]] = defaultdict(list)
-    won: dict[str, list[Oscar]] = defaultdict(list)
-    for role in cast:
-        roles_in[role.movie.title].append(role)
-        roles_of[role.person.name].append(role)
-    for credit in crew:
-        credits_in[credit.movie.title].append(credit)
-        if credit.job == "Director":
-            directed[credit.person.name].append(credit.movie)
-    for row in oscars:
-        if row.winner:
-            won[row.name].append(row)
+    directors = grouped((c for c in crew if c.job == "Director"), lambda c: c.person.name)
+    directed = {
+        name: tuple(sorted((c.movie for c in of), key=lambda m: m.release_date))
+        for name, of in directors.items()
+    }
     famous = list(movies)
     rng.shuffle(famous)
     return Film(
@@ -234,10 +214,10 @@ def _indexed(
         cast=tuple(cast),
         crew=tuple(crew),
         oscars=tuple(oscars),
-        roles_in={k: tuple(v) for k, v in roles_in.items()},
-        roles_of={k: tuple(sorted(v, key=lambda r: r.movie.release_date)) for k, v in roles_of.items()},
-        credits_in={k: tuple(v) for k, v in credits_in.items()},
-        directed={k: tuple(sorted(v, key=lambda m: m.release_date)) for k, v in directed.items()},
-        won={k: tuple(v) for k, v in won.items()},
+        roles_in=grouped(cast, lambda r: r.movie.title),
+        roles_of=grouped(cast, lambda r: r.person.name, lambda r: r.movie.release_date),
+        credits_in=grouped(crew, lambda c: c.movie.title),
+        directed=directed,
+        won=grouped((o for o in oscars if o.winner), lambda o: o.name),
         directors=tuple(sorted(directed, key=lambda n: (-len(directed[n]), n))),
     )

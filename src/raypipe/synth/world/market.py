@@ -7,26 +7,15 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from random import Random
 
-from raypipe.synth.world.names import NameSource, pick
+from raypipe.synth.world.names import NameSource, number, pick, words
 
 COMPANIES = 120
 FIRST_DAY, LAST_DAY = date(2023, 3, 1), date(2024, 3, 14)
 FIRST_DETAIL = date(2024, 2, 29)  # half-hourly prices from here
 SNAPSHOT = date(2024, 3, 4)  # market capitalisation and ratios are of this close
-CLOSED = frozenset(
-    date(y, m, d)
-    for y, m, d in (
-        (2023, 4, 7),
-        (2023, 5, 29),
-        (2023, 6, 19),
-        (2023, 7, 4),
-        (2023, 9, 4),
-        (2023, 11, 23),
-        (2023, 12, 25),
-        (2024, 1, 1),
-        (2024, 1, 15),
-        (2024, 2, 19),
-    )
+CLOSED = words(
+    "2023-04-07 2023-05-29 2023-06-19 2023-07-04 2023-09-04 2023-11-23 2023-12-25 "
+    "2024-01-01 2024-01-15 2024-02-19"
 )
 """Exchange holidays on weekdays."""
 TIMES = (*tuple(f"{h:02d}:{m:02d}" for h in range(9, 16) for m in (0, 30))[1:], "15:59")
@@ -102,7 +91,7 @@ class Market:
 
 def trading_days(first: date, last: date) -> tuple[date, ...]:
     span = (first + timedelta(days=i) for i in range((last - first).days + 1))
-    return tuple(d for d in span if d.weekday() < 5 and d not in CLOSED)
+    return tuple(d for d in span if d.weekday() < 5 and d.isoformat() not in CLOSED)
 
 
 def _ticker(rng: Random, short: str, taken: set[str]) -> str:
@@ -146,11 +135,8 @@ def _inside(rng: Random, bar: Bar) -> list[Minute]:
 def _dividends(rng: Random, ticker: str, close: float) -> tuple[Dividend, ...]:
     if rng.random() < 0.35:
         return ()
-    month, day, value = (
-        1 + int(rng.random() * 3),
-        3 + int(rng.random() * 24),
-        close * (0.002 + 0.012 * rng.random()),
-    )
+    month, day = number(rng, 1, 3), number(rng, 3, 24)
+    value = close * (0.002 + 0.012 * rng.random())
     rows = []
     for i in range(9):
         year, at = 2022 + (month - 1 + 3 * i) // 12, 1 + (month - 1 + 3 * i) % 12
@@ -180,7 +166,7 @@ def build_market(rng: Random, names: NameSource, towns: list[str]) -> Market:
                 sector=short.split()[-1].lower(),
                 headquarters=pick(rng, towns),
                 ceo=names.person(),
-                founded=1880 + int(rng.random() * 135),
+                founded=number(rng, 1880, 135),
                 market_cap=round(close * rng.lognormvariate(18, 1.2) / 1e7) * 10_000_000 + 10_000_000,
                 eps=eps,
                 pe_ratio=round(close / eps, 2) if eps > 0 else None,

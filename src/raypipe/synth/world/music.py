@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from math import exp
 from random import Random
 
-from raypipe.synth.world.names import NameSource, pick
+from raypipe.synth.world.names import NameSource, grouped, pick
 
 SOLO, GROUPS = 150, 70
 FIRST_YEAR, LAST_SONG = 1984, date(2024, 2, 23)
@@ -28,6 +28,9 @@ COUNTRIES = {
     "IN": "India",
     "NZ": "New Zealand",
 }
+INSTRUMENTS = (
+    *("the theorbo", "the accordion", "the vibraphone", "a twelve-string guitar", "the cello", "the marimba"),
+)
 NEW_ARTIST, SONG_PRIZE, ALBUM_PRIZE = "Best New Artist", "Song Of The Year", "Album Of The Year"
 
 
@@ -39,6 +42,7 @@ class Artist:
     birth_date: date  # of a group: when it was formed
     end_date: date | None  # died or split up
     members: tuple[str, ...]  # () for a soloist
+    music: tuple[str, ...]  # its songs, in order of release
     instrument: str  # told on pages only
 
 
@@ -85,14 +89,6 @@ class Music:
 
 
 def _artists(rng: Random, names: NameSource) -> list[Artist]:
-    instruments = (
-        "the theorbo",
-        "the accordion",
-        "the vibraphone",
-        "a twelve-string guitar",
-        "the cello",
-        "the marimba",
-    )
     rows = []
     for i in range(SOLO + GROUPS):
         group = rng.random() * (SOLO + GROUPS) < GROUPS
@@ -101,17 +97,9 @@ def _artists(rng: Random, names: NameSource) -> list[Artist]:
         ends = born.year + (8 if group else 55) + int(rng.random() * 40)
         end = date(ends, 1 + i % 12, 1 + i % 28) if ends < 2023 and rng.random() < 0.5 else None
         members = tuple(names.person() for _ in range(3 + int(rng.random() * 3))) if group else ()
-        rows.append(
-            Artist(
-                names.group() if group else names.person(),
-                group,
-                pick(rng, list(COUNTRIES)),
-                born,
-                end,
-                members,
-                pick(rng, instruments),
-            )
-        )
+        name = names.group() if group else names.person()
+        country, instrument = pick(rng, list(COUNTRIES)), pick(rng, INSTRUMENTS)
+        rows.append(Artist(name, group, country, born, end, members, (), instrument))
     return rows
 
 
@@ -182,27 +170,18 @@ def build_music(rng: Random, names: NameSource, towns: list[str]) -> Music:
     """All artists with their songs, prizes and chart places."""
     artists = _artists(rng, names)
     songs = _songs(rng, names, artists, towns)
-    works: dict[str, list[Song]] = defaultdict(list)
-    for song in sorted(songs, key=lambda s: (s.release_date, s.name)):
-        works[song.author].append(song)
-    fixed = {k: tuple(v) for k, v in works.items()}
-    grammys, chart = _grammys(rng, names, fixed, songs), _chart(rng, songs)
-    won: dict[str, list[Grammy]] = defaultdict(list)
-    ranked: dict[str, list[Charted]] = defaultdict(list)
-    for row in grammys:
-        if row.winner:
-            won[row.artist].append(row)
-    for place in chart:
-        ranked[place.song].append(place)
+    works = grouped(sorted(songs, key=lambda s: (s.release_date, s.name)), lambda s: s.author)
+    artists = [replace(a, music=tuple(s.name for s in works.get(a.name, ()))) for a in artists]
+    grammys, chart = _grammys(rng, names, works, songs), _chart(rng, songs)
     rng.shuffle(songs)
     return Music(
-        artists=tuple(a for a in artists if a.name in fixed),
+        artists=tuple(a for a in artists if a.name in works),
         songs=tuple(songs),
         grammys=tuple(grammys),
         chart=tuple(chart),
         artist={a.name: a for a in artists},
-        works=fixed,
-        won={k: tuple(v) for k, v in won.items()},
+        works=works,
+        won=grouped((g for g in grammys if g.winner), lambda g: g.artist),
         prizes={(g.year, g.category): g for g in grammys if g.winner},
-        ranked={k: tuple(v) for k, v in ranked.items()},
+        ranked=grouped(chart, lambda c: c.song),
     )

@@ -1,13 +1,15 @@
 """Invented names: people, places, films, songs, firms, teams. Knows syllables and a few common words.
+And what all parts of the world draw and order with.
 
 Every title carries at least one invented word, so that none can be a real film, song or firm by accident.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -52,6 +54,21 @@ def skewed(rng: Random, items: Sequence[T]) -> T:
     """One of the items, early ones more often: the famous are asked about most."""
     u = rng.random()
     return items[int(u * u * len(items))]
+
+
+def number(rng: Random, low: int, count: int) -> int:
+    """One of `count` numbers from `low` on."""
+    return low + int(rng.random() * count)
+
+
+def grouped(
+    rows: Iterable[T], key: Callable[[T], str], order: Callable[[T], Any] | None = None
+) -> dict[str, tuple[T, ...]]:
+    """The rows of each key, as they come or in an order."""
+    found: dict[str, list[T]] = defaultdict(list)
+    for row in rows:
+        found[key(row)].append(row)
+    return {k: tuple(sorted(v, key=order) if order else v) for k, v in found.items()}
 
 
 def word(rng: Random, syllables: int) -> str:
@@ -172,10 +189,3 @@ class NameSource:
                 ),
             )
         )
-
-    def take(self, name: str) -> str | None:
-        """The name itself, if it is not taken yet."""
-        if name.lower() in self._taken:
-            return None
-        self._taken.add(name.lower())
-        return name

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
 from random import Random
 
-from raypipe.synth.world.names import ANIMALS, NameSource, pick
+from raypipe.synth.world.names import ANIMALS, NameSource, grouped, number, pick
 
 NBA_TEAMS, SOCCER_TEAMS = 30, 20
 LEAGUES = ("VEL-Premier League", "ORM-Liga Norte")
 SUFFIXES = ("United", "Rovers", "Athletic", "Town", "Wanderers", "City", "Albion")
+MASCOTS = (
+    "a walrus",
+    "a brass robot",
+    "a two-headed goose",
+    "a hedgehog",
+    "a lighthouse keeper",
+    "a giant pear",
+)
 SHORTER = {"United": "Utd", "Athletic": "Ath", "Wanderers": "Wand", "Rovers": "Rov"}
 NBA_SEASONS = ((date(2022, 10, 18), date(2023, 4, 9), 0.45), (date(2023, 10, 24), date(2024, 3, 31), 1.0))
 SOCCER_START = date(2023, 8, 12)
@@ -41,6 +48,18 @@ class NbaGame:
     pts_home: int | None  # None: not played yet
     pts_away: int | None
 
+    @property
+    def season_type(self) -> str:
+        return "Regular Season"
+
+    @property
+    def wl_home(self) -> str:
+        return self.side(self.home).result
+
+    @property
+    def wl_away(self) -> str:
+        return self.side(self.away).result
+
     def side(self, team: str) -> Side:
         """The game as one of its teams sees it."""
         at_home = team == self.home
@@ -67,7 +86,19 @@ class Side:
     league: str = ""
     round: int = 0
     referee: str = ""
-    attendance: int = 0
+    attendance: int | None = None  # None: not played yet
+
+    @property
+    def season(self) -> str:
+        return "2324"
+
+    @property
+    def day(self) -> str:
+        return f"{self.date:%a}"
+
+    @property
+    def venue(self) -> str:
+        return "Home" if self.home else "Away"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,43 +118,17 @@ class Sport:
 
 def _teams(rng: Random, names: NameSource, cities: list[str]) -> tuple[list[Team], list[Team]]:
     homes = rng.sample(cities, NBA_TEAMS + SOCCER_TEAMS * len(LEAGUES))
-    mascots = (
-        "a walrus",
-        "a brass robot",
-        "a two-headed goose",
-        "a hedgehog",
-        "a lighthouse keeper",
-        "a giant pear",
-    )
     nba, soccer = [], []
     for city, animal in zip(homes, ANIMALS, strict=False):
-        nba.append(
-            Team(
-                f"{city} {animal}",
-                "nba",
-                "NBA",
-                city,
-                animal,
-                f"{names.coined()} Arena",
-                1946 + int(rng.random() * 60),
-                pick(rng, mascots),
-            )
-        )
+        arena, founded = f"{names.coined()} Arena", number(rng, 1946, 60)
+        mascot = pick(rng, MASCOTS)
+        nba.append(Team(f"{city} {animal}", "nba", "NBA", city, animal, arena, founded, mascot))
     for i, city in enumerate(homes[NBA_TEAMS:]):
         suffix = pick(rng, SUFFIXES)
         alias = f"{city} {SHORTER[suffix]}" if suffix in SHORTER else city
-        soccer.append(
-            Team(
-                f"{city} {suffix}",
-                "soccer",
-                LEAGUES[i // SOCCER_TEAMS],
-                city,
-                alias,
-                f"{names.coined()} {pick(rng, ('Park', 'Road', 'Stadium', 'Lane'))}",
-                1874 + int(rng.random() * 90),
-                pick(rng, mascots),
-            )
-        )
+        stadium = f"{names.coined()} {pick(rng, ('Park', 'Road', 'Stadium', 'Lane'))}"
+        league, founded, mascot = LEAGUES[i // SOCCER_TEAMS], number(rng, 1874, 90), pick(rng, MASCOTS)
+        soccer.append(Team(f"{city} {suffix}", "soccer", league, city, alias, stadium, founded, mascot))
     return nba, soccer
 
 
@@ -136,21 +141,12 @@ def _nba_games(rng: Random, teams: list[Team]) -> list[NbaGame]:
             if rng.random() > often:
                 continue
             rng.shuffle(line)
-            for k in range(4 + int(rng.random() * 6)):
+            for k in range(number(rng, 4, 6)):
                 home, away = line[2 * k], line[2 * k + 1]
                 a, b = int(rng.gauss(113, 9) + strength[home] + 2), int(rng.gauss(113, 9) + strength[away])
-                played, number = day <= LAST_RESULT, f"00{first.year % 100}{len(games):05d}"
-                games.append(
-                    NbaGame(
-                        number,
-                        f"2{first.year}",
-                        day,
-                        home,
-                        away,
-                        a + (a == b) if played else None,
-                        b if played else None,
-                    )
-                )
+                points = (a + (a == b), b) if day <= LAST_RESULT else (None, None)
+                name = f"00{first.year % 100}{len(games):05d}"
+                games.append(NbaGame(name, f"2{first.year}", day, home, away, *points))
     return games
 
 
@@ -173,34 +169,18 @@ def _soccer_sides(rng: Random, names: NameSource, teams: list[Team]) -> list[Sid
         for n, games in enumerate(_rounds([t.name for t in teams if t.league == league])):
             for home, away in games:
                 day = SOCCER_START + timedelta(weeks=n, days=int(rng.random() * 3))
-                time, referee = (
-                    f"{12 + int(rng.random() * 9)}:{pick(rng, ('00', '15', '30', '45'))}",
-                    pick(rng, referees),
-                )
-                crowd = 8_000 + int(rng.random() * 50_000)
+                time = f"{number(rng, 12, 9)}:{pick(rng, ('00', '15', '30', '45'))}"
+                referee, crowd = pick(rng, referees), number(rng, 8_000, 50_000)
                 a = int(rng.expovariate(1 / (0.9 + strength[home])) + 0.4)
                 b = int(rng.expovariate(1 / (0.6 + strength[away])) + 0.3)
                 for us, them, ours, theirs in ((home, away, a, b), (away, home, b, a)):
                     result = "W" if ours > theirs else "L" if ours < theirs else "D"
-                    captain = captains[us][rng.random() < 0.2]
-                    played = day <= LAST_RESULT
-                    rows.append(
-                        Side(
-                            us,
-                            day,
-                            them,
-                            us == home,
-                            ours if played else None,
-                            theirs if played else None,
-                            result if played else "",
-                            captain if played else "",
-                            time,
-                            league,
-                            n + 1,
-                            referee if played else "",
-                            crowd if played else 0,
-                        )
-                    )
+                    captain, game = captains[us][rng.random() < 0.2], (us, day, them, us == home)
+                    if day <= LAST_RESULT:
+                        score = ours, theirs, result, captain
+                        rows.append(Side(*game, *score, time, league, n + 1, referee, crowd))
+                    else:
+                        rows.append(Side(*game, None, None, "", "", time, league, n + 1))
     return rows
 
 
@@ -208,16 +188,12 @@ def build_sport(rng: Random, names: NameSource, cities: list[str]) -> Sport:
     """Both sports: teams and every game."""
     nba, soccer = _teams(rng, names, cities)
     games = _nba_games(rng, nba)
-    sides: dict[str, list[Side]] = defaultdict(list)
-    for game in games:
-        for team in (game.home, game.away):
-            sides[team].append(game.side(team))
-    for side in _soccer_sides(rng, names, soccer):
-        sides[side.team].append(side)
+    sides = [game.side(team) for game in games for team in (game.home, game.away)]
+    sides += _soccer_sides(rng, names, soccer)
     return Sport(
         nba=tuple(nba),
         soccer=tuple(soccer),
         nba_games=tuple(games),
-        sides={k: tuple(sorted(v, key=lambda s: s.date)) for k, v in sides.items()},
+        sides=grouped(sides, lambda s: s.team, lambda s: s.date),
         teams={t.name: t for t in nba + soccer},
     )

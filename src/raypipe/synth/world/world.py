@@ -5,6 +5,7 @@ Its size is fixed, so a question does not depend on how many others are asked. N
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
@@ -12,7 +13,7 @@ from raypipe.synth.world.film import Film, build_film
 from raypipe.synth.world.market import Market, build_market
 from raypipe.synth.world.music import Music, build_music
 from raypipe.synth.world.names import NameSource
-from raypipe.synth.world.places import TOWNS, Entity, Places, build_places, city_names
+from raypipe.synth.world.places import TOWNS, Entity, Places, build_places, city_names, entity
 from raypipe.synth.world.sport import Sport, build_sport
 
 
@@ -26,40 +27,16 @@ class World:
     places: Places
 
 
-def _crossing(market: Market, sport: Sport) -> list[Entity]:
+def _crossing(market: Market, sport: Sport) -> Iterator[Entity]:
     """Encyclopaedia entries for what other parts of the world have tables about: the middle of two hops."""
-    rows = []
     for team in sport.teams.values():
-        game = "basketball" if team.sport == "nba" else "soccer"
-        rows.append(
-            Entity(
-                team.name,
-                f"{game} team",
-                f"{team.name} is a {game} team from {team.city} that plays in the {team.league}.",
-                (
-                    ("type", f"{game} team"),
-                    ("city", team.city),
-                    ("stadium", team.stadium),
-                    ("founded", str(team.founded)),
-                    ("nickname", team.alias),
-                ),
-            )
-        )
+        kind = "basketball team" if team.sport == "nba" else "soccer team"
+        facts = {"city": team.city, "stadium": team.stadium, "founded": team.founded, "nickname": team.alias}
+        yield entity(team.name, kind, facts, league=team.league)
     for c in market.companies:
-        post = (("type", "executive"), ("company", c.name), ("role", "chief executive officer"))
-        rows.append(
-            Entity(c.ceo, "executive", f"{c.ceo} leads {c.name} as its chief executive officer.", post)
-        )
-        facts = (
-            ("type", "company"),
-            ("ceo", c.ceo),
-            ("headquarters", c.headquarters),
-            ("founded", str(c.founded)),
-        )
-        rows.append(
-            Entity(c.name, "company", f"{c.name} is a {c.sector} company based in {c.headquarters}.", facts)
-        )
-    return rows
+        yield entity(c.ceo, "executive", {"company": c.name, "role": "chief executive officer"})
+        facts = {"ceo": c.ceo, "headquarters": c.headquarters, "founded": c.founded}
+        yield entity(c.name, "company", facts, sector=c.sector)
 
 
 def build_world(seed: int) -> World:
@@ -75,5 +52,5 @@ def build_world(seed: int) -> World:
     market = build_market(chance("market"), names, towns)
     music = build_music(chance("music"), names, towns)
     sport = build_sport(chance("sport"), names, cities)
-    places = build_places(chance("places"), names, cities, _crossing(market, sport))
+    places = build_places(chance("places"), names, cities, list(_crossing(market, sport)))
     return World(seed, film, market, music, sport, places)

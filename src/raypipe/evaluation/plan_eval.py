@@ -1,0 +1,109 @@
+"""What an eval will do, known before it does it: the plan that it shows and is held to, and oracle golds.
+
+Knows plans and prices; the golds of a data set only to put them in the place of a stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+
+from raypipe.core.errors import ConfError
+from raypipe.evaluation.expiry import expired_answers
+from raypipe.evaluation.golds import Scoring, golds_of
+from raypipe.evaluation.judge import Judge, ModelJudge, judge_plan
+from raypipe.evaluation.oracle import Oracle, OracleRecipe, with_oracle
+from raypipe.evaluation.stored_questions import StoredQuestions
+from raypipe.pipeline.counters import RunCounters
+from raypipe.pipeline.driver import Pipeline
+from raypipe.runs.manifest import Manifest
+from raypipe.runs.plan.money import priced
+from raypipe.runs.plan.planner import plan
+from raypipe.runs.plan.records import JudgePlan, Plan
+from raypipe.store.disk_space import need
+
+
+@dataclass(frozen=True, slots=True)
+class Planning:
+    """How plans are made and shown."""
+
+    show: Callable[[Plan], None]  # gets a plan before anything of it runs
+    measured: Sequence[Manifest]  # runs on other stores that say how fast this machine is
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedWork:
+    """A plan, and the questions that are answered again by it."""
+
+    plan: Plan
+    expired: Collection[str]  # ids of those whose answers rest on replies of a graph that no longer hold
+    renewed: frozenset[str]  # ids of these, and of those that an earlier command has left
+
+
+def oracle_recipe(
+    pipeline: Pipeline, oracle: Oracle, questions: StoredQuestions, scoring: Scoring, done: RunCounters,
+    planning: Planning,
+) -> tuple[OracleRecipe, Plan | None]:  # fmt: skip
+    """The recipe with golds in the place of a stage. Those of passages are looked for in the tables, which
+    are made before: the plan of that is shown first and returned. Raises ConfError where no question has a
+    gold text."""
+    golds = golds_of(pipeline.store, questions.ids, scoring.golds)
+    if not any(g.answers for g in golds.values()):
+        raise ConfError(
+            f"--oracle {oracle}: expected questions with gold answers, found none of {len(questions)} with "
+            f"one in {pipeline.store.uri}. Use data that has answers, or leave --oracle out"
+        )
+    indexed = None
+    if oracle == "passages":
+        indexed = _shown(pipeline, questions, (), False, planning, None)[0]
+        pipeline.index(questions, done)
+    return with_oracle(pipeline, oracle, questions, golds), indexed
+
+
+def plan_eval(
+    pipeline: Pipeline, questions: StoredQuestions, scoring: Scoring, judge: Judge | None, fresh: bool,
+    refresh: bool, planning: Planning, indexed: Plan | None,
+) -> PlannedWork:  # fmt: skip
+    """Plans a run and shows the plan. `fresh` asks every language model again; `refresh` recomputes what
+    rests on expired replies of a graph. `indexed`: the plan of a corpus half that is done already; None:
+    none is. Raises DiskFull where there is no room for what is planned."""
+    expired = expired_answers(pipeline, questions) if refresh else {}
+    judging = _judging(pipeline, judge, questions, scoring)
+    planned, renewed = _shown(pipeline, questions, expired, fresh, planning, judging)
+    if indexed is not None:
+        planned = _joined(indexed, planned, pipeline)
+    return PlannedWork(planned, expired.keys(), renewed)
+
+
+def _judging(
+    pipeline: Pipeline, judge: Judge | None, questions: StoredQuestions, scoring: Scoring
+) -> JudgePlan | None:
+    """The most that a model that judges may be asked; None: no model judges."""
+    if not isinstance(judge, ModelJudge):
+        return None
+    golds = golds_of(pipeline.store, questions.ids, scoring.golds)
+    return judge_plan(judge.model, judge.rule, golds.values())
+
+
+def _joined(indexed: Plan, answered: Plan, pipeline: Pipeline) -> Plan:
+    """The plan of a run whose corpus half was planned and done before its question half."""
+    steps = (*(s for s in indexed.steps if s.half == "corpus"),
+             *(s for s in answered.steps if s.half == "question"))  # fmt: skip
+    return priced(replace(answered, steps=steps), pipeline.caps.prices, pipeline.recipe)
+
+
+def _shown(
+    pipeline: Pipeline, questions: StoredQuestions, expired: Collection[str], fresh: bool, planning: Planning,
+    judge: JudgePlan | None,
+) -> tuple[Plan, frozenset[str]]:  # fmt: skip
+    """The plan, shown, and the ids of the questions that will be answered again."""
+    asked, again = list(questions), set(expired)
+    if (left := pipeline.renewing()) is not None:
+        asked += pipeline.questions([id for id in left.ids if id not in set(questions.ids)])
+        again |= set(left.ids)
+        fresh = fresh or left.fresh
+    planned = plan(pipeline, asked, fresh=fresh, old=again, measured=planning.measured)
+    planned = priced(replace(planned, judge=judge), pipeline.caps.prices, pipeline.recipe)
+    planning.show(planned)
+    need(pipeline.store, planned.bytes_at_least(), "what is planned")
+    return planned, frozenset(again)

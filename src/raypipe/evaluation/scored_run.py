@@ -1,0 +1,143 @@
+"""What was measured of a run, for comparing it: from its folder, its store, or a file of predictions.
+
+Reads what was scored, and scores predictions by a rule; compares nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from raypipe.core import arrow
+from raypipe.core.errors import DataError
+from raypipe.evaluation.judged_run import JudgedRun, judged_run, require_distinct, require_readable
+from raypipe.evaluation.labels import PersonLabels
+from raypipe.evaluation.result_table import each
+from raypipe.metrics import crag
+from raypipe.metrics.kinds.qa import answer_values
+from raypipe.metrics.routing import shared
+from raypipe.recipes.fits import fits_of, has_seen
+from raypipe.recipes.serialize import description
+from raypipe.report.report import RunFolder
+from raypipe.runs.manifest import Manifest, answer_keys, read
+from raypipe.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredRun:
+    """What was measured of one run."""
+
+    name: str  # as it was given
+    rule: str
+    judge: str  # its model; "": none
+    values: Mapping[str, Mapping[str, float]]  # question id -> measure -> value; each question with a gold
+    labels: Mapping[str, Mapping[str, str]]  # question id -> label -> value
+    manifest: Manifest | None = None  # None: a file of predictions
+    trim: str = ""  # how answers were cut before they were judged; "": not
+    people: int = 0  # verdicts that people's labels changed
+    kind: str = "crag"  # of the data
+    verdicts: Mapping[str, str] = field(
+        default_factory=dict
+    )  # question id -> verdict; none: no rule gave one
+    seen: frozenset[str] = frozenset()  # ids of questions that a fit of its recipe has seen
+    texts: Mapping[str, str] = field(default_factory=dict)  # question id -> question, where it is known
+
+
+def scored_run(path: Path, rule: crag.Rule) -> ScoredRun:
+    """What was measured in a run's folder, or in a file of predictions scored by `rule`. Raises DataError."""
+    if not path.is_dir():
+        return _from_file(path, rule)
+    folder = RunFolder(path)
+    values: dict[str, Mapping[str, float]] = {}
+    verdicts: dict[str, str] = {}
+    labels: dict[str, Mapping[str, str]] = {}
+    texts: dict[str, str] = {}
+    seen: set[str] = set()
+    people = 0
+    for row in each(folder.results):
+        people += row["reason"] == "person"
+        if row.get("seen"):
+            seen.add(row["id"])
+        if (found := row.get("measures") or _of_verdict(row["verdict"])) is not None:
+            values[row["id"]], labels[row["id"]] = found, row["labels"]
+            texts[row["id"]] = row["query"]
+        if row["verdict"] is not None:
+            verdicts[row["id"]] = row["verdict"]
+    about = {k.decode(): v.decode() for k, v in pq.read_schema(folder.results).metadata.items()}
+    kind = about.get("kind", "crag")
+    return ScoredRun(
+        str(path), about["rule"], about["judge"], values, labels, read(path), kind=kind, verdicts=verdicts,
+        seen=frozenset(seen), people=people, texts=texts,
+    )  # fmt: skip
+
+
+def _of_verdict(verdict: str | None) -> Mapping[str, float] | None:
+    """The measures of a verdict, of a run that kept nothing else; None: the question has no gold."""
+    if verdict is None:
+        return None
+    value = crag.VALUES.get(verdict)
+    if value is None:
+        return {}
+    return {"score": value, "accuracy": float(value > 0), "hallucination": float(value < 0)}
+
+
+def judged_again(run: JudgedRun, people: PersonLabels | None) -> ScoredRun:
+    """A run that was cut or judged again, with people's verdicts in place of others. Raises DataError for a
+    question that stands there twice."""
+    require_distinct(run)
+    require_readable(run)
+    marks, changed = run.marks(people)
+    verdicts: dict[str, str] = {v.question: v.outcome for v in marks.verdicts}
+    values = {r.question: {**answer_values(r), **(_of_verdict(verdicts[r.question]) or {})} for r in run.rows}
+    labels = {r.question: dict(r.labels) for r in run.rows}
+    return ScoredRun(
+        run.name, marks.rule, run.judge, values, labels, run.manifest, run.trim, changed, verdicts=verdicts,
+        texts=run.texts,
+    )  # fmt: skip
+
+
+def stored_run(store: Store, manifest: Manifest, name: str = "") -> ScoredRun:
+    """What was measured in a finished run as its store keeps it, with the labels of the questions there.
+    `name`: as it was given. Raises DataError for a run of which it keeps nothing."""
+    keys = answer_keys(store, manifest.run)
+    found = {
+        q: values for q, k in keys.items() if (values := k.measures or _of_verdict(k.verdict)) is not None
+    }
+    verdicts = {q: k.verdict for q, k in keys.items() if k.verdict is not None}
+    name = name or f"run {manifest.run[:8]} of recipe {manifest.recipe['name']}"
+    if not found:
+        raise DataError(f"{store.uri}: {name} has no verdicts there. Run the eval again, or name its folder")
+    golds = arrow.gold.records(store.rows("golds", "question", list(found)))
+    labels = {**{q: {} for q in found}, **{g.question: shared(g.labels) for g in golds}}
+    kind = manifest.kind or "crag"
+    return ScoredRun(
+        name, manifest.rule, manifest.judge, found, labels, manifest, kind=kind, verdicts=verdicts,
+        seen=_seen(store, manifest, list(found)),
+    )  # fmt: skip
+
+
+def _seen(store: Store, manifest: Manifest, questions: Sequence[str]) -> frozenset[str]:
+    """Those of some stored questions that a fit of the run's recipe has seen."""
+    fits = fits_of(description(manifest.recipe)).values()
+    if not fits:
+        return frozenset()
+    texts = store.rows("questions", "id", questions, ["id", "text"]).to_pylist()
+    return frozenset(r["id"] for r in texts if has_seen(fits, r["text"]))
+
+
+def _from_file(path: Path, rule: crag.Rule) -> ScoredRun:
+    return judged_again(judged_run(path, rule), None)
+
+
+def unseen_alone(runs: Sequence[ScoredRun]) -> list[ScoredRun]:
+    """The runs without the questions that a fit of any of them has seen. Raises DataError where none is
+    left."""
+    seen = frozenset[str]().union(*(r.seen for r in runs))
+    rest = [replace(r, values={q: v for q, v in r.values.items() if q not in seen}) for r in runs]
+    for before, after in zip(runs, rest, strict=True):
+        if before.values and not after.values:
+            raise DataError(f"{before.name}: a fit has seen all of its {len(before.values)} scored questions")
+    return rest

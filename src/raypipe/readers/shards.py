@@ -1,0 +1,123 @@
+"""Files of a dataset cut into shards that are read apart, each by another process.
+
+A shard is a file, all parts of a split one, whole lines of JSON lines that are not packed, or row groups of
+Parquet. Packed files, archives, WARC and CSV stay whole: where a line of them begins is not known before they
+are read. Read with what the others found (`newest.Seen`), shards give the rows of one read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from raypipe.core.plugins import is_path
+from raypipe.readers import files, formats, row_files, row_format
+from raypipe.readers.files import Span
+from raypipe.readers.formats import Format
+from raypipe.readers.newest import Seen
+from raypipe.readers.row_format import RowFormat
+from raypipe.readers.rows import LIMITS, ReadCounts, Row
+
+CUTTABLE = ("crag", "synth", "beir", "warc", "rows", "captured")
+"""Formats whose rows stand alone. A question of OAG-QA names papers of other files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """What one task reads."""
+
+    paths: tuple[str, ...]  # files; more than one: of BEIR, queries with their judgements
+    size: int  # bytes on disk
+    span: Span | None = None  # of the one file; None: all of it
+
+
+def cut(paths: Sequence[Path], format: Format, shard_bytes: int, counts: ReadCounts) -> list[Shard]:
+    """The shards of files, in their order; `counts` gets the files of folders that no reader takes.
+
+    Of a file that can be cut a shard has about `shard_bytes`. One shard: the files cannot be read apart.
+    """
+    name = formats.format_name(format)
+    if is_path(format) or name not in CUTTABLE:
+        return [_whole(formats.files_of(paths, format))]
+    if name == "rows":
+        return [s for file in row_files.find(paths) for s in _of_rows(file, shard_bytes)]
+    if name == "warc":
+        return [_whole([file]) for file in formats.files_of(paths, format)]
+    inputs, judged = formats.inputs_of(paths, format, counts)
+    if name != "beir":
+        return [s for i in inputs for s in _of_lines(i, shard_bytes)]
+    corpora = [i for i in inputs if Path(i.name).name.startswith("corpus")]
+    rest = [p for i in inputs if i not in corpora for p in i.parts] + judged
+    return [s for i in corpora for s in _of_lines(i, shard_bytes)] + ([_whole(rest)] if rest else [])
+
+
+def bring_layouts(paths: Sequence[Path], format: Format) -> bool:
+    """Whether rows of these files may be pages with an address, which the table of layouts has."""
+    name = formats.format_name(format)
+    if name != "rows":
+        return name == "warc"
+    own = format if isinstance(format, RowFormat) else RowFormat()
+    return any(not m.fields.asks() for m in row_format.mapped(paths, own))
+
+
+def read(shard: Shard, format: Format, counts: ReadCounts, seen: Seen) -> Iterator[Row]:
+    """The rows of a shard, as `formats.open` gives those of files."""
+    return formats.open(shard.paths, format, counts, LIMITS, seen, shard.span)
+
+
+def _whole(paths: Iterable[Path]) -> Shard:
+    found = list(paths)
+    return Shard(tuple(map(str, found)), sum(p.stat().st_size for p in found))
+
+
+def _of_lines(source: files.Input, shard_bytes: int) -> list[Shard]:
+    if source.tar or source.packing or len(source.parts) > 1:
+        return [_whole(source.parts)]
+    return _lines(source.parts[0], shard_bytes)
+
+
+def _of_rows(file: row_files.RowFile, shard_bytes: int) -> list[Shard]:
+    if file.kind == "parquet":
+        return _groups(file.path, shard_bytes)
+    lined = file.kind == "jsonl" and not file.packing
+    return _lines(file.path, shard_bytes) if lined else [_whole([file.path])]
+
+
+def _lines(path: Path, shard_bytes: int) -> list[Shard]:
+    """Whole lines, each shard from the first line that begins after the one before is full."""
+    size = path.stat().st_size
+    starts, at, lines, due = [(0, 1)], 0, 0, shard_bytes
+    with path.open("rb") as file:
+        while size > shard_bytes and (chunk := file.read(files.PIECE)):
+            while (begin := max(0, due - at)) < len(chunk) and (end := chunk.find(b"\n", begin)) >= 0:
+                starts.append((at + end + 1, lines + chunk.count(b"\n", 0, end + 1) + 1))
+                due = at + end + 1 + shard_bytes
+            lines += chunk.count(b"\n")
+            at += len(chunk)
+    starts = [s for s in starts if s[0] < size or s[0] == 0]
+    if len(starts) == 1:
+        return [_whole([path])]
+    stops = [start for start, _ in starts[1:]] + [size]
+    spans = [Span(start, stop, first) for (start, first), stop in zip(starts, stops, strict=True)]
+    return [Shard((str(path),), s.stop - s.start, s) for s in spans]
+
+
+def _groups(path: Path, shard_bytes: int) -> list[Shard]:
+    """Row groups, as many as fill a shard."""
+    try:
+        with pq.ParquetFile(path) as opened:
+            meta = opened.metadata
+            groups = [meta.row_group(n) for n in range(meta.num_row_groups)]
+            sizes = [sum(g.column(c).total_compressed_size for c in range(g.num_columns)) for g in groups]
+            rows = [g.num_rows for g in groups]
+    except (OSError, ValueError):
+        return [_whole([path])]  # its reader says what is wrong
+    shards, start, first = list[Shard](), 0, 1
+    for n in range(1, len(groups) + 1):
+        if n == len(groups) or sum(sizes[start:n]) >= shard_bytes:
+            shards.append(Shard((str(path),), sum(sizes[start:n]), Span(start, n, first)))
+            first, start = first + sum(rows[start:n]), n
+    return shards if len(shards) > 1 else [_whole([path])]

@@ -1,0 +1,143 @@
+"""What a corpus of some size would take, before there is one: tasks, bytes, requests, hours and money.
+
+Arithmetic over the cluster file, what a real page is, and the rates of finished runs of the same steps on the
+same kind of machine. Work is spread evenly over a pool, so hours are the least that it takes. What no run has
+measured is not known, and stays so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from raypipe.core.config import Where, build
+from raypipe.core.errors import ConfError
+from raypipe.core.prices import HOUR_S, Prices
+from raypipe.pipeline.ingest_tasks import SHARD_BYTES
+from raypipe.pipeline.tasks import Verb, Workers
+from raypipe.recipes.recipe import Recipe
+from raypipe.recipes.step_contract import asked_models, embedder_of, table_of
+from raypipe.report.report import JSON_FORMAT
+from raypipe.runs.manifest import Manifest, describe
+from raypipe.runs.plan.rates import Range, rate, seconds
+from raypipe.runs.plan.stage_bounds import KEY_BYTES, embedded_bytes
+
+ZSTD = 0.163  # bytes of the table of sources for each of HTML: 11.5 MB of real pages are 1.87 MB there
+READ_BYTES_S = 30e6  # JSON to rows of tables, by one core (bench: `ingest_bz2` without its unpacking)
+# Of an object store, for each part: the rows, the completion record and that of its faults.
+PUTS = 3
+# For each part the driver reads both records, asks for the size of the rows' file, and reads their units.
+GETS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Assumed:
+    """A corpus that is not there. A page is like one of CRAG's, on average of 36 real ones."""
+
+    pages: float
+    html_bytes: float = 319_000
+    text_chars: float = 22_000
+    chunks: float = 31  # of 700 characters
+
+    @classmethod
+    def parse(cls, text: str, name: str) -> Assumed:
+        """From `pages=1e8,html_bytes=20000`; `name` of the argument. Raises ConfError."""
+        given: dict[str, float] = {}
+        for part in text.split(","):
+            field, _, value = part.partition("=")
+            try:
+                given[field.strip()] = float(value)
+            except ValueError as e:
+                raise ConfError(f"{name}: expected FIELD=NUMBER as in pages=1e8, found {part!r}") from e
+        found = build(cls, given, Where(name))
+        for field, number in given.items():
+            if not 1 <= number < math.inf:
+                raise ConfError(f"{name}: {field}: expected a number of at least 1, found {number:g}")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class AssumedStep:
+    """What one kind of work takes."""
+
+    step: str  # ingest, or a step of the corpus half
+    rows: float  # pages, or chunks
+    tasks: int  # 0: those of an earlier step do it
+    bytes: float  # that the store grows by
+    requests: float  # to an object store, at least
+    hours: Range | None  # on the clock; None: no run has measured it here
+
+
+@dataclass(frozen=True, slots=True)
+class AssumedPlan:
+    """What all of it takes."""
+
+    assumed: Assumed
+    cluster: str  # name or path of the file
+    steps: tuple[AssumedStep, ...]
+    usd_per_hour: float | None  # of all machines; None: not known
+
+    @property
+    def hours(self) -> Range | None:
+        """On the clock, one step after the other."""
+        known = [s.hours for s in self.steps if s.hours is not None]
+        if len(known) < len(self.steps):
+            return None
+        return sum(h[0] for h in known), sum(h[1] for h in known)
+
+    @property
+    def usd(self) -> Range | None:
+        """Of the machines."""
+        hours, each = self.hours, self.usd_per_hour
+        return None if hours is None or each is None else (hours[0] * each, hours[1] * each)
+
+    def to_json(self) -> dict[str, Any]:
+        """As `plan --assume --json` prints it."""
+        tree = asdict(self)
+        del tree["usd_per_hour"]
+        return {"format": JSON_FORMAT, **tree, "hours": self.hours, "usd": self.usd}
+
+
+def assumed_plan(
+    recipe: Recipe, assumed: Assumed, cluster: str, per_task: int, workers: Callable[[Verb], Workers],
+    place: tuple[str, str], runs: Sequence[Manifest], prices: Prices,
+) -> AssumedPlan:  # fmt: skip
+    """`per_task`: sources of a task, at most; `workers` of a verb; `place`: backend and device; `runs` whose
+    rates count."""
+    steps = [_ingest(assumed, workers("parse"))]
+    stages, filled = {s.name: s for s in describe(recipe)}, set[str]()
+    for stage in recipe.corpus:
+        table = table_of(stage.step)
+        verb: Verb = "embed" if table == "vectors" else "parse"
+        pool = workers(verb)
+        tasks = math.ceil(assumed.pages / pool.per_task(math.ceil(assumed.pages), per_task))
+        rows, grows = _rows_and_bytes(stage.step, assumed)
+        if table in filled and table != "vectors":  # a table is filled by the tasks of its first step
+            tasks, grows = 0, 0.0
+        filled.add(table)
+        calls = (rows, rows) if asked_models(stage.step) else None
+        took = seconds(rate(stages[stage.name], runs, *place), rows, calls)
+        hours = None if took is None else (took[0] / pool.count / HOUR_S, took[1] / pool.count / HOUR_S)
+        steps.append(AssumedStep(stage.name, rows, tasks, grows, tasks * (PUTS + GETS), hours))
+    return AssumedPlan(assumed, cluster, tuple(steps), prices.machines)
+
+
+def _ingest(assumed: Assumed, pool: Workers) -> AssumedStep:
+    whole = assumed.pages * assumed.html_bytes
+    hours, tasks = whole / READ_BYTES_S / pool.count / HOUR_S, math.ceil(whole / SHARD_BYTES)
+    requests = tasks * 3 * (PUTS + GETS)  # sources, documents and layouts
+    return AssumedStep("ingest", assumed.pages, tasks, whole * ZSTD, requests, (hours, hours))
+
+
+def _rows_and_bytes(step: Any, assumed: Assumed) -> tuple[float, float]:
+    """Rows that pass a step, and bytes that the store grows by."""
+    chunks = assumed.pages * assumed.chunks
+    match table_of(step):
+        case "vectors":
+            return chunks, embedded_bytes(embedder_of(step).dim, chunks)
+        case "passages":
+            return assumed.pages, chunks * KEY_BYTES
+        case _:
+            return assumed.pages, assumed.pages * assumed.text_chars

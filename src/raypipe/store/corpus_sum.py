@@ -1,0 +1,71 @@
+"""What names all sources of a store: the sum of their ids, which grows by what comes in.
+
+An id is a digest of 128 bits, so the sum of a fragment's ids names them in any order, and the sum over
+fragments names all. Sums of fragments are kept in a small file, a hint that may be missing: a store that
+grows by a fragment reads that fragment's ids. Memory holds the ids of one batch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+
+import lance
+import numpy as np
+import pyarrow as pa
+
+from raypipe.core.records import digest
+from raypipe.store.database import SCAN_ROWS, Store
+from raypipe.store.errors import reaching
+from raypipe.store.layout import CORPUS_SUMS
+
+BITS = 128
+_HEX = np.full(256, 16, np.uint64)  # value of each hex digit; 16: none
+_HEX[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16, dtype=np.uint64)
+
+
+def corpus_sum(store: Store, more: Collection[str] = ()) -> str:
+    """32 hex digits and the number of sources that a store has now, and with those in `more`."""
+    dataset = store.dataset("sources")
+    known = json.loads(store.files.read(CORPUS_SUMS) or b"{}")
+    with reaching(dataset.uri):
+        now = {_name(f): known.get(_name(f)) or _of_fragment(f) for f in dataset.get_fragments()}
+    if now != known and store.drives:
+        store.files.write(CORPUS_SUMS, json.dumps(now).encode())
+    fresh = store.missing("sources", "id", list(more)) if more else []
+    whole = sum(int(text, 16) for text, _ in now.values()) + sum_of(pa.array(fresh, pa.string()))
+    return f"{whole % (1 << BITS):032x} {len(fresh) + sum(count for _, count in now.values())}"
+
+
+def rows_id(dataset: lance.LanceDataset) -> str:
+    """Names the rows of a table as it is open, whatever version that is: after a power cut a number may come
+    again with other rows."""
+    return digest(*sorted(_name(f) for f in dataset.get_fragments()))
+
+
+def _name(fragment: lance.LanceFragment) -> str:
+    """Names the rows of a fragment: its files, and that of the rows that were taken out of it."""
+    files = ",".join(f.path for f in fragment.metadata.files)
+    return f"{files} {str(fragment.deletion_file() or '').rpartition('/')[2]}"
+
+
+def _of_fragment(fragment: lance.LanceFragment) -> tuple[str, int]:
+    total = count = 0
+    for batch in fragment.to_batches(columns=["id"], batch_size=SCAN_ROWS):
+        total += sum_of(batch["id"])
+        count += batch.num_rows
+    return f"{total % (1 << BITS):032x}", count
+
+
+def sum_of(ids: pa.StringArray) -> int:
+    """The sum of ids of 32 hex digits, as numbers.
+
+    >>> hex(sum_of(pa.array(["0" * 31 + "a", "f" * 16 + "0" * 16])))
+    '0xffffffffffffffff000000000000000a'
+    """
+    raw = np.frombuffer("".join(ids.to_pylist()).encode(), np.uint8).reshape(-1, 32)
+    digits = _HEX[raw]  # (ids, 32)
+    # Eight digits are 32 bits, so the sum of 2^32 of them fits 64.
+    places = np.uint64(1) << np.arange(28, -4, -4, dtype=np.uint64)
+    words = (digits.reshape(-1, 4, 8) * places).sum(axis=2).sum(axis=0)
+    return sum(int(word) << shift for word, shift in zip(words, (96, 64, 32, 0), strict=True))

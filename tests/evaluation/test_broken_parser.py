@@ -1,0 +1,46 @@
+"""A change of the recipe that breaks parsing: the funnel of losses says so, in the report and on its page."""
+
+from typing import Any
+
+import pytest
+from reruns import FAKES, Bench
+
+from raypipe.evaluation.evaluate import Evaluation, evaluate
+from raypipe.metrics.losses import Loss
+from raypipe.synth import write
+
+
+@pytest.fixture(scope="module")
+def parsed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Evaluation]:
+    """Two runs: one that parses pages, and one whose recipe was changed so that it does not."""
+    home = tmp_path_factory.mktemp("parsed")
+    write(home / "world", 14, pages=4, seed=9, page_chars=1500)
+    bench = Bench(home, home / "world")
+    sure = FAKES.replace("threshold: 0.5", "threshold: 0.0")
+    broken = sure.replace("kinds: [page, snippet, document]", "kinds: [name]")
+    return {
+        name: evaluate(bench.pipeline(text), data, "crag", None, None, home / name, kind="qa")
+        for name, text, data in (("fine", sure, [bench.world]), ("broken", broken, []))
+    }
+
+
+@pytest.mark.slow
+def test_a_parser_that_loses_pages_is_the_largest_loss(parsed: dict[str, Evaluation]) -> None:
+    done = [run.report.losses for run in parsed.values()]
+    assert all(x is not None and sum(p.questions for p in x.places) == x.misses for x in done)
+    before, after = ({p.loss: p.questions for p in x.places} for x in done if x is not None)
+    assert max(after, key=lambda x: after[x]) is Loss.PARSING and before[Loss.PARSING] == 0
+
+
+@pytest.mark.slow
+def test_the_page_says_so_too_and_its_number_is_a_filter(parsed: dict[str, Evaluation], browser: Any) -> None:
+    page = browser.new_page()
+    page.goto(parsed["broken"].folder.page.as_uri())
+    lines = [
+        x.split("\t") for x in page.locator("table", has_text="the gold is").inner_text().splitlines()[2:]
+    ]
+    counts = {name: int(n) for name, _, n, *_ in lines if n.isdecimal()}
+    assert max(counts, key=lambda x: counts[x]) == "parsing"
+    page.get_by_role("link", name="parsing").click()
+    assert page.locator(".row:visible").count() == counts["parsing"]
+    page.close()

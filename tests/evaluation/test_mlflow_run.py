@@ -1,0 +1,116 @@
+"""A finished run in MLflow: logged to a fake server that holds MLflow's rules."""
+
+import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from raypipe.core.errors import ConfError, DataError
+from raypipe.evaluation.mlflow_run import RUN_TAG, log_run
+from raypipe.report.report import RunFolder
+
+NAME = re.compile(r"[/\w. -]{1,250}", re.ASCII)  # of a param or metric, as MLflow takes it on every system
+
+
+class Broken(Exception):
+    pass
+
+
+class FakeMlflow:
+    """Experiments and runs in memory, with the rules of MLflow's own stores. Breaks off at the `breaks`-th
+    metric."""
+
+    def __init__(self, breaks=None):
+        self.experiments, self.runs, self.breaks = {}, {}, breaks
+
+    def get_experiment_by_name(self, name):
+        found = self.experiments.get(name)
+        return None if found is None else SimpleNamespace(experiment_id=found)
+
+    def create_experiment(self, name):
+        assert name not in self.experiments
+        return self.experiments.setdefault(name, str(len(self.experiments) + 1))
+
+    def search_runs(self, experiment_ids, filter_string):
+        tag, value = re.fullmatch(r"tags\.`(.+)` = '(\w+)'", filter_string).groups()
+        return [
+            SimpleNamespace(info=SimpleNamespace(run_id=id, status=run.status))
+            for id, run in self.runs.items()
+            if run.experiment in experiment_ids and run.tags.get(tag) == value
+        ]
+
+    def create_run(self, experiment_id, start_time, tags, run_name):
+        id = f"run{len(self.runs) + 1}"
+        self.runs[id] = SimpleNamespace(
+            experiment=experiment_id, tags=tags, name=run_name, began=start_time, ended=None,
+            status="RUNNING", params={}, metrics={}, files={},
+        )  # fmt: skip
+        return SimpleNamespace(info=SimpleNamespace(run_id=id))
+
+    def delete_run(self, run_id):
+        del self.runs[run_id]
+
+    def log_param(self, run_id, key, value):
+        assert NAME.fullmatch(key) and "//" not in key and len(value) <= 500, key
+        assert self.runs[run_id].params.setdefault(key, value) == value  # a param never changes
+
+    def log_metric(self, run_id, key, value, timestamp):
+        if self.breaks is not None and len(self.runs[run_id].metrics) == self.breaks:
+            raise Broken
+        assert NAME.fullmatch(key) and isinstance(value, float), key
+        assert key not in self.runs[run_id].metrics
+        self.runs[run_id].metrics[key] = value
+
+    def log_text(self, run_id, text, artifact_file):
+        self.runs[run_id].files[artifact_file] = text
+
+    def log_artifact(self, run_id, local_path):
+        self.runs[run_id].files[Path(local_path).name] = Path(local_path).read_bytes()
+
+    def set_terminated(self, run_id, status, end_time):
+        self.runs[run_id].status, self.runs[run_id].ended = status, end_time
+
+
+@pytest.fixture(scope="module")
+def folder(ran):
+    return RunFolder(ran.folder / "out")
+
+
+def test_recipe_measures_costs_and_files_of_a_run_stand_in_mlflow(folder):
+    server, report = FakeMlflow(), json.loads(folder.report.read_text())
+    made = log_run(folder, server, "crag")
+    run = server.runs[made.id]
+    assert run.tags == {RUN_TAG: report["run"]} and run.status == "FINISHED" and run.began <= run.ended
+    assert (made.params, made.metrics, made.artifacts) == (len(run.params), len(run.metrics), len(run.files))
+    assert run.params["recipe_digest"] == report["digest"] and run.params["recipe/split.child_chars"]
+    assert run.metrics["score"] == report["score"] and run.metrics["questions"] == report["questions"]
+    lead = report["measures"][0]
+    assert run.metrics[f"{lead['measure']}/low"] == lead["interval"][0]
+    lost = {k: v for k, v in run.metrics.items() if k.startswith("lost/")}
+    assert sum(lost.values()) == report["losses"]["misses"]
+    assert "split.child_chars: " in run.files["recipe.txt"]
+    assert run.files["results.parquet"] == folder.results.read_bytes()
+
+
+def test_a_run_is_logged_once_and_one_that_broke_off_again(folder):
+    server = FakeMlflow(breaks=3)
+    with pytest.raises(Broken):
+        log_run(folder, server, "crag")
+    assert [r.status for r in server.runs.values()] == ["RUNNING"]
+    server.breaks = None
+    whole = log_run(folder, server, "crag")
+    assert [r.status for r in server.runs.values()] == ["FINISHED"] and not whole.there
+    assert log_run(folder, server, "crag").there and len(server.runs) == 1
+
+
+def test_a_folder_of_no_run_and_an_experiment_of_a_file_are_refused(folder, tmp_path):
+    from raypipe import export_run
+
+    server = FakeMlflow()
+    with pytest.raises(DataError, match="expected the table of a finished eval"):
+        log_run(RunFolder(tmp_path), server, "crag")
+    assert not server.runs and not server.experiments
+    with pytest.raises(ConfError, match="--experiment: expected with --as mlflow, found --as trec"):
+        export_run(folder.path, "trec", tmp_path / "x", experiment="crag")
