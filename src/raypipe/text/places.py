@@ -15,7 +15,7 @@ class Place:
     url: str  # relative, with #page=N for a page
     title: str
     page: str  # "p. 7", "pp. 7-8"; "" where the document has no pages
-    section: str  # heading of the section that its middle lies in; "" for none
+    section: str  # heading of the section that it begins in, else that its middle lies in; "" for none
 
 
 def place(layout: Layout, span: Span) -> Place:
@@ -27,7 +27,9 @@ def place(layout: Layout, span: Span) -> Place:
     """
     on = [n for n, page in enumerate(layout.pages) if _holds(page, span)]
     url = f"{layout.url}#page={on[0] + 1}" if on else layout.url
-    return Place(url, layout.title, _pages(layout.pages, on), _section(layout.sections, sum(span) // 2))
+    # of a page's first sentence the quote begins in the title above the first heading
+    section = _section(layout.sections, span[0]) or _section(layout.sections, sum(span) // 2)
+    return Place(url, layout.title, _pages(layout.pages, on), section)
 
 
 def heading_sections(text: str, blocks: Sequence[Block]) -> tuple[Mark, ...]:
