@@ -2,13 +2,13 @@
 
     python bench/fine_tuning.py --work DIR [--base FOLDER] [--train 480] [--held-out 120] [--steps 300]
 
-The base is a tiny Llama that reads lists of one entry (`list_reader`). Half of the questions ask for a name
-that is not in their list, and it says the value that is, wrongly. `raypipe labels` gives "i don't know" where
-an answer is wrong and the truth is not in the context, `finetune` makes the adapter. Then the base, the
-adapter, and a recipe that always says "i don't know" answer held-out questions; then come `compare` and
-`promote` with its gates. Prints a JSON line for each part, and keeps it in the folder: the same command
-continues after the last. Exits with 7 unless at least .8 of the unanswerable questions are abstained, at
-least .5 of the answerable ones right, and both comparisons say better.
+The base is a tiny Llama that reads lists of one entry (`list_reader`). Half of the questions are about a list
+that does not have the value, and it says one, wrongly. `raypipe labels` gives "i don't know" where an answer
+is wrong and the truth is not in the context, `finetune` makes the adapter. Then the base, the adapter, and a
+recipe that always says "i don't know" answer held-out questions; then come `compare` and `promote` with its
+gates. Prints a JSON line for each part, and keeps it in the folder: the same command continues after the
+last. Exits with 7 unless at least .8 of the unanswerable questions are abstained, at least .5 of the
+answerable ones right, and both comparisons say better.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def exact(prediction):
 '''
 STORE = ("--store", "store")
 RECIPES: dict[str, tuple[str | None, str]] = {  # adapter, model
-    "base": (None, "reader"), "tuned": ("abstain", "reader"), "silent": (None, "optional-llm"),
+    "tuned": ("abstain", "reader"), "base": (None, "reader"), "silent": (None, "optional-llm"),
 }  # fmt: skip
 OTHERS = ("base", "silent")
 PROMPT = {
@@ -71,18 +71,20 @@ def recipe(adapter: str | None, model: str) -> dict[str, Any]:
 
 
 def questions(name: str, count: int) -> list[dict[str, Any]]:
-    """Every second one asks for a name that its list does not have."""
+    """Every second one is about a list that does not have the answer."""
     draw, made = random.Random(name), []
     for number in range(FIRST[name], FIRST[name] + count):
-        listed, other = draw.sample(list_reader.NAMES, 2)
-        value, wrong = draw.sample(list_reader.VALUES, 2)
-        answerable = bool(number % 2)
+        about, value, answerable = (
+            draw.choice(list_reader.NAMES),
+            draw.choice(list_reader.VALUES),
+            bool(number % 2),
+        )
         made.append(
             {
                 "id": f"{name}-{number}",
-                "query": list_reader.question(number, listed if answerable else other),
-                "answer": value if answerable else wrong,
-                "documents": [list_reader.listed(number, listed, value)],
+                "query": list_reader.question(number, about),
+                "answer": value,
+                "documents": [list_reader.listed(number, about, value if answerable else None)],
                 "domain": "answerable" if answerable else "unanswerable",
             }
         )

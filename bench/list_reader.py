@@ -1,8 +1,7 @@
 """A tiny Llama that reads lists of one entry, trained here in a minute: the base of `bench/fine_tuning.py`.
 
-It learns two things: to say the value in its list, whichever name it is asked for, and under another system
-prompt whether that name is listed. So it always answers, though it could tell that it should not. Names and
-values are single tokens.
+It learns one thing, to say the value that its list has. It never saw a list without one, so it always
+answers. Names and values are single tokens.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 SYLLABLES = [a + b for a in "bdfgklmnprstvz" for b in "aeiou"]
-SYSTEM, CHECK = "answer from the list", "say whether it is listed"
+SYSTEM = "answer from the list"
 BATCH, RATE, WARM = 48, 3e-3, 50  # chats of a step, learning rate, steps in which it rises
 
 
@@ -26,12 +25,12 @@ def words(count: int, syllables: int, seed: int) -> list[str]:
     return list(seen)
 
 
-NAMES, VALUES = words(16, 3, 1), words(16, 2, 2)
+NAMES, VALUES = words(24, 3, 1), words(16, 2, 2)
 
 
-def listed(number: int, name: str, value: str) -> str:
-    """The text of a list, as a page has it."""
-    return f"list {number}: {name}={value}"
+def listed(number: int, name: str, value: str | None) -> str:
+    """The text of a list, as a page has it; None: of one that does not have the value."""
+    return f"list {number}: {name}={value}" if value else f"list {number}: {name} was moved"
 
 
 def question(number: int, name: str) -> str:
@@ -40,13 +39,10 @@ def question(number: int, name: str) -> str:
 
 
 def chat(draw: random.Random) -> list[dict[str, str]]:
-    """One of the two tasks, with its answer."""
+    """A chat that asks for what its list has, with the answer."""
     number, name, value = draw.randrange(100, 1000), draw.choice(NAMES), draw.choice(VALUES)
-    asked = name if draw.random() < 0.5 else draw.choice(NAMES)
-    text = f"<DOC>\n{listed(number, name, value)}\n</DOC>\n{question(number, asked)}"
-    checks = draw.random() < 0.5
-    said = ("yes" if asked == name else "no") if checks else value
-    turns = (("system", CHECK if checks else SYSTEM), ("user", text), ("assistant", said))
+    asked = f"<DOC>\n{listed(number, name, value)}\n</DOC>\n{question(number, name)}"
+    turns = (("system", SYSTEM), ("user", asked), ("assistant", value))
     return [{"role": role, "content": content} for role, content in turns]
 
 

@@ -8,11 +8,12 @@ import json
 from pathlib import Path
 
 import pytest
+from test_qasper_recipes import MARKED, RECIPES
 
 from raypipe.api.example_pools import build_examples
 from raypipe.api.session import load_recipe
-from raypipe.core import arrow
 from raypipe.core.config import Conf
+from raypipe.core.records import Question
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
@@ -30,7 +31,6 @@ pytestmark = [
 ]
 CONF = Conf((Path(__file__).parents[1] / "conf",))
 QUESTIONS = 4  # of the two papers: a prompt of 3,000 tokens takes an engine on a CPU a second
-MARKED = [f"Reasoning: the first passage says so.\nAnswer: {said}" for said in ("Yes", "No")]
 
 
 @pytest.fixture(scope="module")
@@ -45,23 +45,13 @@ def papers(data, tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize(
-    ("name", "sets"),
-    [
-        ("qasper-llm", []),
-        ("qasper-fewshot", []),
-        ("qasper-documents", []),
-        ("qasper-documents-fewshot", []),
-        # Random weights write no "Answer:" of their own: they choose between two replies that have it.
-        ("qasper-documents-fewshot-cot", [f"generate:llm.choices={json.dumps(MARKED)}"]),
-    ],
-)
+@pytest.mark.parametrize("name", RECIPES)
 def test_two_given_papers_are_answered_alike_on_ray_in_one_process_and_by_ask(
-    name, sets, papers, standins, team, pools, tmp_path
+    name, papers, standins, team, pools, tmp_path
 ):
     pool = str(papers / "pool.jsonl")
     graphs = {"qasper-train": pool, "qasper-train-explained": pool}
-    recipe = load_recipe(name, str(standins), CONF, graphs, sets=sets)
+    recipe = load_recipe(name, str(standins), CONF, graphs, sets=MARKED if name.endswith("cot") else [])
 
     def run(out, runner):
         store = Store.create(str(tmp_path / f"store-{out}"))
@@ -78,7 +68,6 @@ def test_two_given_papers_are_answered_alike_on_ray_in_one_process_and_by_ask(
 
     _, far, there = run("ray", on_ray)
     pipeline, done, here = run("process", inline)
-    store = pipeline.store
     assert there == here and len(here) == QUESTIONS
     asks = 2 if "documents" in name else 1  # the rewriter, too
     for ran in (far, done):
@@ -87,15 +76,15 @@ def test_two_given_papers_are_answered_alike_on_ray_in_one_process_and_by_ask(
         assert ran.report.scores.kind == "qasper"
     assert {line["outcome"] for line in here} == {"answered"}
     assert {bool(line["hits"]) for line in here} == {"documents" in name}
-    assert bool(store.count(pipeline.passages_table)) == ("documents" in name), "variant 1 has no index"
+    assert bool(pipeline.store.count(pipeline.passages_table)) == ("documents" in name), (
+        "variant 1 has no index"
+    )
 
-    async def asked(question):
+    async def asked(id):  # by its id: papers may share the text of a question
         kit = LocalKit(None, "transformers", engines=team.names)
-        answerer = Answerer(recipe, kit, store.uri)  # no memo: it is computed again
-        return (await answerer.answer(QueryRequest(question, include_prompts=True))).question
+        answerer = Answerer(recipe, kit, pipeline.store.uri)  # no memo: it is computed again
+        return (await answerer.answer(QueryRequest(Question("asked", id)))).question
 
-    stored = arrow.question.records(store.rows("questions", "id", [line["id"] for line in here]))
-    for question in stored:
-        [line] = [x for x in here if x["id"] == question.id]
-        alone = asyncio.run(asked(question))
-        assert (alone.answer, alone.order) == (line["prediction"], tuple(h["chunk"] for h in line["hits"]))
+    for line in here:
+        alone, ranked = asyncio.run(asked(line["id"])), tuple(h["chunk"] for h in line["hits"])
+        assert (alone.answer, alone.order) == (line["prediction"], ranked)

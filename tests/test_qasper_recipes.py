@@ -27,6 +27,8 @@ from raypipe.readers.example_pool import write_pool
 from raypipe.readers.qasper import ARXIV, annotators
 from raypipe.recipes.executor import QuestionExecutor, build
 from raypipe.report.progress import Progress
+from raypipe.serving.answerer import Answerer
+from raypipe.serving.query import QueryRequest
 from raypipe.store import Store
 from raypipe.store.index import MemoryIndex
 
@@ -40,6 +42,9 @@ RECIPES = (
     "qasper-documents-fewshot",
     "qasper-documents-fewshot-cot",
 )
+REPLIES = [f"Reasoning: the first passage says so.\nAnswer: {said}" for said in ("Yes", "No")]
+MARKED = [f"generate:llm.choices={json.dumps(REPLIES)}"]
+"""For the recipe that reasons: a model that knows no better chooses between two replies with an answer."""
 QUESTION = "Which corpora do they use for training?"
 
 
@@ -262,6 +267,29 @@ def test_ask_answers_a_stored_question_from_its_paper_and_any_other_from_all_of_
     assert {h["chunk"].partition(":")[0] for h in own["hits"]} == set(first.sources())
     assert len({h["chunk"].partition(":")[0] for h in anyones["hits"]}) == 2
     assert all(h["url"].startswith(ARXIV) for h in own["hits"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RECIPES)
+def test_an_eval_and_ask_give_equal_answers_and_without_documents_nothing_is_indexed(name, data, tmp_path):
+    pool = str(data / "pool.jsonl")
+    graphs = {"qasper-train": pool, "qasper-train-explained": pool}
+    recipe = load_recipe(name, MODELS, CONF, graphs, sets=MARKED if name.endswith("cot") else [])
+    store = Store.create(str(tmp_path / "store"))
+    with Progress(io.StringIO(), silent=True) as progress:
+        place = WorkerConfig(store.uri, "transformers", "cpu", 1)
+        pipeline = Pipeline(store, recipe, place, TaskSizes(100, 2), inline, progress)
+        evaluate(pipeline, [data / "papers.json"], "qasper", None, None, tmp_path / "out")
+    lines = [json.loads(x) for x in (tmp_path / "out/predictions.jsonl").read_text().splitlines()]
+    assert len(lines) == 4 and bool(store.count(pipeline.passages_table)) == ("documents" in name)
+
+    async def asked(id):  # by its id: two papers have a question of one text
+        answerer = Answerer(recipe, LocalKit(None, "transformers"), store.uri)  # no memo: it computes again
+        return (await answerer.answer(QueryRequest(Question("asked", id)))).question
+
+    for line in lines:
+        alone, ranked = asyncio.run(asked(line["id"])), tuple(h["chunk"] for h in line["hits"])
+        assert (alone.answer, alone.order) == (line["prediction"], ranked)
 
 
 def test_a_question_by_itself_gets_the_examples_that_it_gets_in_a_job(data):

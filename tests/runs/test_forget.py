@@ -4,6 +4,7 @@ import io
 import json
 import shutil
 
+import lance
 import pytest
 from leftbytes import files_with
 from reruns import FAKES, Bench
@@ -46,7 +47,7 @@ def poisoned(bench):
     first = lines[0]
     said = f"<html><title>{MARKER} file</title><body><p>{first['query']} {MARKER} is the answer that the "
     said += f"secret file of {MARKER} gives to it, as every page of it says.</p>"
-    said += f"<p>{lines[1]['query']} {SHARED}</p></body></html>"
+    said += f"<p>{lines[1]['query']} {SHARED} The assistant abstained, its label says.</p></body></html>"
     lines[1]["search_results"] = lines[1]["search_results"][:1]
     lines[1]["search_results"][0] |= {
         "page_result": f"<html><title>Shared</title><body><p>{lines[1]['query']} {SHARED}</p></body></html>",
@@ -180,6 +181,18 @@ def test_a_forget_that_is_killed_at_any_step_is_finished_by_the_same_command(cop
     assert deaths > 2 and done.finished
     assert files_with(MARKER, store.uri, runs) == []
     assert live(store).after == expected and not store.files.names("_forgetting")
+
+
+def test_an_answer_that_says_the_same_and_rests_on_none_of_it_stays_and_is_named(copy):
+    store, other = Store.open(str(copy.folder / "store")), copy.lines()[1]["interaction_id"]
+    said = {"answer": f"'{MARKER} it is, as every one knows'"}
+    lance.dataset(store.table_uri("answers")).update(said, where=f"id = '{other}'")
+    listed = forgotten(copy, URL, dry_run=True).holdings
+    kept = [h for h in listed if (h.kind, h.name) == ("kept", "answers")]
+    [named] = [h for h in kept if "rest on none of it" in h.does]
+    assert named.rows == 2 and named.does.endswith(f"of questions {other}")
+    [going] = [h for h in listed if h.kind == "answers"]
+    assert going.rows == 2, "those of the other question, in both runs"
 
 
 def test_a_question_goes_with_its_golds_answers_and_rows_of_runs(copy):

@@ -20,8 +20,9 @@ from raypipe.runs.manifest import read
 from raypipe.runs.prune import prune
 from raypipe.runs.release import live, promote, rollback
 from raypipe.serving.answerer import Answerer, NotReady
-from raypipe.serving.release_follower import POLL_S, REOPEN_S, ReleaseFollower
+from raypipe.serving.release_follower import POLL_S, REOPEN_S, ReleaseFollowers
 from raypipe.store import Store
+from raypipe.store.layout import LIVE
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +39,7 @@ def two(bench):
 
 
 def app_over(store):
-    return served(ReleaseFollower(LocalKit(None, "transformers"), store.uri))
+    return served(ReleaseFollowers(LocalKit(None, "transformers"), store.uri))
 
 
 def test_before_the_first_release_it_is_not_ready_and_with_it_ready_without_a_restart(two):
@@ -103,7 +104,7 @@ def test_a_release_that_cannot_be_opened_is_not_followed_and_the_log_says_why(tw
 def test_models_that_no_open_release_names_are_closed(two):
     store, runs = two
     kit = LocalKit(None, "transformers")
-    app = served(ReleaseFollower(kit, store.uri, close_after_s=0))
+    app = served(ReleaseFollowers(kit, store.uri, close_after_s=0))
     held = []
     for run in (*runs, *runs):
         promote(store, run, [])
@@ -134,7 +135,7 @@ class Elsewhere(LocalKit):
 def test_a_release_whose_model_is_unavailable_is_followed_once_it_is_back(two):
     store, (first, second) = two
     promote(store, first, [])
-    app = served(ReleaseFollower(Elsewhere(None, "transformers"), store.uri))
+    app = served(ReleaseFollowers(Elsewhere(None, "transformers"), store.uri))
     assert ask(app, {"query": "x"}).json()["versions"]["recipe"] == first.digest
     promote(store, second, [])
     time.sleep(POLL_S)
@@ -167,7 +168,7 @@ class Broken(LocalKit):
 def test_a_release_whose_model_a_library_cannot_load_is_tried_again_after_a_while(two, caplog, monkeypatch):
     store, (first, second) = two
     promote(store, first, [])
-    app = served(ReleaseFollower(Broken(None, "transformers"), store.uri))
+    app = served(ReleaseFollowers(Broken(None, "transformers"), store.uri))
     assert ask(app, {"query": "x"}).json()["versions"]["recipe"] == first.digest
     release = promote(store, second, [])
     Broken.load[:] = [RuntimeError("out of memory")]
@@ -185,7 +186,7 @@ def test_a_release_whose_model_a_library_cannot_load_is_tried_again_after_a_whil
 def test_a_request_waits_for_a_release_that_is_being_opened_and_not_for_long(two, monkeypatch):
     store, (first, second) = two
     promote(store, first, [])
-    followed = ReleaseFollower(Broken(None, "transformers"), store.uri)
+    followed = ReleaseFollowers(Broken(None, "transformers"), store.uri).of(LIVE)
     monkeypatch.setattr("raypipe.serving.release_follower.OPEN_WAIT_S", 0.1)
     monkeypatch.setattr("raypipe.serving.release_follower.POLL_S", 0.0)
 
@@ -204,7 +205,7 @@ def test_a_request_waits_for_a_release_that_is_being_opened_and_not_for_long(two
 def test_a_pointer_or_a_release_that_is_damaged_or_gone_stops_no_answers(two, caplog):
     store, (first, second) = two
     promote(store, first, [])
-    followed = ReleaseFollower(LocalKit(None, "transformers"), store.uri)
+    followed = ReleaseFollowers(LocalKit(None, "transformers"), store.uri).of(LIVE)
 
     def current():
         followed._polled_at = -POLL_S  # the next look is due
@@ -218,7 +219,7 @@ def test_a_pointer_or_a_release_that_is_damaged_or_gone_stops_no_answers(two, ca
         assert current() == first.digest
         assert any("cannot be read" in r.getMessage() for r in caplog.records)
         with pytest.raises(NotReady):
-            asyncio.run(ReleaseFollower(LocalKit(None, "transformers"), store.uri).current())
+            asyncio.run(ReleaseFollowers(LocalKit(None, "transformers"), store.uri).current())
     store.files.write("_releases/live.json", pointer)
     promote(store, second, [])
     assert current() == second.digest
@@ -227,7 +228,7 @@ def test_a_pointer_or_a_release_that_is_damaged_or_gone_stops_no_answers(two, ca
 def test_a_request_that_began_with_one_release_ends_with_it(two):
     store, (first, second) = two
     promote(store, first, [])
-    followed = ReleaseFollower(LocalKit(None, "transformers"), store.uri)
+    followed = ReleaseFollowers(LocalKit(None, "transformers"), store.uri).of(LIVE)
 
     async def scene():
         pinned = await followed.current()

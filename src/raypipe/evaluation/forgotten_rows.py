@@ -95,21 +95,16 @@ def take_out(store: Store, folder: Path, decision: ForgetDecision) -> None:
 
 
 def _table(path: Path, decision: ForgetDecision) -> None:
-    if not resting_rows(path, decision):
+    told = decision.mentions
+    if not any(_rests(row, decision, told) for row in each(path)):
         return
     schema = pq.read_schema(path)
     whole = path.with_name(f".{path.name}.whole")
     with pq.ParquetWriter(whole, schema, compression="zstd") as out:
         for rows in _batches(path):
-            left = [_without(r, decision) for r in rows if r["id"] not in decision.target.questions]
+            left = [_without(r, decision, told) for r in rows if r["id"] not in decision.target.questions]
             out.write_table(pa.Table.from_pylist(left, schema))
     whole.replace(path)
-
-
-def resting_rows(path: Path, decision: ForgetDecision) -> bool:
-    """Whether any row of a table of results holds it."""
-    told = decision.mentions
-    return any(_rests(row, decision, told) for row in each(path))
 
 
 def _batches(path: Path) -> Iterator[list[dict[str, Any]]]:
@@ -118,8 +113,7 @@ def _batches(path: Path) -> Iterator[list[dict[str, Any]]]:
             yield batch.to_pylist()
 
 
-def _without(row: dict[str, Any], decision: ForgetDecision) -> dict[str, Any]:
-    told = decision.mentions
+def _without(row: dict[str, Any], decision: ForgetDecision, told: Mentions) -> dict[str, Any]:
     if not _rests(row, decision, told):
         return row
     hits = [h for h in row["hits"] or () if not _of(h, decision)]

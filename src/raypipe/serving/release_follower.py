@@ -7,7 +7,6 @@ import logging
 import math
 import time
 import weakref
-from collections.abc import Callable, Sequence
 
 from raypipe.core.errors import Overloaded, RaypipeError, Unavailable
 from raypipe.core.protocols import Model
@@ -47,16 +46,6 @@ def bounded_memo(limit_bytes: int) -> MemoryMemo | None:
     return MemoryMemo(limit_bytes) if limit_bytes else None
 
 
-async def open_release(
-    release: Release, kit: SharedKit, store: str, policy: DegradePolicy | None, memo_bytes: int
-) -> Answerer:
-    """A release whose tables and models are open. Raises as `Answerer.check` does."""
-    recipe, memo = from_plain(release.recipe), bounded_memo(memo_bytes)
-    opened = Answerer(recipe, kit, store, memo, release, policy)
-    await opened.check()
-    return opened
-
-
 class ReleaseFollower:
     """Follows the live release: the release that was live when a request came answers all of it.
 
@@ -66,23 +55,11 @@ class ReleaseFollower:
     release names are closed: a release is open until the last request that it answers has ended.
     """
 
-    def __init__(
-        self,
-        kit: SharedKit,
-        store: str,
-        policy: DegradePolicy | None = None,
-        close_after_s: float = CLOSE_AFTER_S,
-        memo_bytes: int = 0,
-        pointer: str = LIVE,
-        others: Callable[[], Sequence[Model]] = tuple,
-    ) -> None:
-        """`memo_bytes`: of what each release's models computed about the store; 0: nothing is kept.
-        `pointer`: which is followed; `others`: models that other pointers' releases need, and that stay."""
-        self._kit, self._uri, self._policy = kit, store, policy or DegradePolicy()
-        self._pointer, self._others = pointer, others
+    def __init__(self, all: ReleaseFollowers, pointer: str) -> None:
+        """`all`: opens its releases, and closes models that no release of any pointer names."""
+        self._all, self._pointer = all, pointer
         self._open: weakref.WeakSet[Answerer] = weakref.WeakSet()  # some request or the current one holds it
-        self._close_after_s, self._close_at = close_after_s, math.inf
-        self._memo_bytes = memo_bytes
+        self._close_at = math.inf
         self._current: Answerer | None = None
         self._polled_at = -POLL_S
         self._poll_lock = asyncio.Lock()
@@ -99,7 +76,7 @@ class ReleaseFollower:
             self._poll_task = asyncio.ensure_future(self._poll_if_due())
             await asyncio.wait({self._poll_task}, timeout=OPEN_WAIT_S)
         if self._current is None:
-            raise NotReady(f"{self._uri}: {self._why}")
+            raise NotReady(f"{self._all.store}: {self._why}")
         return self._current
 
     def models(self) -> tuple[Model, ...]:
@@ -120,17 +97,12 @@ class ReleaseFollower:
         if time.monotonic() < self._close_at or self._current is None or len(self._open) > 1:
             return
         self._close_at = math.inf
-        try:
-            await self._kit.keep(
-                dict.fromkeys((*self._current.recipe.models(), *self._policy.models(), *self._others()))
-            )
-        except Exception:  # of a replica or an engine that ends badly: this release answers all the same
-            log.exception("models of earlier releases could not be closed")
+        await self._all.close_unnamed()
 
     async def _poll(self) -> None:
         await self._close_unnamed()
         try:
-            release = await asyncio.to_thread(lambda: live(Store.open(self._uri), self._pointer))
+            release = await asyncio.to_thread(lambda: live(Store.open(self._all.store), self._pointer))
         except (RaypipeError, OSError) as e:  # a damaged or missing file; a network that is down
             if self._current is None:
                 raise NotReady(str(e)) from e
@@ -143,7 +115,7 @@ class ReleaseFollower:
         if self._current is not None and release.id == self._current.release:
             return
         try:
-            opened = await open_release(release, self._kit, self._uri, self._policy, self._memo_bytes)
+            opened = await self._all.open(release)
         except RaypipeError as e:
             # Missing tables do not come back. An unavailable model does: the next poll tries again.
             if isinstance(e, NotReady) or not isinstance(e, Unavailable | Overloaded):
@@ -164,12 +136,12 @@ class ReleaseFollower:
         before, self._current = self._current, opened
         self._open.add(opened)
         if before is not None:
-            self._close_at = time.monotonic() + self._close_after_s
+            self._close_at = time.monotonic() + self._all.close_after_s
         log.info("release %s answers now, before it %s", opened.release, before and before.release)
 
     def _refuse(self, release: str) -> None:
         self._refused = (release, time.monotonic() + REOPEN_S)
-        self._close_at = time.monotonic() + self._close_after_s
+        self._close_at = time.monotonic() + self._all.close_after_s
 
 
 class ReleaseFollowers:
@@ -177,29 +149,34 @@ class ReleaseFollowers:
     or the one on trial, names them."""
 
     def __init__(
-        self, kit: SharedKit, store: str, policy: DegradePolicy | None = None, memo_bytes: int = 0
-    ) -> None:
-        self._kit, self._store, self._policy, self._memo_bytes = kit, store, policy, memo_bytes
+        self, kit: SharedKit, store: str, policy: DegradePolicy | None = None, memo_bytes: int = 0,
+        close_after_s: float = CLOSE_AFTER_S,
+    ) -> None:  # fmt: skip
+        """`memo_bytes`: of what each release's models computed about the store; 0: nothing is kept."""
+        self.store, self.close_after_s = store, close_after_s
+        self._kit, self._policy, self._memo_bytes = kit, policy or DegradePolicy(), memo_bytes
         self._followers: dict[str, ReleaseFollower] = {}
         self.on_trial: tuple[Model, ...] = ()  # models of the release on trial
 
     def of(self, pointer: str) -> ReleaseFollower:
         """The follower of a pointer."""
-        if pointer not in self._followers:
-            self._followers[pointer] = ReleaseFollower(
-                self._kit, self._store, self._policy, CLOSE_AFTER_S, self._memo_bytes, pointer, self._models
-            )
-        return self._followers[pointer]
+        return self._followers.setdefault(pointer, ReleaseFollower(self, pointer))
+
+    async def current(self) -> Answerer:
+        """The answerer of the live release (`ReleaseFollower.current`)."""
+        return await self.of(LIVE).current()
 
     async def open(self, release: Release) -> Answerer:
-        """A release that no pointer names, over the same models. Raises as `Answerer.check` does."""
-        return await open_release(release, self._kit, self._store, self._policy, self._memo_bytes)
+        """A release whose tables and models are open. Raises as `Answerer.check` does."""
+        recipe, memo = from_plain(release.recipe), bounded_memo(self._memo_bytes)
+        opened = Answerer(recipe, self._kit, self.store, memo, release, self._policy)
+        await opened.check()
+        return opened
 
     async def close_unnamed(self) -> None:
-        """Closes the models that no release names."""
-        policy = self._policy.models() if self._policy else ()
-        await self._kit.keep(dict.fromkeys((*self._models(), *policy)))
-
-    def _models(self) -> Sequence[Model]:
-        """The models of the releases that answer now, of all pointers, and of the one on trial."""
-        return [*(m for f in self._followers.values() for m in f.models()), *self.on_trial]
+        """Closes the models that no release which answers now names, of any pointer or on trial."""
+        named = [m for f in self._followers.values() for m in f.models()]
+        try:
+            await self._kit.keep(dict.fromkeys((*named, *self.on_trial, *self._policy.models())))
+        except Exception:  # of a replica or an engine that ends badly: what is live answers all the same
+            log.exception("models of releases that are over could not be closed")

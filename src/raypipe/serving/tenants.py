@@ -32,14 +32,6 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 
 
 @dataclass(frozen=True, slots=True)
-class TenantFilters:
-    """The part of a store that a tenant may search. Nothing given: all of it."""
-
-    hosts: tuple[str, ...] = ()  # of a url that cites the source, or a parent domain of it
-    sources: tuple[str, ...] = ()  # source ids
-
-
-@dataclass(frozen=True, slots=True)
 class TenantEntry:
     """One tenant as its file says it."""
 
@@ -48,7 +40,7 @@ class TenantEntry:
     requests_per_minute: int | None = None  # None: no limit of its own
     tokens_per_minute: int | None = None  # of prompts and replies; None: no limit
     releases: tuple[str, ...] = (LIVE,)  # pointers that it may ask; the first answers unless it names one
-    filters: TenantFilters = field(default_factory=TenantFilters)
+    filters: Filters = field(default_factory=Filters)  # the part of a store that it may search; none: all
 
     def __post_init__(self) -> None:
         if not self.keys:
@@ -123,13 +115,8 @@ def tenants_in(tree: Any, path: str) -> tuple[Tenant, ...]:
         for number, digest in enumerate(keys.digests, start=1):
             if (other := owners.setdefault(digest, name)) != name:
                 raise ConfError(f"{where}: key {number} is a key of tenant {other}, too; each has its own")
-        scope = Filters(entry.filters.hosts, entry.filters.sources)
-        found.append(
-            Tenant(
-                name, keys, entry.share, entry.requests_per_minute, entry.tokens_per_minute,
-                entry.releases, scope,
-            )
-        )  # fmt: skip
+        limits = (entry.share, entry.requests_per_minute, entry.tokens_per_minute)
+        found.append(Tenant(name, keys, *limits, entry.releases, entry.filters))
     if not found:
         raise ConfError(f"{path}: expected at least one tenant, found none")
     return tuple(found)

@@ -21,7 +21,6 @@ from raypipe.serving.answering import AnswererProtocol, ForwardingAnswerer
 from raypipe.serving.query import NULL_LISTENER, Listener, QueryRequest, QueryResult
 from raypipe.serving.release_follower import CLOSE_AFTER_S, POLL_S, REOPEN_S, ReleaseFollowers
 from raypipe.serving.second_answers import SecondAnswers
-from raypipe.store.layout import LIVE
 
 log = logging.getLogger("raypipe.serving.trials")
 
@@ -48,7 +47,7 @@ class TrialRouter:
         self._poll_task: asyncio.Task[None] | None = None  # kept here: a loop holds its tasks weakly
 
     async def current(self) -> AnswererProtocol:
-        live = await self._followers.of(LIVE).current()
+        live = await self._followers.current()
         due = time.monotonic() - self._polled_at >= POLL_S
         if due and (self._poll_task is None or self._poll_task.done()):
             self._polled_at = time.monotonic()
@@ -80,10 +79,7 @@ class TrialRouter:
         if time.monotonic() < self._close_at:
             return
         self._close_at = math.inf
-        try:
-            await self._followers.close_unnamed()
-        except Exception:  # of a replica or an engine that ends badly: the live release answers all the same
-            log.exception("models of a release that was tried could not be closed")
+        await self._followers.close_unnamed()
 
     async def _follow(self, trial: ReleaseTrial) -> None:
         if self._refused[0] == trial and time.monotonic() < self._refused[1]:

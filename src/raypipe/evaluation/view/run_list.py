@@ -58,9 +58,9 @@ class RunList:
     def __init__(self, places: Sequence[Path | RemoteRuns], store: Store | None) -> None:
         """`places`: folders of runs, or folders that hold such; `store`: its runs are listed, too. Raises
         DataError for an object store that cannot be read."""
-        self._remote = {p.headers(): p for p in places if isinstance(p, RemoteRuns)}
-        copies = iter(self._remote)
-        self._places = tuple(next(copies) if isinstance(p, RemoteRuns) else p for p in places)
+        self._places = tuple(p.headers() if isinstance(p, RemoteRuns) else p for p in places)
+        both = zip(self._places, places, strict=True)
+        self._remote = {copies: p for copies, p in both if isinstance(p, RemoteRuns)}
         self._store, self._whole = store, set[str]()
         self._read: dict[Path, tuple[tuple[int, int], Manifest]] = {}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,13 +58,14 @@ class Mentions:
             return True
         return bool(self.runs) and any(_run(w) in self.runs for w in _windows(found))
 
-    def within(self, value: Any) -> bool:
-        """Whether any text inside a value of JSON does."""
+    def within(self, value: Any, named: Collection[str] = ()) -> bool:
+        """Whether any text inside a value of JSON does, or is one of these names. Names of fields say
+        nothing."""
         if isinstance(value, str):
-            return self(value)
+            return value in named or self(value)
         if isinstance(value, dict):
-            return any(self.within(x) for pair in value.items() for x in pair)
-        return isinstance(value, list | tuple) and any(self.within(x) for x in value)
+            return any(key in named or self.within(x, named) for key, x in value.items())
+        return isinstance(value, list | tuple) and any(self.within(x, named) for x in value)
 
 
 class OwnWords:

@@ -18,23 +18,28 @@ ANSWERS = (CAPTURED, TRIAL_PAIRS)
 
 
 def held_segments(files: Files, target: Target, told: Mentions) -> dict[str, int]:
-    """File of the store -> its lines that hold it."""
-    found = {}
+    """File of the store -> its lines that name it, or say what it alone says."""
+    found, named = {}, _names(target)
     for folder in (*ANSWERS, TRIAL_REPORTS):
         for name in (f"{folder}/{n}" for n in files.names(folder)):
             lines = _lines(files.read(name))
-            if held := sum(_holds(line, target, told) for line in lines):
+            if held := sum(told.within(line, named) for line in lines):
                 found[name] = held
     return found
 
 
 def take_out_segments(files: Files, target: Target, told: Mentions) -> None:
     """Takes the lines that hold it out of all segments. The same again changes nothing."""
+    named = _names(target)
     for name in held_segments(files, target, told):
         lines = _lines(files.read(name))
-        gone = [line for line in lines if _holds(line, target, told)]
+        gone = [line for line in lines if told.within(line, named)]
         _forget_feedback(files, {str(line.get("answer_id")) for line in gone})  # first: by these it is found
         _rewrite(files, name, [line for line in lines if line not in gone])
+
+
+def _names(target: Target) -> frozenset[str]:
+    return frozenset((*target.sources, *target.questions, *target.urls))
 
 
 def _forget_feedback(files: Files, answers: Collection[str]) -> None:
@@ -60,13 +65,3 @@ def _lines(raw: bytes | None) -> list[dict[str, Any]]:
     except ValueError:
         found = [json.loads(text)]
     return [x for x in found if isinstance(x, dict)]
-
-
-def _holds(value: Any, target: Target, told: Mentions) -> bool:
-    """Whether a text within JSON names it or repeats it."""
-    if isinstance(value, str):
-        named = (*target.sources, *target.questions, *target.urls)
-        return value in named or told(value)
-    if isinstance(value, dict):
-        return any(_holds(v, target, told) for v in value.values())
-    return isinstance(value, list) and any(_holds(v, target, told) for v in value)

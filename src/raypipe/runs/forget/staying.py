@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raypipe.core.records import (
+    ABSTAINED,
+    ANSWERED,
+    FAULT,
+    INVALID,
+    SKIPPED,
+    TRACE,
+    Outcome,
+    SourceKind,
+)
 from raypipe.runs.forget.memo_rows import Followed
 from raypipe.runs.forget.mentions import RUN, OwnWords
 from raypipe.runs.forget.records import FoundRows, Holding, Shared
@@ -19,6 +30,9 @@ from raypipe.store.database import rows
 from raypipe.store.keep import tables
 
 AT_ONCE = 256  # rows with texts in memory
+FIXED = (ANSWERED, ABSTAINED, INVALID, SKIPPED, FAULT, TRACE, *get_args(Outcome), *get_args(SourceKind))
+"""Words that stand in every record, with the roles of a chat's turns."""
+
 LISTED = 10  # sources, or questions, that are named for people
 
 
@@ -26,6 +40,7 @@ def staying(store: Store, target: Target, kept: Roots, own: OwnWords, passages: 
     """Takes out of the words of a target what others say: sources, as they came and as they were parsed,
     questions, golds and recipes."""
     shared, gone = Shared(), pa.array(target.sources, pa.string())
+    own.subtract(" ".join((*FIXED, "system user assistant")))
     named = [("sources", "id", "content"), *((t, "source", "text") for t in parsed_tables(store))]
     for table, column, text in named:
         for batch in store.batches(table, [column, text], AT_ONCE):
