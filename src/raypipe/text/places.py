@@ -15,7 +15,7 @@ class Place:
     url: str  # relative, with #page=N for a page
     title: str
     page: str  # "p. 7", "pp. 7-8"; "" where the document has no pages
-    section: str  # heading of the section that it begins in, else that its middle lies in; "" for none
+    section: str  # heading of the section that it begins in; "" for none
 
 
 def place(layout: Layout, span: Span) -> Place:
@@ -27,13 +27,13 @@ def place(layout: Layout, span: Span) -> Place:
     """
     on = [n for n, page in enumerate(layout.pages) if _holds(page, span)]
     url = f"{layout.url}#page={on[0] + 1}" if on else layout.url
-    # of a page's first sentence the quote begins in the title above the first heading
-    section = _section(layout.sections, span[0]) or _section(layout.sections, sum(span) // 2)
-    return Place(url, layout.title, _pages(layout.pages, on), section)
+    return Place(url, layout.title, _pages(layout.pages, on), _section(layout.sections, span[0]))
 
 
 def heading_sections(text: str, blocks: Sequence[Block]) -> tuple[Mark, ...]:
     """The sections that the headings of a parsed text begin; each ends at the next heading.
+
+    A title right above the first heading is in its section: the quote of a first sentence may begin there.
 
     >>> text = "Opening hours From nine. Prices Four euros."
     >>> found = heading_sections(text, [Block(0, 13, "heading"), Block(25, 31, "heading")])
@@ -41,8 +41,12 @@ def heading_sections(text: str, blocks: Sequence[Block]) -> tuple[Mark, ...]:
     [('Opening hours', 'Opening hours From nine. '), ('Prices', 'Prices Four euros.')]
     """
     headings = [b for b in blocks if b.kind == "heading"]
-    ends = [*(b.start for b in headings[1:]), len(text)]
-    return tuple(Mark(b.start, end, text[b.start : b.end]) for b, end in zip(headings, ends, strict=False))
+    starts = [b.start for b in headings]
+    if headings and all(b.kind in ("title", "menu") for b in blocks[: list(blocks).index(headings[0])]):
+        starts[0] = 0
+    ends = [*starts[1:], len(text)]
+    named = zip(headings, starts, ends, strict=False)
+    return tuple(Mark(start, end, text[b.start : b.end]) for b, start, end in named)
 
 
 def _holds(page: Mark, span: Span) -> bool:
