@@ -1,11 +1,11 @@
 """The JSON of commands that run a recipe, as types: eval, plan, reprocess, index, answer.
 
-`outputs` makes JSON Schemas of them.
+`outputs` makes JSON Schemas of them and of the other `*_outputs`.
 """
 
 from __future__ import annotations
 
-from typing import Literal, NotRequired
+from typing import Any, Literal, NotRequired
 
 from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict
@@ -34,6 +34,12 @@ from raypipe.runs.plan.records import JudgePlan
 
 STRICT = ConfigDict(extra="forbid")
 Interval = tuple[float, float]
+
+
+def from_fields(name: str, types: dict[str, Any]) -> Any:
+    """A TypedDict of keys that are declared elsewhere."""
+    made: Any = TypedDict
+    return with_config(STRICT)(made(name, types))
 
 
 @with_config(STRICT)

@@ -41,10 +41,13 @@ class OutsideRange(Exception):
     """A request that the original answers with status 500."""
 
 
+Answer: TypeAlias = "Callable[[MockApi, Body], Any]"
+
+
 @dataclass(frozen=True, slots=True)
 class MockEndpoint:
     fields: Mapping[str, Type]
-    answer: Callable[[MockApi, Body], Any]
+    answer: Answer
 
 
 class MockApi:
@@ -114,6 +117,16 @@ def normal(text: str) -> str:
 # ---------------------------------------------------------------- movie
 
 
+def _field(table: str, column: str, key: str = "name") -> Answer:
+    """A column of the row whose key is the query."""
+
+    def answer(api: MockApi, body: Body) -> Any:
+        row = api.one(table, key, body["query"])
+        return None if row is None else row[column]
+
+    return answer
+
+
 def _raw(row: Row | None, made: Callable[[Row], Any]) -> Any:
     if row is None:
         return None
@@ -180,7 +193,7 @@ def _year_info(api: MockApi, body: Body) -> Any:
     return {"movie_list": films, "oscar_awards": awards} if films or awards else None
 
 
-def _by_id(table: str, made: Callable[[MockApi, Row], Any]) -> Callable[[MockApi, Body], Any]:
+def _by_id(table: str, made: Callable[[MockApi, Row], Any]) -> Answer:
     def answer(api: MockApi, body: Body) -> Any:
         row = api.one(table, "id", body["query"])
         return None if row is None else made(api, row)
@@ -193,14 +206,14 @@ def _by_id(table: str, made: Callable[[MockApi, Row], Any]) -> Callable[[MockApi
 _BARS: Final = ("Open", "High", "Low", "Close", "Volume")
 
 
-def _history(api: MockApi, body: Body) -> Any:
-    rows = api.rows("price", "ticker = ?", (body["query"],))
-    return {f"{r['date']} 00:00:00 EST": {b: r[b.lower()] for b in _BARS} for r in rows} or None
+def _bars(table: str) -> Answer:
+    def answer(api: MockApi, body: Body) -> Any:
+        rows = api.rows(table, "ticker = ?", (body["query"],))
+        return {
+            f"{r['date']} {r.get('time', '00:00')}:00 EST": {b: r[b.lower()] for b in _BARS} for r in rows
+        } or None
 
-
-def _minutes(api: MockApi, body: Body) -> Any:
-    rows = api.rows("price_detail", "ticker = ?", (body["query"],))
-    return {f"{r['date']} {r['time']}:00 EST": {b: r[b.lower()] for b in _BARS} for r in rows} or None
+    return answer
 
 
 def _dividends(api: MockApi, body: Body) -> Any:
@@ -208,33 +221,12 @@ def _dividends(api: MockApi, body: Body) -> Any:
     return {f"{r['date']} 00:00:00 EST": r["value"] for r in rows} or None
 
 
-def _company(column: str) -> Callable[[MockApi, Body], Any]:
-    def answer(api: MockApi, body: Body) -> Any:
-        row = api.one("company", "ticker", body["query"])
-        return None if row is None else row[column]
-
-    return answer
-
-
 def _company_info(api: MockApi, body: Body) -> Any:
     row = api.one("company", "ticker", body["query"])
     return _raw(row, lambda r: {"symbol": r["ticker"]} | {k: v for k, v in r.items() if v is not None})
 
 
-def _ticker(api: MockApi, body: Body) -> Any:
-    row = api.one("company", "name", body["query"])
-    return None if row is None else row["ticker"]
-
-
 # ---------------------------------------------------------------- music
-
-
-def _field(table: str, column: str) -> Callable[[MockApi, Body], Any]:
-    def answer(api: MockApi, body: Body) -> Any:
-        row = api.one(table, "name", body["query"])
-        return None if row is None else row[column]
-
-    return answer
 
 
 def _lifespan(api: MockApi, body: Body) -> Any:
@@ -242,7 +234,7 @@ def _lifespan(api: MockApi, body: Body) -> Any:
     return None if row is None else [row["birth_date"], row["end_date"]]
 
 
-def _best(category: str) -> Callable[[MockApi, Body], Any]:
+def _best(category: str) -> Answer:
     def answer(api: MockApi, body: Body) -> Any:
         rows = api.rows("grammy", "winner AND year = ? AND lower(category) = ?", (body["query"], category))
         return [r["nominee"] for r in rows] or None
@@ -279,6 +271,15 @@ def _entity(api: MockApi, body: Body) -> Any:
     return _raw(api.one("entity", "name", body["query"]), made)
 
 
+def _columns(rows: Mapping[str, Row]) -> dict[str, Row] | None:
+    """Column -> key of a row -> value."""
+    out: dict[str, Row] = {}
+    for key, row in rows.items():
+        for column, value in row.items():
+            out.setdefault(column, {})[key] = value
+    return out or None
+
+
 def _soccer(api: MockApi, body: Body) -> Any:
     day, team = body["date"], body.get("team_name")
     rows = api.rows("soccer_game", "date LIKE ? || '%' AND (? IS NULL OR team = ?)", (day, team, team))
@@ -287,15 +288,10 @@ def _soccer(api: MockApi, body: Body) -> Any:
     for r in rows:
         home, away = (r["team"], r["opponent"]) if r["venue"] == "Home" else (r["opponent"], r["team"])
         key = str((r["league"], r["season"], r["team"], r.get("game") or f"{r['date']} {home}-{away}"))
-        shown = {
-            **r,
-            "date": f"{r['date']}T00:00:00.000",
-            "time": f"{r['time']}:00" if r["time"] and len(r["time"]) == 5 else r["time"],
-        }
-        for column, value in shown.items():
-            if column not in hidden:
-                out.setdefault(column, {})[key] = value
-    return out or None
+        time = f"{r['time']}:00" if r["time"] and len(r["time"]) == 5 else r["time"]
+        shown = {**r, "date": f"{r['date']}T00:00:00.000", "time": time}
+        out[key] = {k: v for k, v in shown.items() if k not in hidden}
+    return _columns(out)
 
 
 def _nba(api: MockApi, body: Body) -> Any:
@@ -303,19 +299,15 @@ def _nba(api: MockApi, body: Body) -> Any:
     where = "date LIKE ? || '%' AND (? IS NULL OR team_name_home = ? OR team_name_away = ?)"
     out: dict[str, Row] = {}
     for i, r in enumerate(api.rows("nba_game", where, (day, team, team, team))):
-        shown = {k: v for k, v in r.items() if k != "date"} | {"game_date": f"{r['date']} 00:00:00"}
-        for column, value in shown.items():
-            out.setdefault(column, {})[str(i)] = value
-    return out or None
+        shown = {k: v for k, v in r.items() if k != "date"}
+        out[str(i)] = {**shown, "game_date": f"{r['date']} 00:00:00"}
+    return _columns(out)
 
 
 def _play_by_play(api: MockApi, body: Body) -> Any:
     marks = ", ".join("?" * len(body["game_ids"])) or "NULL"
-    out: dict[str, Row] = {}
-    for i, r in enumerate(api.rows("play_by_play", f"game_id IN ({marks})", tuple(body["game_ids"]))):
-        for column, value in r.items():
-            out.setdefault(column, {})[str(i)] = value
-    return out or None
+    rows = api.rows("play_by_play", f"game_id IN ({marks})", tuple(body["game_ids"]))
+    return _columns({str(i): r for i, r in enumerate(rows)})
 
 
 ENDPOINTS: Final[Mapping[str, MockEndpoint]] = {
@@ -331,13 +323,13 @@ ENDPOINTS: Final[Mapping[str, MockEndpoint]] = {
     "/movie/get_movie_info_by_id": MockEndpoint(_NUMBER, _by_id("movie", _film)),
     "/movie/get_person_info_by_id": MockEndpoint(_NUMBER, _by_id("person", _human)),
     "/finance/get_company_name": MockEndpoint(_QUERY, lambda a, b: a.search("company", "name", b["query"])),
-    "/finance/get_ticker_by_name": MockEndpoint(_QUERY, _ticker),
-    "/finance/get_price_history": MockEndpoint(_QUERY, _history),
-    "/finance/get_detailed_price_history": MockEndpoint(_QUERY, _minutes),
+    "/finance/get_ticker_by_name": MockEndpoint(_QUERY, _field("company", "ticker")),
+    "/finance/get_price_history": MockEndpoint(_QUERY, _bars("price")),
+    "/finance/get_detailed_price_history": MockEndpoint(_QUERY, _bars("price_detail")),
     "/finance/get_dividends_history": MockEndpoint(_QUERY, _dividends),
-    "/finance/get_market_capitalization": MockEndpoint(_QUERY, _company("market_cap")),
-    "/finance/get_eps": MockEndpoint(_QUERY, _company("eps")),
-    "/finance/get_pe_ratio": MockEndpoint(_QUERY, _company("pe_ratio")),
+    "/finance/get_market_capitalization": MockEndpoint(_QUERY, _field("company", "market_cap", "ticker")),
+    "/finance/get_eps": MockEndpoint(_QUERY, _field("company", "eps", "ticker")),
+    "/finance/get_pe_ratio": MockEndpoint(_QUERY, _field("company", "pe_ratio", "ticker")),
     "/finance/get_info": MockEndpoint(_QUERY, _company_info),
     "/music/search_artist_entity_by_name": MockEndpoint(
         _QUERY, lambda a, b: a.search("artist", "name", b["query"], RARE)
