@@ -198,29 +198,31 @@ async def run(args: argparse.Namespace, data: Path, console: Console) -> int:
         await refit(data, Extract(embedder=embedder, maxsim=maxsim), args.memo, console)
     fitted = config.build(Fitted, config.read_yaml(FITTED), config.Where(str(FITTED)))
     step = Extract(embedder=embedder, maxsim=maxsim, fitted=fitted)
-    table, differences, missed = table_of("passages found"), [], []
+    missed: list[str] = []
     dump: dict[str, Any] = {}
     for asked in test_sets(data, args.sets.split(",")):
-        tree = asked.to_json()
+        tree, table = asked.to_json(), table_of("passages found")
         now = await replies(tree, step, kit_of(tree, args.memo))
         after = [verdict(c, r, asked.pages) for c, r in zip(asked.cases, now, strict=True)]
+        old: list[dict[str, Any]] = [{}] * len(now)
         if args.against:
             old = of_tree(args.against, asked, args.memo, (args.embedder, args.maxsim))
             before = [verdict(c, r, asked.pages) for c, r in zip(asked.cases, old, strict=True)]
             add(table, asked.name, "before", asked.cases, before)
-            differences.append(difference(asked.name, before, after))
         add(table, asked.name, "after", asked.cases, after)
+        console.print(table)
+        if args.against:
+            console.print(difference(asked.name, before, after))
         missed += misses(asked.name, after)
         dump[asked.name] = [
-            {"question": c.text, "golds": c.golds, **r, "score": v.score,
+            {"question": c.text, "golds": c.golds, **r, "score": v.score, "before": o,
              "quoted": [asked.pages[s].text[a:b] for s, a, b in r["quotes"]]}
-            for c, r, v in zip(asked.cases, now, after, strict=True)
+            for c, r, o, v in zip(asked.cases, now, old, after, strict=True)
         ]  # fmt: skip
-    console.print(table)
-    for line in (*differences, *missed):
+        if args.out:
+            args.out.write_text(json.dumps(dump, indent=1, ensure_ascii=False), encoding="utf-8")
+    for line in missed:
         console.print(line)
-    if args.out:
-        args.out.write_text(json.dumps(dump, indent=1, ensure_ascii=False), encoding="utf-8")
     return 7 if missed else 0
 
 

@@ -4,12 +4,18 @@ from pathlib import Path
 
 import pytest
 from chat_server import serving
+from http_app import ask as asked_over_http
+from http_app import served
 
 from raypipe.api.data import documents_store
+from raypipe.api.docs import open_docs
 from raypipe.api.questions import ask
 from raypipe.api.session import Session
 from raypipe.api.settings import from_environment
 from raypipe.cli.main import main
+from raypipe.models.kit import LocalKit
+from raypipe.models.load import EndpointAddress
+from raypipe.serving.answerer import Answerer
 from raypipe.store import Store
 from raypipe.store.keep import tables
 
@@ -73,6 +79,26 @@ def test_a_language_model_answers_from_the_folder_with_a_quote_and_its_file(docs
         "Repairs of the Falcon are done in Rotterdam.",
         "falcon.txt",
     )
+
+
+def test_over_http_a_folder_answers_with_and_without_a_language_model(docs, session):
+    (docs / "page.html").write_text(
+        "<title>Falcon X2</title><h2>Repairs</h2><p>Repairs of the Falcon are done in Delft.</p>"
+    )
+    (docs / "falcon.txt").unlink()
+    with serving(lambda request, body: request.reply("Repairs are done in Delft.")) as server:
+        for llm in (f"{server.url}#m", None):
+            here = session(llm=llm)
+            store, recipe = open_docs("rag", docs, session=here), here.recipe("rag")
+            kit = LocalKit(None, "transformers", endpoints={"llm": EndpointAddress(server.url)})
+            app = served(Answerer(recipe, kit, store.uri))
+            said = asked_over_http(app, {"query": QUESTION, "include": ["replies", "hits"]}).json()
+            assert said["replies"]["llm"]["label"] == ("answered" if llm else "skipped")
+            assert said["hits"][0]["url"] == "page.html"
+            if llm:
+                [cited, *_] = said["citations"]
+                assert said["answer"] == "Repairs are done in Delft."
+                assert (cited["url"], cited["section"]) == ("page.html", "Repairs")
 
 
 @pytest.mark.parametrize(

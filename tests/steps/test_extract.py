@@ -16,6 +16,8 @@ TEXTS = {
     "rivers": "The Ohio is longer than the Elbe. The Ohio is a river.",
     "mayor": "Ada Ho is mayor of Brask.",
     "tarn": "In 2023 Bo Li became mayor of Tarn.",
+    "prize": "Vela Orn has never won the Brask prize.",
+    "drums": "The Brask prize went to Bo Li, not to Vela Orn.",
     "price": "On March 4, 2024 a share of Brask cost $12.50.",
 }
 SHELF = Shelf(TEXTS)
@@ -89,6 +91,14 @@ def test_a_question_about_today_is_not_answered_from_a_text_without_a_date_of_it
     assert reply(price, "price", fitted=SURE, asked_at=late).label == "abstained"
     old = "03/05/2029, 23:18:31 PT"
     assert reply("who is currently mayor of tarn", "tarn", fitted=SURE, asked_at=old).label == "abstained"
+
+
+def test_a_sentence_that_denies_what_the_question_presumes_is_no_answer():
+    r = reply("how did vela orn get the brask prize?", "prize", fitted=SURE)
+    assert (r.text, r.label, r.confidence) == (IDK, "abstained", None)
+    assert quoted(r) == TEXTS["prize"], "the near miss says why"
+    assert reply("which prize did vela orn never win?", "prize", fitted=SENTENCES).text == TEXTS["prize"]
+    assert reply("who got the brask prize?", "drums", fitted=SURE).text == "Bo Li", "a name is said of it"
 
 
 def test_sentences_end_where_blocks_do_and_menus_are_not_said():

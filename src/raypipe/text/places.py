@@ -33,14 +33,20 @@ def place(layout: Layout, span: Span) -> Place:
 def heading_sections(text: str, blocks: Sequence[Block]) -> tuple[Mark, ...]:
     """The sections that the headings of a parsed text begin; each ends at the next heading.
 
+    A title right above the first heading is in its section: the quote of a first sentence may begin there.
+
     >>> text = "Opening hours From nine. Prices Four euros."
     >>> found = heading_sections(text, [Block(0, 13, "heading"), Block(25, 31, "heading")])
     >>> [(s.label, text[s.start : s.end]) for s in found]
     [('Opening hours', 'Opening hours From nine. '), ('Prices', 'Prices Four euros.')]
     """
     headings = [b for b in blocks if b.kind == "heading"]
-    ends = [*(b.start for b in headings[1:]), len(text)]
-    return tuple(Mark(b.start, end, text[b.start : b.end]) for b, end in zip(headings, ends, strict=False))
+    starts = [b.start for b in headings]
+    if headings and all(b.kind in ("title", "menu") for b in blocks[: list(blocks).index(headings[0])]):
+        starts[0] = 0
+    ends = [*starts[1:], len(text)]
+    named = zip(headings, starts, ends, strict=False)
+    return tuple(Mark(start, end, text[b.start : b.end]) for b, start, end in named)
 
 
 def _holds(page: Mark, span: Span) -> bool:
