@@ -60,13 +60,11 @@ def test_serve_answers_from_a_folder_and_names_file_and_section(tmp_path, llm):
             httpx.Client(base_url=url, timeout=90, headers=AUTH) as client,
         ):
             said = client.post("/v1/answer", json={"query": QUESTION, "include": ["replies"]}).json()
-            other = client.post("/v1/answer", json={"query": "how long is the warranty?"}).json()
     assert said["outcome"] == "answered" and "Rotterdam" in said["answer"]
     cited = said["citations"][0]
     assert cited["quote"].endswith("Repairs of the Falcon X2 are done in Rotterdam.")
     assert (cited["url"], cited["title"], cited["section"]) == ("manual/falcon.html", "Falcon X2", "Repairs")
     assert said["replies"]["llm"]["label"] == ("answered" if llm else "skipped")
-    assert llm or other["outcome"] == "abstained"
 
 
 RECIPE = """
@@ -77,6 +75,7 @@ corpus:
   - embed: {model: all-MiniLM-L6-v2}
 question:
   - dense: {model: all-MiniLM-L6-v2, top: 20}
+  - fuse: {weights: {dense: 1.0}, missing: zero, top: 20}
   - rerank: {model: bge-reranker-v2-m3, top: 10}
   - generate: {model: llama-3-8b, prompt: rag/answer, into: llm, passages: 5, max_tokens: 32}
   - decide: {prefer: [llm]}
