@@ -1,6 +1,6 @@
 """A small model learns when to say "i don't know": labels, adapter, scores on questions it has not seen.
 
-    python bench/fine_tuning.py --work DIR [--base FOLDER] [--train 480] [--held-out 120] [--steps 300]
+    python bench/fine_tuning.py --work DIR [--base FOLDER] [--train 120] [--held-out 60] [--steps 150]
 
 The base is a tiny Llama that reads lists of one entry (`list_reader`). Half of the questions are about a list
 that does not have the value, and it says one, wrongly. `raypipe labels` gives "i don't know" where an answer
@@ -8,7 +8,7 @@ is wrong and the truth is not in the context, `finetune` makes the adapter. Then
 recipe that always says "i don't know" answer held-out questions; then come `compare` and `promote` with its
 gates. Prints a JSON line for each part, and keeps it in the folder: the same command continues after the
 last. Exits with 7 unless at least .8 of the unanswerable questions are abstained, at least .5 of the
-answerable ones right, and both comparisons say better.
+answerable ones right, and both comparisons say better; nor may the base itself abstain.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ import pyarrow.parquet as pq
 import yaml
 
 ABSTAINED, RIGHT = 0.8, 0.5  # of unanswerable questions; of answerable ones: abstaining alone is no success
+BASE_ABSTAINED = 0.05  # of unanswerable questions, at most: a base that abstains leaves nothing to learn
 FIRST = {"train": 100, "held": 700}  # numbers of lists: no question is in both sets
 RULE = '''"""Right is what equals the gold: nothing is left to a judge."""
 
@@ -127,9 +128,9 @@ def main() -> int:
     made.add_argument("--work", type=Path, required=True, help="a folder for everything")
     made.add_argument("--base", type=Path, help="a base that was built before (default: built in the folder)")
     made.add_argument("--limit", type=float, default=300.0, help="seconds of the base's own training")
-    made.add_argument("--train", type=int, default=480, help="questions to label")
-    made.add_argument("--held-out", type=int, default=120, help="questions to score")
-    made.add_argument("--steps", type=int, default=300, help="of the adapter's training, at most")
+    made.add_argument("--train", type=int, default=120, help="questions to label")
+    made.add_argument("--held-out", type=int, default=60, help="questions to score")
+    made.add_argument("--steps", type=int, default=150, help="of the adapter's training, at most")
     made.add_argument("--lr", type=float, default=5e-3, help="of the adapter's training")
     args = made.parse_args()
     work = args.work.absolute()
@@ -145,6 +146,7 @@ def main() -> int:
     part(work, "promoted", lambda: promoted(work))
     half = got["tuned"]
     learned = half["unanswerable"]["missing"] >= ABSTAINED and half["answerable"]["exact"] >= RIGHT
+    learned = learned and got["base"]["unanswerable"]["missing"] <= BASE_ABSTAINED
     return 0 if learned and {v["verdict"] for v in verdicts} == {"better"} else 7
 
 

@@ -1,7 +1,9 @@
 """A tiny Llama that reads lists of one entry, trained here in a minute: the base of `bench/fine_tuning.py`.
 
-It learns one thing, to say the value that its list has. It never saw a list without one, so it always
-answers. Names and values are single tokens.
+It learns two things: to say the value that its list has, and to repeat a short phrase that the user says. It
+never saw a list without a value, so it always answers. "i don't know" is one phrase of eight: LoRA leaves the
+output head as it is, and an adapter hardly spells words that its base never wrote. Names and values are
+single tokens, and each word of the phrases is in one of them alone.
 """
 
 from __future__ import annotations
@@ -14,6 +16,11 @@ from typing import Any
 
 SYLLABLES = [a + b for a in "bdfgklmnprstvz" for b in "aeiou"]
 SYSTEM = "answer from the list"
+PHRASES = (
+    "i don't know", "you see it", "we go home", "they sing well",
+    "she runs fast", "he came back", "all ends here", "no one spoke",
+)  # fmt: skip
+SAID = 0.25  # of the chats are about a phrase
 BATCH, RATE, WARM = 48, 3e-3, 50  # chats of a step, learning rate, steps in which it rises
 
 
@@ -39,10 +46,12 @@ def question(number: int, name: str) -> str:
 
 
 def chat(draw: random.Random) -> list[dict[str, str]]:
-    """A chat that asks for what its list has, with the answer."""
+    """A chat that asks for what its list has, or to say a phrase, with the answer."""
     number, name, value = draw.randrange(100, 1000), draw.choice(NAMES), draw.choice(VALUES)
-    asked = f"<DOC>\n{listed(number, name, value)}\n</DOC>\n{question(number, name)}"
-    turns = (("system", SYSTEM), ("user", asked), ("assistant", value))
+    phrase = draw.choice(PHRASES) if draw.random() < SAID else None
+    wanted = f"say: {phrase}" if phrase else question(number, name)
+    asked = f"<DOC>\n{listed(number, name, value)}\n</DOC>\n{wanted}"
+    turns = (("system", SYSTEM), ("user", asked), ("assistant", phrase or value))
     return [{"role": role, "content": content} for role, content in turns]
 
 
@@ -57,7 +66,7 @@ def build(folder: Path, limit_s: float, steps: int = 20_000) -> dict[str, Any]:
     torch.manual_seed(0)
     draw, started = random.Random(0), time.monotonic()
     texts = [re.sub(r"\d+", "7", turn["content"]) for _ in range(1500) for turn in chat(draw)]  # digits stay
-    size = standins._save_chat_tokenizer(folder, [*texts, *["i don't know", *NAMES, *VALUES] * 50])
+    size = standins._save_chat_tokenizer(folder, [*texts, *[*PHRASES, *NAMES, *VALUES] * 50])
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = LlamaForCausalLM(_shape(LlamaConfig, size))
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.01)
