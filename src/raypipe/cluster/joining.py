@@ -9,6 +9,7 @@ of what each needs. A thread of the driver does this; workers learn of it by `mo
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from raypipe.models.joining_engines import LOOK_S, announce, withdraw
 
 FIRST = "raypipe-first-engines"  # name of the placement group that a job's engines wait for
 TURN_S = 1.0  # between two looks at what is there
-GIVEN_UP = 3  # starts of one engine that came to nothing, before it is not tried any more
+MOST_FAILURES = 3  # starts of one engine that may fail; then it is started no more
 
 
 @dataclass(slots=True)
@@ -81,13 +82,13 @@ class Joining:
             for slot in leaving:
                 withdraw(slot.name)
             if any(slot.lives is not None for slot in leaving):
-                threading.Event().wait(2 * LOOK_S)  # until no worker sends them more
+                time.sleep(2 * LOOK_S)  # until no worker sends them more
             for slot in leaving:
                 _give_up(slot)
             return
         for number, slot in enumerate(self.slots):
             if slot.group is None:
-                if number < room and slot.failures < GIVEN_UP:
+                if number < room and slot.failures < MOST_FAILURES:
                     slot.group = held(slot.place, f"raypipe-engine-{slot.name}")
             elif slot.client is None:
                 if placement_group_table(slot.group)["state"] == "CREATED":

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
 from raypipe.core.digests import stable
 from raypipe.core.errors import Unavailable
@@ -12,6 +12,9 @@ from raypipe.core.kg import FactsRef, PublicFacts
 from raypipe.core.protocols import Embed, Graph, GraphRef, Model
 from raypipe.readers import example_pool
 
+T = TypeVar("T")
+R = TypeVar("R", GraphRef, FactsRef, PoolRef)
+
 
 class DataFiles:
     """Opened graphs, tables of public data and pools of examples, by what they are and where they lie."""
@@ -19,39 +22,37 @@ class DataFiles:
     def __init__(self, clock: Callable[[], float]) -> None:
         """`clock` (seconds) times the calls of graphs."""
         self._clock = clock
-        self._facts: dict[str, PublicFacts] = {}
-        self._pools: dict[str, Sequence[ExampleRow]] = {}
-        self._graphs: dict[str, Graph] = {}
+        self._opened: dict[str, Any] = {}
         self._closing: list[Callable[[], Awaitable[None]]] = []  # connections of graphs
 
     def graph(self, ref: GraphRef, embedder: Callable[[Model], Embed]) -> Graph:
         """Raises ConfError for a graph without a location or whose folder is not what its version says,
         DataError for a folder that has no tables."""
-        key = stable(ref) + ref.where
-        if key not in self._graphs:
-            with _reading(f"graph {ref.name!r} at {ref.where}"):
-                self._graphs[key] = self._open_graph(ref, embedder)
-        return self._graphs[key]
+        return self._once(ref, f"graph {ref.name!r}", lambda ref: self._open_graph(ref, embedder))
 
     def facts(self, ref: FactsRef) -> PublicFacts:
         """Raises ConfError for a table without a location or that is not what its version says, DataError for
         a file that is none."""
         from raypipe.kg import public_data
 
-        key = stable(ref) + ref.where
-        if key not in self._facts:
-            with _reading(f"facts at {ref.where}"):
-                self._facts[key] = public_data.open_facts(ref)
-        return self._facts[key]
+        return self._once(ref, "facts", public_data.open_facts)
 
     def pool(self, ref: PoolRef) -> Sequence[ExampleRow]:
         """Raises ConfError for a pool without a location or that is not what its version says, DataError for
         a file that is none."""
-        key = stable(ref) + ref.where
-        if key not in self._pools:
-            with _reading(f"examples at {ref.where}"):
-                self._pools[key] = example_pool.open_pool(ref)
-        return self._pools[key]
+        return self._once(ref, "examples", example_pool.open_pool)
+
+    def _once(self, ref: R, what: str, opened: Callable[[R], T]) -> T:
+        """What `opened` gives for a reference, the first time that it is asked for. Raises Unavailable where
+        its files, which every row needs, cannot be read."""
+        key = type(ref).__name__ + stable(ref) + ref.where
+        if key not in self._opened:
+            try:
+                self._opened[key] = opened(ref)
+            except OSError as e:
+                raise Unavailable(f"{what} at {ref.where} cannot be read: {e}") from e
+        found: T = self._opened[key]
+        return found
 
     def _open_graph(self, ref: GraphRef, embedder: Callable[[Model], Embed]) -> Graph:
         from raypipe.kg import client, graph_adapter
@@ -67,12 +68,3 @@ class DataFiles:
         """Ends the connections of graphs."""
         while self._closing:
             await self._closing.pop()()
-
-
-@contextmanager
-def _reading(what: str) -> Iterator[None]:
-    """A block that opens files which every row needs. Raises Unavailable where they cannot be read."""
-    try:
-        yield
-    except OSError as e:
-        raise Unavailable(f"{what} cannot be read: {e}") from e
