@@ -110,6 +110,8 @@ def kind(path: str) -> str:
     'store/_runs/answers-*.json'
     >>> kind("store/_releases/r0001-12ab34cd.json")
     'store/_releases/r0001-*.json'
+    >>> kind("store/_releases/r0001-cacfbadf.json")
+    'store/_releases/r0001-*.json'
     """
     parts = path.split("/")
     return "/".join("".join(_plain(word) for word in _words(part)) for part in parts)
@@ -128,5 +130,6 @@ def _words(part: str) -> list[str]:
 
 
 def _plain(word: str) -> str:
-    varies = len(word) >= 6 and any(c.isdigit() for c in word)
-    return "*" if varies else word
+    counted = len(word) >= 6 and any(c.isdigit() for c in word)
+    digest = len(word) >= 8 and set(word) <= set("0123456789abcdef")  # one in 2,500 of eight has no digit
+    return "*" if counted or digest else word
