@@ -1,5 +1,12 @@
 """A generator that answers, judges and looks for truths as a table says: loader `label_script:open_model`."""
 
+import asyncio
+import hashlib
+import json
+import os
+import signal
+from pathlib import Path
+
 from raypipe.models.scripted import Scripted
 
 NAMES = {  # name in the question -> gold, what the step says, what the judge says of it, and of the context
@@ -45,3 +52,31 @@ def open_model(model, device):
         return await scripted.generate(chats, sampling, adapter)
 
     return generate
+
+
+def open_drilled(model, device):
+    """The same for a driver that dies: notes each chat in the file `asked` of the folder LABEL_DRILL. When
+    `kill` names a count that was reached, it kills the process that `driver` names, and never replies."""
+    scripted, folder = Scripted(say, max_model_len=8192), Path(os.environ["LABEL_DRILL"])
+
+    async def generate(chats, sampling, adapter=None):
+        if (folder / "kill").is_file() and len(asked(folder)) >= int((folder / "kill").read_text()):
+            await asyncio.sleep(0.5)  # replies of other chats are stored
+            os.kill(int((folder / "driver").read_text()), signal.SIGKILL)
+            await asyncio.sleep(3600)
+        replies = await scripted.generate(chats, sampling, adapter)
+        lines = [
+            f"{what(c)} {hashlib.sha256(json.dumps([[m.role, m.content] for m in c]).encode()).hexdigest()}\n"
+            for c in chats
+        ]
+        with (folder / "asked").open("ab", buffering=0) as out:
+            out.write("".join(lines).encode())
+        return replies
+
+    return generate
+
+
+def asked(folder):
+    """What each chat that was answered asked for, and its digest, in order."""
+    file = folder / "asked"
+    return file.read_text().splitlines() if file.is_file() else []

@@ -1,10 +1,18 @@
 """`raypipe labels`: what is refused before anything is asked, its plan, and a run from files to labels."""
 
+import contextlib
 import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import jsonschema
 import pytest
+import yaml
+from label_script import NAMES, QUESTION, asked
 
 from raypipe.api.outputs import schemas
 from raypipe.cli.main import main
@@ -91,3 +99,83 @@ def test_labels_are_made_from_files_and_made_again_without_a_call(world, tmp_pat
     assert labels(world, *data, "--out", str(tmp_path / "two")) == 0
     again = json.loads(capsys.readouterr().out)
     assert again["digest"] == first["digest"] and (again["planned"], again["computed"]) == (0, 0)
+
+
+RECIPE = """
+corpus: [{parse: {kinds: [document]}}, {tokenize: {words: stems}}, {split: {child_chars: 200}}]
+question:
+  - bm25: {words: stems, top: 2}
+  - fuse: {weights: {bm25: 1.0}, top: 2}
+  - generate:
+      {model: teller, prompt: db3/p_basic, fill: {words: 70}, into: web, context_chars: 300, max_tokens: 75}
+  - decide: {prefer: [web]}
+"""
+LABELLED = set(NAMES) - {"Hove", "Isen"}  # whose judgements can be read
+
+
+def drill_files(folder, copies=5):
+    """Questions of each path of the rules, several times, in tasks of three; and a conf of their own."""
+    lines = [
+        {"id": f"{name}-{n}", "query": f"{QUESTION.format(name)} ({n})", "answer": NAMES[name][0],
+         "documents": [f"Page {n}. The lantern of {name} is old. It shines."]}
+        for name in sorted(LABELLED) for n in range(copies)
+    ]  # fmt: skip
+    (folder / "data.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    (folder / "recipe.yaml").write_text(RECIPE)
+    teller = {"kind": "generator", "loader": "label_script:open_drilled", "max_model_len": 8192}
+    (folder / "models.yaml").write_text(yaml.safe_dump({"teller": teller}))
+    shutil.copytree(HERE.parent / "conf", folder / "conf")
+    cluster = yaml.safe_load((folder / "conf/clusters/laptop.yaml").read_text())
+    (folder / "cluster.yaml").write_text(yaml.safe_dump({**cluster, "questions_per_task": 3}))
+
+
+def labelled(files, place, *more):
+    """`raypipe labels` in a process group and a Ray of its own: its exit code, and what it printed."""
+    place.mkdir(exist_ok=True)
+    paths = os.pathsep.join((str(HERE), str(HERE.parent / "src")))
+    env = {**os.environ, "PYTHONPATH": paths, "RAY_ADDRESS": "local", "LABEL_DRILL": str(place)}
+    env |= {"RAYPIPE_CONF": str(files / "conf"), "RAYPIPE_HOME": str(files / "home")}
+    given = ["--data", "data.jsonl", "--models", "models.yaml", "--cluster", "cluster.yaml"]
+    command = [sys.executable, "-m", "raypipe", "labels", "recipe.yaml", *given, "--json"]
+    command += ["--store", str(place / "store"), "--out", str(place / "labels"), *more]
+    said = place / "said"
+    with said.open("w") as out, subprocess.Popen(
+        command, env=env, cwd=files, stdout=out, start_new_session=True
+    ) as driver:  # fmt: skip
+        (place / "driver").write_text(str(driver.pid))
+        code = driver.wait()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(driver.pid, signal.SIGKILL)  # what a killed driver's Ray has left
+    return code, said.read_text()
+
+
+@pytest.mark.ray
+@pytest.mark.drill
+@pytest.mark.timeout(1200)
+def test_labels_survive_three_kills_and_a_changed_prompt_asks_what_its_plan_said(tmp_path):
+    drill_files(tmp_path)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    code, said = labelled(tmp_path, whole)
+    assert code == 0 and len(asked(whole)) == 75, "30 answers, 20 judged, 25 contexts looked into"
+    killed.mkdir()
+    for count in (8, 30, 60):
+        (killed / "kill").write_text(str(count))
+        code, _ = labelled(tmp_path, killed)
+        assert code == -signal.SIGKILL
+    (killed / "kill").unlink()
+    code, _ = labelled(tmp_path, killed)
+    assert code == 0
+    assert read_labels(killed / "labels").digest == read_labels(whole / "labels").digest
+    assert len(asked(killed)) == len(set(asked(killed))), "a stored reply is not asked for again"
+    assert set(asked(killed)) == set(asked(whole))
+    prompt, before = tmp_path / "conf/prompts/db3/p_context.yaml", len(asked(killed))
+    prompt.write_text(prompt.read_text() + "  Be strict.\n")
+    code, said = labelled(tmp_path, killed, "--dry-run")
+    planned = {s["step"]: s["max_calls"] for s in json.loads(said)["steps"] if s["max_calls"]}
+    assert code == 0 and list(planned) == ["generate:mentioned"]
+    code, said = labelled(tmp_path, killed)
+    again = [line.split()[0] for line in asked(killed)[before:]]
+    assert code == 0 and set(again) == {"context"}
+    assert len(again) == json.loads(said)["computed"] <= json.loads(said)["planned"]
+    assert json.loads(said)["planned"] == planned["generate:mentioned"]
+    assert read_labels(killed / "labels").labels == read_labels(whole / "labels").labels

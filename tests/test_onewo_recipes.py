@@ -14,6 +14,7 @@ from raypipe import readers
 from raypipe.api.export import export_run
 from raypipe.api.fit import fit_fuse
 from raypipe.api.session import load_recipe
+from raypipe.cli.main import main
 from raypipe.core import arrow, config
 from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
@@ -311,22 +312,31 @@ def test_weights_are_fitted_to_one_half_and_a_run_with_them_asks_no_model(tmp_pa
 
 @pytest.mark.ray
 @pytest.mark.drill
-def test_a_recipe_runs_through_ray_on_stand_ins_by_the_real_classes(
-    data, standins, run_tasks, pools, tmp_path
+def test_a_recipe_runs_by_command_through_ray_on_stand_ins_by_the_real_classes(
+    standins, local_ray, tmp_path, capsys
 ):
-    """The language model is scripted; its engine has tests of its own."""
+    """On the invented collection. The language model is scripted; its engine has tests of its own."""
     tree = yaml.safe_load(standins.read_text())
     tree["qwen1.5-14b-chat-gptq"] = {"kind": "generator", "loader": "scripted", "max_model_len": 8192}
     models = standins.with_name("models.onewo.yaml")
     models.write_text(yaml.safe_dump(tree))
+    data, store, out, file = (tmp_path / n for n in ("papers", "store", "out", "submission.txt"))
 
-    def on_ray(verb, fill, parts):
-        return run_tasks(fill, parts, pools.Pool(actors=1, cpus=1))
+    def typed(*words):
+        assert main([str(w) for w in words]) == 0
+        return capsys.readouterr().out
 
-    store = Store.create(str(tmp_path / "store"))
-    pipe = pipeline("onewo-submitted", store, on_ray, str(models))
-    mean, run = checked(evaluate(pipe, [data], "oag", None, None, tmp_path / "out"), tmp_path)
-    assert 0 <= mean <= 1 and len(run) == QUESTIONS
+    typed("synth", data, "--papers", PAPERS, "--questions", QUESTIONS)
+    place = ("--models", models, "--data", data, "--store", store, "--out", out, "--json")
+    measures = {m["measure"]: m for m in json.loads(typed("eval", "onewo-submitted", *place))["measures"]}
+    typed("export", out, "--as", "oag", "--out", file)
+    lines = [line.split(",") for line in file.read_text().splitlines()]
+    assert len(lines) == QUESTIONS and all(len(line) == len(set(line)) == 20 for line in lines)
+    ids = sorted(row["id"] for row in each(out / "results.parquet"))
+    run = {id: {p: 20.0 - n for n, p in enumerate(line)} for id, line in zip(ids, lines, strict=True)}
+    found = ranking.score(run, ranking.read_qrels(data / "qrels.trec")).means["map_cut_20"]
+    assert measures["map_cut_20"]["mean"] == pytest.approx(found) and found > 0
+    assert "map_cut_20" in (out / "report.html").read_text()
     here = pipeline("onewo-submitted", Store.create(str(tmp_path / "here")), inline, str(models))
-    again = checked(evaluate(here, [data], "oag", None, None, tmp_path / "again"), tmp_path)
-    assert again[0] == pytest.approx(mean)
+    again = evaluate(here, [data], "beir", None, None, tmp_path / "again")
+    assert again.report.scores.of("map_cut_20").mean == pytest.approx(found)
