@@ -39,7 +39,6 @@ def who_asks(request: Request) -> Tenant:
 
 
 def _host(headers: Headers) -> str:
-    """The host of the `host` header, without its port."""
     name = headers.get("host", "")
     return name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
 

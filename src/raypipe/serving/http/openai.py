@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from raypipe.core.records import RANKED
 from raypipe.serving.http.errors import RequestRefused
-from raypipe.serving.http.reply_types import AnswerResponse, CitedQuote
+from raypipe.serving.http.reply_types import AnswerResponse
 from raypipe.serving.http.requests import QueryOptions
 from raypipe.serving.http.stream import Event, encode_event
 from raypipe.serving.http.validation import StrictBody
@@ -50,7 +50,6 @@ class ChatTurn(BaseModel):
     )
 
     def joined_text(self) -> str:
-        """The text of the message."""
         if isinstance(self.content, list):
             return "".join(part.text for part in self.content)
         return self.content or ""
@@ -142,17 +141,12 @@ async def chunks(id: str, body: ChatBody, events: AsyncIterator[Event | None]) -
 
 def url_citations(answer: AnswerResponse) -> list[dict[str, Any]]:
     """The evidence that has a url. Each annotation spans the whole answer."""
-    end = len(answer["answer"] or "")
-    return [_annotation(c, c["url"], end) for c in answer["citations"] if c["url"]]
-
-
-def _annotation(citation: CitedQuote, url: str, end: int) -> dict[str, Any]:
-    span = {"url": url, "title": citation["quote"][:100], "start_index": 0, "end_index": end}
-    return {"type": "url_citation", "url_citation": span}
+    whole = {"start_index": 0, "end_index": len(answer["answer"] or "")}
+    cited = [{"url": c["url"], "title": c["quote"][:100]} for c in answer["citations"] if c["url"]]
+    return [{"type": "url_citation", "url_citation": {**c, **whole}} for c in cited]
 
 
 def usage(answer: AnswerResponse) -> dict[str, int]:
-    """Tokens of every chat that the recipe made."""
     prompt, generated = answer["usage"]["prompt_tokens"], answer["usage"]["generated_tokens"]
     return {"prompt_tokens": prompt, "completion_tokens": generated, "total_tokens": prompt + generated}
 
@@ -179,7 +173,6 @@ def _head(id: str, model: str, kind: str) -> dict[str, Any]:
 
 
 def error_body(status: int, message: str) -> dict[str, Any]:
-    """An error in this protocol's form."""
     kind = "invalid_request_error" if status < 500 else "server_error"
     if status == HTTPStatus.TOO_MANY_REQUESTS:
         kind = "rate_limit_error"
@@ -187,7 +180,6 @@ def error_body(status: int, message: str) -> dict[str, Any]:
 
 
 def error_response(refused: RequestRefused) -> Response:
-    """An error as an HTTP response."""
     where = "; ".join(f"{e['at']}: {e['problem']}" for e in refused.errors)
     message = f"{refused.detail} {where}" if where else refused.detail
     return JSONResponse(error_body(refused.status, message), refused.status.value, dict(refused.headers))

@@ -17,7 +17,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from raypipe.core.errors import DataError
 from raypipe.core.records import Question, digest
@@ -75,10 +75,7 @@ class SourceFilter(StrictBody):
         examples=[["example.org"]],
     )
     sources: list[Annotated[str, Field(min_length=1, max_length=100)]] = Field(
-        default=[],
-        max_length=1000,
-        description="Ids of sources, as citations name them.",
-        examples=[[]],
+        default=[], max_length=1000, description="Ids of sources, as citations name them.", examples=[[]]
     )
 
 
@@ -143,10 +140,7 @@ class QueryBody(QueryOptions):
 
     query: str = QUERY
     include: list[Include] = Field(
-        default=[],
-        max_length=6,
-        description="Optional parts of the reply.",
-        examples=[["hits", "context"]],
+        default=[], max_length=6, description="Optional parts of the reply.", examples=[["hits", "context"]]
     )
 
 
@@ -173,12 +167,34 @@ class RetrieveBody(QueryOptions):
 
     query: str = QUERY
     top: int = Field(
-        default=20,
-        ge=1,
-        le=1000,
-        description="Passages, at most as many as the recipe ranks.",
-        examples=[5],
+        default=20, ge=1, le=1000, description="Passages, at most as many as the recipe ranks.", examples=[5]
     )
+
+
+class FeedbackBody(StrictBody):
+    """What a user says of an answer: a verdict, the right answer, or both."""
+
+    answer_id: str = Field(
+        max_length=100,
+        description="The answer, as its reply names it.",
+        examples=["67d2f1c09b1e5a77c0d4a1f2e3b4c5d6e7f8"],
+    )
+    verdict: Literal["right", "wrong"] | None = Field(
+        default=None, description="Whether the answer is right. Null: not said.", examples=["wrong"]
+    )
+    text: str | None = Field(
+        default=None,
+        max_length=10_000,
+        pattern=r"\S",
+        description="The right answer, in the user's words. Null: not given.",
+        examples=["ada lovelace"],
+    )
+
+    @model_validator(mode="after")
+    def _says_something(self) -> FeedbackBody:
+        if self.verdict is None and self.text is None:
+            raise mistake("expected a verdict, a text, or both")
+        return self
 
 
 def query_request(
