@@ -110,18 +110,27 @@ def normal(text: str) -> str:
 # ---------------------------------------------------------------- movie
 
 
-def _field(table: str, column: str, key: str = "name") -> Answer:
+Made: TypeAlias = Callable[[MockApi, Row], Any]
+"""What is shown of a row."""
+
+
+def _one(table: str, key: str, made: Made) -> Answer:
+    """The row whose key is the query; null for none."""
+
     def answer(api: MockApi, body: Body) -> Any:
         row = api.one(table, key, body["query"])
-        return None if row is None else row[column]
+        return None if row is None else made(api, row)
 
     return answer
 
 
-def _raw(row: Row | None, made: Callable[[Row], Any]) -> Any:
-    if row is None:
-        return None
-    return json.loads(row["raw"]) if row.get("raw") else made(row)
+def _field(table: str, column: str, key: str = "name") -> Answer:
+    return _one(table, key, lambda api, row: row[column])
+
+
+def _or_raw(made: Made) -> Made:
+    """The object of a row's column `raw`, where it has one."""
+    return lambda api, row: json.loads(row["raw"]) if row.get("raw") else made(api, row)
 
 
 def _award(row: Row) -> Row:
@@ -129,35 +138,31 @@ def _award(row: Row) -> Row:
     return {"year_ceremony": row["year"], **{k: row[k] for k in keys}}
 
 
-def _film(api: MockApi, row: Row) -> Any:
-    def made(row: Row) -> Row:
-        film = {k: v for k, v in row.items() if k not in ("year", "raw", "genres") and v is not None}
-        film["genres"] = [{"id": i, "name": g} for i, g in enumerate(row["genres"] or ())]
-        for table, keys in (("cast", ("name", "character", "gender", "order")), ("crew", ("name", "job"))):
-            people = api.rows(table, "movie_id = ?", (row["id"],))
-            film[table] = [{"id": p["person_id"], **{k: p[k] for k in keys}} for p in people]
-        awards = [_award(r) for r in api.rows("oscar", "film = ? AND year >= ?", (row["title"], row["year"]))]
-        return {**film, **({"oscar_awards": awards} if awards else {})}
-
-    return _raw(row, made)
+@_or_raw
+def _film(api: MockApi, row: Row) -> Row:
+    film = {k: v for k, v in row.items() if k not in ("year", "raw", "genres") and v is not None}
+    film["genres"] = [{"id": i, "name": g} for i, g in enumerate(row["genres"] or ())]
+    for table, keys in (("cast", ("name", "character", "gender", "order")), ("crew", ("name", "job"))):
+        people = api.rows(table, "movie_id = ?", (row["id"],))
+        film[table] = [{"id": p["person_id"], **{k: p[k] for k in keys}} for p in people]
+    awards = [_award(r) for r in api.rows("oscar", "film = ? AND year >= ?", (row["title"], row["year"]))]
+    return {**film, **({"oscar_awards": awards} if awards else {})}
 
 
-def _human(api: MockApi, row: Row) -> Any:
-    def made(row: Row) -> Row:
-        acted = api.rows("cast", "person_id = ?", (row["id"],))
-        directed = api.rows("crew", "person_id = ? AND lower(job) = 'director'", (row["id"],))
-        lists = {
-            "acted_movies": list(dict.fromkeys(r["movie_id"] for r in acted)),
-            "directed_movies": [r["movie_id"] for r in directed],
-            "oscar_awards": [_award(r) for r in api.rows("oscar", "name = ?", (row["name"],))],
-        }
-        person = {k: row[k] for k in ("name", "id", "birthday")}
-        return person | {k: v for k, v in lists.items() if v}
-
-    return _raw(row, made)
+@_or_raw
+def _human(api: MockApi, row: Row) -> Row:
+    acted = api.rows("cast", "person_id = ?", (row["id"],))
+    directed = api.rows("crew", "person_id = ? AND lower(job) = 'director'", (row["id"],))
+    lists = {
+        "acted_movies": list(dict.fromkeys(r["movie_id"] for r in acted)),
+        "directed_movies": [r["movie_id"] for r in directed],
+        "oscar_awards": [_award(r) for r in api.rows("oscar", "name = ?", (row["name"],))],
+    }
+    person = {k: row[k] for k in ("name", "id", "birthday")}
+    return person | {k: v for k, v in lists.items() if v}
 
 
-def _found(table: str, column: str, made: Callable[[MockApi, Row], Any]) -> Answer:
+def _found(table: str, column: str, made: Made) -> Answer:
     """The rows whose name the search finds."""
 
     def answer(api: MockApi, body: Body) -> list[Any]:
@@ -178,14 +183,6 @@ def _year_info(api: MockApi, body: Body) -> Any:
     films = [r["id"] for r in api.rows("movie", "year = ?", (int(text),))]
     awards = [_award(r) for r in api.rows("oscar", "year = ?", (int(text),))]
     return {"movie_list": films, "oscar_awards": awards} if films or awards else None
-
-
-def _by_id(table: str, made: Callable[[MockApi, Row], Any]) -> Answer:
-    def answer(api: MockApi, body: Body) -> Any:
-        row = api.one(table, "id", body["query"])
-        return None if row is None else made(api, row)
-
-    return answer
 
 
 # ---------------------------------------------------------------- finance
@@ -209,17 +206,12 @@ def _dividends(api: MockApi, body: Body) -> Any:
     return {f"{r['date']} 00:00:00 EST": r["value"] for r in rows} or None
 
 
-def _company_info(api: MockApi, body: Body) -> Any:
-    row = api.one("company", "ticker", body["query"])
-    return _raw(row, lambda r: {"symbol": r["ticker"]} | {k: v for k, v in r.items() if v is not None})
+@_or_raw
+def _company(api: MockApi, row: Row) -> Row:
+    return {"symbol": row["ticker"]} | {k: v for k, v in row.items() if v is not None}
 
 
 # ---------------------------------------------------------------- music
-
-
-def _lifespan(api: MockApi, body: Body) -> Any:
-    row = api.one("artist", "name", body["query"])
-    return None if row is None else [row["birth_date"], row["end_date"]]
 
 
 def _best(category: str) -> Answer:
@@ -251,12 +243,10 @@ def _billboard_attribute(api: MockApi, body: Body) -> Any:
 # ---------------------------------------------------------------- open, sports
 
 
-def _entity(api: MockApi, body: Body) -> Any:
-    def made(row: Row) -> Row:
-        keys = ("summary_text", "summary_structured")
-        return {k: row[k] for k in keys if row[k] is not None} | {"raw_mediawiki": row["summary_text"]}
-
-    return _raw(api.one("entity", "name", body["query"]), made)
+@_or_raw
+def _entity(api: MockApi, row: Row) -> Row:
+    keys = ("summary_text", "summary_structured")
+    return {k: row[k] for k in keys if row[k] is not None} | {"raw_mediawiki": row["summary_text"]}
 
 
 def _columns(rows: Mapping[str, Row]) -> dict[str, Row] | None:
@@ -270,15 +260,13 @@ def _columns(rows: Mapping[str, Row]) -> dict[str, Row] | None:
 
 def _soccer(api: MockApi, body: Body) -> Any:
     day, team = body["date"], body.get("team_name")
-    rows = api.rows("soccer_game", "date LIKE ? || '%' AND (? IS NULL OR team = ?)", (day, team, team))
-    hidden = ("league", "season", "team", "game")
     out: dict[str, Row] = {}
-    for r in rows:
+    for r in api.rows("soccer_game", "date LIKE ? || '%' AND (? IS NULL OR team = ?)", (day, team, team)):
         home, away = (r["team"], r["opponent"]) if r["venue"] == "Home" else (r["opponent"], r["team"])
         key = str((r["league"], r["season"], r["team"], r.get("game") or f"{r['date']} {home}-{away}"))
         time = f"{r['time']}:00" if r["time"] and len(r["time"]) == 5 else r["time"]
         shown = {**r, "date": f"{r['date']}T00:00:00.000", "time": time}
-        out[key] = {k: v for k, v in shown.items() if k not in hidden}
+        out[key] = {k: v for k, v in shown.items() if k not in ("league", "season", "team", "game")}
     return _columns(out)
 
 
@@ -287,8 +275,8 @@ def _nba(api: MockApi, body: Body) -> Any:
     where = "date LIKE ? || '%' AND (? IS NULL OR team_name_home = ? OR team_name_away = ?)"
     out: dict[str, Row] = {}
     for i, r in enumerate(api.rows("nba_game", where, (day, team, team, team))):
-        shown = {k: v for k, v in r.items() if k != "date"}
-        out[str(i)] = {**shown, "game_date": f"{r['date']} 00:00:00"}
+        date = r.pop("date")
+        out[str(i)] = {**r, "game_date": f"{date} 00:00:00"}
     return _columns(out)
 
 
@@ -309,12 +297,12 @@ def _new_artists(api: MockApi, body: Body) -> list[str]:
 
 ENDPOINTS: Final[Mapping[str, MockEndpoint]] = {
     "/open/search_entity_by_name": MockEndpoint(_search("entity")),
-    "/open/get_entity": MockEndpoint(_entity),
+    "/open/get_entity": MockEndpoint(_one("entity", "name", _entity)),
     "/movie/get_person_info": MockEndpoint(_found("person", "name", _human)),
     "/movie/get_movie_info": MockEndpoint(_found("movie", "title", _film)),
     "/movie/get_year_info": MockEndpoint(_year_info),
-    "/movie/get_movie_info_by_id": MockEndpoint(_by_id("movie", _film), _NUMBER),
-    "/movie/get_person_info_by_id": MockEndpoint(_by_id("person", _human), _NUMBER),
+    "/movie/get_movie_info_by_id": MockEndpoint(_one("movie", "id", _film), _NUMBER),
+    "/movie/get_person_info_by_id": MockEndpoint(_one("person", "id", _human), _NUMBER),
     "/finance/get_company_name": MockEndpoint(_search("company")),
     "/finance/get_ticker_by_name": MockEndpoint(_field("company", "ticker")),
     "/finance/get_price_history": MockEndpoint(_bars("price")),
@@ -323,7 +311,7 @@ ENDPOINTS: Final[Mapping[str, MockEndpoint]] = {
     "/finance/get_market_capitalization": MockEndpoint(_field("company", "market_cap", "ticker")),
     "/finance/get_eps": MockEndpoint(_field("company", "eps", "ticker")),
     "/finance/get_pe_ratio": MockEndpoint(_field("company", "pe_ratio", "ticker")),
-    "/finance/get_info": MockEndpoint(_company_info),
+    "/finance/get_info": MockEndpoint(_one("company", "ticker", _company)),
     "/music/search_artist_entity_by_name": MockEndpoint(_search("artist", RARE)),
     "/music/search_song_entity_by_name": MockEndpoint(_search("song", RARE)),
     "/music/get_billboard_rank_date": MockEndpoint(_billboard, {"rank": "int", "date": "string?"}),
@@ -342,7 +330,9 @@ ENDPOINTS: Final[Mapping[str, MockEndpoint]] = {
     "/music/get_artist_birth_place": MockEndpoint(_field("artist", "birth_place")),
     "/music/get_artist_birth_date": MockEndpoint(_field("artist", "birth_date")),
     "/music/get_members": MockEndpoint(_field("artist", "members")),
-    "/music/get_lifespan": MockEndpoint(_lifespan),
+    "/music/get_lifespan": MockEndpoint(
+        _one("artist", "name", lambda a, r: [r["birth_date"], r["end_date"]])
+    ),
     "/music/get_song_author": MockEndpoint(_field("song", "author")),
     "/music/get_song_release_country": MockEndpoint(_field("song", "release_country")),
     "/music/get_song_release_date": MockEndpoint(_field("song", "release_date")),

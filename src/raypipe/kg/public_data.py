@@ -32,6 +32,7 @@ Kind: TypeAlias = Literal["oscar", "grammy", "movielens", "stocks"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 SCHEMA: Final = pa.schema([("year", pa.int32()), ("names", pa.list_(pa.string())), ("text", pa.string())])
 MOST_CHARS: Final = 4_000  # of one text: a film's cast alone can have hundreds of names
+_MAKE: Final = "`raypipe facts build` makes such a file"
 STRICT: Final = Strictness()  # db3 takes the best Jaccard of words; here it is at least .5
 
 Row: TypeAlias = Mapping[str, str]
@@ -275,10 +276,8 @@ def open_facts(ref: FactsRef) -> FactsTable:
 def require_facts(ref: FactsRef) -> pa.Table:
     """An entry's rows. Raises as `open_facts`."""
     if not ref.where:
-        raise ConfError(
-            f"public data {ref.name!r}: expected their location, as --graph {ref.name}=FILE; "
-            f"`raypipe facts build` makes such a file"
-        )
+        expected = f"expected their location, as --graph {ref.name}=FILE"
+        raise ConfError(f"public data {ref.name!r}: {expected}; {_MAKE}")
     table, version = _read(Path(ref.where))
     require_version(f"public data {ref.name!r}", ref.where, ref.version, version)
     return table
@@ -297,8 +296,6 @@ def _read(path: Path) -> tuple[pa.Table, str]:
     except (OSError, pa.ArrowException) as e:
         raise DataError(f"{path}: cannot be read as a table of facts: {e}") from e
     if table.schema.names != SCHEMA.names:
-        raise DataError(
-            f"{path}: expected the columns {', '.join(SCHEMA.names)}, found {', '.join(table.schema.names)}. "
-            f"`raypipe facts build` makes such a file"
-        )
+        expected, found = (", ".join(names) for names in (SCHEMA.names, table.schema.names))
+        raise DataError(f"{path}: expected the columns {expected}, found {found}. {_MAKE}")
     return table, f"facts:{hashlib.blake2b(content, digest_size=16).hexdigest()}"

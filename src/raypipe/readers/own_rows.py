@@ -78,12 +78,10 @@ def rows(
 
 def paths_in(plain: Iterable[JsonLine], fields: FieldMap, folder: Path) -> Iterator[Path]:
     """The files that rows name as documents and that are there: their bytes are part of the data."""
-    for line in plain:
-        for item in _items(line.value or {}, fields):
-            if (named := _path_of(item, fields.inner)) is not None and isinstance(
-                file := _inside(folder, named), Path
-            ):
-                yield file
+    items = (item for line in plain for item in _items(line.value or {}, fields))
+    for named in (_path_of(item, fields.inner) for item in items):
+        if named is not None and isinstance(file := _inside(folder, named), Path):
+            yield file
 
 
 def _question(line: JsonLine, fields: FieldMap, folder: Path, counts: ReadCounts) -> Row:
@@ -199,7 +197,7 @@ def _flat(answer: Any, counts: ReadCounts) -> Iterator[str]:
         inner = answer if isinstance(answer, list) else [answer[n] for n in ANSWER_FIELDS if n in answer]
         if isinstance(answer, Mapping) and not inner:
             expected = f"expected an object with {', '.join(ANSWER_FIELDS)}"
-            raise UnusableLine("wrong_type", f"answer: {expected}; found {_names(answer)}")
+            raise UnusableLine("wrong_type", f"answer: {expected}; found {listed([*map(str, answer)])}")
         for one in inner:
             yield from _flat(one, counts)
     else:
@@ -228,10 +226,6 @@ def _text(value: Any, name: str) -> str:
     return value
 
 
-def _names(value: Mapping[str, Any]) -> str:
-    return listed([str(name) for name in value])
-
-
 def _found(item: Any, folder: Path, where: str, inner: Mapping[str, str]) -> Found | None:
     """A document; None for one without any text. `inner`: role -> field of its object, as the user named it.
     Raises UnusableLine for what is none."""
@@ -241,11 +235,11 @@ def _found(item: Any, folder: Path, where: str, inner: Mapping[str, str]) -> Fou
         item = {"path" if _path_of(item, {}) is not None else "text": item}
     if not isinstance(item, Mapping):
         raise UnusableLine("wrong_type", f"{where}: expected text or an object, found {kind(item)}")
-    names = {r: n for r in OF_DOCUMENT if (n := inner.get(r) or by_name(r, [str(name) for name in item]))}
+    seen = [str(name) for name in item]
+    names = {r: n for r in OF_DOCUMENT if (n := inner.get(r) or by_name(r, seen))}
     if not any(role in names for role in CONTENT):
-        raise UnusableLine(
-            "missing_field", f"{where}: expected one of the fields html, text and path; found {_names(item)}"
-        )
+        expected = "expected one of the fields html, text and path"
+        raise UnusableLine("missing_field", f"{where}: {expected}; found {listed(seen)}")
     values = {role: item.get(name) for role, name in names.items()}
     url, title, modified = (_said(values.get(n)) for n in ("url", "title", "modified"))
     html, text = (_joined(values.get(n), where) for n in ("html", "text"))

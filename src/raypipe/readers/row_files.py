@@ -152,7 +152,8 @@ def _json(file: RowFile, counts: ReadCounts, limits: ReaderLimits) -> Iterator[J
     try:
         found = _objects(file, lines.parse(raw))
     except UnusableLine as e:
-        if b"\n" in raw.strip() and _starts_with_object(raw):
+        if b"\n" in raw.strip() and _is_object(raw.lstrip().split(b"\n", 1)[0]):
+            # JSON lines under another name
             counts.files, counts.bytes_read = counts.files - 1, counts.bytes_read - file.path.stat().st_size
             yield from lines.read([file.input], counts, limits)
             return
@@ -162,10 +163,9 @@ def _json(file: RowFile, counts: ReadCounts, limits: ReaderLimits) -> Iterator[J
         yield _line(file, number, value, counts)
 
 
-def _starts_with_object(raw: bytes) -> bool:
-    """Whether the first line is an object: then the file has JSON lines under another name."""
+def _is_object(raw: bytes) -> bool:
     try:
-        lines.decode(raw.lstrip().split(b"\n", 1)[0], ReadCounts())
+        lines.decode(raw, ReadCounts())
     except UnusableLine:
         return False
     return True
@@ -180,11 +180,9 @@ def _objects(file: RowFile, tree: Any) -> list[Any]:
         tree = next(iter(inner.values()))
     if not isinstance(tree, list):
         raise DataError(f"{file.name}: expected a list of objects, one a row; found one value")
-    return list(_squad(tree)) if tree and _is_squad(tree[0]) else tree
-
-
-def _is_squad(article: Any) -> bool:
-    return isinstance(article, dict) and isinstance(article.get("paragraphs"), list)
+    first = tree[0] if tree else None
+    nested = isinstance(first, dict) and isinstance(first.get("paragraphs"), list)
+    return list(_squad(tree)) if nested else tree
 
 
 def _squad(articles: list[Any]) -> Iterator[Any]:

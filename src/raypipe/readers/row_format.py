@@ -63,7 +63,7 @@ def mapped(paths: Iterable[str | Path], format: RowFormat, limits: ReaderLimits 
     first = {f.name: row_files.first(f, limits) for f in files}
     if not any(first.values()):
         counts = ReadCounts()
-        lines = [r for f in files for r in row_files.rows(f, counts, limits)]
+        lines = (r for f in files for r in row_files.rows(f, counts, limits))
         bad = [BadLine(r.where, r.fault.reason, r.fault.detail) for r in lines if r.fault is not None]
         require_rows(first, counts, bad[:3])
         unreadable = f"none of the first {row_files.PEEKED} rows can be read"

@@ -108,9 +108,7 @@ class ServeKit(ForwardingSharedKit):
             if self._sink is None or self._stream is None or len(chats) != 1:
                 replies: list[Generated | Fault] = await remote.remote(model, tuple(chats), sampling, adapter)
                 return replies
-            draft = DraftText(
-                thinking=model.thought_tokens > 0
-            )  # its pieces go to the sink, without thoughts
+            draft = DraftText(thinking=model.thought_tokens > 0)  # the sink gets no thoughts
             async for piece in self._stream.stream(model, chats[0], sampling, adapter):
                 ended = isinstance(piece, Generated | Fault)
                 if text := draft.rest() if ended else draft.add(piece):

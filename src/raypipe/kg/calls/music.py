@@ -76,10 +76,9 @@ def _counted(call: LinkedCall, kind: str, column: str, years: str | None) -> Rel
 
 
 _BEST: Final = {
-    "best_new_artist": "best new artist",
-    "best_album": "album of the year",
+    "best_new_artist": "best new artist", "best_album": "album of the year",
     "best_song": "song of the year",
-}
+}  # fmt: skip
 
 
 def grammy_year(call: LinkedCall) -> Relation:

@@ -60,11 +60,8 @@ def schema() -> dict[str, Any]:
 
 def _object(required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
     return {
-        "type": "object",
-        "properties": properties,
-        "required": list(required),
-        "additionalProperties": False,
-    }
+        "type": "object", "properties": properties, "required": list(required), "additionalProperties": False,
+    }  # fmt: skip
 
 
 def program_of(text: str) -> tuple[str, str]:

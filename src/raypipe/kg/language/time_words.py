@@ -135,17 +135,8 @@ def session_before(day: date, sessions: Sequence[date] | None) -> date | None:
 _ISO = re.compile(r"(\d{4})(?:[-/](\d{1,2})(?:[-/](\d{1,2}))?)?(?:[ t]00:00(?::00)?(?: [a-z]+)?)?", re.ASCII)
 _AMERICAN = re.compile(r"(\d{1,2})/(\d{1,2})/(\d{4})", re.ASCII)
 _DECADE = re.compile(r"(\d{3}0)'?s", re.ASCII)
-_QUARTERS = {
-    "first": 1,
-    "second": 2,
-    "third": 3,
-    "fourth": 4,
-    "last": 4,
-    "1st": 1,
-    "2nd": 2,
-    "3rd": 3,
-    "4th": 4,
-}
+_QUARTERS = {"first": 1, "second": 2, "third": 3, "fourth": 4, "last": 4}
+_QUARTERS |= {"1st": 1, "2nd": 2, "3rd": 3, "4th": 4}
 _QUARTER = re.compile(r"(?:q([1-4])(?: of)? (\d{4})|(\d{4})[- ]?q([1-4])|(\w+) quarter of (\d{4}))", re.ASCII)
 
 
@@ -216,16 +207,8 @@ _NEAR = {"today": 0, "tonight": 0, "yesterday": -1, "tomorrow": 1} | {
 _SESSION = {"last trading day", "recent trading day", "most recent day", "most recent trading day",
             "previous trading day", "latest trading day", "last session", "last day of trading"}  # fmt: skip
 _TOLD: Final[dict[Kind, tuple[str, ...]]] = {
-    "latest": (
-        "latest",
-        "most recent",
-        "now",
-        "current",
-        "currently",
-        "right now",
-        "recent",
-        "at the moment",
-    ),
+    "latest": ("latest", "most recent", "recent", "now", "right now", "current", "currently",
+               "at the moment"),
     "earliest": ("ipo", "at ipo", "earliest", "first day", "first trading day"),
     "last": ("last time", "last game", "last match", "most recent game", "latest game"),
     "next": ("next time", "next game", "next match"),

@@ -76,12 +76,9 @@ class Pdf:
         letters = sum(map(str.isalpha, found))
         share = _image_share(page) if letters < FEW_LETTERS else 0.0
         return {
-            "text": found,
-            "label": self._document.get_page_label(index),
-            "letters": letters,
-            "images": share,
+            "text": found, "label": self._document.get_page_label(index), "letters": letters, "images": share,
             "repaired": repaired,
-        }
+        }  # fmt: skip
 
     def close(self) -> None:
         self._document.close()

@@ -31,10 +31,9 @@ _OTHER: dict[bytes, str] = {
     b"RIFF": "a sound, image or film file",
 }  # fmt: skip
 _PARTS = {
-    "ppt/presentation.xml": "a pptx file",
-    "xl/workbook.xml": "an xlsx file",
+    "ppt/presentation.xml": "a pptx file", "xl/workbook.xml": "an xlsx file",
     "mimetype": "an epub or OpenDocument file",
-}
+}  # fmt: skip
 _MAIN_PART = "word/document.xml"
 _BOMS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
 _BY_SUFFIX: dict[str, FileKind] = {

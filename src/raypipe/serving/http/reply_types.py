@@ -11,9 +11,9 @@ from pydantic import Field
 from typing_extensions import TypedDict  # pydantic takes no other before Python 3.12
 
 
-def says(description: str, example: Any) -> Any:
-    """What the OpenAPI document says of a field, with one value that it may have."""
-    return Field(description=description, examples=[example])
+def says(description: str, example: Any, **more: Any) -> Any:
+    """What the OpenAPI document says of a field, with one value that it may have; `more` is pydantic's."""
+    return Field(description=description, examples=[example], **more)
 
 
 SPAN = says("[start, end) in the characters of the source's parsed text.", [0, 39])
@@ -86,13 +86,10 @@ USAGE = says(
 
 
 REPLIES = says("What each step replied; with `replies`.", {"extract": {"text": "ada lovelace"}})
-PROMPTS = says(
-    "Every chat that a language model got; with `prompts`.", [[{"role": "user", "content": "..."}]]
-)
-FAULTS = says(
-    "What went wrong with its pages and stages; with `faults`.",
-    [{"step": "parse", "reason": "too_large", "detail": "...", "transient": False}],
-)
+CHATS = [[{"role": "user", "content": "..."}]]
+PROMPTS = says("Every chat that a language model got; with `prompts`.", CHATS)
+TOO_LARGE = {"step": "parse", "reason": "too_large", "detail": "...", "transient": False}
+FAULTS = says("What went wrong with its pages and stages; with `faults`.", [TOO_LARGE])
 OUTCOME = says(
     "answered, abstained (i don't know), false_premise (invalid question), ranked or fault.", "answered"
 )
