@@ -73,7 +73,7 @@ def rows(paths: Iterable[str | Path], counts: ReadCounts, limits: ReaderLimits, 
                 counts.faults += 1
                 yield Row(where, faults=(e.fault,))
                 continue
-            if new := settled(where, lambda row=row: row, counts, seen.repeats):
+            if new := settled(where, lambda: row, counts, seen.repeats):  # noqa: B023, called at once
                 yield new
             cited = row.sources[0].id if row else None
             for n, qa in enumerate(asked):

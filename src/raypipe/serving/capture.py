@@ -177,7 +177,7 @@ def redacted(answer: captured.CapturedAnswer, redact: Redact) -> captured.Captur
     for source in answer.sources:
         content = redact(source.content)
         kept = source_of(source.kind, content) if content and not content.isspace() else None
-        renamed[source.id] = kept and kept.id
+        renamed[source.id] = kept.id if kept else None
         sources |= {kept.id: kept} if kept else {}
 
     def cited(c: Citation) -> Citation:

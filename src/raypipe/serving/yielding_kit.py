@@ -8,13 +8,14 @@ most. A contextvar says what is background, so one kit serves both. Knows no tri
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import ParamSpec, TypeVar
 
-from raypipe.core.llm import Generator
+from raypipe.core.llm import Chat, Generated, Generator, Sampling
 from raypipe.core.protocols import Embed, Model, Score
+from raypipe.core.records import Fault
 from raypipe.serving.shared_kit import ForwardingSharedKit, SharedKit
 
 P = ParamSpec("P")
@@ -67,4 +68,11 @@ class YieldingKit(ForwardingSharedKit):
         return self._yielding(self._kit.reranker(model))
 
     def generator(self, model: Model) -> Generator:
-        return self._yielding(self._kit.generator(model))
+        generate = self._yielding(self._kit.generator(model))
+
+        async def yielding(
+            chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
+        ) -> list[Generated | Fault]:
+            return await generate(chats, sampling, adapter)
+
+        return yielding

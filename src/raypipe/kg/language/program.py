@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-FUNCTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "get_person": ("person",), "get_movie": ("movie",), "get_movie_person_cast": ("movie", "person"),
     "get_movie_person_crew": ("movie", "person"), "get_movie_person_oscar": ("movie", "person"),
     "get_stock_price": ("company",), "get_stock_pe_ratio": ("company",), "get_stock_market_cap": ("company",),
@@ -21,6 +21,7 @@ FUNCTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "get_soccer_next_game": ("soccer",), "get_open": ("entity",),
 }  # fmt: skip
 """Each call, with the kinds of its name places; get_person is of an artist, too."""
+FUNCTIONS: Final = tuple(KINDS)
 
 Op: TypeAlias = Literal["eq", "neq", "ge", "le", "gt", "lt"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from raypipe.kg.language.example_bank import Domain, ExampleGroup
-from raypipe.kg.language.program import FUNCTIONS, Mean, Names, Program, Query, Text, print_program, quoted
+from raypipe.kg.language.program import KINDS, Mean, Names, Program, Query, Text, print_program, quoted
 
 
 def example(question: str, program: Program, domain: Domain, rule: str = "value") -> ExampleGroup:
@@ -37,7 +37,7 @@ def _names(program: Program, domain: Domain) -> Sequence[tuple[str, str]]:
         query = line.of if isinstance(line, Mean) else line
         if not isinstance(query, Query):
             continue
-        for arg, kind in zip(query.args, FUNCTIONS[query.name], strict=False):
+        for arg, kind in zip(query.args, KINDS[query.name], strict=False):
             items = arg.items if isinstance(arg, Names) else (arg,)
             kind = "artist" if kind == "person" and query.name == "get_person" and domain == "music" else kind
             out += [(i.value, kind) for i in items if isinstance(i, Text) and kind != "year"]
