@@ -114,11 +114,11 @@ def test_a_commands_module_declares_it_alone_or_with_its_group(name):
 def test_choices_of_the_command_line_are_those_of_the_code():
     from typing import get_args
 
-    from raypipe.cli import facts, kg
+    from raypipe.cli import kg
     from raypipe.kg.language.example_bank import Domain
     from raypipe.kg.public_data import KINDS
 
-    assert set(facts.SOURCES) == set(KINDS) and set(kg.DOMAINS) == set(get_args(Domain))
+    assert set(kg.SOURCES) == set(KINDS) and set(kg.DOMAINS) == set(get_args(Domain))
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])

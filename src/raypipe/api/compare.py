@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from raypipe.api.judged_runs import JudgingOptions, opened
 from raypipe.api.results import Result
@@ -19,9 +19,8 @@ from raypipe.evaluation.labels import read_labels
 from raypipe.evaluation.scored_run import ScoredRun, judged_again, scored_run, stored_run, unseen_alone
 from raypipe.metrics.crag import Rule
 from raypipe.metrics.paired import MARGIN
-from raypipe.report.report import JSON_FORMAT
 from raypipe.runs import release
-from raypipe.runs.manifest import find, to_json
+from raypipe.runs.manifest import find
 from raypipe.runs.trial_evidence import TrialEvidence, side_values
 from raypipe.runs.trials import ROLES, read_trial
 from raypipe.store import Store
@@ -33,10 +32,7 @@ _RELEASE = re.compile(r"live|r\d+-\w+")
 class CompareResult(Result):
     """Runs against the first; a row for each."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {
-        "before": "string", "after": "string", "verdict": "string", "difference": "float64", "p": "float64",
-        "n": "int64",
-    }  # fmt: skip
+    SCHEMA = "before after verdict difference:float64 p:float64 n:int64"
     comparisons: tuple[RunComparison, ...]
 
     @property
@@ -44,15 +40,9 @@ class CompareResult(Result):
         return "; ".join(f"{c.after}: {c.verdict}" for c in self.comparisons)
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        """A row for each run that is compared with the first."""
         for c in self.comparisons:
-            yield {
-                "before": c.before, "after": c.after, "verdict": c.verdict,
-                "difference": c.score.difference, "p": c.p, "n": c.score.n,
-            }  # fmt: skip
-
-    def to_json(self) -> dict[str, Any]:
-        return {"format": JSON_FORMAT, "comparisons": [to_json(c) for c in self.comparisons]}
+            named = {name: getattr(c, name) for name in ("before", "after", "verdict", "p")}
+            yield {**named, "difference": c.score.difference, "n": c.score.n}
 
 
 def compare(

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from raypipe.api.results import Result
+from raypipe.api.results import Result, as_json
 from raypipe.api.session import Session
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Fault
 from raypipe.report.progress import Progress
-from raypipe.report.report import JSON_FORMAT
 
 if TYPE_CHECKING:
     from raypipe.api.paths import Fields
@@ -25,9 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class IngestResult(Result):
-    """Counts of the files read."""
+    """Counts of the files read: what was counted, then why lines and pages were omitted."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {"what": "string", "rows": "int64"}
+    SCHEMA = "what rows:int64"
     store: str  # URI
     summary: IngestSummary
     sources: int  # in the store, these and earlier ones
@@ -43,24 +42,15 @@ class IngestResult(Result):
         return f"{self.store}: {read}{found}, {self.sources} sources in all{by}"
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        """What was counted, then why lines and pages were omitted."""
         for what, count in (*self.summary.counts.items(), *self.summary.reasons.items()):
             yield {"what": what, "rows": count}
 
     def to_json(self) -> dict[str, Any]:
         s = self.summary
-        return {
-            "format": JSON_FORMAT,
-            "store": self.store,
-            "again": s.again,
-            "questions": len(s.questions),
-            "kind": s.kind,
-            "read_by": s.read_by,
-            **s.counts,
-            "reasons": s.reasons,
-            "replaced": [asdict(r) for r in s.replaced],
-            "bad_lines": [asdict(b) for b in self.bad],
-        }
+        return as_json(
+            store=self.store, again=s.again, questions=len(s.questions), kind=s.kind, read_by=s.read_by,
+            **s.counts, reasons=s.reasons, replaced=s.replaced, bad_lines=self.bad,
+        )  # fmt: skip
 
 
 def ingest(
@@ -146,17 +136,12 @@ def ingest_documents(
 
 
 @dataclass(frozen=True, slots=True)
-class ParsedFile:
-    """One HTML file as text."""
+class ParsedFile(Result):
+    """One HTML file as text: a line of `raypipe parse --json`."""
 
     file: str
     text: str | None  # None: it could not be parsed
     fault: Fault | None
-
-    def to_json(self) -> dict[str, Any]:
-        """A line of `raypipe parse --json`."""
-        fault = asdict(self.fault) if self.fault else None
-        return {"format": JSON_FORMAT, "file": self.file, "text": self.text, "fault": fault}
 
 
 def parse_html(files: Iterable[str | Path], parser: Parser = "lxml") -> Iterator[ParsedFile]:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from raypipe.api.paths import require_writable
-from raypipe.api.results import Result
+from raypipe.api.results import Result, as_json, plain
 from raypipe.api.session import Session
 from raypipe.report.progress import Progress
-from raypipe.report.report import JSON_FORMAT
 
 if TYPE_CHECKING:
     from raypipe.report.progress import ProgressTask
@@ -23,46 +22,29 @@ DEMO = {"questions": 20, "pages": 50, "seed": 1, "page_chars": 2000}
 
 @dataclass(frozen=True, slots=True)
 class SynthResult(Result):
-    """Counts of an invented dataset; a row for each."""
+    """Counts of an invented dataset or collection; a row for each."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {"what": "string", "count": "int64"}
-    summary: SynthSummary
-
-    @property
-    def title(self) -> str:
-        s = self.summary
-        counts = f"{s.questions} questions, {s.citations} citations, {s.pages} distinct pages"
-        return f"{s.folder}: {counts}, {s.bytes / 1e6:,.1f} MB, in {s.seconds:.1f} s"
-
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        """What was written."""
-        for what in ("questions", "citations", "pages", "empty", "bytes"):
-            yield {"what": what, "count": getattr(self.summary, what)}
-
-    def to_json(self) -> dict[str, Any]:
-        return {"format": JSON_FORMAT, **asdict(self.summary), "folder": str(self.summary.folder)}
-
-
-@dataclass(frozen=True, slots=True)
-class SynthCollectionResult(Result):
-    """Counts of an invented collection; a row for each."""
-
-    SCHEMA: ClassVar[Mapping[str, str]] = {"what": "string", "count": "int64"}
-    summary: CollectionSummary
+    SCHEMA = "what count:int64"
+    summary: SynthSummary | CollectionSummary
 
     @property
     def title(self) -> str:
-        s = self.summary
-        counts = f"{s.papers} papers, {s.questions} questions, {s.golds} judged papers"
-        return f"{s.folder}: {counts}, {s.bytes / 1e6:,.1f} MB, in {s.seconds:.1f} s"
+        counts = {row["what"]: row["count"] for row in self.rows()}
+        size = f"{counts.pop('bytes') / 1e6:,.1f} MB, in {self.summary.seconds:.1f} s"
+        counts.pop("empty", None)
+        said = ", ".join(f"{n} {_SAID.get(what, what)}" for what, n in counts.items())
+        return f"{self.summary.folder}: {said}, {size}"
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        """What was written."""
-        for what in ("papers", "questions", "golds", "bytes"):
-            yield {"what": what, "count": getattr(self.summary, what)}
+        for what, count in plain(self.summary).items():
+            if isinstance(count, int):
+                yield {"what": what, "count": count}
 
     def to_json(self) -> dict[str, Any]:
-        return {"format": JSON_FORMAT, **asdict(self.summary), "folder": str(self.summary.folder)}
+        return as_json(**plain(self.summary))
+
+
+_SAID = {"pages": "distinct pages", "golds": "judged papers"}
 
 
 def synthesize(
@@ -85,7 +67,7 @@ def synthesize(
 
 def synthesize_papers(
     folder: str | Path, papers: int, questions: int, seed: int = 1, session: Session | None = None
-) -> SynthCollectionResult:
+) -> SynthResult:
     """Writes an invented collection of papers with questions and graded golds to a folder, as BEIR's files.
 
     Memory does not grow with `papers`. Another `seed` is another collection. Raises ConfError for a folder
@@ -100,7 +82,7 @@ def synthesize_papers(
         made = write_collection(
             Path(folder), papers, questions, seed, lambda done: task.advance(done - task.done)
         )
-    return SynthCollectionResult(made)
+    return SynthResult(made)
 
 
 def demo_data(session: Session | None = None) -> Path:

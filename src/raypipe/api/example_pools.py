@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from raypipe import readers
 from raypipe.api.paths import Fields, format_for, inputs, require_writable
@@ -20,7 +20,6 @@ from raypipe.models.kit import LocalKit
 from raypipe.readers.example_pool import write_pool
 from raypipe.readers.formats import Format
 from raypipe.recipes.resolve import prompt_file
-from raypipe.report.report import JSON_FORMAT
 from raypipe.text.replies import UnreadableReply, read_plain
 from raypipe.text.sanitize import escape_markup
 from raypipe.text.thoughts import answer_of
@@ -34,8 +33,8 @@ EXPLANATION_TOKENS: Final = 100
 class ExamplePoolResult(Result):
     """Counts of a pool of examples; a row for each."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {"what": "string", "count": "int64"}
-    out: Path
+    SCHEMA = "what count:int64"
+    out: Path  # the pool
     examples: int  # questions with an answer
     unanswered: int  # questions without one, which are left out
     explained: int  # examples with an explanation
@@ -50,13 +49,8 @@ class ExamplePoolResult(Result):
         )
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        """What was counted."""
         for what in ("examples", "unanswered", "explained", "unexplained"):
             yield {"what": what, "count": getattr(self, what)}
-
-    def to_json(self) -> dict[str, Any]:
-        counts = {row["what"]: row["count"] for row in self.rows()}
-        return {"format": JSON_FORMAT, "out": str(self.out), **counts}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,19 +7,18 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from raypipe.api.adapter_entry import adapter_place, entry_with, write_entry
 from raypipe.api.finetune_inputs import FinetuneInputs, read_inputs
 from raypipe.api.paths import require_writable
-from raypipe.api.results import Result
+from raypipe.api.results import Result, as_json, plain
 from raypipe.api.session import Session
 from raypipe.core.errors import ConfError
 from raypipe.report.finetune import page
-from raypipe.report.report import JSON_FORMAT
 from raypipe.store import Store
 from raypipe.store.adapters import (
     RECIPE,
@@ -32,6 +31,7 @@ from raypipe.store.adapters import (
 )
 from raypipe.store.layout import TRAININGS
 from raypipe.training.estimate import TrainingEstimate
+from raypipe.training.model import Device, FourBit
 
 if TYPE_CHECKING:
     from raypipe.training.engine_check import EngineReplies
@@ -47,58 +47,33 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 class FinetunePlanResult(Result):
     """What a training would take; one row."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {
-        "rows": "int64", "steps": "int64", "tokens": "int64", "trained": "int64", "memory_gib": "float64",
-    }  # fmt: skip
+    SCHEMA = "rows:int64 steps:int64 tokens:int64 trained:int64 memory_gib:float64"
+    TITLE = "{0.preset} on {0.base}"
     preset: str  # its name
     base: str  # name of the model
     labels: str  # folder
     workers: int
-    device: str
-    four_bit: tuple[bool, str]  # whether it is on, and why
+    device: Device
+    four_bit: FourBit
     estimate: TrainingEstimate
 
-    @property
-    def title(self) -> str:
-        return f"{self.preset} on {self.base}"
-
-    def rows(self) -> Sequence[Mapping[str, Any]]:
-        """One row."""
-        e = self.estimate
-        return [{"rows": e.rows, "steps": e.steps, "tokens": e.tokens, "trained": e.trained,
-                 "memory_gib": e.memory.total}]  # fmt: skip
-
-    def to_json(self) -> dict[str, Any]:
-        e = self.estimate
-        seconds = None if e.seconds is None else list(e.seconds)
-        return {
-            "format": JSON_FORMAT, "preset": self.preset, "base": self.base, "labels": self.labels,
-            "workers": self.workers, "device": self.device,
-            "four_bit": {"on": self.four_bit[0], "because": self.four_bit[1]},
-            "estimate": {**asdict(e), "seconds": seconds},
-        }  # fmt: skip
+    def rows(self) -> list[Mapping[str, Any]]:
+        return [{**plain(self.estimate), "memory_gib": self.estimate.memory.total}]
 
 
 @dataclass(frozen=True, slots=True)
 class FinetuneResult(Result):
     """A trained adapter; a row for each step."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {
-        "step": "int64", "epoch": "int64", "loss": "float64", "norm": "float64", "lr": "float64",
-        "trained": "int64",
-    }  # fmt: skip
+    SCHEMA = "step:int64 epoch:int64 loss:float64 norm:float64 lr:float64 trained:int64"
+    TITLE = "{0.record[adapter]} on {0.record[base_name]}"
     record: Mapping[str, Any]  # as RECORD has it, with `folder`, `models` and `entry`
 
-    @property
-    def title(self) -> str:
-        return f"{self.record['adapter']} on {self.record['base_name']}"
-
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        """A row for each step."""
-        yield from self.record["steps"]
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        return self.record["steps"]  # type: ignore[no-any-return]
 
     def to_json(self) -> dict[str, Any]:
-        return {"format": JSON_FORMAT, **self.record}
+        return as_json(**self.record)
 
 
 def plan_finetune(
@@ -171,7 +146,7 @@ def _plan(found: FinetuneInputs, store: Store) -> FinetunePlanResult:
     estimated = found.estimate([r.decode() for r in raw if r is not None])
     return FinetunePlanResult(
         found.preset_name, found.model.name, str(found.labels.path), found.workers, found.device,
-        (found.four_bit.on, found.four_bit.because), estimated,
+        found.four_bit, estimated,
     )  # fmt: skip
 
 

@@ -6,12 +6,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 
 from raypipe.api.paths import require_writable
-from raypipe.api.results import Result
+from raypipe.api.results import Result, as_json, plain
 from raypipe.api.session import Session
 from raypipe.core.errors import ConfError
 from raypipe.evaluation import fit_decide as deciding
@@ -20,7 +20,6 @@ from raypipe.evaluation.fit_decide import DecideFitReport
 from raypipe.evaluation.fit_fuse import FuseFitReport
 from raypipe.metrics.textfile import replaced
 from raypipe.report.fit import page
-from raypipe.report.report import JSON_FORMAT
 from raypipe.runs.manifest import read, to_json
 from raypipe.steps.answer_probability import AnswerProbability
 from raypipe.steps.fuse import FusionWeights
@@ -30,61 +29,45 @@ _WIDTH = 110  # columns of a fitted file
 
 
 @dataclass(frozen=True, slots=True)
-class DecideFitResult(Result):
-    """A fit of `decide`; a row for each way to decide which answers are given, on the unseen half."""
+class FitResult(Result):
+    """A fit; a row for what was fitted and for each that it is held against, on the unseen half."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {
-        "policy": "string", "threshold": "float64", "score": "float64", "answered": "float64",
-        "right": "float64", "difference": "float64", "p": "float64", "verdict": "string",
-    }  # fmt: skip
-    file: Path  # the fitted numbers, for `decide.fitted`; its report lies next to it, as .json and .html
-    fitted: AnswerProbability
-    report: DecideFitReport
-
-    @property
-    def title(self) -> str:
-        return f"decide of {self.report.recipe}: {self.file}"
-
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        """The fitted policy, then those that it is held against."""
-        for p in self.report.unseen:
-            yield {
-                "policy": p.policy, "threshold": p.threshold, "score": p.score, "answered": p.answered,
-                "right": p.right, "difference": None if p.gain is None else p.gain.difference,
-                "p": None if p.gain is None else p.gain.p, "verdict": p.verdict,
-            }  # fmt: skip
-
-    def to_json(self) -> dict[str, Any]:
-        return {"format": JSON_FORMAT, "file": str(self.file), **to_json(self.report)}
-
-
-@dataclass(frozen=True, slots=True)
-class FuseFitResult(Result):
-    """A fit of `fuse`; a row for each way to weigh the scores, on the unseen half."""
-
-    SCHEMA: ClassVar[Mapping[str, str]] = {
-        "weighing": "string", "score": "float64", "difference": "float64", "p": "float64",
-        "verdict": "string",
-    }  # fmt: skip
-    file: Path  # the fitted weights, for `fuse.fitted`; its report lies next to it, as .json and .html
-    fitted: FusionWeights
-    report: FuseFitReport
+    TITLE = "{0.step} of {0.report.recipe}: {0.file}"
+    file: (
+        Path  # the fitted numbers, for `fitted` of the step; their report lies next to it, as .json and .html
+    )
+    fitted: AnswerProbability | FusionWeights
+    report: DecideFitReport | FuseFitReport
 
     @property
-    def title(self) -> str:
-        return f"{self.report.step} of {self.report.recipe}: {self.file}"
+    def step(self) -> str:
+        """The step that takes the numbers."""
+        return self.report.step if isinstance(self.report, FuseFitReport) else "decide"
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        """The fitted weights, then those that they are held against."""
-        for w in self.report.unseen:
-            yield {
-                "weighing": w.weighing, "score": w.score,
-                "difference": None if w.gain is None else w.gain.difference,
-                "p": None if w.gain is None else w.gain.p, "verdict": w.verdict,
-            }  # fmt: skip
+        for x in self.report.unseen:
+            gain = None if x.gain is None else x.gain.difference
+            yield {**plain(x), "difference": gain, "p": None if x.gain is None else x.gain.p}
 
     def to_json(self) -> dict[str, Any]:
-        return {"format": JSON_FORMAT, "file": str(self.file), **to_json(self.report)}
+        return as_json(file=self.file, **plain(self.report))
+
+
+class DecideFitResult(FitResult):
+    """A fit of `decide`; a row for each way to decide which answers are given."""
+
+    __slots__ = ()
+    SCHEMA = (
+        "policy threshold:float64 score:float64 answered:float64 right:float64 difference:float64 p:float64 "
+        "verdict"
+    )
+
+
+class FuseFitResult(FitResult):
+    """A fit of `fuse`; a row for each way to weigh the scores."""
+
+    __slots__ = ()
+    SCHEMA = "weighing score:float64 difference:float64 p:float64 verdict"
 
 
 def fit_decide(

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
 
 from raypipe.api.results import Result
 from raypipe.api.session import Session
 from raypipe.core.errors import ConfError
-from raypipe.report.report import JSON_FORMAT
+from raypipe.runs.forget.records import ForgetDecision, Holding
 from raypipe.store import Store
-
-if TYPE_CHECKING:
-    from raypipe.runs.forget.records import ForgetDecision, Holding
 
 
 @dataclass(frozen=True, slots=True)
 class ForgetResult(Result):
     """What holds a thing or rests on it, and what became of each; a row for each."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {
-        "kind": "string", "name": "string", "rows": "int64", "does": "string",
-    }  # fmt: skip
+    SCHEMA = "kind name rows:int64 does"
+    ROWS = "holdings"
     store: str  # URI
     target: str  # url, document, source or question
     name: str  # the url, or its id
@@ -32,15 +27,6 @@ class ForgetResult(Result):
     dry_run: bool
     finished: bool  # True: a forget that was killed was finished
     holdings: tuple[Holding, ...]
-
-    def rows(self) -> Sequence[Mapping[str, Any]]:
-        """A row for each thing that holds it."""
-        return [asdict(h) for h in self.holdings]
-
-    def to_json(self) -> dict[str, Any]:
-        plain = {n: getattr(self, n) for n in ("store", "target", "name", "reason", "tombstone")}
-        state = {"dry_run": self.dry_run, "finished": self.finished}
-        return {"format": JSON_FORMAT, **plain, **state, "holdings": self.rows()}
 
 
 def forget(
@@ -88,7 +74,6 @@ def _dry(store: Store, name: str, reason: str, places: list[Path]) -> ForgetResu
 def _found(store: Store, name: str, reason: str, places: list[Path]) -> tuple[ForgetDecision, list[Holding]]:
     from raypipe.evaluation.forgotten_rows import held_files, resting, run_folders
     from raypipe.runs.forget.find import find
-    from raypipe.runs.forget.records import Holding
     from raypipe.runs.forget.target import find_target
 
     decision, holdings = find(store, find_target(store, name), name, reason)
@@ -110,7 +95,6 @@ def _with_labels(
     these adapters answer: they end, since weights cannot be taken apart."""
     from raypipe.evaluation.forgotten_labels import held_labels, label_folders
     from raypipe.runs.forget.adapters import releases_naming, trained_on
-    from raypipe.runs.forget.records import Holding
 
     digests: dict[str, str] = {}
     for folder in label_folders([p for p in places if p.is_dir()]):

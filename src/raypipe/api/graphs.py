@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from raypipe.api.results import Result, outside_loop
+from raypipe.api.results import Result, as_json, outside_loop, plain
 from raypipe.api.session import Session
 from raypipe.core.errors import ConfError
 from raypipe.core.kg import CallResult
@@ -22,33 +22,24 @@ from raypipe.kg.language.parser import parser
 from raypipe.kg.language.program import Program
 from raypipe.kg.language.time_words import Moment, moment
 from raypipe.kg.tables import load
-from raypipe.report.report import JSON_FORMAT
 
 
 @dataclass(frozen=True, slots=True)
 class CallsResult(Result):
     """What calls over a graph gave; a row for each line."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {
-        "call": "string", "values": "string", "rows": "int64", "requests": "int64", "ms": "float64",
-        "fault": "string",
-    }  # fmt: skip
+    SCHEMA = "call values rows:int64 requests:int64 ms:float64 fault"
     results: tuple[CallResult, ...]
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        """A row for each line: its values as one text, how much was asked, and why it failed."""
         for r in self.results:
-            yield {
-                "call": r.call,
-                "values": ", ".join(map(str, r.values)),
-                "rows": len(r.rows),
-                "requests": len(r.requests),
-                "ms": r.ms,
-                "fault": None if r.fault is None else f"{r.fault.reason}: {r.fault.detail}",
-            }
+            values = ", ".join(map(str, r.values))
+            fault = None if r.fault is None else f"{r.fault.reason}: {r.fault.detail}"
+            counts = {"rows": len(r.rows), "requests": len(r.requests), "ms": r.ms}
+            yield {"call": r.call, "values": values, **counts, "fault": fault}
 
     def to_json(self) -> dict[str, Any]:
-        return {"format": JSON_FORMAT, "results": [_line(r) for r in self.results]}
+        return as_json(results=[_line(r) for r in self.results])
 
 
 def _line(result: CallResult) -> dict[str, Any]:
@@ -109,24 +100,23 @@ def serve_graph(graph: str | Path, port: int = 0) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class FactsResult(Result):
-    """Counts of a table of facts; a row for each."""
+    """Counts of a table of facts: facts, lines of the file, lines that were skipped; a row for each."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {"what": "string", "count": "int64"}
+    SCHEMA = "what count:int64"
     out: Path  # the table
     summary: public_data.BuildSummary
 
     @property
     def title(self) -> str:
         s = self.summary
-        return f"{self.out}: {s.facts} facts of {s.lines} lines, {s.skipped} lines skipped"
+        return f"{self.out}: {s.facts} facts of {s.lines} lines, {s.skipped} skipped"
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        """Facts, lines of the file, and lines that were skipped."""
-        for what, count in asdict(self.summary).items():
+        for what, count in plain(self.summary).items():
             yield {"what": what, "count": count}
 
     def to_json(self) -> dict[str, Any]:
-        return {"format": JSON_FORMAT, "out": str(self.out), **asdict(self.summary)}
+        return as_json(out=self.out, **plain(self.summary))
 
 
 def build_facts(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
-from raypipe.api.results import Result, outside_loop
+from raypipe.api.results import Result, as_json, outside_loop
 from raypipe.api.session import Session, endpoint_addresses
 from raypipe.core import config
 from raypipe.core.config import did_you_mean
@@ -30,7 +30,6 @@ from raypipe.memo.memo import graph_replies_of
 from raypipe.metrics.textfile import replaced
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.resolve import REFRESH, prompt_file
-from raypipe.report.report import JSON_FORMAT
 from raypipe.text.thoughts import split_thoughts
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ HELD: Final[Mapping[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class RefreshProposal(Result):
-    """Proposed refresh periods of a graph; a row for each domain."""
+    """Proposed refresh periods of a graph; a row for each domain: its period now, and the proposed one."""
 
     graph: str
     file: Path  # graphs.yaml
@@ -59,19 +58,14 @@ class RefreshProposal(Result):
     seen: Mapping[str, ChangeRate] = field(default_factory=dict)  # domain -> what its replies showed
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        """A row for each domain: its period now, and the proposed one."""
         for domain, period in self.proposed.items():
             yield {"domain": domain, "now": str(self.now.get(domain, "static")), "proposed": str(period)}
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "format": JSON_FORMAT,
-            "graph": self.graph,
-            "now": dict(self.now),
-            "proposed": dict(self.proposed),
-            "accepted": self.accepted,
-            "seen": {d: {"pairs": r.pairs, "changed": r.changed} for d, r in self.seen.items()},
-        }
+        seen = {d: {"pairs": r.pairs, "changed": r.changed} for d, r in self.seen.items()}
+        return as_json(
+            graph=self.graph, now=self.now, proposed=self.proposed, accepted=self.accepted, seen=seen
+        )
 
 
 @outside_loop

@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from raypipe.api.results import Result, outside_loop
+from raypipe.api.results import Result, as_json, outside_loop, plain
 from raypipe.api.session import Session
 from raypipe.core.errors import ConfError, DataError
 from raypipe.kg.call_accuracy import CallMatch, RunProgram, match_of
@@ -26,7 +26,7 @@ from raypipe.kg.language.program import Program
 from raypipe.kg.language.time_words import moment
 from raypipe.metrics.intervals import Interval, rate_interval
 from raypipe.metrics.textfile import TextLine, lines
-from raypipe.report.report import JSON_FORMAT, RunFolder
+from raypipe.report.report import RunFolder
 
 MEASURES = ("parsed", "exact", "result", "answer")
 SLICES = ("domain", "question_type")
@@ -77,12 +77,9 @@ class CallRate:
 
 @dataclass(frozen=True, slots=True)
 class KgScoreResult(Result):
-    """Accuracy of written calls; a row for each question."""
+    """Accuracy of written calls; a row for each question: both programs, what is the same, and why not."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {
-        "id": "string", "query": "string", "gold": "string", "calls": "string", "parsed": "bool",
-        "exact": "bool", "result": "bool", "answer": "bool", "why": "string",
-    }  # fmt: skip
+    SCHEMA = "id query gold calls parsed:bool exact:bool result:bool answer:bool why"
     scored: tuple[ScoredCalls, ...]
     extra: int  # predictions that no gold asks for
 
@@ -91,10 +88,9 @@ class KgScoreResult(Result):
         return f"calls of {len(self.scored)} questions"
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        """A row for each gold: both programs, what is the same, and why not."""
         for s in self.scored:
             gold = {"id": s.gold.id, "query": s.gold.query, "gold": s.gold.calls or "None"}
-            yield {**gold, "calls": s.written, **asdict(s.match), "why": s.why}
+            yield {**gold, "calls": s.written, **plain(s.match), "why": s.why}
 
     def rates(self, label: str = "", value: str = "") -> list[CallRate]:
         """Each measure over all questions, or those with this value of a label."""
@@ -103,18 +99,19 @@ class KgScoreResult(Result):
 
     def to_json(self) -> dict[str, Any]:
         values = {n: sorted({v for s in self.scored if (v := s.gold.labels.get(n))}) for n in SLICES}
-        return {
-            "format": JSON_FORMAT,
-            "questions": len(self.scored),
-            "missing": sum(s.written is None for s in self.scored),
-            "extra": self.extra,
-            "measures": [asdict(r) for r in self.rates()],
-            "slices": [
-                {"label": n, "value": v, "measures": [asdict(r) for r in self.rates(n, v)]}
-                for n, found in values.items()
-                for v in found
-            ],
-        }
+        slices = [
+            {"label": n, "value": v, "measures": self.rates(n, v)}
+            for n, found in values.items()
+            for v in found
+        ]
+        missing = sum(s.written is None for s in self.scored)
+        return as_json(
+            questions=len(self.scored),
+            missing=missing,
+            extra=self.extra,
+            measures=self.rates(),
+            slices=slices,
+        )
 
 
 def _rate(measure: str, values: Sequence[bool]) -> CallRate:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Unpack
+from typing import Any, Unpack
 
 from raypipe.api.paths import deliver, require_writable, run_folder
 from raypipe.api.pipelines import offline_pipeline
 from raypipe.api.plans import PlanResult, plan
-from raypipe.api.results import Result, outside_loop
+from raypipe.api.results import Result, outside_loop, plain
 from raypipe.api.run import Data, EvalOptions, EvalResult, evaluate
 from raypipe.api.session import Session
 from raypipe.api.training_questions import TrainingQuestions, training_questions
@@ -23,7 +23,6 @@ from raypipe.evaluation.label_set import (
     labels_from,
     mix_of,
     paths_of,
-    plain,
     read_review,
     require_kinds,
     require_share,
@@ -53,12 +52,10 @@ HELD_OUT = 0.1  # share of questions that training is stopped by: open, no sourc
 
 @dataclass(frozen=True, slots=True)
 class LabelsResult(Result):
-    """Training labels that were made; its rows are the labels."""
+    """Training labels that were made; its rows are the labels, without their chats."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {
-        "question_id": "string", "label": "string", "rule": "string", "domain": "string", "split": "string",
-        "gold": "string",
-    }  # fmt: skip
+    SCHEMA = "question_id label rule domain split gold"
+    ROWS = "labels"
     folder: Path
     labels: tuple[Label, ...]
     found: Mapping[str, Any]  # what --json prints
@@ -67,11 +64,6 @@ class LabelsResult(Result):
     @property
     def title(self) -> str:
         return f"{len(self.labels)} labels, {self.folder}"
-
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        """A row for each label, without its chat."""
-        for x in self.labels:
-            yield {name: getattr(x, name) for name in self.SCHEMA}
 
     def to_json(self) -> dict[str, Any]:
         return dict(self.found)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from raypipe.api.data import ingest
 from raypipe.api.paths import Fields, require_writable
-from raypipe.api.results import Result, outside_loop
+from raypipe.api.results import Result, as_json, outside_loop
 from raypipe.api.served import ServedModel, require_answering
 from raypipe.api.session import Session, endpoint_addresses
 from raypipe.core.errors import ConfError, DataError
@@ -31,7 +32,6 @@ from raypipe.pipeline.ingest_log import driving
 from raypipe.readers import Format
 from raypipe.recipes.resolve import prompt_file
 from raypipe.report.progress import Progress
-from raypipe.report.report import JSON_FORMAT
 from raypipe.store import Store
 from raypipe.text.sentences import require_splitter
 
@@ -54,14 +54,9 @@ class QuestionsPlan:
 
 @dataclass(frozen=True, slots=True)
 class MadeQuestionsResult(Result):
-    """Questions that were made; its rows are the questions."""
+    """Questions that were made; its rows are those that were kept."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {
-        "id": "string",
-        "kind": "string",
-        "question": "string",
-        "answer": "string",
-    }
+    SCHEMA = "id kind question answer"
     plan: QuestionsPlan
     out: Path | None  # the file of questions; None: a dry run
     kept: tuple[MadeQuestion, ...] = ()
@@ -75,27 +70,16 @@ class MadeQuestionsResult(Result):
         return f"{self.out}: {len(self.kept)} questions of {self.plan.wanted} wanted"
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        """The questions that were kept."""
         for q in self.kept:
             yield {"id": q.id, "kind": q.kind, "question": q.text.question, "answer": q.text.answers[0]}
 
     def to_json(self) -> dict[str, Any]:
-        plan = {name: getattr(self.plan, name) for name in QuestionsPlan.__slots__}
-        kinds = dict.fromkeys(sorted({q.kind for q in self.kept}), 0)
-        for q in self.kept:
-            kinds[q.kind] += 1
-        return {
-            "format": JSON_FORMAT,
-            "plan": plan,
-            "out": str(self.out) if self.out else None,
-            "questions": len(self.kept),
-            "kinds": kinds,
-            "written": self.written,
-            "rejected": dict(self.rejected),
-            "computed": self.computed,
-            "cached": self.cached,
-            "first": [line_of(q, self.plan.model) for q in self.kept[:SHOWN]],
-        }
+        return as_json(
+            plan=self.plan, out=self.out, questions=len(self.kept),
+            kinds=dict(sorted(Counter(q.kind for q in self.kept).items())), written=self.written,
+            rejected=self.rejected, computed=self.computed, cached=self.cached,
+            first=[line_of(q, self.plan.model) for q in self.kept[:SHOWN]],
+        )  # fmt: skip
 
 
 @outside_loop

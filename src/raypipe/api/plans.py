@@ -14,7 +14,7 @@ from raypipe.api.measured import measured
 from raypipe.api.paths import Fields
 from raypipe.api.pipelines import as_declared, offline_pipeline, open_pipeline
 from raypipe.api.prices import prices_of
-from raypipe.api.results import Result, outside_loop
+from raypipe.api.results import Result, outside_loop, plain
 from raypipe.api.session import Session
 from raypipe.cluster.capacity import declared_nodes, fitting, workers
 from raypipe.cluster.placement import asked_by, bottleneck, placement, refuse
@@ -42,17 +42,13 @@ from raypipe.store import Store
 class PlanResult(Result):
     """The plan of an eval; its rows are the steps."""
 
+    TITLE = "{0.recipe} on {0.placement[cluster]}"
     recipe: str  # its name
     plan: Plan
     expired: int  # answers that rest on expired replies of a graph
     placement: Mapping[str, Any]  # pools, their machines and memory, and the slowest step
 
-    @property
-    def title(self) -> str:
-        return f"{self.recipe} on {self.placement['cluster']}"
-
     def rows(self) -> Sequence[Mapping[str, Any]]:
-        """A row for each step."""
         return self.to_json()["steps"]  # type: ignore[no-any-return]
 
     def to_json(self) -> dict[str, Any]:
@@ -127,15 +123,11 @@ def plan(
 class AssumedResult(Result):
     """What a corpus of some size would take; its rows are the steps."""
 
+    TITLE = "{0.plan.assumed.pages:,.0f} pages on {0.plan.cluster}"
     plan: AssumedPlan
 
-    @property
-    def title(self) -> str:
-        return f"{self.plan.assumed.pages:,.0f} pages on {self.plan.cluster}"
-
     def rows(self) -> Sequence[Mapping[str, Any]]:
-        """A row for each step."""
-        return self.to_json()["steps"]  # type: ignore[no-any-return]
+        return plain(self.plan.steps)  # type: ignore[no-any-return]
 
     def to_json(self) -> dict[str, Any]:
         return self.plan.to_json()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from raypipe import readers
 from raypipe.api.paths import Fields, documents_alone, format_for, inputs
@@ -14,7 +14,6 @@ from raypipe.api.results import Result
 from raypipe.api.session import Session
 from raypipe.core.errors import ConfError
 from raypipe.readers import BadLine, ReadCounts, Row, RowFormat, row_format
-from raypipe.report.report import JSON_FORMAT
 
 LOOKED_AT = 50  # rows in which the first question and the first document are looked for
 CHARS = 300  # of a text that is shown
@@ -68,25 +67,18 @@ class FirstDocument:
 class Preview(Result):
     """How files are read; its rows are the fields that were found."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {"file": "string", "role": "string", "field": "string"}
+    SCHEMA = "file role field"
+    TITLE = "read as {0.data_format}"
     data_format: str  # what --format calls it
     files: tuple[FileFields, ...]  # of rows; other formats have fixed fields
     question: FirstQuestion | None
     document: FirstDocument | None
     bad_lines: tuple[BadLine, ...]  # among the first rows
 
-    @property
-    def title(self) -> str:
-        return f"read as {self.data_format}"
-
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        """The fields of each file."""
         for file in self.files:
             for role, names in file.fields.items():
                 yield {"file": file.file, "role": role, "field": "+".join(names)}
-
-    def to_json(self) -> dict[str, Any]:
-        return {"format": JSON_FORMAT, **asdict(self)}
 
 
 def preview(

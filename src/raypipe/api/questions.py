@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from raypipe import readers
 from raypipe.api.docs import open_docs, require_documents_read
 from raypipe.api.pipelines import open_pipeline
 from raypipe.api.probes import require_unchanged
-from raypipe.api.results import Result, outside_loop
+from raypipe.api.results import Result, outside_loop, plain
 from raypipe.api.served import require_answering, require_same
 from raypipe.api.session import Session, endpoint_addresses, require_graphs
 from raypipe.core import arrow
@@ -40,9 +40,8 @@ from raypipe.store import Store, StoreError
 class AskResult(Result):
     """One answer; its rows are the passages of the ranking, best first."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {
-        "chunk": "string", "source": "string", "url": "string", "text": "string",
-    }  # fmt: skip
+    SCHEMA = "chunk source url text"
+    TITLE = "{0.result.question.text} {0.answer} [{0.outcome}]"
     result: QueryResult
 
     @property
@@ -55,12 +54,7 @@ class AskResult(Result):
         """answered, abstained, false_premise or fault."""
         return self.result.question.outcome
 
-    @property
-    def title(self) -> str:
-        return f"{self.result.question.text} {self.answer} [{self.outcome}]"
-
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        """A row for each passage of the ranking."""
         for p in self.result.passages:
             yield {"chunk": p.hit.chunk, "source": p.hit.source, "url": p.url, "text": p.text}
 
@@ -72,11 +66,9 @@ class AskResult(Result):
 
 @dataclass(frozen=True, slots=True)
 class RankResult(Result):
-    """Ranked documents; a row for each."""
+    """Ranked documents; a row for each query and document, best first; the first rank is 1."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {
-        "query": "string", "document": "string", "rank": "int64", "score": "float64",
-    }  # fmt: skip
+    SCHEMA = "query document rank:int64 score:float64"
     recipe: str  # its name
     by: str  # score that ranks
     run: Mapping[str, Mapping[str, float]]  # query -> document -> score, best first
@@ -86,17 +78,12 @@ class RankResult(Result):
         return f"{len(self.run)} queries, by {self.by}"
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        """A row for each query and document, best first; the first rank is 1."""
         for query, found in self.run.items():
             for rank, (document, score) in enumerate(found.items(), 1):
                 yield {"query": query, "document": document, "rank": rank, "score": score}
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "recipe": self.recipe,
-            "by": self.by,
-            "queries": {q: dict(found) for q, found in self.run.items()},
-        }
+        return {"recipe": self.recipe, "by": self.by, "queries": plain(self.run)}
 
     def write_trec(self, out: str | Path) -> None:
         """Writes the ranking as a TREC run."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from raypipe.api.results import Result
+from raypipe.api.results import Result, as_json
 from raypipe.api.session import Session
 from raypipe.core.errors import ConfError
-from raypipe.report.report import JSON_FORMAT
 from raypipe.runs import release
 from raypipe.runs.manifest import find, read
 from raypipe.runs.release import check_pointer
@@ -32,29 +31,22 @@ COLUMNS = {
 class ReleaseResult(Result):
     """One release; one row."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = COLUMNS
+    SCHEMA = COLUMNS
+    TITLE = "{0.pointer} in {0.store}: {0.release.id}"
     release: release.Release
     store: str  # URI of the store in which it is live
     pointer: str = LIVE  # that names it
 
-    @property
-    def title(self) -> str:
-        return f"{self.pointer} in {self.store}: {self.release.id}"
-
-    def rows(self) -> Sequence[Mapping[str, Any]]:
-        """One row: the release."""
-        return [{name: self.to_json()[name] for name in COLUMNS}]
-
     def to_json(self) -> dict[str, Any]:
         summary = release.summary(self.release, {self.pointer: self.release.id})
-        return {"format": JSON_FORMAT, **summary, "store": self.store}
+        return as_json(**summary, store=self.store)
 
 
 @dataclass(frozen=True, slots=True)
 class ReleasesResult(Result):
     """The releases of a store, oldest first; a row for each."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = COLUMNS
+    SCHEMA = COLUMNS
     releases: tuple[release.Release, ...]
     live: str  # id; "": nothing is live
     pointers: Mapping[str, str] = field(default_factory=dict)  # pointer -> id
@@ -64,27 +56,20 @@ class ReleasesResult(Result):
         return f"live: {self.live or 'nothing'}"
 
     def rows(self) -> Sequence[Mapping[str, Any]]:
-        """A row for each release."""
-        return [{name: r[name] for name in COLUMNS} for r in self.to_json()["releases"]]
+        return [release.summary(r, self.pointers) for r in self.releases]
 
     def to_json(self) -> dict[str, Any]:
-        return {"format": JSON_FORMAT, "releases": [release.summary(r, self.pointers) for r in self.releases]}
+        return as_json(releases=self.rows())
 
 
 @dataclass(frozen=True, slots=True)
 class PruneResult(Result):
     """What was deleted, or would be; a row for each."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {"kind": "string", "name": "string", "rows": "int64"}
+    SCHEMA = "kind name rows:int64"
+    ROWS = "removed"
     dry_run: bool
     removed: tuple[Removal, ...]
-
-    def rows(self) -> Sequence[Mapping[str, Any]]:
-        """A row for each thing deleted."""
-        return [asdict(r) for r in self.removed]
-
-    def to_json(self) -> dict[str, Any]:
-        return {"format": JSON_FORMAT, "dry_run": self.dry_run, "removed": self.rows()}
 
 
 def promote(

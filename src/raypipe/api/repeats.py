@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Unpack
+from typing import Any, Unpack
 
 from raypipe.api.paths import run_folder
-from raypipe.api.results import Result, outside_loop
+from raypipe.api.results import Result, as_json, outside_loop, plain
 from raypipe.api.run import Data, EvalOptions, evaluate
 from raypipe.api.session import Session
 from raypipe.core.errors import ConfError
@@ -18,16 +18,14 @@ from raypipe.evaluation.scored_run import scored_run
 from raypipe.metrics.textfile import replaced
 from raypipe.readers.object_store import is_remote
 from raypipe.recipes.recipe import Recipe
-from raypipe.report.report import JSON_FORMAT
-from raypipe.runs.manifest import to_json
 from raypipe.store import Store
 
 
 @dataclass(frozen=True, slots=True)
 class RepeatsResult(Result):
-    """Several runs of one recipe; a row for each question."""
+    """Several runs of one recipe; a row for each question: mean and spread of its values 1, 0, -1."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {"question": "string", "mean": "float64", "spread": "float64"}
+    SCHEMA = "question mean:float64 spread:float64"
     folder: Path
     found: Repeats
 
@@ -35,13 +33,11 @@ class RepeatsResult(Result):
     def title(self) -> str:
         return f"{len(self.found.runs)} runs, {self.found.moved} verdicts moved"
 
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        """A row for each question: mean and spread of its values 1, 0, -1."""
-        for q in self.found.questions:
-            yield {"question": q.question, "mean": q.mean, "spread": q.spread}
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        return plain(self.found.questions)  # type: ignore[no-any-return]
 
     def to_json(self) -> dict[str, Any]:
-        return {"format": JSON_FORMAT, "folder": str(self.folder), **to_json(self.found)}
+        return as_json(folder=self.folder, **plain(self.found))
 
 
 @outside_loop

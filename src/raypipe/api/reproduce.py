@@ -6,10 +6,10 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from raypipe.api.questions import rank
-from raypipe.api.results import Result
+from raypipe.api.results import Result, as_json
 from raypipe.api.run import evaluate
 from raypipe.api.scores import score_crag
 from raypipe.api.session import Session
@@ -19,7 +19,6 @@ from raypipe.core.errors import ConfError, DataError, RaypipeError
 from raypipe.metrics.crag import Rule
 from raypipe.metrics.ranking import read_qrels, score
 from raypipe.readers.pooled import write_pool
-from raypipe.report.report import JSON_FORMAT
 from raypipe.store import Store
 
 Verdict: TypeAlias = Literal["OK", "OKish", "FAIL"]
@@ -98,10 +97,8 @@ class CheckedNumber:
 class ReproduceResult(Result):
     """A run held against its expected numbers; a row for each."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {
-        "measure": "string", "by": "string", "expected": "float64", "found": "float64",
-        "difference": "float64", "verdict": "string",
-    }  # fmt: skip
+    SCHEMA = "measure by expected:float64 found:float64 difference:float64 verdict"
+    TITLE = "{0.name}: {0.verdict}"
     name: str
     about: str
     numbers: tuple[CheckedNumber, ...]
@@ -112,27 +109,14 @@ class ReproduceResult(Result):
         found = {n.verdict for n in self.numbers}
         return "FAIL" if "FAIL" in found else "OKish" if "OKish" in found else "OK"
 
-    @property
-    def title(self) -> str:
-        return f"{self.name}: {self.verdict}"
-
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        """A row for each expected number."""
         for n in self.numbers:
             apart = None if n.found is None else n.found - n.expected.value
-            yield {
-                "measure": n.expected.measure, "by": n.expected.by, "expected": n.expected.value,
-                "found": n.found, "difference": apart, "verdict": n.verdict,
-            }  # fmt: skip
+            said = {"measure": n.expected.measure, "by": n.expected.by, "expected": n.expected.value}
+            yield {**said, "found": n.found, "difference": apart, "verdict": n.verdict}
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "format": JSON_FORMAT,
-            "name": self.name,
-            "about": self.about,
-            "verdict": self.verdict,
-            "numbers": list(self.rows()),
-        }
+        return as_json(name=self.name, about=self.about, verdict=self.verdict, numbers=list(self.rows()))
 
     def check(self) -> None:
         """Raises NotReproduced where a number differs by more than it may."""

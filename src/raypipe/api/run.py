@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from raypipe import readers
 from raypipe.api.captured import open_data
@@ -17,7 +17,7 @@ from raypipe.api.origin import origin
 from raypipe.api.paths import Fields, deliver, require_writable, run_folder
 from raypipe.api.pipelines import open_pipeline
 from raypipe.api.prices import prices_of
-from raypipe.api.results import Result, outside_loop
+from raypipe.api.results import Result, as_json, outside_loop
 from raypipe.api.session import Session
 from raypipe.cluster.budget import Budget
 from raypipe.core.errors import DataError
@@ -36,9 +36,8 @@ from raypipe.pipeline.counters import RunCounters
 from raypipe.pipeline.ingest_log import driving
 from raypipe.readers.formats import Format
 from raypipe.recipes.recipe import Recipe
-from raypipe.report.report import JSON_FORMAT, to_json
+from raypipe.report.report import to_json
 from raypipe.runs.changes import Changes, changes, compared_with
-from raypipe.runs.manifest import to_json as plain_json
 from raypipe.runs.plan.records import Plan
 from raypipe.store import Store
 
@@ -71,36 +70,26 @@ class EvalOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class RunResult(Result):
-    """Counts of the steps that ran."""
+    """Counts of the steps that ran; a row for each."""
 
+    TITLE = "{0.recipe}"
     recipe: str  # its name
     counters: RunCounters
 
-    @property
-    def title(self) -> str:
-        return self.recipe
-
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        """A row for each step that ran."""
         for name, count in self.to_json()["steps"].items():
             yield {"step": name, **count}
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "format": JSON_FORMAT,
-            "recipe": self.recipe,
-            "steps": {name: asdict(count) for name, count in self.counters.counts.items()},
-        }
+        return as_json(recipe=self.recipe, steps=self.counters.counts)
 
 
 @dataclass(frozen=True, slots=True)
 class EvalResult(Result):
-    """A finished eval: its report and files; its rows are the questions."""
+    """A finished eval: its report and files; its rows are the questions, in order; `verdict` is null where
+    the dataset has no answer."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {
-        "id": "string", "query": "string", "prediction": "string", "outcome": "string", "source": "string",
-        "verdict": "string",
-    }  # fmt: skip
+    SCHEMA = "id query prediction outcome source verdict"
     evaluation: Evaluation
     budget: Budget  # faults that the cluster file allows
 
@@ -115,10 +104,9 @@ class EvalResult(Result):
         return f"{report.recipe}, run {report.run}: {report.questions} questions, {self.folder}"
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        """A row for each question, in order; `verdict` is null where the dataset has no answer."""
         with self.evaluation.folder.predictions.open(encoding="utf-8") as lines:
             for line in map(json.loads, lines):
-                yield {name: line[name] for name in self.SCHEMA}
+                yield {name: line[name] for name in self.columns()}
 
     def to_json(self) -> dict[str, Any]:
         return to_json(self.evaluation.report)
@@ -130,41 +118,27 @@ class EvalResult(Result):
 
 @dataclass(frozen=True, slots=True)
 class ReprocessResult(Result):
-    """A finished eval, and how its answers differ from those of the run before."""
+    """A finished eval, and how its answers differ from those of the run before; a row for each that changed:
+    `step` is the first that came out differently."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {
-        "question": "string", "query": "string", "step": "string", "before": "string", "after": "string",
-    }  # fmt: skip
+    SCHEMA = "question query step before after"
     eval: EvalResult
     changes: Changes | None  # None: no earlier run has answered any of these questions
 
     @property
     def title(self) -> str:
-        found = self.changes
-        return (
-            "no earlier run"
-            if found is None
-            else f"{len(found.changed)} answers changed, {found.same} the same"
-        )
+        if (found := self.changes) is None:
+            return "no earlier run"
+        return f"{len(found.changed)} answers changed, {found.same} the same"
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        """A row for each answer that changed: `step` is the first that came out differently."""
         for c in self.changes.changed if self.changes else ():
-            yield {
-                "question": c.question,
-                "query": c.query,
-                "step": c.step,
-                "before": c.before.answer,
-                "after": c.after.answer,
-            }
+            named = {"question": c.question, "query": c.query, "step": c.step}
+            yield {**named, "before": c.before.answer, "after": c.after.answer}
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "format": JSON_FORMAT,
-            "plan": dict(self.eval.evaluation.manifest.plan),
-            "report": self.eval.to_json(),
-            "changes": None if self.changes is None else plain_json(self.changes),
-        }
+        plan = self.eval.evaluation.manifest.plan
+        return as_json(plan=plan, report=self.eval.to_json(), changes=self.changes)
 
 
 def check_names(

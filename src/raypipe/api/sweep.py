@@ -6,14 +6,14 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from raypipe.api.data import ingest
 from raypipe.api.measured import measured
 from raypipe.api.paths import Fields, deliver, require_writable, run_folder
 from raypipe.api.pipelines import offline_pipeline
 from raypipe.api.prices import prices_of
-from raypipe.api.results import Result, outside_loop
+from raypipe.api.results import Result, as_json, outside_loop, plain
 from raypipe.api.run import EvalOptions, check_names, evaluate
 from raypipe.api.session import Session
 from raypipe.core.errors import ConfError
@@ -27,9 +27,7 @@ from raypipe.metrics.paired import MARGIN
 from raypipe.metrics.textfile import replaced
 from raypipe.readers.formats import Format
 from raypipe.recipes.recipe import Recipe
-from raypipe.report.report import JSON_FORMAT
 from raypipe.report.sweep import plot
-from raypipe.runs.manifest import to_json
 from raypipe.runs.plan import planner
 from raypipe.runs.plan.records import Plan
 from raypipe.store import Store
@@ -37,12 +35,11 @@ from raypipe.store import Store
 
 @dataclass(frozen=True, slots=True)
 class SweepResult(Result):
-    """A finished sweep, or its plan; a row for each point."""
+    """A finished sweep, or its plan; a row for each point; the first has no difference."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {
-        "point": "string", "score": "float64", "difference": "float64", "p": "float64", "verdict": "string",
-        "calls_per_question": "float64", "new_calls": "int64",
-    }  # fmt: skip
+    SCHEMA = (
+        "point score:float64 difference:float64 p:float64 verdict calls_per_question:float64 new_calls:int64"
+    )
     recipe: str  # its name
     plans: tuple[PlannedPoint, ...]
     done: Sweep | None  # None: only planned
@@ -53,22 +50,12 @@ class SweepResult(Result):
         return f"{self.recipe}: {len(self.plans)} points, {self.folder}"
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        """A row for each point; the first has no difference."""
         for p in self.done.points if self.done else ():
-            against = p.against_first
-            yield {
-                "point": p.point, "score": p.score,
-                "difference": None if against is None else against.difference, "p": p.p,
-                "verdict": p.verdict, "calls_per_question": p.calls_per_question, "new_calls": p.cost.calls,
-            }  # fmt: skip
+            apart = None if p.against_first is None else p.against_first.difference
+            yield {**plain(p), "difference": apart, "new_calls": p.cost.calls}
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "format": JSON_FORMAT,
-            "recipe": self.recipe,
-            "plans": [to_json(p) for p in self.plans],
-            "sweep": None if self.done is None else to_json(self.done),
-        }
+        return as_json(recipe=self.recipe, plans=self.plans, sweep=self.done)
 
 
 @outside_loop

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from raypipe.api.results import Result
+from raypipe.api.results import Result, plain
 from raypipe.api.session import Session
 from raypipe.core.errors import ConfError
-from raypipe.report.report import JSON_FORMAT
 from raypipe.runs import trial_verdict
-from raypipe.runs.manifest import read, to_json
+from raypipe.runs.manifest import read
 from raypipe.runs.relative_gate_text import relative_gate
 from raypipe.runs.release import MIN_SCORED, gate
 from raypipe.runs.trial_verdict import TrialReport
@@ -24,10 +23,7 @@ from raypipe.store import Store
 class TrialResult(Result):
     """The canary and the shadow as they do now, and how the last trial ended; a row for each."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {
-        "role": "string", "release": "string", "live": "string", "share": "float64", "gate": "string",
-        "verdict": "string", "why": "string", "questions": "int64", "same": "int64",
-    }  # fmt: skip
+    SCHEMA = "role release live share:float64 gate verdict why questions:int64 same:int64"
     store: str  # URI
     running: tuple[TrialReport, ...]
     ended: TrialReport | None  # the last; None: none has
@@ -36,21 +32,9 @@ class TrialResult(Result):
     def title(self) -> str:
         return f"trials in {self.store}: {len(self.running)} running"
 
-    def rows(self) -> Sequence[Mapping[str, Any]]:
-        """A row for each trial."""
-        found = [*self.running, *([self.ended] if self.ended else [])]
-        return [
-            {**to_json(r.trial), "verdict": r.verdict, "why": r.why, "questions": r.questions, "same": r.same}
-            for r in found
-        ]
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "format": JSON_FORMAT,
-            "store": self.store,
-            "running": [to_json(r) for r in self.running],
-            "ended": None if self.ended is None else to_json(self.ended),
-        }
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        for r in (*self.running, *([self.ended] if self.ended else [])):
+            yield {**plain(r), **plain(r.trial)}
 
 
 def start_canary(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from raypipe.api.results import Result
 from raypipe.core.errors import DataError
-from raypipe.report.report import JSON_FORMAT
 
 ANYONE = "default"
 """Of requests with a key that is no tenant's, or with none."""
@@ -35,18 +34,12 @@ class TenantUsage:
 class UsageResult(Result):
     """What each tenant asked; a row for each, by name."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {
-        "tenant": "string", "requests": "int64", "refused": "int64", "failed": "int64",
-        "questions": "int64", "tokens": "int64", "seconds": "float64", "p99_ms": "float64",
-    }  # fmt: skip
+    SCHEMA = (
+        "tenant requests:int64 refused:int64 failed:int64 questions:int64 tokens:int64 seconds:float64 "
+        "p99_ms:float64"
+    )
+    ROWS = "tenants"
     tenants: tuple[TenantUsage, ...]
-
-    def rows(self) -> Sequence[Mapping[str, Any]]:
-        """A row for each tenant."""
-        return [asdict(t) for t in self.tenants]
-
-    def to_json(self) -> dict[str, Any]:
-        return {"format": JSON_FORMAT, "tenants": self.rows()}
 
 
 def usage(logs: Sequence[str | Path]) -> UsageResult:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import yaml
 
@@ -20,7 +20,6 @@ from raypipe.models.entry import ModelEntry
 from raypipe.recipes.problems import problems as recipe_problems
 from raypipe.recipes.read_recipe import read_tree
 from raypipe.recipes.resolve import GraphEntry, resolvers
-from raypipe.report.report import JSON_FORMAT
 from raypipe.steps.answer_probability import AnswerProbability
 from raypipe.steps.fuse import FusionWeights
 from raypipe.text.evidence import Fitted
@@ -58,26 +57,14 @@ class CheckedFile:
 class ValidateResult(Result):
     """Files and what is wrong in them; a row for each problem."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {
-        "file": "string", "line": "int64", "path": "string", "message": "string",
-    }  # fmt: skip
+    SCHEMA = "file line:int64 path message"
+    ROWS = "problems"
     files: tuple[CheckedFile, ...]
     problems: tuple[Problem, ...]
 
     @property
     def title(self) -> str:
         return f"{len(self.files)} files, {len(self.problems)} problems"
-
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        """A row for each problem."""
-        yield from map(asdict, self.problems)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "format": JSON_FORMAT,
-            "files": [asdict(f) for f in self.files],
-            "problems": [asdict(p) for p in self.problems],
-        }
 
 
 def validate(*names: str | Path, session: Session | None = None) -> ValidateResult:

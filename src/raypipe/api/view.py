@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, get_args
+from typing import Any, get_args
 
 from raypipe.api.paths import inputs, require_writable
-from raypipe.api.results import Result
+from raypipe.api.results import Result, as_json
 from raypipe.api.session import Session
 from raypipe.api.settings import Settings
 from raypipe.core.config import did_you_mean
@@ -22,27 +22,20 @@ from raypipe.evaluation.view.server import ViewServer
 from raypipe.evaluation.view.viewer import Viewer, known_before
 from raypipe.metrics.textfile import replaced
 from raypipe.readers.object_store import is_remote
-from raypipe.report.report import JSON_FORMAT
 from raypipe.store import Store
 
 
 @dataclass(frozen=True, slots=True)
 class RunsResult(Result):
-    """Finished runs, the latest first; a row for each."""
+    """Finished runs, the latest first; a row for each; `folder` is null where only its store knows it."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {
-        "run": "string", "recipe": "string", "finished": "float64", "questions": "int64", "kind": "string",
-        "measure": "string", "mean": "float64", "store": "string", "folder": "string",
-    }  # fmt: skip
+    SCHEMA = "run recipe finished:float64 questions:int64 kind measure mean:float64 store folder"
+    ROWS = "runs"
     runs: tuple[RunHeader, ...]
     unread: int = 0  # manifests of other formats, left out; not in the JSON
 
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        """A row for each run; `folder` is null where only its store knows it."""
-        yield from map(asdict, self.runs)
-
     def to_json(self) -> dict[str, Any]:
-        return {"format": JSON_FORMAT, "runs": list(self.rows())}
+        return as_json(runs=self.runs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +46,6 @@ class ViewFile(Result):
     bytes: int
     runs: tuple[str, ...]  # ids
     without: tuple[Part, ...]  # what it leaves out on purpose
-
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        """One row: the file."""
-        yield self.to_json()
-
-    def to_json(self) -> dict[str, Any]:
-        return {"format": JSON_FORMAT, **asdict(self)}
 
 
 def list_runs(

@@ -2,71 +2,42 @@
 
 from __future__ import annotations
 
-import argparse
-
-from raypipe.api.settings import Settings
 from raypipe.cli import options
+from raypipe.cli.command import Args, arg, called, command, console, printed
 
 
-def add(commands: options.Commands) -> None:
-    """Declares `compare`."""
-    made = options.command(commands, "compare", "raypipe compare /data/runs/local /data/runs/tuned", _compare)
-    made.add_argument(
-        "runs",
-        metavar="RUN",
-        nargs="+",
-        help="the --out folder of a finished eval, a file of predictions, or a release: its id, or live; "
+@command(
+    "compare",
+    "raypipe compare /data/runs/local /data/runs/tuned",
+    arg(
+        "runs RUN+",
+        "the --out folder of a finished eval, a file of predictions, or a release: its id, or live; "
         "live shadow and live canary compare what both sides of a trial answered",
-    )
-    made.add_argument(
-        "--rule",
-        type=options.one_of("official", "accuracy"),
-        help="by which files of predictions are scored: official (default), accuracy, or MODULE:NAME",
-    )
-    options.margin(made, "runs")
-    options.group(made, "count as one each")
-    options.measure(made, "what is compared")
-    made.add_argument(
-        "--rejudge",
-        metavar="MODEL",
-        nargs="?",
+    ),
+    arg(
+        "--rule RULE",
+        "by which files of predictions are scored: official (default), accuracy, or MODULE:NAME",
+        options.RULES,
+    ),
+    options.margin("runs"),
+    options.group("count as one each"),
+    options.measure("what is compared"),
+    arg(
+        "--rejudge MODEL?",
+        "have one judge decide about all runs; without MODEL the first run's",
         const="",
-        help="have one judge decide about all runs; without MODEL the first run's",
-    )
-    made.add_argument(
-        "--unseen",
-        action="store_true",
-        help="leave out the questions that a fit of one of the recipes has seen",
-    )
-    options.judged(made)
-    options.models(made)
-    options.cluster(made)
-    options.store(made)
-    options.as_json(made)
+    ),
+    arg("--unseen", "leave out the questions that a fit of one of the recipes has seen"),
+    "judged models cluster store json",
+)
+def _compare(args: Args) -> int:
+    from raypipe.api.compare import CompareResult, compare
 
+    def show(found: CompareResult) -> None:
+        from raypipe.cli.compare_table import print_comparison
 
-def _compare(args: argparse.Namespace, settings: Settings) -> int:
-    from raypipe.api.compare import compare
+        out = console()
+        for c in found.comparisons:
+            print_comparison(out, c)
 
-    found = compare(
-        *args.runs,
-        rule=args.rule,
-        margin=args.margin,
-        group=args.group,
-        rejudge=args.rejudge,
-        trim=args.trim,
-        labels=args.labels,
-        store=args.store,
-        measure=args.measure,
-        unseen=args.unseen,
-        session=options.session(args, settings),
-    )
-    if args.json:
-        options.print_json(found.to_json())
-        return 0
-    from raypipe.cli.compare_table import print_comparison
-
-    console = options.console()
-    for c in found.comparisons:
-        print_comparison(console, c)
-    return 0
+    return printed(args, called(compare, args, *args.runs), show)

@@ -2,93 +2,74 @@
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from raypipe.api.settings import Settings
 from raypipe.cli import options
+from raypipe.cli.command import Args, arg, between, called, command, console, names, printed
+
+if TYPE_CHECKING:
+    from raypipe.api.fit import FitResult
 
 
-def add(commands: options.Commands) -> None:
-    """Declares `fit decide` and `fit fuse`."""
-    kinds = options.parent(commands, "fit", "what")
-    made = options.command(
-        kinds,
-        "decide",
-        "raypipe fit decide /data/runs/local --split 0 --out abstain.yaml",
-        _decide,
-        "Fit the probability that an answer is right, and the threshold below which none is given.",
-    )
-    _common(made)
-    made = options.command(
-        kinds,
-        "fuse",
-        "raypipe fit fuse /data/runs/ranks --split 0 --step fuse:final --out weights.yaml",
-        _fuse,
-        "Fit the weights of a fuse step to the ranking measure of the data.",
-    )
-    _common(made)
-    made.add_argument("--step", metavar="NAME", help="the step, such as fuse:final (default: the last fuse)")
-    made.add_argument(
-        "--scores",
-        metavar="NAME,...",
-        default="",
-        help="what is weighed, of the scores that the run's rankers gave (default: what the step weighs now)",
-    )
-    options.store(made)
+COMMON = (
+    arg("run RUN", "the --out folder of a finished eval"),
+    arg(
+        "--split 0|1",
+        "the half of the questions to fit on; the report is of the other (default: 0)",
+        between(0, 1),
+        0,
+    ),
+    options.group("stay together"),
+    options.measure("what is made best"),
+    arg(
+        "--out FILE",
+        "the fitted file to write, .yaml; its report goes next to it (default: in the folder of RUN)",
+    ),
+    "json",
+)
 
 
-def _common(made: argparse.ArgumentParser) -> None:
-    made.add_argument("run_folder", metavar="RUN", help="the --out folder of a finished eval")
-    made.add_argument(
-        "--split",
-        type=options.between(0, 1),
-        default=0,
-        metavar="0|1",
-        help="the half of the questions to fit on; the report is of the other (default: 0)",
-    )
-    options.group(made, "stay together")
-    options.measure(made, "what is made best")
-    made.add_argument(
-        "--out",
-        metavar="FILE",
-        help="the fitted file to write, .yaml; its report goes next to it (default: in the folder of RUN)",
-    )
-    options.as_json(made)
-
-
-def _decide(args: argparse.Namespace, settings: Settings) -> int:
+@command(
+    "fit decide",
+    "raypipe fit decide /data/runs/local --split 0 --out abstain.yaml",
+    *COMMON,
+    about="Fit the probability that an answer is right, and the threshold below which none is given.",
+)
+def _decide(args: Args) -> int:
     from raypipe.api.fit import fit_decide
-
-    done = fit_decide(args.run_folder, args.split, args.out, args.group, args.measure)
-    if args.json:
-        options.print_json(done.to_json())
-        return 0
     from raypipe.report.fit import print_decide_fit
 
-    print_decide_fit(options.console(), done.to_json())
-    _say(done.file, "decide.fitted")
-    return 0
+    return printed(args, called(fit_decide, args), _shown(print_decide_fit, lambda found: "decide"))
 
 
-def _fuse(args: argparse.Namespace, settings: Settings) -> int:
+@command(
+    "fit fuse",
+    "raypipe fit fuse /data/runs/ranks --split 0 --step fuse:final --out weights.yaml",
+    *COMMON,
+    arg("--step NAME", "the step, such as fuse:final (default: the last fuse)"),
+    arg(
+        "--scores NAME,...",
+        "what is weighed, of the scores that the run's rankers gave (default: what the step weighs now)",
+        names,
+        (),
+    ),
+    "store",
+    about="Fit the weights of a fuse step to the ranking measure of the data.",
+)
+def _fuse(args: Args) -> int:
     from raypipe.api.fit import fit_fuse
-
-    scores = [name.strip() for name in args.scores.split(",") if name.strip()]
-    done = fit_fuse(
-        args.run_folder, args.split, args.out, args.step, scores, args.group, args.measure, args.store,
-        options.session(args, settings),
-    )  # fmt: skip
-    if args.json:
-        options.print_json(done.to_json())
-        return 0
     from raypipe.report.fit import print_fuse_fit
 
-    print_fuse_fit(options.console(), done.to_json())
-    _say(done.file, f"{done.report.step}.fitted")
-    return 0
+    done = called(fit_fuse, args)
+    return printed(args, done, _shown(print_fuse_fit, lambda found: found.report.step))
 
 
-def _say(file: Path, field: str) -> None:
-    print(f"{file} (next to it {file.stem}.json and {file.stem}.html)")
-    print(f"use it: raypipe eval ... --set {field}={file}")
+def _shown(show: Callable[..., None], step: Callable[[Any], str]) -> Callable[[FitResult], None]:
+    def both(found: FitResult) -> None:
+        show(console(), found.to_json())
+        file = found.file
+        print(f"{file} (next to it {file.stem}.json and {file.stem}.html)")
+        print(f"use it: raypipe eval ... --set {step(found)}.fitted={file}")
+
+    return both

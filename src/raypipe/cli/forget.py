@@ -2,51 +2,37 @@
 
 from __future__ import annotations
 
-import argparse
+from typing import TYPE_CHECKING
 
-from raypipe.api.settings import Settings
-from raypipe.cli import options
+from raypipe.cli.command import Args, arg, called, command, one_of_these, printed
+
+if TYPE_CHECKING:
+    from raypipe.api.forget import ForgetResult
 
 
-def add(commands: options.Commands) -> None:
-    """Declares `forget`."""
-    made = options.command(
-        commands,
-        "forget",
-        "raypipe forget https://example.org/page --reason 'licence ended' --yes --store /data/store",
-        _forget,
-    )
-    made.add_argument(
-        "name",
-        metavar="URL|SOURCE|QUESTION",
-        help="a url that questions cite, the path of a document, or the id of a source or question",
-    )
-    mode = made.add_mutually_exclusive_group(required=True)
-    mode.add_argument("--dry-run", action="store_true", help="list what holds it or rests on it")
-    mode.add_argument("--yes", action="store_true", help="remove it, for good")
-    made.add_argument(
-        "--reason", metavar="TEXT", default="", help="what its tombstone says when it is ingested again"
-    )
-    made.add_argument(
-        "--runs",
-        metavar="DIR",
-        action="append",
-        default=[],
-        help="also look through this folder of runs or training labels (default: those under $RAYPIPE_HOME; "
+@command(
+    "forget",
+    "raypipe forget https://example.org/page --reason 'licence ended' --yes --store /data/store",
+    arg(
+        "name URL|SOURCE|QUESTION",
+        "a url that questions cite, the path of a document, or the id of a source or question",
+    ),
+    one_of_these(arg("--dry-run", "list what holds it or rests on it"), arg("--yes", "remove it, for good")),
+    arg("--reason TEXT", "what its tombstone says when it is ingested again", default=""),
+    arg(
+        "--runs DIR ...",
+        "also look through this folder of runs or training labels (default: those under $RAYPIPE_HOME; "
         "may be repeated)",
-    )
-    options.store(made)
-    options.as_json(made)
-
-
-def _forget(args: argparse.Namespace, settings: Settings) -> int:
+    ),
+    "store json",
+)
+def _forget(args: Args) -> int:
     from raypipe.api.forget import forget
 
-    session = options.session(args, settings)
-    found = forget(args.name, args.store, args.dry_run, args.reason, args.runs, session)
-    if args.json:
-        options.print_json(found.to_json())
-        return 0
+    return printed(args, called(forget, args), _print)
+
+
+def _print(found: ForgetResult) -> None:
     for h in found.holdings:
         print(f"{h.kind} {h.name}: {h.rows} rows, {h.does}" if h.rows else f"{h.kind} {h.name}: {h.does}")
     what = f"{found.target} {found.name}"
@@ -55,4 +41,3 @@ def _forget(args: argparse.Namespace, settings: Settings) -> int:
     else:
         again = " by finishing what a killed command began" if found.finished else ""
         print(f"{what} is forgotten{again}; tombstone {found.tombstone[:8]} refuses it from now on")
-    return 0

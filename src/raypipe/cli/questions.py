@@ -2,64 +2,37 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import TYPE_CHECKING
 
-from raypipe.api.settings import Settings
-from raypipe.cli import options
+from raypipe.cli.command import Args, arg, at_least, called, command, console, printed
 
 if TYPE_CHECKING:
-    from raypipe.api.made_questions import QuestionsPlan
+    from raypipe.api.made_questions import MadeQuestionsResult, QuestionsPlan
 
 
-def add(commands: options.Commands) -> None:
-    """Declares `questions`."""
-    made = options.command(
-        commands,
-        "questions",
-        "raypipe questions /data/handbook --llm http://127.0.0.1:8000/v1#MODEL --n 200 --store /data/store",
-        _questions,
-    )
-    made.add_argument(
-        "documents", metavar="PATH", nargs="*", help="documents to read into the store first (default: none)"
-    )
-    options.format_of(made, files=True)
-    options.store(made)
-    options.models(made)
-    options.llm(made)
-    made.add_argument(
-        "--n", metavar="N", type=options.at_least(1), default=200, help="questions wanted (200)"
-    )
-    made.add_argument("--seed", metavar="S", type=int, default=1, help="other passages for other seeds (1)")
-    made.add_argument(
-        "--out", metavar="FILE", default="questions.jsonl", help="the questions, as rows (questions.jsonl)"
-    )
-    made.add_argument("--dry-run", action="store_true", help="print the number of calls, make nothing")
-    options.as_json(made)
-
-
-def _questions(args: argparse.Namespace, settings: Settings) -> int:
+@command(
+    "questions",
+    "raypipe questions /data/handbook --llm http://127.0.0.1:8000/v1#MODEL --n 200 --store /data/store",
+    arg("documents PATH*", "documents to read into the store first (default: none)"),
+    "files store models llm",
+    arg("--n N", "questions wanted (200)", at_least(1), 200, dest="number"),
+    arg("--seed S", "other passages for other seeds (1)", int, 1),
+    arg("--out FILE", "the questions, as rows (questions.jsonl)", default="questions.jsonl"),
+    arg("--dry-run", "print the number of calls, make nothing"),
+    "json",
+)
+def _questions(args: Args) -> int:
     from raypipe.api.made_questions import make_questions
 
-    made = make_questions(
-        args.out,
-        args.documents,
-        args.n,
-        args.store,
-        args.seed,
-        args.format,
-        args.fields,
-        args.dry_run,
-        (lambda plan: None) if args.json else _print_plan,
-        options.session(args, settings, not args.json),
-    )
-    if args.json:
-        options.print_json(made.to_json())
-    elif made.out is not None:
+    quiet = (lambda plan: None) if args.json else _print_plan
+    return printed(args, called(make_questions, args, on_plan=quiet), _print)
+
+
+def _print(made: MadeQuestionsResult) -> None:
+    if made.out is not None:
         from raypipe.report.made_questions import print_made
 
-        print_made(options.console(), made.to_json())
-    return 0
+        print_made(console(), made.to_json())
 
 
 def _print_plan(plan: QuestionsPlan) -> None:

@@ -2,43 +2,28 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
-from raypipe.api.settings import Settings
-from raypipe.cli import options
+from raypipe.cli.command import Args, arg, at_least, called, command
 
 
-def add(commands: options.Commands) -> None:
-    """Declares `rank`."""
-    made = options.command(
-        commands,
-        "rank",
-        "raypipe rank local --corpus corpus.jsonl.gz --queries queries.jsonl.gz --out run.trec --by fuse",
-        _rank,
-    )
-    options.recipe(made)
-    options.sets(made)
-    options.store(made)
-    made.add_argument("--corpus", metavar="F", help="BEIR corpus.jsonl[.gz]")
-    made.add_argument("--queries", metavar="F", help="BEIR queries.jsonl[.gz]")
-    made.add_argument("--out", metavar="R.trec", type=Path, required=True)
-    made.add_argument(
-        "--by", default="final", help="a score's name, such as bm25, dense, fuse; or final (final)"
-    )
-    made.add_argument(
-        "--top", metavar="N", type=options.at_least(1), default=20, help="documents a query (20)"
-    )
-    options.cluster(made)
-
-
-def _rank(args: argparse.Namespace, settings: Settings) -> int:
+@command(
+    "rank",
+    "raypipe rank local --corpus corpus.jsonl.gz --queries queries.jsonl.gz --out run.trec --by fuse",
+    "recipe sets store",
+    arg("--corpus F", "BEIR corpus.jsonl[.gz]"),
+    arg("--queries F", "BEIR queries.jsonl[.gz]"),
+    arg("--out R.trec", type=Path, required=True),
+    arg("--by BY", "a score's name, such as bm25, dense, fuse; or final (final)", default="final"),
+    arg("--top N", "documents a query (20)", at_least(1), 20),
+    "cluster",
+)
+def _rank(args: Args) -> int:
     from raypipe.api.paths import require_writable
     from raypipe.api.questions import rank
 
     require_writable(args.out.parent, "--out")
-    session = options.session(args, settings, progress=True)
-    found = rank(args.recipe, args.corpus, args.queries, args.store, args.by, args.top, session)
+    found = called(rank, args)
     found.write_trec(args.out)
     print(f"{args.out}: {found.title}")
     return 0

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import TYPE_CHECKING
 
-from raypipe.api.settings import Settings
-from raypipe.cli import options
+from raypipe.cli.command import Args, arg, called, command, printed, share
 from raypipe.core.errors import ConfError
 
 if TYPE_CHECKING:
@@ -14,43 +12,32 @@ if TYPE_CHECKING:
     from raypipe.runs.trial_verdict import Look, TrialReport
 
 
-def add(commands: options.Commands) -> None:
-    """Declares `trial`."""
-    made = options.command(commands, "trial", "raypipe trial --store /data/store", _trial)
-    made.add_argument(
-        "run_folder", metavar="DIR", nargs="?", help="with --shadow: the --out folder of a finished eval"
-    )
-    made.add_argument(
-        "--shadow",
-        metavar="SHARE",
-        type=options.share,
-        help="have the run answer this share of the live questions again, after the reply",
-    )
-    made.add_argument("--stop", action="store_true", help="end the canary and the shadow; live stays")
-    options.store(made)
-    options.as_json(made)
-
-
-def _trial(args: argparse.Namespace, settings: Settings) -> int:
+@command(
+    "trial",
+    "raypipe trial --store /data/store",
+    arg("run DIR?", "with --shadow: the --out folder of a finished eval"),
+    arg(
+        "--shadow SHARE",
+        "have the run answer this share of the live questions again, after the reply",
+        share,
+        dest="share",
+    ),
+    arg("--stop", "end the canary and the shadow; live stays"),
+    "store json",
+)
+def _trial(args: Args) -> int:
     from raypipe.api.trials import show_trials, start_shadow, stop_trials
 
-    session = options.session(args, settings)
-    if (args.run_folder is None) != (args.shadow is None) or (args.stop and args.shadow is not None):
+    if (args.run is None) != (args.share is None) or (args.stop and args.share is not None):
         raise ConfError("trial: expected DIR and --shadow SHARE together, or --stop, or neither")
-    if args.stop:
-        print_trials(args, stop_trials(args.store, session))
-        return 0
-    if args.shadow is not None:
-        start_shadow(args.run_folder, args.shadow, args.store, session)
-    print_trials(args, show_trials(args.store, session))
-    return 0
+    if args.share is not None:
+        called(start_shadow, args)
+    look = stop_trials if args.stop else show_trials
+    return printed(args, called(look, args), print_trials)
 
 
-def print_trials(args: argparse.Namespace, found: TrialResult) -> None:
-    """Prints the trials of a store, as JSON or for people."""
-    if args.json:
-        options.print_json(found.to_json())
-        return
+def print_trials(found: TrialResult) -> None:
+    """Prints the trials of a store for people."""
     for report in found.running:
         _print(report)
     if not found.running:
