@@ -10,9 +10,9 @@ from chat_server import serving
 from pydantic import TypeAdapter
 
 from raypipe.api.model_add import AddOptions, add_model
+from raypipe.api.outputs import OUTPUTS
 from raypipe.api.session import Session
 from raypipe.api.settings import from_environment
-from raypipe.api.outputs import OUTPUTS
 from raypipe.cli.main import main
 from raypipe.core.errors import ConfError, ModelMissing, Unavailable
 from raypipe.models import catalog

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from raypipe.api.pipelines import offline_pipeline
 from raypipe.api.results import Result, as_json, outside_loop, plain
-from raypipe.api.session import Session
+from raypipe.api.session import Named, Place, Session
 from raypipe.core.ann import AnnRecall
 from raypipe.core.errors import ConfError
 from raypipe.evaluation import ann as measuring
 from raypipe.pipeline.approximate import AnnStage, ann_stages, require_recall
-from raypipe.recipes.recipe import Recipe
-from raypipe.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +43,9 @@ class AnnResult(Result):
 
 @outside_loop
 def build_ann(
-    recipe: Recipe | str | Path,
-    store: Store | str | Path | None = None,
-    questions: int = measuring.QUESTIONS,
-    rebuild: bool = False,
-    check: bool = True,
-    session: Session | None = None,
-) -> AnnResult:
+    recipe: Named, store: Place = None, questions: int = measuring.QUESTIONS, rebuild: bool = False,
+    check: bool = True, session: Session | None = None,
+) -> AnnResult:  # fmt: skip
     """Builds the approximate indexes that a recipe's steps name (`ann`), where they are missing or lack
     vectors, and measures their recall over at most `questions` stored questions.
 

@@ -292,6 +292,5 @@ def _record(report: BenchReport, root: Path) -> None:
         raise ConfError(f"{page}: expected the lines {BEGIN!r} and {END!r} around its table, found neither")
     before, _, rest = text.partition(BEGIN)
     page.write_text(
-        f"{before}{BEGIN}\n" + "\n".join(table(report)) + f"\n{END}{rest.partition(END)[2]}",
-        encoding="utf-8",
+        f"{before}{BEGIN}\n" + "\n".join(table(report)) + f"\n{END}{rest.partition(END)[2]}", encoding="utf-8"
     )

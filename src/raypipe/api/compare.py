@@ -10,7 +10,7 @@ from typing import Any
 
 from raypipe.api.judged_runs import JudgingOptions, opened
 from raypipe.api.results import Result
-from raypipe.api.session import Session
+from raypipe.api.session import Place, Session
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError, DataError
 from raypipe.evaluation import compare as comparing
@@ -46,18 +46,10 @@ class CompareResult(Result):
 
 
 def compare(
-    *runs: str | Path,
-    rule: Rule | None = None,
-    margin: float = MARGIN,
-    group: str | None = None,
-    rejudge: str | None = None,
-    trim: str | None = None,
-    labels: str | Path | None = None,
-    store: Store | str | Path | None = None,
-    session: Session | None = None,
-    measure: str | None = None,
-    unseen: bool = False,
-) -> CompareResult:
+    *runs: str | Path, rule: Rule | None = None, margin: float = MARGIN, group: str | None = None,
+    rejudge: str | None = None, trim: str | None = None, labels: str | Path | None = None,
+    store: Place = None, session: Session | None = None, measure: str | None = None, unseen: bool = False,
+) -> CompareResult:  # fmt: skip
     """Compares each run with the first: better, worse, same, or cannot tell.
 
     A run is the folder of a finished eval; a file of predictions, scored by `rule` (None: official); or a
@@ -90,9 +82,7 @@ def compare(
     return CompareResult(comparing.compare(chosen, margin, group, measure))
 
 
-def traffic_runs(
-    runs: Sequence[str | Path], session: Session, store: Store | str | Path | None
-) -> list[ScoredRun]:
+def traffic_runs(runs: Sequence[str | Path], session: Session, store: Place) -> list[ScoredRun]:
     """Both sides of a trial over the questions that they answered, for `live` and `shadow` or `canary`; none,
     for other runs. Raises ConfError where there is no such trial, and DataError without a question that has a
     gold."""
@@ -132,7 +122,7 @@ def traffic_runs(
 
 def _scored(
     session: Session, run: str | Path, rule: Rule | None, options: JudgingOptions,
-    store: Store | str | Path | None,
+    store: Place,
 ) -> ScoredRun:  # fmt: skip
     if Path(run).exists() or not _RELEASE.fullmatch(str(run)):
         if options.some():
@@ -150,7 +140,7 @@ def _scored(
     return stored_run(opened_store, manifest, f"release {found.id}")
 
 
-def _release(session: Session, name: str, store: Store | str | Path | None) -> tuple[release.Release, Store]:
+def _release(session: Session, name: str, store: Place) -> tuple[release.Release, Store]:
     """A release by its id, or the live one. Raises ConfError."""
     opened_store = session.store(store)
     known = {r.id: r for r in release.releases(opened_store)}

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raypipe.api.results import Result, as_json
-from raypipe.api.session import Session
+from raypipe.api.session import Place, Session
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Fault
-from raypipe.report.progress import Progress
 
 if TYPE_CHECKING:
-    from raypipe.api.paths import Fields
+    from raypipe.api.paths import Data, Fields
     from raypipe.pipeline.ingest_log import IngestSummary
     from raypipe.readers import BadLine, Format
-    from raypipe.store import Store
     from raypipe.text.html import Parser
 
 
@@ -54,14 +51,9 @@ class IngestResult(Result):
 
 
 def ingest(
-    paths: str | Path | Sequence[str | Path],
-    store: Store | str | Path | None = None,
-    format: Format | None = None,
-    session: Session | None = None,
-    fields: Fields | None = None,
-    globs: Sequence[str] = (),
-    kind: str | None = None,
-) -> IngestResult:
+    paths: Data, store: Place = None, format: Format | None = None, session: Session | None = None,
+    fields: Fields | None = None, globs: Sequence[str] = (), kind: str | None = None,
+) -> IngestResult:  # fmt: skip
     """Reads files into a store, each line once; the same bytes again change nothing.
 
     `paths` are files, folders of files, or URIs. `format` None: by their looks; files: folders of txt, md,
@@ -83,7 +75,7 @@ def ingest(
     session = session or Session()
     if kind is not None:
         open_kind(kind)
-    files = inputs([paths] if isinstance(paths, str | Path) else paths, session.settings)
+    files = inputs(paths, session.settings)
     found = (
         "files"
         if format is None and not fields and documents_alone(files)
@@ -96,7 +88,7 @@ def ingest(
     if found != "files":
         readers.check(files, found)
     filled = session.store_to_fill(store)
-    with Progress(sys.stderr, silent=not session.progress) as progress:
+    with session.shown() as progress:
         if found == "files":
             reads = [ingest_folder(filled, folder, globs, progress) for folder in files]
         else:
@@ -117,10 +109,7 @@ def documents_store(folder: str | Path, session: Session | None = None) -> str:
 
 
 def ingest_documents(
-    folder: str | Path,
-    store: Store | str | Path | None = None,
-    globs: Sequence[str] = (),
-    session: Session | None = None,
+    folder: str | Path, store: Place = None, globs: Sequence[str] = (), session: Session | None = None
 ) -> IngestResult:
     """Reads a folder of txt, md, html, csv, pdf and docx files: those that changed since it was read last.
 

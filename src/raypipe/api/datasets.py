@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,13 +47,9 @@ _SAID = {"pages": "distinct pages", "golds": "judged papers"}
 
 
 def synthesize(
-    folder: str | Path,
-    questions: int,
-    pages: int = 50,
-    seed: int = 1,
-    page_chars: int | None = None,
+    folder: str | Path, questions: int, pages: int = 50, seed: int = 1, page_chars: int | None = None,
     session: Session | None = None,
-) -> SynthResult:
+) -> SynthResult:  # fmt: skip
     """Writes a CRAG-format dataset about an invented world, with its knowledge graph, to a folder.
 
     `pages` are search results a question. `page_chars`: characters of HTML a page, about; None: spread like
@@ -77,7 +72,7 @@ def synthesize_papers(
 
     require_writable(Path(folder), "DIR")
     session = session or Session()
-    with Progress(sys.stderr, silent=not session.progress) as progress:
+    with session.shown() as progress:
         task = progress.task("wrote", "papers", papers)
         made = write_collection(
             Path(folder), papers, questions, seed, lambda done: task.advance(done - task.done)
@@ -99,7 +94,7 @@ def _written(
 ) -> SynthSummary:
     from raypipe.synth import write
 
-    with Progress(sys.stderr, silent=not session.progress) as progress:
+    with session.shown() as progress:
         task = progress.task("wrote", "questions", questions)
         advance = lambda done, total: task.advance(done - task.done)  # noqa: E731
         return write(folder, questions, pages, seed, page_chars, advance)
@@ -119,7 +114,7 @@ def download_crag(
     from raypipe.readers import download
 
     session = session or Session()
-    with Progress(sys.stderr, silent=not session.progress) as progress:
+    with session.shown() as progress:
         return download.crag(task, Path(folder), _megabytes(progress), version)
 
 
@@ -129,7 +124,7 @@ def download_qasper(folder: str | Path, session: Session | None = None) -> list[
     from raypipe.readers import download
 
     session = session or Session()
-    with Progress(sys.stderr, silent=not session.progress) as progress:
+    with session.shown() as progress:
         return download.qasper(Path(folder), _megabytes(progress))
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from raypipe.api.probes import require_unchanged
 from raypipe.api.questions import live_release
 from raypipe.api.served import require_answering, require_same
-from raypipe.api.session import endpoint_addresses, load_recipe, read_cluster, require_graphs
+from raypipe.api.session import Session, endpoint_addresses, load_recipe, require_graphs
 from raypipe.api.settings import Settings
 from raypipe.cluster.capacity import declared_nodes, preflight, sized, startable
 from raypipe.cluster.file import Cluster
@@ -84,15 +84,9 @@ class ServeArgs:
         if (engines := cluster.engines) is not None and (vllm := _engines(recipe)):
             gpus, engine_gpus = engines.answer.gpus / 2, sum(engines.needs(m)["GPU"] for m in vllm)
         return build_application(
-            recipe,
-            worker,
-            gpus,
-            self.server_config(settings.keys),
-            self.degrade_policy(settings),
-            self.follow_live,
-            engine_gpus,
-            self.gateways,
-        )
+            recipe, worker, gpus, self.server_config(settings.keys), self.degrade_policy(settings),
+            self.follow_live, engine_gpus, self.gateways,
+        )  # fmt: skip
 
     def check(self, settings: Settings) -> None:
         """Raises ModelMissing, ConfError or DataError unless the store is there, every model's files are here
@@ -131,7 +125,11 @@ class ServeArgs:
             live = from_plain(live_release(Store.open(store)).recipe)
             require_same(live.models(), self.llm)
             return live
-        return require_graphs(load_recipe(self.recipe, self.models, settings.conf, self.graphs, self.llm))
+        return require_graphs(self.session(settings).recipe(self.recipe))
+
+    def session(self, settings: Settings) -> Session:
+        """What the models, graphs and cluster file of the arguments are read with."""
+        return Session(settings, self.models, self.graphs, self.cluster, llm=self.llm)
 
     @property
     def follow_live(self) -> bool:
@@ -166,7 +164,7 @@ class ServeArgs:
 
     def cluster_file(self, settings: Settings) -> Cluster:
         """The cluster file, sized to the machines that it declares."""
-        cluster = read_cluster(self.cluster, settings.conf, self.llm, settings.keys)
+        cluster = self.session(settings).cluster_file()
         return sized(cluster, (), declared_nodes(cluster))
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from raypipe.api.adapter_entry import adapter_place, entry_with, write_entry
 from raypipe.api.finetune_inputs import FinetuneInputs, read_inputs
 from raypipe.api.paths import require_writable
 from raypipe.api.results import Result, as_json, plain
-from raypipe.api.session import Session
+from raypipe.api.session import Place, Session
 from raypipe.core.errors import ConfError
 from raypipe.report.finetune import page
 from raypipe.store import Store
@@ -77,14 +76,9 @@ class FinetuneResult(Result):
 
 
 def plan_finetune(
-    preset: str | Path,
-    labels: str | Path,
-    base: str,
-    store: Store | str | Path | None = None,
-    workers: int | None = None,
-    sets: Sequence[str] = (),
-    session: Session | None = None,
-) -> FinetunePlanResult:
+    preset: str | Path, labels: str | Path, base: str, store: Place = None, workers: int | None = None,
+    sets: Sequence[str] = (), session: Session | None = None,
+) -> FinetunePlanResult:  # fmt: skip
     """Estimates steps, tokens, memory and time of a training. Trains nothing and starts no Ray.
 
     The arguments are those of `finetune`, and so are the errors: what would be refused is refused here."""
@@ -103,16 +97,9 @@ def show_rows(
 
 
 def finetune(
-    preset: str | Path,
-    labels: str | Path,
-    base: str,
-    name: str | None = None,
-    out: str | Path | None = None,
-    store: Store | str | Path | None = None,
-    workers: int | None = None,
-    sets: Sequence[str] = (),
-    session: Session | None = None,
-) -> FinetuneResult:
+    preset: str | Path, labels: str | Path, base: str, name: str | None = None, out: str | Path | None = None,
+    store: Place = None, workers: int | None = None, sets: Sequence[str] = (), session: Session | None = None,
+) -> FinetuneResult:  # fmt: skip
     """Trains a LoRA adapter on labels, in workers on Ray, and keeps it in the store.
 
     `preset` is a name under conf/finetune or a path, `labels` a folder that `raypipe labels` wrote, `base` a
@@ -151,16 +138,11 @@ def _plan(found: FinetuneInputs, store: Store) -> FinetunePlanResult:
 
 
 def _train(
-    found: FinetuneInputs,
-    planned: FinetunePlanResult,
-    store: Store,
-    session: Session,
-    called: str,
+    found: FinetuneInputs, planned: FinetunePlanResult, store: Store, session: Session, called: str,
     folder: str,
-) -> None:
+) -> None:  # fmt: skip
     """Trains, checks that the adapter acts, and puts it into the store."""
     from raypipe.cluster import connection
-    from raypipe.report.progress import Progress
     from raypipe.training.adapter_files import write_adapter
     from raypipe.training.engine_check import require_effect
     from raypipe.training.workers import TrainingPlace, train_on_ray
@@ -168,7 +150,7 @@ def _train(
     connection.connect(session.settings.ray)
     began, told = time.monotonic(), list[tuple[int, float]]()  # step, and when it was done
     place = TrainingPlace(found.run, f"{store.uri}/{TRAININGS}", found.workers)
-    shown = Progress(sys.stderr, silent=not session.progress)
+    shown = session.shown()
     with shown, shown.task("trained", "steps", planned.estimate.steps) as task:
 
         def advance(point: StepPoint) -> None:
@@ -224,27 +206,17 @@ def _record(
     """What a training did: the file RECORD, and what the report shows. `took`: seconds, and those a token."""
     look = state.best_look
     return {
-        "adapter": called,
-        "identity": identity,
-        "base": found.model.weights,
-        "base_name": found.model.name,
-        "preset": {**asdict(found.preset), "target_modules": list(found.preset.target_modules)},
-        "preset_name": found.preset_name,
-        "labels": found.label_facts(),
-        "plan": planned.to_json(),
-        "workers": found.workers,
-        "device": found.device,
-        "seconds": round(took[0], 1),
-        "token_s": took[1],
-        "steps_done": state.step,
-        "step_taken": state.taken,
+        "adapter": called, "identity": identity, "base": found.model.weights, "base_name": found.model.name,
+        "preset": plain(found.preset),
+        "preset_name": found.preset_name, "labels": found.label_facts(), "plan": planned.to_json(),
+        "workers": found.workers, "device": found.device, "seconds": round(took[0], 1), "token_s": took[1],
+        "steps_done": state.step, "step_taken": state.taken,
         "ended_early": state.step < planned.estimate.steps,
         "held_out_loss": None if look is None else look.loss,
-        "steps": [asdict(p) for p in state.steps],
-        "looks": [asdict(p) for p in state.looks],
+        "steps": plain(state.steps), "looks": plain(state.looks),
         "effect": {"base": state.effect[0], "adapter": state.effect[1]},
-        "engine": None if replies is None else asdict(replies),
-    }
+        "engine": plain(replies),
+    }  # fmt: skip
 
 
 def _registered(

@@ -104,13 +104,9 @@ class FinetuneInputs:
 
 
 def read_inputs(
-    session: Session,
-    preset: str | Path,
-    labels: str | Path,
-    base: str,
-    workers: int | None,
+    session: Session, preset: str | Path, labels: str | Path, base: str, workers: int | None,
     sets: Sequence[str],
-) -> FinetuneInputs:
+) -> FinetuneInputs:  # fmt: skip
     """Raises ConfError, DataError and ModelMissing for whatever would stop the training, before it starts."""
     path = session.settings.conf.find("finetune", str(preset))
     chosen = read_preset(path, tuple(sets))
@@ -138,23 +134,12 @@ def read_inputs(
             f"--workers {count}: a step has {chosen.effective_batch} rows (effective_batch), so more workers "
             "than that have nothing to do"
         )
+    gpu_gib = min((m.gpu_gib for m in cluster.machines if m.gpus), default=0.0)
     return FinetuneInputs(
-        preset=chosen,
-        preset_name=path.stem,
-        labels=given,
-        model=model,
-        chats=chats,
-        examples=tuple(train),
-        rows=tuple(rows[e.id] for e in train),
-        held_out=tuple(rows[e.id] for e in held),
-        left_out=tuple(longer),
-        device=device,
-        gpu_gib=min((m.gpu_gib for m in cluster.machines if m.gpus), default=0.0)
-        if device == "cuda"
-        else 0.0,
-        workers=count,
-        four_bit=four_bit(chosen.four_bit, device),
-    )
+        chosen, path.stem, given, model, chats, tuple(train), tuple(rows[e.id] for e in train),
+        tuple(rows[e.id] for e in held), tuple(longer), device, gpu_gib if device == "cuda" else 0.0, count,
+        four_bit(chosen.four_bit, device),
+    )  # fmt: skip
 
 
 def base_model(session: Session, name: str) -> Model:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from raypipe.api.results import Result
-from raypipe.api.session import Session
+from raypipe.api.session import Place, Session
 from raypipe.core.errors import ConfError
 from raypipe.runs.forget.records import ForgetDecision, Holding
 from raypipe.store import Store
@@ -30,13 +30,9 @@ class ForgetResult(Result):
 
 
 def forget(
-    name: str,
-    store: Store | str | Path | None = None,
-    dry_run: bool = True,
-    reason: str = "",
-    runs: Sequence[str | Path] = (),
+    name: str, store: Place = None, dry_run: bool = True, reason: str = "", runs: Sequence[str | Path] = (),
     session: Session | None = None,
-) -> ForgetResult:
+) -> ForgetResult:  # fmt: skip
     """Lists what holds a page, a document or a question, or rests on it; removes it unless `dry_run`.
 
     `name`: a url that questions cite, the path or id of a document, or the id of a source or question.
@@ -56,7 +52,9 @@ def forget(
             "name one: --reason 'licence ended'"
         )
     places = [session.settings.home / "runs", *(_folder(p) for p in runs)]
-    return _dry(opened, name, reason, places) if dry_run else _forget(opened, name, reason, places)
+    if not dry_run:
+        return _forget(opened, name, reason, places)
+    return _result(opened, *_found(opened, name, reason, places), dry_run=True)
 
 
 def _folder(given: str | Path) -> Path:
@@ -64,11 +62,6 @@ def _folder(given: str | Path) -> Path:
     if not folder.is_dir():
         raise ConfError(f"--runs {folder}: expected the folder of a run, or one over several; found none")
     return folder.absolute()
-
-
-def _dry(store: Store, name: str, reason: str, places: list[Path]) -> ForgetResult:
-    decision, holdings = _found(store, name, reason, places)
-    return _result(store, decision, holdings, True, False)
 
 
 def _found(store: Store, name: str, reason: str, places: list[Path]) -> tuple[ForgetDecision, list[Holding]]:
@@ -141,7 +134,7 @@ def _forget(store: Store, name: str, reason: str, places: list[Path]) -> ForgetR
                     take_out_labels(Path(folder), decision)
             apply.require_gone(store, decision)
             records.end(store, decision)
-    return _result(store, decision, holdings, False, finished)
+    return _result(store, decision, holdings, finished=finished)
 
 
 def _require_idle(store: Store, decision: ForgetDecision | None) -> None:
@@ -163,8 +156,9 @@ def _require_idle(store: Store, decision: ForgetDecision | None) -> None:
 
 
 def _result(
-    store: Store, decision: ForgetDecision, holdings: Sequence[Holding], dry_run: bool, finished: bool
-) -> ForgetResult:
+    store: Store, decision: ForgetDecision, holdings: Sequence[Holding], dry_run: bool = False,
+    finished: bool = False,
+) -> ForgetResult:  # fmt: skip
     stone = decision.tombstone
     return ForgetResult(
         store.uri, decision.target.kind, decision.target.name, stone.reason, stone.id, dry_run, finished,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,14 @@ from raypipe.api.results import Result, as_json, outside_loop, plain
 from raypipe.api.session import Session
 from raypipe.core.errors import ConfError
 from raypipe.core.kg import CallResult
+from raypipe.core.llm import Grammar
 from raypipe.kg import public_data
 from raypipe.kg.client import connect
 from raypipe.kg.execute import run
 from raypipe.kg.fetch.backend import ServerBackend
-from raypipe.kg.graph import open_folder
-from raypipe.kg.language.parser import parser
-from raypipe.kg.language.program import Program
-from raypipe.kg.language.time_words import Moment, moment
+from raypipe.kg.graph import GraphBackend, open_folder
+from raypipe.kg.language.parser import Parse, parser
+from raypipe.kg.language.time_words import moment
 from raypipe.kg.tables import load
 
 
@@ -43,18 +43,11 @@ class CallsResult(Result):
 
 
 def _line(result: CallResult) -> dict[str, Any]:
-    fault = result.fault
-    return {
-        "call": result.call,
-        "rows": [dict(r) for r in result.rows],
-        "values": list(result.values),
-        "sentences": list(result.sentences),
-        "requests": list(result.requests),
-        "ms": round(result.ms, 3),
-        "fault": None
-        if fault is None
-        else {"reason": fault.reason, "detail": fault.detail, "transient": fault.transient},
-    }
+    names = ("call", "rows", "values", "sentences", "requests", "fault")
+    found = {name: plain(getattr(result, name)) for name in names}
+    if found["fault"] is not None:
+        del found["fault"]["step"]  # no recipe has it
+    return {**found, "ms": round(result.ms, 3)}
 
 
 @outside_loop
@@ -64,18 +57,31 @@ def run_calls(program: str, graph: str, asked_at: str, session: Session | None =
     `asked_at` is the time of the question, as `03/05/2024, 23:18:31 PT`. Raises ConfError for an address that
     is none; a call that fails has a fault.
     """
-    conf = (session or Session()).settings.conf
-    grammar = conf.find("grammar", "calls", ".lark").read_text(encoding="utf-8")
-    return CallsResult(tuple(asyncio.run(_results(graph, parser(grammar)(program), moment(asked_at)))))
+    _, parse = calls_parser(session or Session())
+
+    async def results() -> list[CallResult]:
+        async with open_backend(graph) as backend:
+            return await run(parse(program), backend, moment(asked_at))
+
+    return CallsResult(tuple(asyncio.run(results())))
 
 
-async def _results(graph: str, program: Program, now: Moment) -> list[CallResult]:
+def calls_parser(session: Session) -> tuple[Grammar, Parse]:
+    """The grammar of calls, for models that write them, and what reads them."""
+    text = session.settings.conf.find("grammar", "calls", ".lark").read_text(encoding="utf-8")
+    return Grammar(text), parser(text)
+
+
+@asynccontextmanager
+async def open_backend(graph: str) -> AsyncIterator[GraphBackend]:
+    """A graph, by the mock API's address or as a folder of tables. Raises ConfError for another address."""
     if "://" not in graph:
-        return await run(program, open_folder(Path(graph)), now)
-    if not graph.startswith(("http://", "https://")):
+        yield open_folder(Path(graph))
+    elif graph.startswith(("http://", "https://")):
+        async with connect(graph) as ask:
+            yield ServerBackend(ask)
+    else:
         raise ConfError(f"--graph {graph}: expected http://HOST:PORT or a folder of tables")
-    async with connect(graph) as ask:
-        return await run(program, ServerBackend(ask), now)
 
 
 @contextmanager

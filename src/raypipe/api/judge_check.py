@@ -71,15 +71,9 @@ def check_judge(
 
 
 def pick_to_label(
-    run: str | Path,
-    out: str | Path,
-    disagreements: int = 0,
-    at_random: int = 0,
-    seed: int = 0,
-    other: str | Path | None = None,
-    labels: str | Path | None = None,
-    rule: Rule | None = None,
-) -> PickResult:
+    run: str | Path, out: str | Path, disagreements: int = 0, at_random: int = 0, seed: int = 0,
+    other: str | Path | None = None, labels: str | Path | None = None, rule: Rule | None = None,
+) -> PickResult:  # fmt: skip
     """Writes answers for people to label: drawn at random, and those of which two measures say the opposite.
 
     The measures are the judge and the words of the truth; with `other`, a run of the same answers, the two

@@ -7,25 +7,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from raypipe.api.graphs import calls_parser, open_backend
 from raypipe.api.results import Result, as_json, outside_loop, plain
 from raypipe.api.session import Session
 from raypipe.core.errors import ConfError, DataError
 from raypipe.kg.call_accuracy import CallMatch, RunProgram, match_of
-from raypipe.kg.client import connect
 from raypipe.kg.execute import run
-from raypipe.kg.fetch.backend import ServerBackend
-from raypipe.kg.graph import GraphBackend, open_folder
+from raypipe.kg.graph import GraphBackend
 from raypipe.kg.language.answer_rules import RULES
-from raypipe.kg.language.parser import Parse, parser
+from raypipe.kg.language.parser import Parse
 from raypipe.kg.language.program import Program
 from raypipe.kg.language.time_words import moment
 from raypipe.metrics.intervals import Interval, rate_interval
-from raypipe.metrics.textfile import TextLine, lines
+from raypipe.metrics.textfile import TextLine, filled
 from raypipe.report.report import RunFolder
 
 MEASURES = ("parsed", "exact", "result", "answer")
@@ -123,12 +121,9 @@ def _rate(measure: str, values: Sequence[bool]) -> CallRate:
 
 @outside_loop
 def score_calls(
-    gold: str | Path,
-    predictions: str | Path,
-    graph: str | Path,
-    reply: str = "calls",
+    gold: str | Path, predictions: str | Path, graph: str | Path, reply: str = "calls",
     session: Session | None = None,
-) -> KgScoreResult:
+) -> KgScoreResult:  # fmt: skip
     """Compares written calls with gold programs, to the letter and by what both give over a graph.
 
     `gold`: JSON lines, or a folder of them, of `query`, `query_time`, `calls` (or `kg_program`), and where
@@ -137,8 +132,7 @@ def score_calls(
     the folder of a run, whose reply `reply` has the calls. `graph`: the mock API's address, or a folder of
     tables. A gold without a prediction is wrong in every measure. Raises ConfError, DataError.
     """
-    conf = (session or Session()).settings.conf
-    parse = parser(conf.find("grammar", "calls", ".lark").read_text(encoding="utf-8"))
+    _, parse = calls_parser(session or Session())
     golds = _golds(Path(gold))
     written = _written(Path(predictions), reply)
     keys = {g.id: g.id if g.id in written else g.query for g in golds}
@@ -149,14 +143,7 @@ def score_calls(
 async def _scored(
     golds: Sequence[GoldCalls], written: Mapping[str, str | None], graph: str, parse: Parse
 ) -> tuple[ScoredCalls, ...]:
-    async with AsyncExitStack() as stack:
-        opened: GraphBackend
-        if "://" not in graph:
-            opened = open_folder(Path(graph))
-        elif graph.startswith(("http://", "https://")):
-            opened = ServerBackend(await stack.enter_async_context(connect(graph)))
-        else:
-            raise ConfError(f"--graph {graph}: expected http://HOST:PORT or a folder of tables")
+    async with open_backend(graph) as opened:
         return tuple([await _one(g, written[g.id], opened, parse) for g in golds])
 
 
@@ -180,7 +167,7 @@ async def _one(gold: GoldCalls, written: str | None, graph: GraphBackend, parse:
 def _golds(path: Path) -> list[GoldCalls]:
     files = sorted(path.glob("*.jsonl*")) if path.is_dir() else [path]
     found: dict[str, GoldCalls] = {}
-    for line in (x for file in files for x in lines(file) if x.text.strip()):
+    for line in (x for file in files for x in filled(file)):
         tree = _object(line)
         if "calls" not in tree or not tree.get("query") or not tree.get("asked_at"):
             raise line.error("query, query_time and calls (or kg_program) of a gold", sorted(tree))
@@ -202,7 +189,7 @@ def _written(path: Path, reply: str) -> dict[str, str]:
     if path.is_dir():
         return _of_run(path, reply)
     found: dict[str, str] = {}
-    for line in (x for x in lines(path) if x.text.strip()):
+    for line in filled(path):
         tree = _object(line)
         name = tree.get("id") or tree.get("query")
         if not name or "calls" not in tree:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from raypipe.api.results import Result, as_json, outside_loop, plain
-from raypipe.api.session import Session
+from raypipe.api.session import Place, Session
 from raypipe.core.errors import DataError
 from raypipe.evaluation.fault_budget import UndoneRows, undone_rows, unread_rows
 from raypipe.evaluation.result_table import read_table
@@ -97,7 +97,7 @@ def why(run: str | Path, row: str) -> WhyResult:
 
 @outside_loop
 def faults(
-    run: str | Path | None = None, store: Store | str | Path | None = None, session: Session | None = None
+    run: str | Path | None = None, store: Place = None, session: Session | None = None
 ) -> FaultsResult:
     """Lists the rows of a finished run that failed, why, and how often each was tried.
 

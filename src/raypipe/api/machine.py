@@ -21,16 +21,9 @@ from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.models import load
 
 PACKAGES = (
-    "ray",
-    "lancedb",
-    "pylance",
-    "pyarrow",
-    "torch",
-    "transformers",
-    "FlagEmbedding",
-    "turbohtml",
+    "ray", "lancedb", "pylance", "pyarrow", "torch", "transformers", "FlagEmbedding", "turbohtml",
     "blingfire",
-)
+)  # fmt: skip
 VLLM = "pip install 'raypipe[gpu]'; on a machine without a GPU, in a checkout: make setup"
 CLASHING = ("torchvision", "torchaudio", "torchcodec")  # with a CPU torch they break FlagEmbedding's import
 

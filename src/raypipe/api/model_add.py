@@ -80,18 +80,12 @@ def add_model(
     name = options.name or re.sub(r"[^a-z0-9._-]", "-", own.rstrip("/").rsplit("/", 1)[-1].lower())
     _write(file, name, proposal.entry)
     revision = str(proposal.entry.get("revision", ""))
+    get = folder.download_command(own, revision) if revision and repo else ""
+    licence, gated = (repo.licence, repo.gated) if repo else ("", False)
     return ModelAddResult(
-        name=name,
-        file=str(file),
-        entry=proposal.entry,
-        bytes=proposal.bytes,
-        memory_gib=proposal.memory_gib,
-        context_gib=proposal.context_gib,
-        licence=repo.licence if repo else "",
-        gated=repo.gated if repo else False,
-        get=folder.download_command(own, revision) if revision and repo else "",
-        endpoints=endpoints,
-    )
+        name, str(file), proposal.entry, proposal.bytes, proposal.memory_gib, proposal.context_gib, licence,
+        gated, get, endpoints,
+    )  # fmt: skip
 
 
 def _repo(source: str, options: AddOptions, environ: Mapping[str, str]) -> ModelRepo:

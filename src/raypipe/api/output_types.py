@@ -43,13 +43,9 @@ def listed(of: Any) -> Any:
 
 
 SliceScore = record(
-    "SliceScore",
-    "The score of the questions that share one label.",
-    CragScore,
-    label=str,
-    value=str,
+    "SliceScore", "The score of the questions that share one label.", CragScore, label=str, value=str,
     interval=Interval | None,
-)
+)  # fmt: skip
 MeasureMean = record("MeasureMean", "", MeasureSummary)
 MeasureSliceMean = record("MeasureSliceMean", "", MeasureSlice)
 

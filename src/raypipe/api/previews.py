@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from raypipe import readers
-from raypipe.api.paths import Fields, documents_alone, format_for, inputs
+from raypipe.api.paths import Data, Fields, documents_alone, format_for, inputs
 from raypipe.api.results import Result
 from raypipe.api.session import Session
 from raypipe.core.errors import ConfError
@@ -82,7 +81,7 @@ class Preview(Result):
 
 
 def preview(
-    paths: str | Path | Sequence[str | Path],
+    paths: Data,
     format: readers.Format | None = None,
     fields: Fields | None = None,
     session: Session | None = None,
@@ -93,7 +92,7 @@ def preview(
     none of them has.
     """
     session = session or Session()
-    files = inputs([paths] if isinstance(paths, str | Path) else paths, session.settings)
+    files = inputs(paths, session.settings)
     if format == "files" or (format is None and not fields and documents_alone(files)):
         raise ConfError(f"{files[0]}: a dry run shows fields and rows, and a folder of documents has none")
     found = format_for(format, files, fields)

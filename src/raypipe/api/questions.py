@@ -14,7 +14,7 @@ from raypipe.api.pipelines import open_pipeline
 from raypipe.api.probes import require_unchanged
 from raypipe.api.results import Result, outside_loop, plain
 from raypipe.api.served import require_answering, require_same
-from raypipe.api.session import Session, endpoint_addresses, require_graphs
+from raypipe.api.session import Named, Place, Session, endpoint_addresses, require_graphs
 from raypipe.core import arrow
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.protocols import Index
@@ -94,16 +94,10 @@ class RankResult(Result):
 
 @outside_loop
 def ask(
-    recipe: Recipe | str | Path,
-    question: str,
-    pages: str | Path | None = None,
-    asked_at: str = "",
-    store: Store | str | Path | None = None,
-    passages: bool = True,
-    on_text: Callable[[str], None] | None = None,
-    session: Session | None = None,
+    recipe: Named, question: str, pages: str | Path | None = None, asked_at: str = "", store: Place = None,
+    passages: bool = True, on_text: Callable[[str], None] | None = None, session: Session | None = None,
     docs: str | Path | None = None,
-) -> AskResult:
+) -> AskResult:  # fmt: skip
     """Answers one question, from a store, a folder of documents or the pages in a file, in this process.
 
     `recipe` "live" is the live release. `question` is a text, or a stored question's id. `pages` is a file of
@@ -139,7 +133,7 @@ def ask(
     return AskResult(asyncio.run(_answer(kit, Answerer(found, kit, opened.uri, memo, release), request)))
 
 
-def _opened(recipe: Recipe, store: Store | str | Path | None, session: Session) -> Store:
+def _opened(recipe: Recipe, store: Place, session: Session) -> Store:
     opened = session.store(store)
     require_documents_read(recipe, opened)
     return opened
@@ -177,10 +171,7 @@ def _request(question: str, pages: str | Path | None, asked_at: str, passages: b
 
 
 def local_kit(
-    session: Session,
-    recipe: Recipe,
-    index: Index | None = None,
-    on_text: Callable[[str], None] | None = None,
+    session: Session, recipe: Recipe, index: Index | None = None, on_text: Callable[[str], None] | None = None
 ) -> LocalKit:
     """A kit that computes in this process.
 
@@ -203,14 +194,9 @@ def local_kit(
 
 @outside_loop
 def rank(
-    recipe: Recipe | str | Path,
-    corpus: str | Path | None = None,
-    queries: str | Path | None = None,
-    store: Store | str | Path | None = None,
-    by: str = FINAL,
-    top: int = 20,
-    session: Session | None = None,
-) -> RankResult:
+    recipe: Named, corpus: str | Path | None = None, queries: str | Path | None = None, store: Place = None,
+    by: str = FINAL, top: int = 20, session: Session | None = None,
+) -> RankResult:  # fmt: skip
     """Ranks documents for queries; a document's score is its best passage's.
 
     `corpus` and `queries` are BEIR files, ranked in a store of their own; without them the store's questions

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raypipe.api.results import Result, as_json
-from raypipe.api.session import Session
+from raypipe.api.session import Place, Session
 from raypipe.core.errors import ConfError
 from raypipe.runs import release
-from raypipe.runs.manifest import find, read
+from raypipe.runs.manifest import Manifest, find, read
 from raypipe.runs.release import check_pointer
 from raypipe.store import Store
 from raypipe.store.layout import LIVE
@@ -73,14 +73,9 @@ class PruneResult(Result):
 
 
 def promote(
-    run: str | Path,
-    gates: Sequence[str] = (),
-    store: Store | str | Path | None = None,
-    min_scored: float | None = None,
-    session: Session | None = None,
-    against: str | Path | None = None,
-    pointer: str = LIVE,
-) -> ReleaseResult:
+    run: str | Path, gates: Sequence[str] = (), store: Place = None, min_scored: float | None = None,
+    session: Session | None = None, against: str | Path | None = None, pointer: str = LIVE,
+) -> ReleaseResult:  # fmt: skip
     """Makes a finished run the live release, if it passes the gates.
 
     `run` is the folder of an eval; a gate is a bound on one of its numbers: `score>=0.1`. A gate on a share
@@ -91,15 +86,12 @@ def promote(
     run in the folder `against`, over the questions of both. Raises GateFailed; then the live release stays.
     `pointer`: `live`, or `live@NAME` for tenants.
     """
-    check_pointer(pointer)
-    manifest = read(Path(run))
-    opened = (session or Session()).store(manifest.store if store is None else store)
     from raypipe.evaluation.relative_gate import check
     from raypipe.evaluation.scored_run import scored_run
-    from raypipe.runs.relative_gate_text import relative_gate
 
-    relative = [g for text in gates if (g := relative_gate(text)) is not None]
-    bounds = [release.gate(text) for text in gates if relative_gate(text) is None]
+    check_pointer(pointer)
+    manifest, opened = finished(run, store, session)
+    relative, bounds = gates_of(gates)
     for g in relative:
         check(g, scored_run(Path(run), manifest.rule), _other(g, opened, against, pointer))
     least = release.MIN_SCORED if min_scored is None else min_scored
@@ -108,6 +100,20 @@ def promote(
         opened.uri,
         pointer,
     )
+
+
+def finished(run: str | Path, store: Place, session: Session | None) -> tuple[Manifest, Store]:
+    """The manifest of a finished run, and its store: where it is now; None: where it was when it ran."""
+    manifest = read(Path(run))
+    return manifest, (session or Session()).store(manifest.store if store is None else store)
+
+
+def gates_of(texts: Sequence[str]) -> tuple[list[RelativeGate], list[release.Gate]]:
+    """The gates that hold a run against another, and the bounds on its own numbers."""
+    from raypipe.runs.relative_gate_text import relative_gate
+
+    found = [(text, relative_gate(text)) for text in texts]
+    return [g for _, g in found if g], [release.gate(text) for text, g in found if g is None]
 
 
 def _other(gate: RelativeGate, store: Store, against: str | Path | None, pointer: str = LIVE) -> ScoredRun:
@@ -127,16 +133,14 @@ def _other(gate: RelativeGate, store: Store, against: str | Path | None, pointer
     return stored_run(store, manifest)
 
 
-def rollback(
-    store: Store | str | Path | None = None, session: Session | None = None, pointer: str = LIVE
-) -> ReleaseResult:
+def rollback(store: Place = None, session: Session | None = None, pointer: str = LIVE) -> ReleaseResult:
     """Makes the release before the live one live again. Raises ConfError where there is none. `pointer`:
     `live`, or `live@NAME` for tenants."""
     opened = (session or Session()).store(store)
     return ReleaseResult(release.rollback(opened, check_pointer(pointer)), opened.uri, pointer)
 
 
-def releases(store: Store | str | Path | None = None, session: Session | None = None) -> ReleasesResult:
+def releases(store: Place = None, session: Session | None = None) -> ReleasesResult:
     """Lists the releases of a store, oldest first."""
     opened = (session or Session()).store(store)
     now = release.live(opened)
@@ -145,12 +149,9 @@ def releases(store: Store | str | Path | None = None, session: Session | None = 
 
 
 def prune(
-    store: Store | str | Path | None = None,
-    dry_run: bool = False,
-    abandon: Sequence[str] = (),
-    replies: Sequence[str] = (),
+    store: Place = None, dry_run: bool = False, abandon: Sequence[str] = (), replies: Sequence[str] = (),
     session: Session | None = None,
-) -> PruneResult:
+) -> PruneResult:  # fmt: skip
     """Deletes tables that nothing references, and what killed commands left. `dry_run` only lists it.
 
     `abandon`: names of unfinished work to give up, as the refusal of a prune lists them; `replies`: names of

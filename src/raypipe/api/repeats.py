@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
-from raypipe.api.paths import run_folder
+from raypipe.api.paths import Data, run_folder, several, write_json
 from raypipe.api.results import Result, as_json, outside_loop, plain
-from raypipe.api.run import Data, EvalOptions, evaluate
-from raypipe.api.session import Session
+from raypipe.api.run import EvalOptions, evaluate
+from raypipe.api.session import Named, Place, Session
 from raypipe.core.errors import ConfError
 from raypipe.evaluation.repeats import Repeats, repeats
 from raypipe.evaluation.scored_run import scored_run
-from raypipe.metrics.textfile import replaced
 from raypipe.readers.object_store import is_remote
-from raypipe.recipes.recipe import Recipe
-from raypipe.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +38,9 @@ class RepeatsResult(Result):
 
 @outside_loop
 def evaluate_repeatedly(
-    recipe: Recipe | str | Path,
-    times: int,
-    data: Data = (),
-    store: Store | str | Path | None = None,
-    out: str | Path | None = None,
+    recipe: Named, times: int, data: Data = (), store: Place = None, out: str | Path | None = None,
     **options: Unpack[EvalOptions],
-) -> RepeatsResult:
+) -> RepeatsResult:  # fmt: skip
     """Evaluates a recipe `times` times, from the second on with language models asked again, and says how far
     the score and each question's verdict move.
 
@@ -60,7 +52,7 @@ def evaluate_repeatedly(
     if out is not None and is_remote(str(out)):
         raise ConfError(f"--repeats: expected a folder of this machine as --out, found {out}")
     session = options.get("session") or Session()
-    given = [data] if isinstance(data, str | Path) else list(data)
+    given = several(data)
     found = session.recipe(recipe, given)
     filled = session.store_to_fill(store) if given else session.store(store)
     folder = run_folder(out, session.settings, filled.uri, found.name)
@@ -70,6 +62,5 @@ def evaluate_repeatedly(
         options["fresh"] = options.get("fresh", False) or (asks and n > 0)
         evaluate(found, given, filled, place, **options)
     result = RepeatsResult(folder, repeats([scored_run(place, "official") for place in folders]))
-    with replaced(folder / "repeats.json") as text:
-        text.write(json.dumps(result.to_json(), ensure_ascii=False, indent=1) + "\n")
+    write_json(folder / "repeats.json", result.to_json())
     return result

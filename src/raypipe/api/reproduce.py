@@ -12,14 +12,13 @@ from raypipe.api.questions import rank
 from raypipe.api.results import Result, as_json
 from raypipe.api.run import evaluate
 from raypipe.api.scores import score_crag
-from raypipe.api.session import Session
+from raypipe.api.session import Place, Session
 from raypipe.core import config
 from raypipe.core.config import Where, did_you_mean
 from raypipe.core.errors import ConfError, DataError, RaypipeError
 from raypipe.metrics.crag import Rule
 from raypipe.metrics.ranking import read_qrels, score
 from raypipe.readers.pooled import write_pool
-from raypipe.store import Store
 
 Verdict: TypeAlias = Literal["OK", "OKish", "FAIL"]
 FILE = "reproduce.yaml"
@@ -77,9 +76,10 @@ class PublishedNumber:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reproductions:
-    """conf/reproduce.yaml."""
+class Reproductions(Result):
+    """conf/reproduce.yaml; a row for each published number."""
 
+    ROWS = "published"
     runs: Mapping[str, Reproduction]
     published: tuple[PublishedNumber, ...]
 
@@ -130,18 +130,19 @@ class ReproduceResult(Result):
             )
 
 
-def reproductions(session: Session | None = None) -> Reproductions:
-    """What can be reproduced, as conf/reproduce.yaml says. Raises ConfError."""
+def reproductions(session: Session | None = None, name: str | None = None) -> Reproductions:
+    """What can be reproduced, as conf/reproduce.yaml says; of a `name` its run alone. Raises ConfError."""
     path = (session or Session()).settings.conf.file(FILE)
-    return config.build(Reproductions, config.read_yaml(path), Where(str(path)))
+    found = config.build(Reproductions, config.read_yaml(path), Where(str(path)))
+    if name is None:
+        return found
+    if name not in found.runs:
+        raise ConfError(f"reproduce {name}: no such run; {did_you_mean(name, found.runs)}")
+    return Reproductions(runs={name: found.runs[name]}, published=())
 
 
 def reproduce(
-    name: str,
-    data: str | Path,
-    store: Store | str | Path | None = None,
-    check: bool = True,
-    session: Session | None = None,
+    name: str, data: str | Path, store: Place = None, check: bool = True, session: Session | None = None
 ) -> ReproduceResult:
     """Runs what conf/reproduce.yaml has under a name over `data`, and holds its numbers against those that
     are expected there: OK, OKish or FAIL.
@@ -151,10 +152,7 @@ def reproduce(
     for data that is not there, and what a run raises.
     """
     session = session or Session()
-    known = reproductions(session).runs
-    if name not in known:
-        raise ConfError(f"reproduce {name}: expected one of {', '.join(known)}; {did_you_mean(name, known)}")
-    run, folder = known[name], Path(data)
+    run, folder = reproductions(session, name).runs[name], Path(data)
     if not folder.exists():
         raise DataError(f"--data {folder}: expected {run.data}; found nothing there")
     find = _FIND[run.how](run, folder, store, session)
@@ -167,7 +165,6 @@ def reproduce(
 
 
 Find: TypeAlias = Callable[[ExpectedNumber], float | None]
-Place: TypeAlias = Store | str | Path | None
 
 
 def _ranked(run: Reproduction, folder: Path, store: Place, session: Session) -> Find:

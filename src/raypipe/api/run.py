@@ -12,13 +12,12 @@ from typing import Any, TypedDict, Unpack
 from raypipe import readers
 from raypipe.api.captured import open_data
 from raypipe.api.judges import judge_model, open_judge, read_judge
-from raypipe.api.measured import keep, measured
-from raypipe.api.origin import origin
-from raypipe.api.paths import Fields, deliver, require_writable, run_folder
+from raypipe.api.measured import keep, measured, origin
+from raypipe.api.paths import Data, Fields, deliver, require_writable, run_folder, several, write_json
 from raypipe.api.pipelines import open_pipeline
 from raypipe.api.prices import prices_of
 from raypipe.api.results import Result, as_json, outside_loop
-from raypipe.api.session import Session
+from raypipe.api.session import Named, Place, Session
 from raypipe.cluster.budget import Budget
 from raypipe.core.errors import DataError
 from raypipe.evaluation import evaluate as evaluating
@@ -30,7 +29,6 @@ from raypipe.evaluation.stored_questions import questions_of, require_questions
 from raypipe.memo.mend import mend_memo
 from raypipe.metrics.crag import DEFAULT_RULE, Rule, rule_id
 from raypipe.metrics.kinds import open_kind
-from raypipe.metrics.textfile import replaced
 from raypipe.pipeline.caps import Caps
 from raypipe.pipeline.counters import RunCounters
 from raypipe.pipeline.ingest_log import driving
@@ -39,9 +37,6 @@ from raypipe.recipes.recipe import Recipe
 from raypipe.report.report import to_json
 from raypipe.runs.changes import Changes, changes, compared_with
 from raypipe.runs.plan.records import Plan
-from raypipe.store import Store
-
-Data = str | Path | Sequence[str | Path]
 
 
 class EvalOptions(TypedDict, total=False):
@@ -142,13 +137,9 @@ class ReprocessResult(Result):
 
 
 def check_names(
-    recipe: Recipe | str | Path,
-    data: Sequence[str | Path] = (),
-    judge: str | None = None,
-    rule: Rule | None = None,
-    session: Session | None = None,
-    kind: str | None = None,
-) -> Recipe:
+    recipe: Named, data: Sequence[str | Path] = (), judge: str | None = None, rule: Rule | None = None,
+    session: Session | None = None, kind: str | None = None,
+) -> Recipe:  # fmt: skip
     """The recipe of an eval, once all names are found that the eval was given: of recipe, cluster file,
     judge, rule and kind. Raises ConfError or ModelMissing; reads no data and starts nothing."""
     session = session or Session()
@@ -164,10 +155,7 @@ def check_names(
 
 @outside_loop
 def index(
-    recipe: Recipe | str | Path,
-    store: Store | str | Path | None = None,
-    retry_faults: bool = False,
-    session: Session | None = None,
+    recipe: Named, store: Place = None, retry_faults: bool = False, session: Session | None = None
 ) -> RunResult:
     """Parses, splits and embeds the sources of a store that a recipe's tables lack.
 
@@ -190,12 +178,9 @@ def index(
 
 @outside_loop
 def answer(
-    recipe: Recipe | str | Path,
-    store: Store | str | Path | None = None,
-    fresh: bool = False,
-    retry_faults: bool = False,
+    recipe: Named, store: Place = None, fresh: bool = False, retry_faults: bool = False,
     session: Session | None = None,
-) -> RunResult:
+) -> RunResult:  # fmt: skip
     """Answers the stored questions that have no answer of this recipe yet.
 
     `fresh` answers all, and asks language models again; `retry_faults` tries failed questions again. Raises
@@ -214,12 +199,9 @@ def answer(
 
 @outside_loop
 def evaluate(
-    recipe: Recipe | str | Path,
-    data: Data = (),
-    store: Store | str | Path | None = None,
-    out: str | Path | None = None,
+    recipe: Named, data: Data = (), store: Place = None, out: str | Path | None = None,
     **options: Unpack[EvalOptions],
-) -> EvalResult:
+) -> EvalResult:  # fmt: skip
     """Runs what is missing of a dataset, scores every answer, and writes a report.
 
     `data` is ingested first; none: all stored questions. `out` is the folder of the report; None: a new one
@@ -229,7 +211,7 @@ def evaluate(
     """
     began = time.perf_counter()
     session, rule, kind = options.get("session") or Session(), options.get("rule"), options.get("kind")
-    given = [data] if isinstance(data, str | Path) else data
+    given = several(data)
     found = check_names(recipe, given, options.get("judge"), rule, session, kind)
     said = None if (file := options.get("labels")) is None else read_labels(Path(file))
     judging = judge_model(session, options.get("judge"), rule or DEFAULT_RULE)
@@ -245,26 +227,12 @@ def evaluate(
         open_pipeline(session, filled, found, judge=kit) as pipeline,
     ):
         done = evaluating.evaluate(
-            pipeline,
-            files,
-            format,
-            options.get("limit"),
-            rule,
-            folder,
-            judge,
-            options.get("fresh", False),
-            options.get("retry_faults", False),
-            origin(session.settings),
-            options.get("on_plan", lambda plan: None),
-            options.get("refresh", False),
-            measured(session.settings, session.cluster_file()),
-            options.get("began", began),
-            options.get("only"),
-            caps,
-            kind,
-            options.get("oracle"),
-            said,
-        )
+            pipeline, files, format, options.get("limit"), rule, folder, judge, options.get("fresh", False),
+            options.get("retry_faults", False), origin(session.settings),
+            options.get("on_plan", lambda plan: None), options.get("refresh", False),
+            measured(session.settings, session.cluster_file()), options.get("began", began),
+            options.get("only"), caps, kind, options.get("oracle"), said,
+        )  # fmt: skip
     keep(session.settings, done.folder, done.manifest.finished)
     result = EvalResult(done, session.cluster_file().faults)
     deliver(out, folder)
@@ -275,18 +243,15 @@ def evaluate(
 
 @outside_loop
 def reprocess(
-    recipe: Recipe | str | Path,
-    data: Data = (),
-    store: Store | str | Path | None = None,
-    out: str | Path | None = None,
+    recipe: Named, data: Data = (), store: Place = None, out: str | Path | None = None,
     **options: Unpack[EvalOptions],
-) -> ReprocessResult:
+) -> ReprocessResult:  # fmt: skip
     """Recomputes only what changed, and reports which answers differ from the run before.
 
     Takes what `evaluate` takes, and writes changes.json next to the report.
     """
     session, check = options.get("session") or Session(), options.get("check", True)
-    given = [data] if isinstance(data, str | Path) else data
+    given = several(data)
     found = session.recipe(recipe, given)
     filled = session.store_to_fill(store) if given else session.store(store)
     folder = run_folder(out, session.settings, filled.uri, found.name)
@@ -294,8 +259,7 @@ def reprocess(
     done = evaluate(found, given, filled, folder, **options)
     before = compared_with(filled, done.evaluation.manifest)
     result = ReprocessResult(done, changes(filled, before, done.evaluation.manifest) if before else None)
-    with replaced(done.evaluation.folder.changes) as text:
-        text.write(json.dumps(result.to_json()["changes"], ensure_ascii=False, indent=1) + "\n")
+    write_json(done.evaluation.folder.changes, result.to_json()["changes"])
     deliver(out, folder)
     if check:
         done.check_faults()

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NotRequired
+from typing import Any, Literal, NotRequired, get_type_hints
 
 from raypipe.api.output_types import MeasureMean, MeasureSliceMean, SliceScore, listed, printed, record
 from raypipe.cluster.placement import Bottleneck, Placement
-from raypipe.core.ann import AnnRecall
 from raypipe.evaluation.label_set import LabelExample, MixLine
 from raypipe.metrics.calibration import CalibrationReport
 from raypipe.metrics.crag import CragScore, Rule
 from raypipe.metrics.intervals import Interval
-from raypipe.metrics.losses import Losses
 from raypipe.metrics.prompt_injection import PromptInjection
-from raypipe.metrics.routing import Routing
 from raypipe.pipeline.approximate import AnnState
-from raypipe.report.costs import CostReport, Estimate
-from raypipe.report.report import (
-    AnswerCut,
-    FaultCount,
-    FitLine,
-    JudgeLine,
-    LabelLine,
-    ReplacedRows,
-    StepLine,
-)
+from raypipe.report.costs import Estimate
+from raypipe.report.report import EvalReport, FaultCount
 from raypipe.runs.plan.records import JudgePlan
 from raypipe.training.engine_check import EngineReplies
 from raypipe.training.estimate import MemoryNeed, TrainingEstimate
@@ -33,32 +22,25 @@ from raypipe.training.model import Device, FourBit
 
 Whole = tuple[int | None, int | None] | None  # from, to; null: not known
 
+_OF_REPORT = get_type_hints(EvalReport, localns={"CalibrationReport": CalibrationReport})
 Eval = printed(
     "Eval",
     "`eval --json`, and report.json in a run's folder.",
     CragScore,
-    run=str,
-    recipe=str,
-    digest=str,  # of the recipe
-    questions=int,
-    citations=int,
-    distinct_pages=int,
-    empty_pages=int,
-    chunks=int,
-    pages_compared=int,
-    parser_fallbacks=int,
-    normalized=dict[str, int],
-    replaced=list[ReplacedRows],
-    without_truth=int,
-    faults=int,
-    faults_by_reason=list[FaultCount],
+    **{
+        **{name: hint for name, hint in _OF_REPORT.items() if name not in ("marks", "scores")},
+        "faults": int,
+        "faults_by_reason": list[FaultCount],
+        "prompt_injection": record("_Injection", "", PromptInjection, rate=float | None) | None,
+        "unseen": MeasureMean | None,
+        "oracle": Literal["passages", "answer", "labels"] | None,  # null: no oracle run
+        "oracle_golds": int | None,
+    },
     rule=Rule,
     unscored=int,
     interval=Interval | None,
     rate_intervals=dict[str, Interval],  # accuracy, hallucination, missing; none where nothing was scored
     bounds=Interval | None,
-    judge=JudgeLine | None,
-    labels=LabelLine | None,  # people's verdicts; null: none were given
     controls=dict[str, CragScore],
     slices=listed(SliceScore),
     kind=str,  # of the data: crag, qa, ranking, or a path with the digits of its source
@@ -66,22 +48,6 @@ Eval = printed(
     measures=listed(MeasureMean),
     measure_slices=listed(MeasureSliceMean),  # of the leading measure
     blocks=list[str],  # parts of the report that the kind shows: measures, verdicts
-    answer_cut=AnswerCut | None,
-    prompt_injection=record("_Injection", "", PromptInjection, rate=float | None) | None,
-    seconds=float,
-    clock=dict[str, float],  # part of the run -> seconds; they add up to `seconds`
-    resumed=int,
-    memo_damaged=int,  # tables and files of the memo
-    cost=CostReport | None,  # estimate against actual
-    fits=list[FitLine],  # fitted numbers of the recipe, and how many scored questions the fit has seen
-    unseen=MeasureMean | None,  # the leading measure of the others; null: no fit has seen a question
-    oracle=Literal["passages", "answer", "labels"] | None,  # golds stood in a stage's place; null: none did
-    oracle_golds=int | None,  # questions of which they did; null: no oracle run
-    routing=Routing | None,  # routers and calls against golds; null: not looked at
-    calibration=CalibrationReport | None,  # of the confidence of answers; null: too few, or none is stated
-    losses=Losses | None,  # where the misses were lost; null: not looked for
-    ann=list[AnnRecall],  # measured recall of the approximate indexes that were searched
-    steps=list[StepLine],
 )
 StepEstimate = record(
     "_Estimate",

@@ -28,10 +28,7 @@ class StepCheckResult(Result):
 
 
 def check_step(
-    step: str,
-    fields: Mapping[str, Any] | None = None,
-    lock: bool = False,
-    session: Session | None = None,
+    step: str, fields: Mapping[str, Any] | None = None, lock: bool = False, session: Session | None = None
 ) -> StepCheckResult:
     """Runs the laws of steps on a step of your own, and compares its output with its lock.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,12 +9,12 @@ from typing import Any
 
 from raypipe.api.data import ingest
 from raypipe.api.measured import measured
-from raypipe.api.paths import Fields, deliver, require_writable, run_folder
+from raypipe.api.paths import Data, Fields, deliver, require_writable, run_folder, several, write_json
 from raypipe.api.pipelines import offline_pipeline
 from raypipe.api.prices import prices_of
 from raypipe.api.results import Result, as_json, outside_loop, plain
-from raypipe.api.run import EvalOptions, check_names, evaluate
-from raypipe.api.session import Session
+from raypipe.api.run import check_names, evaluate
+from raypipe.api.session import Place, Session
 from raypipe.core.errors import ConfError
 from raypipe.evaluation import sweep as sweeping
 from raypipe.evaluation.evaluate import Evaluation
@@ -30,7 +29,6 @@ from raypipe.recipes.recipe import Recipe
 from raypipe.report.sweep import plot
 from raypipe.runs.plan import planner
 from raypipe.runs.plan.records import Plan
-from raypipe.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,24 +58,12 @@ class SweepResult(Result):
 
 @outside_loop
 def sweep(
-    recipe: str | Path,
-    sets: Sequence[str],
-    data: str | Path | Sequence[str | Path] = (),
-    store: Store | str | Path | None = None,
-    out: str | Path | None = None,
-    sample: int | None = None,
-    seed: int = 0,
-    margin: float = MARGIN,
-    format: Format | None = None,
-    judge: str | None = None,
-    rule: Rule | None = None,
-    dry_run: bool = False,
-    on_plan: Callable[[Sequence[PlannedPoint]], None] = lambda plans: None,
-    session: Session | None = None,
-    fields: Fields | None = None,
-    kind: str | None = None,
-    measure: str | None = None,
-) -> SweepResult:
+    recipe: str | Path, sets: Sequence[str], data: Data = (), store: Place = None,
+    out: str | Path | None = None, sample: int | None = None, seed: int = 0, margin: float = MARGIN,
+    format: Format | None = None, judge: str | None = None, rule: Rule | None = None, dry_run: bool = False,
+    on_plan: Callable[[Sequence[PlannedPoint]], None] = lambda plans: None, session: Session | None = None,
+    fields: Fields | None = None, kind: str | None = None, measure: str | None = None,
+) -> SweepResult:  # fmt: skip
     """Evaluates a recipe at each combination of the values in `sets`, and compares each with the first.
 
     `sets` has one `STEP[:INTO].FIELD=V1,V2,...` for each field. Each point answers the same questions: all,
@@ -88,7 +74,7 @@ def sweep(
     questions before anything runs.
     """
     session = session or Session()
-    given = [data] if isinstance(data, str | Path) else data
+    given = several(data)
     if margin <= 0:
         raise ConfError(f"sweep: expected a margin above 0, found {margin:g}")
 
@@ -121,15 +107,12 @@ def sweep(
         return SweepResult(name, plans, None, folder)
 
     def run(one: Recipe, some: Sequence[str], where: Path) -> Evaluation:
-        options: EvalOptions = {
-            "rule": rule, "judge": judge, "kind": kind, "only": some, "session": session,
-        }  # fmt: skip
-        return evaluate(one, (), filled, where, **options).evaluation
+        done = evaluate(one, (), filled, where, rule=rule, judge=judge, kind=kind, only=some, session=session)
+        return done.evaluation
 
     done = sweeping.sweep(found, run, ids, unseen, seed, margin, folder, by)
     result = SweepResult(name, plans, done, folder)
-    with replaced(folder / "sweep.json") as text:
-        text.write(json.dumps(result.to_json(), ensure_ascii=False, allow_nan=False, indent=1) + "\n")
+    write_json(folder / "sweep.json", result.to_json())
     with replaced(folder / "sweep.svg") as text:
         text.write(plot(result.to_json()["sweep"]))
     deliver(out, folder)

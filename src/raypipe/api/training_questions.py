@@ -10,7 +10,7 @@ from pathlib import Path
 from raypipe import readers
 from raypipe.api.data import ingest
 from raypipe.api.paths import Fields, format_for, inputs
-from raypipe.api.session import Session
+from raypipe.api.session import Place, Session
 from raypipe.core import arrow
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Gold, Question
@@ -35,7 +35,7 @@ class TrainingQuestions:
 
 
 def training_questions(
-    session: Session, given: Sequence[str | Path], store: Store | str | Path | None, where: Sequence[str],
+    session: Session, given: Sequence[str | Path], store: Place, where: Sequence[str],
     against: Sequence[str | Path], format: Format | None, fields: Fields | None, limit: int | None,
     dry_run: bool,
 ) -> TrainingQuestions:  # fmt: skip
@@ -102,12 +102,9 @@ def _none_chosen(where: Sequence[str], golds: Mapping[str, Gold], store: Store) 
 
 
 def _evaluated(
-    session: Session,
-    store: Store,
-    against: Sequence[str | Path],
-    format: Format | None,
+    session: Session, store: Store, against: Sequence[str | Path], format: Format | None,
     fields: Fields | None,
-) -> dict[str, str]:
+) -> dict[str, str]:  # fmt: skip
     """Id -> text of the questions that will be evaluated on."""
     found: dict[str, str] = {}
     for one in against:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raypipe.api.questions import local_kit
 from raypipe.api.results import Result, outside_loop
-from raypipe.api.session import Session, require_graphs
+from raypipe.api.session import Named, Session, require_graphs
 from raypipe.core.arrow import corpus_table
 from raypipe.core.digests import model_identity
 from raypipe.core.records import Citation, Question, Source, source_id
@@ -52,11 +51,7 @@ class WalkResult(Result):
 
 @outside_loop
 def walk(
-    recipe: Recipe | str | Path,
-    question: str,
-    pages: Mapping[str, str],
-    asked_at: str = "",
-    session: Session | None = None,
+    recipe: Named, question: str, pages: Mapping[str, str], asked_at: str = "", session: Session | None = None
 ) -> WalkResult:
     """Takes one question through a recipe, step by step, in this process.
 

@@ -20,8 +20,7 @@ AROUND_CHARS = 40  # of the page before and after a quote
     'raypipe ask rag "how long is the warranty?" --docs manuals',
     "live sets",
     arg(
-        "question QUESTION",
-        "the question; one that is stored, by its id or in its words, has its own pages",
+        "question QUESTION", "the question; one that is stored, by its id or in its words, has its own pages"
     ),
     arg("--pages FILE", "a CRAG line: its search results are searched"),
     "docs",

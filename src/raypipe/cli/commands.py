@@ -11,13 +11,13 @@ data: make, fetch and read data
   synth (data): Write a CRAG-format dataset about an invented world, with its knowledge graph.
   download (data): Download the official CRAG or QASPER files: resumable, checked by digest.
   ingest (data): Read files into a store, each line once; the same bytes again change nothing.
-  questions (questions): Make test questions from documents of your own, for a person to review.
-  examples (examples): Write a pool of training questions that prompts show as examples.
+  questions (data): Make test questions from documents of your own, for a person to review.
+  examples (data): Write a pool of training questions that prompts show as examples.
   parse (data): Convert HTML files to text, as the pipeline does.
 run: run a recipe over a store
   plan (plans): Estimate the model calls, time and memory of an eval, with the reason for each.
   index (runs): Parse, split and embed the sources that a recipe's tables lack.
-  ann (ann): Build the approximate indexes that a recipe searches, and measure their recall.
+  ann (runs): Build the approximate indexes that a recipe searches, and measure their recall.
   answer (runs): Answer the stored questions that have no answer yet.
   eval (runs): Run what is missing, score it, and write a report; without arguments, the demo.
   reprocess (runs): Recompute only what changed, and report which answers differ.
@@ -25,7 +25,7 @@ run: run a recipe over a store
   fit (fit): Fit numbers of a recipe to one half of a run, and report on the other half.
   labels (labels): Make training labels for a step: its answers, judged against golds by a model.
   finetune (finetune): Train a LoRA adapter on labels, check that it acts, and keep it in the store.
-  rank (rank): Rank documents for queries and write a TREC run.
+  rank (runs): Rank documents for queries and write a TREC run.
 look: see what ran, and how good it was
   why (look): Explain one answer of a finished eval: its evidence, prompts and replies, what was reused and
     why.
@@ -34,16 +34,16 @@ look: see what ran, and how good it was
   compare (compare): Compare scored runs over the same questions: better, worse, same, or cannot tell.
   view (view): Show runs in a browser: each question with its evidence; two runs side by side.
   judge (judge): Measure a judge by people's labels, and pick answers for people to label.
-  export (export): Write a run's results as predictions, a CRAG submission or a TREC run.
+  export (look): Write a run's results as predictions, a CRAG submission or a TREC run.
   reproduce (reproduce): Hold a run against its expected numbers: OK, OKish or FAIL.
   score (scores): Score predictions or rankings of any system.
 release: decide what answers live questions
   promote (releases): Make a finished run the live release, if it passes the gates.
   rollback (releases): Make the release before the live one live again.
   releases (releases): List the releases of a store.
-  trial (trial): Show how a canary or a shadow does against the live release, or stop it.
+  trial (releases): Show how a canary or a shadow does against the live release, or stop it.
   prune (releases): Delete tables and replies that nothing references.
-  forget (forget): Take a page, a document or a question out of a store and its runs, for good.
+  forget (releases): Take a page, a document or a question out of a store and its runs, for good.
 serve: answer single questions
   ask (ask): Answer one question, from the store or from pages in a file.
   serve (serve): Answer questions over HTTP on this machine.

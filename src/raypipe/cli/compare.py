@@ -22,11 +22,7 @@ from raypipe.cli.command import Args, arg, called, command, console, printed
     options.margin("runs"),
     options.group("count as one each"),
     options.measure("what is compared"),
-    arg(
-        "--rejudge MODEL?",
-        "have one judge decide about all runs; without MODEL the first run's",
-        const="",
-    ),
+    arg("--rejudge MODEL?", "have one judge decide about all runs; without MODEL the first run's", const=""),
     arg("--unseen", "leave out the questions that a fit of one of the recipes has seen"),
     "judged models cluster store json",
 )

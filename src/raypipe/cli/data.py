@@ -1,25 +1,16 @@
-"""Commands that make, fetch, read or look at data: synth, download, ingest, parse."""
+"""Commands that make, fetch, read or look at data: synth, download, ingest, parse, questions, examples."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from raypipe.cli.command import (
-    Args,
-    arg,
-    at_least,
-    called,
-    command,
-    console,
-    print_json,
-    printed,
-    say,
-)
+from raypipe.cli.command import Args, arg, at_least, called, command, console, print_json, printed, say
 from raypipe.core.errors import ConfError
 
 if TYPE_CHECKING:
     from raypipe.api.data import IngestResult
+    from raypipe.api.made_questions import MadeQuestionsResult, QuestionsPlan
     from raypipe.api.previews import Preview
 
 
@@ -59,11 +50,7 @@ def _synth(args: Args) -> int:
     "raypipe download crag --task 1 /data/crag",
     arg("what", choices=("crag", "qasper")),
     arg("folder DIR", type=Path),
-    arg(
-        "--task",
-        "of crag, required: 1: 5 pages a question (0.7 GB); 3: 50 (7.7 GB)",
-        choices=("1", "3"),
-    ),
+    arg("--task", "of crag, required: 1: 5 pages a question (0.7 GB); 3: 50 (7.7 GB)", choices=("1", "3")),
     arg("--version", "of crag: v5 adds popularity labels (v4)", choices=("v4", "v5")),
 )
 def _download(args: Args) -> int:
@@ -100,7 +87,7 @@ def _ingest(args: Args) -> int:
     from raypipe.api.data import ingest
 
     if not args.dry_run:
-        return printed(args, called(ingest, args), _print)
+        return printed(args, called(ingest, args), _print_read)
     if args.format == "files":
         raise ConfError("--dry-run shows the fields of rows: not with --format files")
     from raypipe.api.previews import preview
@@ -112,7 +99,7 @@ def _ingest(args: Args) -> int:
     return printed(args, called(preview, args), show)
 
 
-def _print(read: IngestResult) -> None:
+def _print_read(read: IngestResult) -> None:
     print(read.title)
     for name, count in read.summary.counts.items():
         if count:
@@ -147,3 +134,57 @@ def _parse(args: Args) -> int:
         else:
             print(page.text)
     return 3 if failed else 0
+
+
+@command(
+    "questions",
+    "raypipe questions /data/handbook --llm http://127.0.0.1:8000/v1#MODEL --n 200 --store /data/store",
+    arg("documents PATH*", "documents to read into the store first (default: none)"),
+    "files store models llm",
+    arg("--n N", "questions wanted (200)", at_least(1), 200, dest="number"),
+    arg("--seed S", "other passages for other seeds (1)", int, 1),
+    arg("--out FILE", "the questions, as rows (questions.jsonl)", default="questions.jsonl"),
+    arg("--dry-run", "print the number of calls, make nothing"),
+    "json",
+)
+def _questions(args: Args) -> int:
+    from raypipe.api.made_questions import make_questions
+
+    quiet = (lambda plan: None) if args.json else _print_plan
+    return printed(args, called(make_questions, args, on_plan=quiet), _print_made)
+
+
+def _print_made(made: MadeQuestionsResult) -> None:
+    if made.out is not None:
+        from raypipe.report.made_questions import print_made
+
+        print_made(console(), made.to_json())
+
+
+def _print_plan(plan: QuestionsPlan) -> None:
+    print(
+        f"at most {plan.max_calls:,} calls of {plan.model}: {plan.candidates:,} questions are written "
+        f"({plan.cached:,} of them cached) and checked, until {plan.wanted:,} are kept; passages of "
+        f"{plan.documents:,} documents in {plan.store}"
+    )
+    if plan.unreadable:
+        print(f"{plan.unreadable:,} more documents have no text, or no passage of prose")
+
+
+@command(
+    "examples",
+    "raypipe examples qasper/qasper-train-v0.3.json --out qasper/train.jsonl",
+    arg("data PATH+", "questions with answers"),
+    "format",
+    arg("--out FILE", "the pool: .jsonl or .jsonl.gz", required=True),
+    arg(
+        "--explain MODEL",
+        "a generator of the models file: it says why each answer is right, and that is kept",
+    ),
+    "models llm cluster json",
+)
+def _examples(args: Args) -> int:
+    from raypipe.api.example_pools import build_examples
+
+    use = f"use it with --graph NAME={args.out}, NAME as the recipe calls its pool"
+    return printed(args, called(build_examples, args), lambda made: print(made.title, use, sep="\n"))

@@ -16,8 +16,7 @@ RULE = arg("--rule RULE", _ABOUT, options.RULES)
     "raypipe judge check labels.jsonl --run /data/runs/local",
     arg("labels LABELS", "lines of id, prediction, label: right, wrong, unclear"),
     arg(
-        "--run RUN",
-        "the run, or file of predictions, that the labels are of (default: the folder of LABELS)",
+        "--run RUN", "the run, or file of predictions, that the labels are of (default: the folder of LABELS)"
     ),
     RULE,
     "json",

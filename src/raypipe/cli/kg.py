@@ -9,17 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raypipe.cli.command import (
-    Args,
-    arg,
-    at_least,
-    between,
-    called,
-    command,
-    console,
-    one_of_these,
-    printed,
-)
+from raypipe.cli.command import Args, arg, at_least, between, called, command, console, one_of_these, printed
 from raypipe.core.errors import DataError
 
 if TYPE_CHECKING:

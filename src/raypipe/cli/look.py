@@ -1,8 +1,13 @@
-"""Commands that look at a finished run: why, faults, losses."""
+"""Commands that look at a finished run: why, faults, losses, export."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from raypipe.cli.command import Args, arg, called, command, console, on_console, printed
+
+if TYPE_CHECKING:
+    from raypipe.api.export import ExportResult
 
 
 @command(
@@ -59,3 +64,36 @@ def _losses(args: Args) -> int:
             print_lost(out, found.questions)
 
     return printed(args, found if at is None else found.at(at), show)
+
+
+@command(
+    "export",
+    "raypipe export /data/runs/local --as trec --out local.trec",
+    arg("run RUN", "the --out folder of a finished eval"),
+    arg(
+        "--as",
+        "predictions: as predictions.jsonl; crag: what CRAG's evaluation reads; trec: the ranking; "
+        "oag: OAG-QA's submission, a line of 20 papers a question; mlflow: a run of an MLflow server",
+        dest="shape",
+        choices=("predictions", "crag", "trec", "oag", "mlflow"),
+        required=True,
+    ),
+    arg("--out FILE", "the file to write; of mlflow the server's address", required=True),
+    arg("--experiment NAME", "of mlflow: the experiment that gets the run (default: raypipe)"),
+    "json",
+)
+def _export(args: Args) -> int:
+    from raypipe.api.export import export_run
+
+    return printed(args, called(export_run, args), _print_export)
+
+
+def _print_export(made: ExportResult) -> None:
+    if made.shape == "mlflow":
+        what = ", ".join(f"{n} {name}" for name, n in made.counts.items()).replace("artifacts", "files")
+        print(f"run {made.run} of {made.file}: {'was there already' if made.there else what}")
+        return
+    print(f"{made.counts['lines']} lines: {made.file}")
+    if failed := made.counts.get("failed"):
+        said = "their lines are empty" if made.shape == "oag" else 'the file says "i don\'t know" of them'
+        print(f"{failed} questions failed; {said}")

@@ -19,10 +19,7 @@ KINDS = ("embedder", "reranker", "generator", "tokenizer")
 @command(
     "models",
     "raypipe models db3-task1-700",
-    arg(
-        "recipe RECIPE",
-        f"a name under conf/recipes, or a path; or: {STANDINS} DIR; or: {ADD} SOURCE",
-    ),
+    arg("recipe RECIPE", f"a name under conf/recipes, or a path; or: {STANDINS} DIR; or: {ADD} SOURCE"),
     arg(
         "folder DIR|SOURCE?",
         f"of {STANDINS}: where to build tiny stand-ins; of {ADD}: ORG/NAME of a hub ($HF_ENDPOINT, "

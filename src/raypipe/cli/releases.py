@@ -1,15 +1,18 @@
-"""Commands that decide what answers live questions: promote, rollback, releases, prune."""
+"""Commands that decide what answers live questions: promote, rollback, releases, trial, prune, forget."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from raypipe.cli.command import Args, arg, called, command, console, printed, share, share_or_0
+from raypipe.cli.command import Args, arg, called, command, console, one_of_these, printed, share, share_or_0
 from raypipe.core.errors import ConfError
 
 if TYPE_CHECKING:
+    from raypipe.api.forget import ForgetResult
     from raypipe.api.release import PruneResult, ReleaseResult, ReleasesResult
+    from raypipe.api.trials import TrialResult
+    from raypipe.runs.trial_verdict import Look, TrialReport
 
 
 POINTER = arg(
@@ -51,9 +54,8 @@ def _promote(args: Args) -> int:
     from raypipe.api.release import promote
 
     if args.share is None:
-        return printed(args, called(promote, args), _print)
+        return printed(args, called(promote, args), _print_release)
     from raypipe.api.trials import start_canary
-    from raypipe.cli.trial import print_trials
 
     if args.pointer != "live":
         raise ConfError("--canary tries a run next to `live`: expected no --as with it")
@@ -62,20 +64,14 @@ def _promote(args: Args) -> int:
     return printed(args, called(start_canary, args), print_trials)
 
 
-@command(
-    "rollback",
-    "raypipe rollback --store /data/store",
-    "store",
-    POINTER,
-    "json",
-)
+@command("rollback", "raypipe rollback --store /data/store", "store", POINTER, "json")
 def _rollback(args: Args) -> int:
     from raypipe.api.release import rollback
 
-    return printed(args, called(rollback, args), _print)
+    return printed(args, called(rollback, args), _print_release)
 
 
-def _print(found: ReleaseResult) -> None:
+def _print_release(found: ReleaseResult) -> None:
     from raypipe.runs.release import seen_by_a_fit
 
     made, score = found.release, _score(found.to_json())
@@ -94,11 +90,7 @@ def _score(row: Mapping[str, Any]) -> str:
     return ", ".join(said) or "not scored"
 
 
-@command(
-    "releases",
-    "raypipe releases --store /data/store",
-    "store json",
-)
+@command("releases", "raypipe releases --store /data/store", "store json")
 def _releases(args: Args) -> int:
     from raypipe.api.release import releases
 
@@ -135,3 +127,97 @@ def _print_removed(found: PruneResult) -> None:
     for r in found.removed:
         print(f"{r.kind} {r.name}: {r.rows} rows")
     print(f"{len(found.removed)} things {'would be deleted' if found.dry_run else 'deleted'}")
+
+
+@command(
+    "trial",
+    "raypipe trial --store /data/store",
+    arg("run DIR?", "with --shadow: the --out folder of a finished eval"),
+    arg(
+        "--shadow SHARE",
+        "have the run answer this share of the live questions again, after the reply",
+        share,
+        dest="share",
+    ),
+    arg("--stop", "end the canary and the shadow; live stays"),
+    "store json",
+)
+def _trial(args: Args) -> int:
+    from raypipe.api.trials import show_trials, start_shadow, stop_trials
+
+    if (args.run is None) != (args.share is None) or (args.stop and args.share is not None):
+        raise ConfError("trial: expected DIR and --shadow SHARE together, or --stop, or neither")
+    if args.share is not None:
+        called(start_shadow, args)
+    look = stop_trials if args.stop else show_trials
+    return printed(args, called(look, args), print_trials)
+
+
+def print_trials(found: TrialResult) -> None:
+    """Prints the trials of a store for people."""
+    for report in found.running:
+        _print_trial(report)
+    if not found.running:
+        print(f"no canary and no shadow in {found.store}")
+    if found.ended is not None:
+        print("the last that ended:")
+        _print_trial(found.ended)
+
+
+def _print_trial(report: TrialReport) -> None:
+    t = report.trial
+    gate = f", gate {t.gate}" if t.gate else ""
+    print(f"{t.role} {t.release} against {t.live}, share {t.share:g}{gate}: {report.verdict}")
+    if report.why:
+        print(f"  {report.why}")
+    said = f"{report.questions} questions, {report.same} answered alike, {report.failed} failed"
+    times = ", ".join(f"{name.replace('_', ' ')} {ms:g} ms" for name, ms in report.ms.items())
+    print(f"  {said}{f'; {times}' if times else ''}")
+    for look in (report.f1, report.answered):
+        print(f"  {_line(look)}")
+    for e in report.examples:
+        print(f"  {e.question}: {e.live!r} -> {e.trial!r}{_f1(e.f1_live, e.f1_trial)}")
+
+
+def _line(look: Look) -> str:
+    if not look.looked:
+        return f"{look.measure}: {look.questions} questions, too few for a look"
+    means = f"{look.live:.3f} -> {look.trial:.3f}"
+    return f"{look.measure}: {means} over {look.looked} of {look.questions} questions, p {look.p:.3g}"
+
+
+def _f1(before: float | None, after: float | None) -> str:
+    return "" if before is None or after is None else f" (f1 {before:.2f} -> {after:.2f})"
+
+
+@command(
+    "forget",
+    "raypipe forget https://example.org/page --reason 'licence ended' --yes --store /data/store",
+    arg(
+        "name URL|SOURCE|QUESTION",
+        "a url that questions cite, the path of a document, or the id of a source or question",
+    ),
+    one_of_these(arg("--dry-run", "list what holds it or rests on it"), arg("--yes", "remove it, for good")),
+    arg("--reason TEXT", "what its tombstone says when it is ingested again", default=""),
+    arg(
+        "--runs DIR ...",
+        "also look through this folder of runs or training labels (default: those under $RAYPIPE_HOME; "
+        "may be repeated)",
+    ),
+    "store json",
+)
+def _forget(args: Args) -> int:
+    from raypipe.api.forget import forget
+
+    return printed(args, called(forget, args), _print_holdings)
+
+
+def _print_holdings(found: ForgetResult) -> None:
+    for h in found.holdings:
+        print(f"{h.kind} {h.name}: {h.rows} rows, {h.does}" if h.rows else f"{h.kind} {h.name}: {h.does}")
+    what = f"{found.target} {found.name}"
+    if found.dry_run:
+        print(f"{what}: {len(found.holdings)} things hold it; nothing was removed (--yes removes it)")
+    else:
+        again = " by finishing what a killed command began" if found.finished else ""
+        print(f"{what} is forgotten{again}; tombstone {found.tombstone[:8]} refuses it from now on")

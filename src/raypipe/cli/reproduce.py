@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from raypipe.cli.command import Args, arg, called, command, console, print_json, printed, session
+from raypipe.cli.command import Args, arg, called, command, console, printed
 from raypipe.core.errors import ConfError
 
 if TYPE_CHECKING:
@@ -28,10 +28,10 @@ def _reproduce(args: Args) -> int:
     from raypipe.api.reproduce import reproduce, reproductions
 
     if args.name is None or not args.check:
-        return _list(args, reproductions(session(args)))
+        return printed(args, called(reproductions, args), _list)
     if args.data is None:
-        run = reproductions(session(args)).runs.get(args.name)
-        raise ConfError(f"--check: expected --data{f', {run.data}' if run else ''}")
+        run = called(reproductions, args).runs[args.name]
+        raise ConfError(f"--check: expected --data, {run.data}")
     found = called(reproduce, args, check=False)
     printed(args, found, _show)
     found.check()
@@ -55,24 +55,11 @@ def _show(found: ReproduceResult) -> None:
     out.print(Text(found.title))
 
 
-def _list(args: Args, known: Reproductions) -> int:
-    from dataclasses import asdict
-
-    from raypipe.core.config import did_you_mean
-    from raypipe.report.report import JSON_FORMAT
-
-    if args.name is not None and args.name not in known.runs:
-        raise ConfError(f"reproduce {args.name}: no such run; {did_you_mean(args.name, known.runs)}")
-    runs = {n: r for n, r in known.runs.items() if args.name in (None, n)}
-    if args.json:
-        listed = {n: {**asdict(r), "expected": [asdict(e) for e in r.expected]} for n, r in runs.items()}
-        published = [asdict(p) for p in known.published] if args.name is None else []
-        print_json({"format": JSON_FORMAT, "runs": listed, "published": published})
-        return 0
+def _list(known: Reproductions) -> None:
     from rich.text import Text
 
     out = console()
-    for name, run in runs.items():
+    for name, run in known.runs.items():
         out.print(Text(f"{name}: {run.about}; {run.minutes:g} min", "bold"), soft_wrap=True)
         out.print(Text(f"  --data: {run.data}"), soft_wrap=True)
         numbers = ", ".join(
@@ -81,10 +68,9 @@ def _list(args: Args, known: Reproductions) -> int:
         more = f" and {len(run.expected) - MOST} more" if len(run.expected) > MOST else ""
         out.print(Text(f"  expected: {numbers}{more}"), soft_wrap=True)
         out.print(Text(f"  raypipe reproduce {name} --check --data PATH"), soft_wrap=True)
-    if args.name is None:
+    if known.published:
         out.print(Text("What papers state; their runs need models and data of their own:", "bold"))
         for p in known.published:
             out.print(Text(f"{p.recipe}: {p.states}"), soft_wrap=True)
             out.print(Text(f"  their model: {p.theirs}; data: {p.data}"), soft_wrap=True)
             out.print(Text(f"  {p.command}"), soft_wrap=True)
-    return 0

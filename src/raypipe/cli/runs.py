@@ -1,4 +1,4 @@
-"""Commands that run a recipe over a store: index, answer, eval, reprocess."""
+"""Commands that run a recipe over a store: index, answer, eval, reprocess, ann, rank."""
 
 from __future__ import annotations
 
@@ -7,20 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raypipe.cli import options
-from raypipe.cli.command import (
-    Args,
-    arg,
-    at_least,
-    called,
-    command,
-    console,
-    printed,
-    say,
-    say_data,
-)
+from raypipe.cli.command import Args, arg, at_least, called, command, console, printed, say, say_data
 from raypipe.cli.plans import printer, show
 
 if TYPE_CHECKING:
+    from raypipe.api.ann import AnnResult
     from raypipe.api.repeats import RepeatsResult
     from raypipe.api.run import EvalResult, ReprocessResult, RunResult
 
@@ -40,29 +31,20 @@ OF_EVAL = (
     arg("--dry-run", "check everything, print the plan, run nothing"),
     "retry refresh",
     arg(
-        "--out DIR",
-        "folder for the report (default: $RAYPIPE_HOME/runs/STORE/RECIPE/TIME, one for each run)",
+        "--out DIR", "folder for the report (default: $RAYPIPE_HOME/runs/STORE/RECIPE/TIME, one for each run)"
     ),
     "json",
 )
 
 
-@command(
-    "index",
-    "raypipe index local --store /data/store",
-    "recipe sets store cluster retry json",
-)
+@command("index", "raypipe index local --store /data/store", "recipe sets store cluster retry json")
 def _index(args: Args) -> int:
     from raypipe.api.run import index
 
     return printed(args, called(index, args), _counts)
 
 
-@command(
-    "answer",
-    "raypipe answer local --store /data/store",
-    "recipe sets store cluster fresh retry json",
-)
+@command("answer", "raypipe answer local --store /data/store", "recipe sets store cluster fresh retry json")
 def _answer(args: Args) -> int:
     from raypipe.api.run import answer
 
@@ -195,3 +177,54 @@ def _dry_run(args: Args) -> int:
 
         read_labels(Path(args.labels))
     return show(args, called(plan, args, check_run=True))
+
+
+@command(
+    "ann",
+    "raypipe ann my-recipe --store /data/store",
+    "recipe sets store cluster",
+    arg("--questions N", "stored questions on which recall is measured (200)", at_least(1), 200),
+    arg("--rebuild", "replace indexes that are there; questions of the whole store are then answered again"),
+    "json",
+)
+def _ann(args: Args) -> int:
+    from raypipe.api.ann import build_ann
+
+    found = called(build_ann, args, check=False)
+    printed(args, found, _print_recall)
+    found.check_recall()
+    return 0
+
+
+def _print_recall(found: AnnResult) -> None:
+    from rich.text import Text
+
+    from raypipe.report.wording import ann_lines
+
+    out, rows = console(), list(found.rows())
+    for row, line in zip(rows, ann_lines({"ann": rows}), strict=True):
+        built = "built" if row["built"] else "was there"
+        out.print(Text(f"{row['stage']}: {row['index']}, {built}"), soft_wrap=True)
+        out.print(Text(f"  {line}; the worst is question {row['worst_question']}"), soft_wrap=True)
+
+
+@command(
+    "rank",
+    "raypipe rank local --corpus corpus.jsonl.gz --queries queries.jsonl.gz --out run.trec --by fuse",
+    "recipe sets store",
+    arg("--corpus F", "BEIR corpus.jsonl[.gz]"),
+    arg("--queries F", "BEIR queries.jsonl[.gz]"),
+    arg("--out R.trec", type=Path, required=True),
+    arg("--by BY", "a score's name, such as bm25, dense, fuse; or final (final)", default="final"),
+    arg("--top N", "documents a query (20)", at_least(1), 20),
+    "cluster",
+)
+def _rank(args: Args) -> int:
+    from raypipe.api.paths import require_writable
+    from raypipe.api.questions import rank
+
+    require_writable(args.out.parent, "--out")
+    found = called(rank, args)
+    found.write_trec(args.out)
+    print(f"{args.out}: {found.title}")
+    return 0

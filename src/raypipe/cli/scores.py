@@ -60,11 +60,7 @@ def _qa(args: Args) -> int:
     "score qasper",
     "raypipe score qasper --gold qasper-test-v0.3.json --predictions predictions.jsonl",
     arg("--gold F", "QASPER's .json or .json.gz", required=True),
-    arg(
-        "--predictions F",
-        ".jsonl[.gz] of question_id, predicted_answer, predicted_evidence",
-        required=True,
-    ),
+    arg("--predictions F", ".jsonl[.gz] of question_id, predicted_answer, predicted_evidence", required=True),
     arg("--text-evidence-only", "take figures and tables out of the golds' evidence"),
     "json",
     about="Score answers about papers and their evidence as QASPER's evaluator does.",

@@ -23,11 +23,7 @@ SCHEMAS: tuple[Name, ...] = ("cluster", "finetune", "graphs", "models", "recipe"
 UNEQUAL = 7  # exit code: a gate failed, some output of a bench is not its peer's
 
 
-@command(
-    "doctor",
-    "raypipe doctor --json",
-    "store json",
-)
+@command("doctor", "raypipe doctor --json", "store json")
 def _doctor(args: Args) -> int:
     from raypipe.api.machine import check_environment
 
@@ -143,11 +139,7 @@ def _schema(args: Args) -> int:
     return 0
 
 
-@command(
-    "completion",
-    "raypipe completion bash",
-    arg("shell", "whose script", choices=("bash", "zsh")),
-)
+@command("completion", "raypipe completion bash", arg("shell", "whose script", choices=("bash", "zsh")))
 def _completion(args: Args) -> int:
     import shtab
 

@@ -21,10 +21,7 @@ from raypipe.core.errors import ConfError
         names,
         (),
     ),
-    arg(
-        "--labels FILE",
-        "where people's marks are written (default: labels.jsonl in the run's folder)",
-    ),
+    arg("--labels FILE", "where people's marks are written (default: labels.jsonl in the run's folder)"),
     arg("--port N", "0: a free one (default: 8001)", between(0, 65535), 8001),
     "store json",
 )
