@@ -56,8 +56,13 @@ def synthesize(
     those of real pages, 3 KB to 1.5 MB. Another `seed` is another world. Raises ConfError for a folder that
     cannot be written.
     """
+    from raypipe.synth import write
+
     require_writable(Path(folder), "DIR")
-    return SynthResult(_written(Path(folder), questions, pages, seed, page_chars, session or Session()))
+    with (session or Session()).shown() as progress:
+        task = progress.task("wrote", "questions", questions)
+        advance = lambda done, total: task.advance(done - task.done)  # noqa: E731
+        return SynthResult(write(Path(folder), questions, pages, seed, page_chars, advance))
 
 
 def synthesize_papers(
@@ -85,19 +90,8 @@ def demo_data(session: Session | None = None) -> Path:
     session = session or Session()
     folder = session.settings.home / "data" / "-".join(["demo", *(str(v) for v in DEMO.values())])
     if not (folder / "synth.json").is_file():
-        _written(folder, **DEMO, session=session)
+        synthesize(folder, **DEMO, session=session)
     return folder
-
-
-def _written(
-    folder: Path, questions: int, pages: int, seed: int, page_chars: int | None, session: Session
-) -> SynthSummary:
-    from raypipe.synth import write
-
-    with session.shown() as progress:
-        task = progress.task("wrote", "questions", questions)
-        advance = lambda done, total: task.advance(done - task.done)  # noqa: E731
-        return write(folder, questions, pages, seed, page_chars, advance)
 
 
 def download_crag(

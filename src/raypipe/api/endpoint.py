@@ -21,7 +21,6 @@ from raypipe.cluster.capacity import declared_nodes, preflight, sized, startable
 from raypipe.cluster.file import Cluster
 from raypipe.core import config
 from raypipe.core.errors import ConfError
-from raypipe.core.protocols import Model
 from raypipe.models import load
 from raypipe.models.load import EngineLimits
 from raypipe.pipeline.recipe_tables import searched
@@ -81,7 +80,9 @@ class ServeArgs:
         )
         # Embedders and rerankers share one accelerator.
         gpus = min(pool.gpus, 1.0) / 2
-        if (engines := cluster.engines) is not None and (vllm := _engines(recipe)):
+        if (engines := cluster.engines) is not None and (
+            vllm := [m for m in recipe.models() if m.loader == "vllm"]
+        ):
             gpus, engine_gpus = engines.answer.gpus / 2, sum(engines.needs(m)["GPU"] for m in vllm)
         return build_application(
             recipe, worker, gpus, self.server_config(settings.keys), self.degrade_policy(settings),
@@ -168,11 +169,6 @@ class ServeArgs:
         return sized(cluster, (), declared_nodes(cluster))
 
 
-def _engines(recipe: Recipe) -> list[Model]:
-    """The models of a recipe that are asked through an engine of this cluster."""
-    return [m for m in recipe.models() if m.loader == "vllm"]
-
-
 def _in_file(path: Path) -> list[str]:
     """The keys in a file, one a line; empty lines and lines that begin with # are none."""
     try:
@@ -222,7 +218,8 @@ def serve(endpoint: ServeArgs, host: str, port: int, say: Callable[[str], None],
         check_host(host, server.keys)
     check_port(host, port)
     endpoint.check(settings)  # Serve retries a replica that cannot start without end
-    log = Path(endpoint.log or _log_file(settings, port))
+    name = f"serve-{time.strftime('%Y-%m-%d-%H%M%S')}-{port}.jsonl"
+    log = Path(endpoint.log or settings.home / "logs" / name)
     log.parent.mkdir(parents=True, exist_ok=True)
     say(f"starting; each request is logged in {log}")
     if not endpoint.has_tables(settings):
@@ -240,7 +237,3 @@ def serve(endpoint: ServeArgs, host: str, port: int, say: Callable[[str], None],
             start(application, host, port)
         say(f"answering on http://{host}:{port}/v1/answer, page http://{host}:{port}/; Ctrl-C ends it")
         threading.Event().wait()
-
-
-def _log_file(settings: Settings, port: int) -> Path:
-    return settings.home / "logs" / f"serve-{time.strftime('%Y-%m-%d-%H%M%S')}-{port}.jsonl"

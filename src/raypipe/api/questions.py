@@ -124,19 +124,16 @@ def ask(
     request = _request(question, pages, asked_at, passages)
     kit = local_kit(session, found, on_text=on_text)
     opened = None
-    if pages is None:
-        opened = _opened(found, store, session) if docs is None else open_docs(found, docs, store, session)
+    if docs is not None:
+        opened = open_docs(found, docs, store, session)
+    elif pages is None:
+        opened = session.store(store)
+        require_documents_read(found, opened)
     require_unchanged(opened, found.models(), kit.endpoints)
     if opened is None:
         return AskResult(asyncio.run(_answer(kit, Answerer(found, kit, "", release=release), request)))
     memo = StoreMemo(opened.uri, memo_versions(opened))
     return AskResult(asyncio.run(_answer(kit, Answerer(found, kit, opened.uri, memo, release), request)))
-
-
-def _opened(recipe: Recipe, store: Place, session: Session) -> Store:
-    opened = session.store(store)
-    require_documents_read(recipe, opened)
-    return opened
 
 
 def live_release(store: Store) -> Release:

@@ -91,9 +91,9 @@ def _matches(gold: Gold | None, wanted: Mapping[str, Sequence[str]]) -> bool:
 
 def _none_chosen(where: Sequence[str], golds: Mapping[str, Gold], store: Store) -> None:
     for name, wanted in _clauses("--where", where).items():
-        values = _values_of(golds, name)
+        values = Counter(g.labels[name] for g in golds.values() if name in g.labels)
         if not values.keys() & set(wanted):
-            there = ", ".join(f"{v} ({n} questions)" for v, n in list(values.items())[:20]) or "none"
+            there = ", ".join(f"{v} ({n} questions)" for v, n in sorted(values.items())[:20]) or "none"
             raise DataError(
                 f"{store.uri}: --where {name}={','.join(wanted)}: expected questions of that {name}, found "
                 f"{there}"
@@ -140,8 +140,3 @@ def _refuse_leaks(training: Mapping[str, str], evaluated: Mapping[str, str]) -> 
         f"{len(training)} in both: {first}. A score on these would say nothing. Leave them out of one of the "
         "two, by --where or in the files"
     )
-
-
-def _values_of(golds: Mapping[str, Gold], name: str) -> dict[str, int]:
-    """The values that questions have of a label, with how many have it."""
-    return dict(sorted(Counter(g.labels[name] for g in golds.values() if name in g.labels).items()))

@@ -22,18 +22,18 @@ run: run a recipe over a store
   eval (runs): Run what is missing, score it, and write a report; without arguments, the demo.
   reprocess (runs): Recompute only what changed, and report which answers differ.
   sweep (sweep): Evaluate a recipe at several values of its fields, and compare them in one table.
-  fit (fit): Fit numbers of a recipe to one half of a run, and report on the other half.
-  labels (labels): Make training labels for a step: its answers, judged against golds by a model.
-  finetune (finetune): Train a LoRA adapter on labels, check that it acts, and keep it in the store.
+  fit (training): Fit numbers of a recipe to one half of a run, and report on the other half.
+  labels (training): Make training labels for a step: its answers, judged against golds by a model.
+  finetune (training): Train a LoRA adapter on labels, check that it acts, and keep it in the store.
   rank (runs): Rank documents for queries and write a TREC run.
 look: see what ran, and how good it was
   why (look): Explain one answer of a finished eval: its evidence, prompts and replies, what was reused and
     why.
   faults (look): List the rows of a finished eval that failed, why, and after how many attempts.
   losses (look): Say for each wrong answer of a finished eval where its gold was lost.
-  compare (compare): Compare scored runs over the same questions: better, worse, same, or cannot tell.
-  view (view): Show runs in a browser: each question with its evidence; two runs side by side.
-  judge (judge): Measure a judge by people's labels, and pick answers for people to label.
+  compare (scores): Compare scored runs over the same questions: better, worse, same, or cannot tell.
+  view (look): Show runs in a browser: each question with its evidence; two runs side by side.
+  judge (scores): Measure a judge by people's labels, and pick answers for people to label.
   export (look): Write a run's results as predictions, a CRAG submission or a TREC run.
   reproduce (reproduce): Hold a run against its expected numbers: OK, OKish or FAIL.
   score (scores): Score predictions or rankings of any system.

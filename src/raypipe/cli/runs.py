@@ -110,7 +110,7 @@ def _eval(args: Args) -> int:
 
 
 def _print_repeats(done: RepeatsResult) -> None:
-    from raypipe.cli.compare_table import print_repeats
+    from raypipe.cli.tables import print_repeats
 
     print_repeats(console(), done.found, done.folder)
 
