@@ -34,7 +34,8 @@ def record(name: str, about: str = "", of: type[Any] | None = None, /, **types: 
 
 def printed(name: str, about: str = "", of: type[Any] | None = None, /, **types: Any) -> Any:
     """The type of what a command prints with --json: a `record` that says its format."""
-    return record(name, about, of, format=Literal[2], **types)
+    own = get_type_hints(of) if of is not None else {}
+    return record(name, about, **{"format": Literal[2], **own, **types})
 
 
 def listed(of: Any) -> Any:

@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     "json",
 )
 def _synth(args: Args) -> int:
-    from raypipe.api import datasets
+    from raypipe.api.datasets import synthesize, synthesize_papers
 
     if args.papers is None:
         pages = 50 if args.pages is None else args.pages
-        return printed(args, called(datasets.synthesize, args, pages=pages), lambda made: print(made.title))
+        return printed(args, called(synthesize, args, pages=pages), lambda made: print(made.title))
     if args.pages is not None or args.page_chars is not None:
         raise ConfError("--papers: expected without --pages and --page-chars, which are of questions' pages")
-    return printed(args, called(datasets.synthesize_papers, args), lambda made: print(made.title))
+    return printed(args, called(synthesize_papers, args), lambda made: print(made.title))
 
 
 @command(
