@@ -21,10 +21,7 @@ if TYPE_CHECKING:
     from raypipe.runs.prune import Removal
     from raypipe.runs.relative_gate_text import RelativeGate
 
-COLUMNS = {
-    "id": "string", "live": "bool", "run": "string", "recipe": "string", "digest": "string",
-    "score": "float64", "scored": "int64", "questions": "int64", "promoted": "float64",
-}  # fmt: skip
+COLUMNS = "id live:bool run recipe digest score:float64 scored:int64 questions:int64 promoted:float64"
 
 
 @dataclass(frozen=True, slots=True)
