@@ -65,8 +65,7 @@ def score_answers(
 def verdicts(kind: DataKind, rows: Sequence[Prediction], scores: RunScores) -> dict[str, bool | None]:
     """Question -> whether its answer is right; None: not scored. One that failed has no verdict, whatever
     its kind measures of it."""
-    return {r.question: None if _failed(kind, r) else right_of(kind, scores.values[r.question]) for r in rows}
-
-
-def _failed(kind: DataKind, row: Prediction) -> bool:
-    return row.ranked is None if gold_form(kind) == "grades" else row.prediction is None
+    rankings = gold_form(kind) == "grades"
+    failed = {r.question for r in rows if (r.ranked if rankings else r.prediction) is None}
+    values = ((r.question, scores.values[r.question]) for r in rows)
+    return {id: None if id in failed else right_of(kind, v) for id, v in values}

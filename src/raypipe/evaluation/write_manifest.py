@@ -34,29 +34,17 @@ def write_manifest(
     epoch. `places`: pool -> who did parts -> rows.
     """
     manifest = _manifest(pipeline, report, planned, memo, started, origin, places)
-    keys = _keys(pipeline.recipe.digest(), questions, sources, todo, report)
+    recipe, verdicts = pipeline.recipe.digest(), {v.question: v.outcome for v in report.marks.verdicts}
+    keys = [
+        AnswerKey(
+            q.id, sources.key(recipe, q), sources.row(q), q.id not in todo, sources.absent(q),
+            verdicts.get(q.id), report.scores.values.get(q.id),
+        )
+        for q in questions
+    ]  # fmt: skip
     write_page(RunFolder(out), manifest, earlier_run(pipeline.store, {k.question for k in keys}))
     write(pipeline.store, manifest, keys, out)
     return manifest
-
-
-def _keys(
-    recipe: str, questions: Iterable[Question], sources: AnswerSources, todo: set[str],
-    report: EvalReport,
-) -> list[AnswerKey]:  # fmt: skip
-    verdicts = {v.question: v.outcome for v in report.marks.verdicts}
-    return [
-        AnswerKey(
-            q.id,
-            sources.key(recipe, q),
-            sources.row(q),
-            q.id not in todo,
-            sources.absent(q),
-            verdicts.get(q.id),
-            report.scores.values.get(q.id),
-        )
-        for q in questions
-    ]
 
 
 def _manifest(

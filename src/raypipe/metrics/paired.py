@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from raypipe.metrics.intervals import Interval, group_sums, mean_interval
+from raypipe.metrics.intervals import Interval, group_sums, mean_interval, standard_error
 
 Floats = npt.NDArray[np.float64]
 Conclusion = Literal["better", "worse", "same", "cannot tell"]
@@ -41,21 +41,14 @@ class PairedDifference:
     interval_90: Interval | None  # 90 %: two one-sided tests at 5 % each
     p: float  # two-sided
     exact: bool  # False: from DRAWS drawn signs
-    minimum_detectable: (
-        float | None
-    )  # smallest difference that these questions show in 80 % of runs; None: not known
-    questions_needed: (
-        int | None
-    )  # questions that would show the difference that was found; None: none was found
+    minimum_detectable: float | None  # that these questions show in 80 % of runs; None: not known
+    questions_needed: int | None  # that would show the difference that was found; None: none was found
 
 
 def paired(
-    before: Sequence[float] | Floats,
-    after: Sequence[float] | Floats,
-    span: float,
-    groups: Sequence[str] | None = None,
-    seed: int = 0,
-) -> PairedDifference:
+    before: Sequence[float] | Floats, after: Sequence[float] | Floats, span: float,
+    groups: Sequence[str] | None = None, seed: int = 0,
+) -> PairedDifference:  # fmt: skip
     """Compares two values for each question, in the same order.
 
     `span` is how far apart two values can lie: 2 for CRAG's -1, 0, 1 and 1 for a rate. `groups` names the
@@ -69,7 +62,7 @@ def paired(
     units = d if groups is None else group_sums(d, groups)[0]
     p, exact = sign_flip(units, seed)
     wide = mean_interval(d, (-span, span), groups)
-    error = _standard_error(d, groups) or (0.0 if wide is None else (wide[1] - wide[0]) / 2 / 1.96)
+    error = standard_error(d, groups) or (0.0 if wide is None else (wide[1] - wide[0]) / 2 / 1.96)
     mean = float(d.mean())
     return PairedDifference(
         n=len(d),
@@ -86,15 +79,6 @@ def paired(
         minimum_detectable=_POWER * error if error else None,
         questions_needed=math.ceil(len(d) * (_POWER * error / mean) ** 2) if mean else None,
     )
-
-
-def _standard_error(d: Floats, groups: Sequence[str] | None) -> float:
-    """Of the mean difference; 0 where nothing differs, or there is one unit alone."""
-    sums, sizes = (d, np.ones(len(d))) if groups is None else group_sums(d, groups)
-    if len(sums) < 2:
-        return 0.0
-    rest = sums - d.mean() * sizes
-    return math.sqrt(len(sums) / (len(sums) - 1) * float(rest @ rest)) / len(d)
 
 
 def sign_flip(units: Floats, seed: int = 0) -> tuple[float, bool]:

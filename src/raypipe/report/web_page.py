@@ -13,11 +13,14 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raypipe.metrics.losses import steps_of
 from raypipe.report import plot
-from raypipe.report.wording import ann_lines, fit_lines, label_text, measured, seconds, share, signed
+from raypipe.report.wording import ann_lines, ends, fit_lines, label_text, measured, seconds, share, signed
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 LOCKED = "base-uri 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
@@ -47,23 +50,24 @@ def _hash(text: str) -> str:
     return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
 
 
+def environment(**more: bool) -> Environment:
+    """How templates are read: all that is put in is escaped, and a name that is not there is an error."""
+    from jinja2 import Environment, FunctionLoader, StrictUndefined  # 20 ms that `score` does without
+
+    return Environment(
+        loader=FunctionLoader(read_part), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True, **more,
+    )  # fmt: skip
+
+
 def page(
     template: str, styles: Sequence[str], scripts: Sequence[str], own_host: bool, values: Mapping[str, Any]
 ) -> tuple[str, str]:
     """The page and its policy, which stands in it, too. `values` are what the template shows."""
-    from jinja2 import Environment, FunctionLoader, StrictUndefined  # 20 ms that `score` does without
-
-    env = Environment(
-        loader=FunctionLoader(read_part),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+    env = environment(keep_trailing_newline=True)
     env.filters.update(signed=signed, share=share, seconds=seconds, measured=measured)
     env.filters.update(script_json=script_json, steps_of=steps_of, fit_lines=fit_lines, label_text=label_text)
-    env.filters.update(ann_lines=ann_lines)
+    env.filters.update(ann_lines=ann_lines, ends=ends)
     style, script = joined(tuple(styles)), joined(tuple(scripts))
     allowed = policy(style, script, own_host)
     text = env.get_template(template).render(**values, plot=plot, style=style, script=script, policy=allowed)

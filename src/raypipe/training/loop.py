@@ -162,9 +162,10 @@ def train(
         torch.set_num_threads(job.threads)
     preset, plan = job.preset, job.batches()
     held = open_trainable(job.model, preset, job.device, job.in_four_bits)
-    parameters = list(held.weights.values())
     # Betas, epsilon and weight decay are the defaults of transformers' AdamW, which db3 trained with.
-    optimizer = torch.optim.AdamW(parameters, lr=preset.lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(
+        list(held.weights.values()), lr=preset.lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0
+    )
     state = start or TrainingState()
     if start is not None:
         held.put(start.adapter)
@@ -181,7 +182,7 @@ def train(
         if job.held_out and preset.evaluate_every and (last or state.step % preset.evaluate_every == 0):
             last = _look(held, job, group, state) or last
         if last or state.step % preset.save_every == 0:
-            _note(held, optimizer, state)
+            state.adapter, state.optimizer = held.tensors(), optimizer.state_dict()
             if last:
                 state.ended, state.effect = True, _effect(held, job, state)
             save(state)
@@ -269,9 +270,8 @@ def _look(held: Trainable, job: TrainingJob, group: WorkerGroup, state: Training
     state.looks.append(LookPoint(state.step, loss))
     if before is None or loss < before.loss:
         state.best = held.tensors()
-    best = state.best_look
-    since = [p for p in state.looks if best is not None and p.step > best.step]
-    return 0 < job.preset.patience <= len(since)
+    since = sum(p.step > state.best_look.step for p in state.looks) if state.best_look else 0
+    return 0 < job.preset.patience <= since
 
 
 def mean_loss(held: Trainable, rows: Sequence[TrainingRow], device: str, group: WorkerGroup) -> float:
@@ -285,10 +285,6 @@ def mean_loss(held: Trainable, rows: Sequence[TrainingRow], device: str, group: 
             total += answer_loss(held.net, rows[i], device).double().cpu()
     group.sum(total)
     return float(total) / sum(row.trained for row in rows)
-
-
-def _note(held: Trainable, optimizer: Any, state: TrainingState) -> None:
-    state.adapter, state.optimizer = held.tensors(), optimizer.state_dict()
 
 
 def _effect(held: Trainable, job: TrainingJob, state: TrainingState) -> tuple[float, float]:

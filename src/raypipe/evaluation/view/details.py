@@ -90,9 +90,13 @@ def _trimmed(
         if used or golden or i < TOP or kept == "all":
             hits.append({**hit, "text": None})
     shown = [h for h in hits if h["chunk"] in texts]
-    quotes = [
-        {**q, "text": None if "pages" in without or _is_in(q, shown) else q["text"]} for q in row["quotes"]
-    ]
+    quotes = []
+    for q in row["quotes"]:
+        repeated = any(
+            q["source"] == parse_chunk_id(h["chunk"])[0] and h["start"] <= q["start"] and q["end"] <= h["end"]
+            for h in shown
+        )
+        quotes.append({**q, "text": None if "pages" in without or repeated else q["text"]})
     replies = [{**r, "prompt": None} for r in row["replies"]] if without else row["replies"]
     return {**row, "hits": hits, "quotes": quotes, "replies": replies}
 
@@ -100,16 +104,6 @@ def _trimmed(
 def _is_cited(hit: Mapping[str, Any], quotes: Sequence[Mapping[str, Any]]) -> bool:
     source = parse_chunk_id(hit["chunk"])[0]
     return any(q["source"] == source and q["start"] < hit["end"] and hit["start"] < q["end"] for q in quotes)
-
-
-def _is_in(quote: Mapping[str, Any], hits: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the text of a passage holds a quote whole."""
-    return any(
-        parse_chunk_id(h["chunk"])[0] == quote["source"]
-        and h["start"] <= quote["start"]
-        and quote["end"] <= h["end"]
-        for h in hits
-    )
 
 
 def packed(found: Mapping[str, Any]) -> str:

@@ -88,9 +88,8 @@ class Viewer:
 
     def _list(self) -> ViewReply:
         headers, unread = self._runs.listed()
-        listed = [
-            asdict(h) | {"when": time.strftime("%Y-%m-%d %H:%M", time.gmtime(h.finished))} for h in headers
-        ]
+        times = [time.strftime("%Y-%m-%d %H:%M", time.gmtime(h.finished)) for h in headers]
+        listed = [asdict(h) | {"when": when} for h, when in zip(headers, times, strict=True)]
         return _page(*web_page.page("runs.html", STYLES, (), True, {"runs": listed, "unread": unread}))
 
     def _folder(self, run: str) -> tuple[RunFolder, Manifest]:
