@@ -17,10 +17,10 @@ from reruns import Bench
 from raypipe.api.look import losses as losses_of
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import ABSTAINED, ANSWERED, SKIPPED_REPLY, Citation, Question, Reply
+from raypipe.evaluation.eval_report import verdicts
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.loss_paths import GoldEvidence, RecipePaths
 from raypipe.evaluation.result_table import each
-from raypipe.evaluation.score_answers import verdicts
 from raypipe.metrics.crag import Prediction
 from raypipe.metrics.kinds import Measure, score
 from raypipe.metrics.losses import ABOUT, GoldText, Loss, LostAt, losses, place

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from raypipe.core.ann import AnnRecall
 from raypipe.evaluation.collect import collect
-from raypipe.evaluation.eval_report import eval_report
-from raypipe.evaluation.export import write_predictions
+from raypipe.evaluation.eval_report import eval_report, score_answers
 from raypipe.evaluation.fault_budget import UndoneRows, retry, undone_rows
 from raypipe.evaluation.golds import require_rule, scoring_of
 from raypipe.evaluation.judge import Judge
@@ -24,9 +23,8 @@ from raypipe.evaluation.losses import misses
 from raypipe.evaluation.oracle import Oracle, require_stage
 from raypipe.evaluation.plan_eval import PlannedWork, Planning, oracle_recipe, plan_eval
 from raypipe.evaluation.result_table import ResultTable
-from raypipe.evaluation.score_answers import score_answers
 from raypipe.evaluation.stored_questions import StoredQuestions, questions_of, require_questions
-from raypipe.evaluation.write_manifest import write_manifest
+from raypipe.evaluation.write_run import write_run
 from raypipe.memo.disk import memo_versions, merge_memo
 from raypipe.memo.memo import CallCounts
 from raypipe.memo.mend import mend_memo
@@ -41,10 +39,9 @@ from raypipe.pipeline.ingest_log import driving
 from raypipe.pipeline.ingest_tasks import reading_of
 from raypipe.pipeline.wall_clock import WallClock
 from raypipe.readers import Format
-from raypipe.report.report import EvalReport, RunFolder, write_report
+from raypipe.report.report import EvalReport, RunFolder
 from raypipe.runs.manifest import Manifest, Origin
 from raypipe.runs.plan.records import Plan
-from raypipe.store.keep import compact, tables
 
 NOWHERE = Origin()
 
@@ -92,8 +89,8 @@ def evaluate(
         # A cluster that is too small is refused before the hour that a large file may take to read.
         with clock.part("reading"):
             reading = reading_of(pipeline)
-            shown, before = pipeline.progress, pipeline.start
-            read = ingest(store, data, format, shown, before, kind, reading) if data else None
+            how = pipeline.progress, pipeline.start, kind, reading
+            read = ingest(store, data, format, *how) if data else None
         questions = questions_of(pipeline, only or (read.questions if read else None), limit)
         require_questions(questions, data, store)
         scoring = scoring_of(pipeline, read, questions.ids, kind, rule, judge is not None)
@@ -127,11 +124,7 @@ def evaluate(
                 pipeline, scored, work.plan, done, read, len(questions), recalls, mark, golds
             )
             results.finish(scored.rows, report, misses(answers.lost, scored.right))
-        write_predictions(folder)
-        write_report(folder, report)
-        for table in tables(store):
-            compact(store, table)
-        manifest = write_manifest(
+        manifest = write_run(
             pipeline, questions, sources, todo, report, work.plan, memo, started, origin,
             done.rows_by_worker, out,
         )  # fmt: skip

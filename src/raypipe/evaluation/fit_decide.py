@@ -155,7 +155,6 @@ def _fitted(
 ) -> tuple[tuple[float, float, dict[str, float], dict[str, float]], float, dict[str, float]]:
     """Threshold, bias, weights and means; the ridge; the effect of each feature."""
     answered = [a for a in seen if a.features is not None]
-    answered = [a for a in seen if a.features is not None]
     right = np.array([a.right for a in answered], float)
     fine, wrong = int(right.sum()), int(len(right) - right.sum())
     if min(fine, wrong) < FEWEST:

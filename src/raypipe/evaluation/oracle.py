@@ -59,16 +59,16 @@ class OraclePassages:
 
     def open(self, kit: Kit) -> Ask:
         async def ask(questions: list[Question]) -> list[Question]:
-            return [self._put(q) for q in questions]
+            out = []
+            for q in questions:
+                if order := self.order.get(q.id, ()):
+                    known = {h.chunk for h in q.hits}
+                    more = (Hit(c, *parse_chunk_id(c)) for c in order if c not in known)
+                    q = replace(q, hits=(*q.hits, *more), order=order)
+                out.append(q)
+            return out
 
         return ask
-
-    def _put(self, question: Question) -> Question:
-        if not (order := self.order.get(question.id, ())):
-            return question
-        known = {h.chunk for h in question.hits}
-        more = tuple(Hit(c, *parse_chunk_id(c)) for c in order if c not in known)
-        return replace(question, hits=(*question.hits, *more), order=order)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,17 +98,15 @@ class OracleAnswer:
         show, names = self.shown(kit), [w.removeprefix("replies.") for w in self.writes()]
 
         async def ask(questions: list[Question]) -> list[Question]:
-            pairs = list(zip(questions, await show(questions), strict=True))
-            said = [dict.fromkeys(names, self._reply(q, text)) for q, text in pairs]
-            return [replace(q, replies={**q.replies, **s}) for q, s in zip(questions, said, strict=True)]
+            out = []
+            for q, text in zip(questions, await show(questions), strict=True):
+                truths, reply = self.golds.get(q.id, ()), Reply(IDK, ABSTAINED)
+                if truths and (gold := GoldText(truths)).held(text):
+                    reply = Reply(truths[0], INVALID if gold.denies else ANSWERED)
+                out.append(replace(q, replies={**q.replies, **dict.fromkeys(names, reply)}))
+            return out
 
         return ask
-
-    def _reply(self, question: Question, text: str) -> Reply:
-        truths = self.golds.get(question.id, ())
-        if not truths or not (gold := GoldText(truths)).held(text):
-            return Reply(IDK, ABSTAINED)
-        return Reply(truths[0], INVALID if gold.denies else ANSWERED)
 
 
 def require_stage(recipe: Recipe, oracle: Oracle) -> None:

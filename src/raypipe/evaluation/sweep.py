@@ -24,8 +24,7 @@ from raypipe.evaluation.compare import RunComparison, compare, measures_of
 from raypipe.evaluation.evaluate import Evaluation
 from raypipe.evaluation.scored_run import ScoredRun, scored_run
 from raypipe.metrics.kinds import Measure
-from raypipe.metrics.max_t import max_t
-from raypipe.metrics.paired import Conclusion, PairedDifference, conclude, paired
+from raypipe.metrics.paired import Conclusion, PairedDifference, conclude, max_t, paired
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.set_fields import read_points
 from raypipe.report.costs import Costs, Estimate

@@ -48,9 +48,7 @@ class CalibrationReport:
     """How well the probabilities of some answers hold."""
 
     n: int  # answers
-    ece: (
-        float  # expected calibration error: mean distance of a bin's probability from its share of right ones
-    )
+    ece: float  # expected calibration error: mean distance of a bin's probability from its share right
     ece_interval: Interval  # percentile bootstrap over answers; it holds the noise of the bins, too
     ece_if_perfect: float  # what as many answers would show if the probabilities were exact: noise alone
     brier: float  # mean squared distance of the probability from what came

@@ -68,9 +68,7 @@ class Prediction:
     judge_response: str | None = None  # as the judge wrote it, may be ""; None: no judge was asked
     labels: Mapping[str, str] = field(default_factory=dict)  # domain, question_type, ...
     grades: Mapping[str, int] = field(default_factory=dict)  # judged document -> relevance
-    ranked: tuple[str, ...] | None = (
-        None  # ids of documents, best first; None: it failed, or is not asked for
-    )
+    ranked: tuple[str, ...] | None = None  # ids of documents, best first; None: it failed, or none is asked
     annotators: tuple[AnnotatorAnswer, ...] = ()  # of a question about a paper
     evidence: tuple[str, ...] = ()  # paragraphs of the paper that the answer rests on
     person: bool | None = None  # a person calls it right, or wrong; None: no person says

@@ -13,9 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 _DRAWS = 20_000  # the ends of an interval then repeat to about .01 between seeds at 10 questions
-BOOTSTRAP_FROM = (
-    300  # questions; a percentile bootstrap of 115 of which few differ covers 92 % in place of 95
-)
+BOOTSTRAP_FROM = 300  # questions; of 115 of which few differ a percentile bootstrap covers 92 %, not 95
 FEWEST_GROUPS = 6  # five signs can at best give p = 1/16
 Interval = tuple[float, float]
 Floats = npt.NDArray[np.float64]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.console import Console
@@ -35,7 +35,9 @@ def print_preview(console: Console, found: Mapping[str, Any], named: bool) -> No
 
 def _question(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "query", _cut(found["query"])
-    yield "answer", _several(found["answers"]) or "none: such a question is answered and not scored"
+    answers = found["answers"]
+    shown = " | ".join(map(_cut, answers[:5])) + (f" | ... ({len(answers)} in all)" if answers[5:] else "")
+    yield "answer", shown or "none: such a question is answered and not scored"
     yield "id", found["id"]
     if found["asked_at"]:
         yield "time", found["asked_at"]
@@ -56,11 +58,6 @@ def _document(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "id", found["id"]
     yield "title", found["title"] or "none"
     yield "text", f"{found['chars']:,} characters: {_cut(found['text'])}"
-
-
-def _several(texts: Sequence[str]) -> str:
-    rest = f" | ... ({len(texts)} in all)" if len(texts) > 5 else ""
-    return " | ".join(_cut(t) for t in texts[:5]) + rest
 
 
 def _cut(text: str) -> str:
