@@ -13,7 +13,7 @@ import io
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Protocol
+from typing import Any
 
 from raypipe.core.errors import DataError
 from raypipe.core.protocols import Model
@@ -48,33 +48,15 @@ class TrainingJob:
         return batches(lengths, p.effective_batch, p.steps, p.seed, p.group_by_length)
 
 
-class WorkerGroup(Protocol):
-    """The workers that train together, seen from one of them."""
+@dataclass(frozen=True, slots=True)
+class WorkerGroup:
+    """The workers that train together, seen from one of them; by itself a group of one."""
 
-    @property
-    def rank(self) -> int:
-        """Of this worker, from 0."""
-        ...
-
-    @property
-    def world(self) -> int:
-        """How many workers there are."""
-        ...
+    rank: int = 0  # of this worker
+    world: int = 1  # how many workers there are
 
     def sum(self, numbers: Any) -> None:
         """Replaces a tensor by its sum over all workers."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class OneWorker:
-    """A group of one."""
-
-    rank: int = 0
-    world: int = 1
-
-    def sum(self, numbers: Any) -> None:
-        """The sum over one worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,5 +273,5 @@ def _effect(held: Trainable, job: TrainingJob, state: TrainingState) -> tuple[fl
     """The log-probability of the first training row's answer, by the base and with the final adapter."""
     held.put(state.final())
     with held.net.disable_adapter():
-        base = mean_loss(held, job.rows[:1], job.device, OneWorker())
-    return -base, -mean_loss(held, job.rows[:1], job.device, OneWorker())
+        base = mean_loss(held, job.rows[:1], job.device, WorkerGroup())
+    return -base, -mean_loss(held, job.rows[:1], job.device, WorkerGroup())

@@ -19,7 +19,7 @@ from typing import Any
 import ray
 
 from raypipe.core.errors import ClusterTooSmall, RaypipeError, Unavailable
-from raypipe.training.loop import StepPoint, TrainingJob, TrainingState, train
+from raypipe.training.loop import StepPoint, TrainingJob, TrainingState, WorkerGroup, train
 
 STATE = "state.pt"
 RESTARTS = 3  # of all workers, after one died; as often as a vLLM engine's row is tried
@@ -54,11 +54,8 @@ class _Notes:
         return self._points[seen:], self._error
 
 
-class _Gloo:
-    """The workers of a run as a `WorkerGroup`."""
-
-    def __init__(self, rank: int, world: int) -> None:
-        self.rank, self.world = rank, world
+class _Gloo(WorkerGroup):
+    """The workers of a run."""
 
     def sum(self, numbers: Any) -> None:
         from torch import distributed
