@@ -195,7 +195,6 @@ class _Weighed:
     by_measure: Measure
 
     def by(self, weights: Mapping[str, float]) -> Fuse:
-        """The step with these weights."""
         norms = {n: norm for n, norm in self.fuse.norms.items() if n in weights}
         return replace(self.fuse, fitted=None, weights=weights, norms=norms)
 

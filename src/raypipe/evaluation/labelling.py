@@ -65,7 +65,6 @@ class Labelling:
 
     @property
     def into(self) -> str:
-        """The name of the step's reply."""
         return self.step.into
 
 
@@ -173,7 +172,6 @@ def _ungated(stage: Stage[Step], made: set[str]) -> Stage[Step]:
 def _judging(
     recipe: Recipe, step: Generate, judge: Model, check: Prompt, context: Prompt
 ) -> tuple[Stage[Step], Stage[Step]]:
-    """The stages of p_check_gt and p_context."""
     agrees = Generate(
         model=judge,
         prompt=ByLabel(reading(check, {"truths": TRUTHS, "prediction": step.into})),

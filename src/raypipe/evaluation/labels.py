@@ -44,7 +44,6 @@ class PersonLabels:
 
     @property
     def unlabelled(self) -> int:
-        """Answers whose label is still to be given."""
         return len(self.open)
 
     def of(self, row: Prediction) -> LabelledAnswer | None:

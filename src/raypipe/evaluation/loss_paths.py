@@ -217,7 +217,6 @@ class RecipePaths:
         return [*outs[:-1], (outs[-1][0], frozenset(q.order))] if outs else []
 
     def _not_found(self, e: GoldEvidence) -> LostAt:
-        """No hit holds it."""
         there = e.sources or SourcesHolding()
         if not there.passages:
             if there.texts:

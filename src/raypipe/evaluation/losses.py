@@ -81,7 +81,6 @@ class LossFinder:
         return {id: self._paths.place(replace(s.evidence, sources=s.found)) for id, s in waiting.items()}
 
     async def _evidence(self, rows: Sequence[GoldEvidence]) -> list[GoldEvidence]:
-        """With what passages, contexts and sources say."""
         chunks = list(dict.fromkeys(h.chunk for e in rows for h in e.answered.hits))
         texts = dict(zip(chunks, await self._index.texts(chunks), strict=True))
         out = [

@@ -85,7 +85,6 @@ def calls_at_most(planned: Sequence[Candidate]) -> int:
 
 
 def written_chats(planned: Sequence[Candidate], prompts: Mapping[str, Prompt]) -> list[Chat]:
-    """The chat that writes each candidate."""
     return [prompts[c.kind].renderer()({"passages": shown(c.passages)}) for c in planned]
 
 

@@ -91,7 +91,6 @@ class OracleAnswer:
         return Bound(0, reach, "never")
 
     def shown(self, kit: Kit) -> Callable[[Sequence[Question]], Awaitable[list[str]]]:
-        """What the step would have read."""
         return shown_of(self.step, kit)
 
     def open(self, kit: Kit) -> Ask:

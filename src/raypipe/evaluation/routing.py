@@ -31,7 +31,6 @@ class RoutingCheck:
                 self._names, self._grammar = names, graphs_of(stage.step)[0].grammar
 
     def add(self, question: Question, gold: Gold) -> None:
-        """One answered question."""
         replies, count, names = question.replies, self._calls, self._names
         for name, label in gold.labels.items():
             said = replies.get(name, _NONE).label
@@ -55,7 +54,6 @@ class RoutingCheck:
         return print_program(self._parse(program)).casefold()
 
     def found(self) -> Routing:
-        """What was counted."""
         count, names, calls = self._calls, self._names, None
         if names is not None and count["questions"]:
             calls = CallScore(

@@ -219,7 +219,6 @@ def total(verdicts: Iterable[Verdict]) -> CragScore:
 
 
 def score(rows: Iterable[Prediction], rule: Rule) -> CragScore:
-    """The score of these predictions."""
     return total(judge(r, rule) for r in rows)
 
 
@@ -294,7 +293,6 @@ def intervals_to_json(marks: Marks) -> dict[str, Any]:
 
 
 def parts_to_json(marks: Marks) -> dict[str, Any]:
-    """The controls and slices of a report."""
     slices = (
         {"label": s.label, "value": s.value, **asdict(s.score), "interval": s.interval} for s in marks.slices
     )

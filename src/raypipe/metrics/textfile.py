@@ -39,7 +39,6 @@ class TextLine:
         return DataError(f"{self.path}:{self.number}: expected {expected}, found {shown}")
 
     def object(self) -> dict[str, Any]:
-        """The JSON object of the line."""
         try:
             found = json.loads(self.text, parse_constant=_refuse)
         except (ValueError, RecursionError) as e:
@@ -92,7 +91,6 @@ def lines(path: Path) -> Iterator[TextLine]:
 
 
 def filled(path: Path) -> Iterator[TextLine]:
-    """The lines that are not blank."""
     return (line for line in lines(path) if line.text.strip())
 
 

@@ -83,7 +83,6 @@ def print_report(console: Console, report: Mapping[str, Any], folder: RunFolder)
 
 
 def _inputs(report: Mapping[str, Any]) -> Iterator[str]:
-    """What went in."""
     if report["oracle"] == "labels":
         yield "this run made labels: a stage holds golds, so its score is no system's; no release"
     elif report["oracle"]:

@@ -17,7 +17,6 @@ SHOWN = 60  # steps of the page's table: evenly spaced where there are more
 
 
 def print_plan(console: Console, plan: Mapping[str, Any]) -> None:
-    """What a training would take."""
     e = plan["estimate"]
     m = e["memory"]
     left = f", {e['left_out']} left out as too long" if e["left_out"] else ""

@@ -81,7 +81,6 @@ class ProgressTask:
             self.shown_by.ended(self, fine)
 
     def advance(self, units: int) -> None:
-        """Says that this many more are done."""
         self.done += units
         self.shown_by.advanced(self, units)
 

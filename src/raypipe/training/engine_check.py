@@ -40,12 +40,10 @@ class EngineReplies:
 
     @property
     def acts(self) -> bool:
-        """Whether the adapter changes anything."""
         return self.base != self.adapter or self.base_logprob != self.adapter_logprob
 
 
 def engine_is_here() -> bool:
-    """Whether vLLM is installed in this process's environment."""
     return importlib.util.find_spec("vllm") is not None
 
 

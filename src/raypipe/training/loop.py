@@ -42,7 +42,6 @@ class TrainingJob:
     in_four_bits: bool
 
     def batches(self) -> list[Batch]:
-        """The rows of every step."""
         lengths = [len(row.ids) for row in self.rows]
         p = self.preset
         return batches(lengths, p.effective_batch, p.steps, p.seed, p.group_by_length)

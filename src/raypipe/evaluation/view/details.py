@@ -48,7 +48,6 @@ class RunTable:
 
     @property
     def ids(self) -> list[str]:
-        """Ids of the questions, in the order of the run."""
         return list(self._place)
 
     def __contains__(self, id: str) -> bool:
@@ -118,5 +117,4 @@ def packed(found: Mapping[str, Any]) -> str:
 
 
 def parts_of(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    """The ids of each block."""
     return (ids[i : i + BLOCK] for i in range(0, len(ids), BLOCK))

@@ -70,7 +70,6 @@ def open_pair(folders: tuple[RunFolder, RunFolder], manifests: tuple[Manifest, M
 
 
 def pair_page(pair: OpenPair, shown: ShownParts) -> tuple[str, str]:
-    """The page and its content security policy."""
     lines = pair.lines if shown.served else pair.lines[:MOST_ROWS]
     names, runs = [m.recipe["name"] for m in pair.manifests], [m.run[:8] for m in pair.manifests]
     values = page_values(pair.tables, lines, shown, runs)

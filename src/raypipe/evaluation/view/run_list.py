@@ -116,13 +116,11 @@ class RunList:
 
 
 def _manifests(place: Path) -> list[Path]:
-    """The manifests in a folder and below it."""
     name = RunFolder(place).manifest.name
     return sorted(p for depth in range(DEPTH + 1) for p in place.glob("*/" * depth + name))
 
 
 def header(m: Manifest, folder: str | None) -> RunHeader:
-    """What the list says of a run."""
     lead = m.measures.get(m.lead)
     mean, measure = lead.mean if lead else m.score.get("score"), m.lead or "score"
     kind, name = m.kind or "crag", m.recipe["name"]

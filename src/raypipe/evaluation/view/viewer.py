@@ -54,7 +54,6 @@ class Viewer:
         self._pairs: OrderedDict[tuple[TableKey, TableKey], OpenPair] = OrderedDict()
 
     def get(self, address: str) -> ViewReply:
-        """The reply to a GET."""
         url = urlsplit(address)
         match url.path.strip("/").split("/"):
             case [""]:
@@ -78,7 +77,6 @@ class Viewer:
         raise DataError(f"{url.path}: there is no such page")
 
     def post(self, address: str, body: Any) -> ViewReply:
-        """The reply to a POST with this JSON."""
         match urlsplit(address).path.strip("/").split("/"), body:
             case ["pair", a, b, "paired"], {"rows": [*rows]} if all(type(r) is int for r in rows):
                 return _json(asdict(self._pair(a, b).difference(rows)))
