@@ -178,10 +178,10 @@ async def _checked(
     said = dict(zip(map(id, asked), await generate(chats, CHECK) if asked else [], strict=True))
     out = []
     for pair in left:
-        reply = said.get(id(pair))
-        if id(pair) in said and not isinstance(reply, Generated):
+        own = said.get(id(pair))
+        if id(pair) in said and not isinstance(own, Generated):
             made.rejected["no_reply"] += 1
-        elif isinstance(reply, Generated) and not abstains(reply.text) and agrees(reply.text, pair[1]):
+        elif isinstance(own, Generated) and not abstains(own.text) and agrees(own.text, pair[1]):
             made.rejected["known_without"] += 1
         else:
             out.append(pair)

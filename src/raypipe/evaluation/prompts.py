@@ -43,7 +43,7 @@ class Unasked(ForwardingKit[Kit]):
         return generate
 
 
-class ChatRecorder(ForwardingKit[Kit]):
+class AskedChats(ForwardingKit[Kit]):
     """Keeps the chats of a step with their replies, by adapter, in order."""
 
     def __init__(self, kit: Kit) -> None:
@@ -71,11 +71,11 @@ class PromptLookup:
 
     def __init__(self, recipe: Recipe, kit: Kit, memo: Callable[[], Memo]) -> None:
         self.missing = ""
-        self._stages: list[tuple[Stage[Step], Generate, ChatRecorder, Ask]] = []
+        self._stages: list[tuple[Stage[Step], Generate, AskedChats, Ask]] = []
         for stage in recipe.question:
             if not isinstance(step := stage.step, Generate):
                 continue
-            recorder = ChatRecorder(cached(Unasked(kit), memo(), CallCounts()))
+            recorder = AskedChats(cached(Unasked(kit), memo(), CallCounts()))
             try:
                 ask = step.open(recorder)
             except (ConfError, ModelMissing) as e:

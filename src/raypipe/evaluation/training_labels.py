@@ -27,7 +27,7 @@ from raypipe.core.records import (
 )
 from raypipe.evaluation.label_files import LabelRule
 from raypipe.evaluation.labelling import Labelling
-from raypipe.evaluation.prompts import ChatRecorder, Unasked
+from raypipe.evaluation.prompts import AskedChats, Unasked
 from raypipe.evaluation.truth_steps import AGREES, MENTIONED, NO, RIGHT, TRUTH, WRONG, YES
 from raypipe.pipeline.driver import Pipeline, batches
 from raypipe.pipeline.recipe_tables import searched
@@ -113,7 +113,7 @@ def judged_answers(
     """The stored answers of these questions by the labelling recipe, each with its label or why it has none,
     in order. Asks no model; the tokenizer that counts a context must be here."""
     kit = pipeline.worker.kit(LanceIndex(searched(pipeline.store, pipeline.recipe)))
-    recorder = ChatRecorder(Unasked(kit))
+    recorder = AskedChats(Unasked(kit))
     ask = of.step.open(recorder)
 
     async def chats(batch: Sequence[Question]) -> dict[str, Chat]:

@@ -258,8 +258,8 @@ def print_changes(console: Console, found: Mapping[str, Any]) -> None:
             said = c[when]
             path = f"   {said['path']}" if said["path"] else ""
             say(console, f"  {when:<6} {said['answer']} [{said['outcome']}]{path}")
-    if (more := len(found["changed"]) - CHANGES_SHOWN) > 0:
-        say(console, f"... and {more} more: changes.json has them all", fold=True)
+    if (rest := len(found["changed"]) - CHANGES_SHOWN) > 0:
+        say(console, f"... and {rest} more: changes.json has them all", fold=True)
 
 
 CHANGES_SHOWN = 20  # on a terminal

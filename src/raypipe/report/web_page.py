@@ -50,13 +50,13 @@ def _hash(text: str) -> str:
     return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
 
 
-def environment(**more: bool) -> Environment:
+def environment(keep_trailing_newline: bool = False) -> Environment:
     """How templates are read: all that is put in is escaped, and a name that is not there is an error."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined  # 20 ms that `score` does without
 
     return Environment(
         loader=FunctionLoader(read_part), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True, **more,
+        lstrip_blocks=True, keep_trailing_newline=keep_trailing_newline,
     )  # fmt: skip
 
 
