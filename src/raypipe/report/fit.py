@@ -10,7 +10,7 @@ from rich.console import Console
 
 from raypipe.report import plot
 from raypipe.report.console import say, show
-from raypipe.report.web_page import environment
+from raypipe.report.web_page import templates
 from raypipe.report.wording import calibration_line, ends, measured, share, signed, told_apart
 
 DECIDE = ("answers are given by", "threshold", "score", "95 % interval", "answered", "right",
@@ -89,7 +89,7 @@ def page(found: Mapping[str, Any]) -> str:
     decides = "calibration" in found
     row = _decided if decides else _weighed
     return (
-        environment()
+        templates(keep_trailing_newline=False)
         .from_string(text)
         .render(
             r=found if decides else {**found, "stated": None},
