@@ -26,7 +26,7 @@ class Loss(StrEnum):
 
     about: str  # what is said of the gold answers that were lost there
 
-    def __new__(cls, value: str, about: str) -> Self:
+    def __new__(cls, value: str, about: str = "") -> Self:
         place = str.__new__(cls, value)
         place._value_, place.about = value, about
         return place
