@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import yaml
 
 from raypipe.api.paths import require_writable, write_json
+from raypipe.api.release import finished
 from raypipe.api.results import Result, as_json, plain
 from raypipe.api.session import Place, Session
 from raypipe.core.errors import ConfError
@@ -19,7 +20,6 @@ from raypipe.evaluation.fit_decide import DecideFitReport
 from raypipe.evaluation.fit_fuse import FuseFitReport
 from raypipe.metrics.textfile import replaced
 from raypipe.report.fit import page
-from raypipe.runs.manifest import read
 from raypipe.steps.answer_probability import AnswerProbability
 from raypipe.steps.fuse import FusionWeights
 
@@ -99,7 +99,7 @@ def fit_fuse(
     in `fit_decide`. Raises ConfError, and DataError for data without judged documents.
     """
     file = _out(run, out, "fit-fuse.yaml")
-    opened = (session or Session()).store(read(Path(run)).store if store is None else store)
+    _, opened = finished(run, store, session)
     fitted, report = fusing.fit_fuse(Path(run), opened, split, step, scores, group, measure)
     return _written(FuseFitResult(file, fitted, report), f"Weights of {report.step} of {report.recipe}")
 

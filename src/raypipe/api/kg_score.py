@@ -103,13 +103,8 @@ class KgScoreResult(Result):
             for v in found
         ]
         missing = sum(s.written is None for s in self.scored)
-        return as_json(
-            questions=len(self.scored),
-            missing=missing,
-            extra=self.extra,
-            measures=self.rates(),
-            slices=slices,
-        )
+        counts = {"questions": len(self.scored), "missing": missing, "extra": self.extra}
+        return as_json(**counts, measures=self.rates(), slices=slices)
 
 
 def _rate(measure: str, values: Sequence[bool]) -> CallRate:

@@ -92,11 +92,8 @@ def promote(
     for g in relative:
         check(g, scored_run(Path(run), manifest.rule), _other(g, opened, against, pointer))
     least = release.MIN_SCORED if min_scored is None else min_scored
-    return ReleaseResult(
-        release.promote(opened, manifest, bounds, least, [g.text for g in relative], pointer),
-        opened.uri,
-        pointer,
-    )
+    made = release.promote(opened, manifest, bounds, least, [g.text for g in relative], pointer)
+    return ReleaseResult(made, opened.uri, pointer)
 
 
 def finished(run: str | Path, store: Place, session: Session | None) -> tuple[Manifest, Store]:
