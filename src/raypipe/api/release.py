@@ -12,6 +12,7 @@ from raypipe.api.session import Session
 from raypipe.core.errors import ConfError
 from raypipe.report.report import JSON_FORMAT
 from raypipe.runs import release
+from raypipe.runs.gates import MIN_SCORED, gate
 from raypipe.runs.manifest import find, read
 from raypipe.runs.release import check_pointer
 from raypipe.store import Store
@@ -114,10 +115,10 @@ def promote(
     from raypipe.runs.relative_gate_text import relative_gate
 
     relative = [g for text in gates if (g := relative_gate(text)) is not None]
-    bounds = [release.gate(text) for text in gates if relative_gate(text) is None]
+    bounds = [gate(text) for text in gates if relative_gate(text) is None]
     for g in relative:
         check(g, scored_run(Path(run), manifest.rule), _other(g, opened, against, pointer))
-    least = release.MIN_SCORED if min_scored is None else min_scored
+    least = MIN_SCORED if min_scored is None else min_scored
     return ReleaseResult(
         release.promote(opened, manifest, bounds, least, [g.text for g in relative], pointer),
         opened.uri,

@@ -12,9 +12,9 @@ from raypipe.api.session import Session
 from raypipe.core.errors import ConfError
 from raypipe.report.report import JSON_FORMAT
 from raypipe.runs import trial_verdict
+from raypipe.runs.gates import MIN_SCORED, gate
 from raypipe.runs.manifest import read, to_json
 from raypipe.runs.relative_gate_text import relative_gate
-from raypipe.runs.release import MIN_SCORED, gate
 from raypipe.runs.trial_verdict import TrialReport
 from raypipe.runs.trials import ReleaseTrial, begin_trial, trials
 from raypipe.store import Store

@@ -113,7 +113,7 @@ def _rollback(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def _print(args: argparse.Namespace, found: ReleaseResult) -> int:
-    from raypipe.runs.release import seen_by_a_fit
+    from raypipe.runs.gates import seen_by_a_fit
 
     if args.json:
         options.print_json(found.to_json())
