@@ -15,7 +15,7 @@ from typing import Any
 
 from raypipe.core.errors import DataError
 from raypipe.evaluation.labels import PersonLabels
-from raypipe.evaluation.view.details import BLOCK, Kept, Part, RunTable, block, packed, parts_of
+from raypipe.evaluation.view.details import BLOCK, Kept, Part, RunTable, block, packed
 from raypipe.evaluation.view.rows import QuestionLine, facts, line_of
 from raypipe.metrics.losses import funnel
 from raypipe.metrics.textfile import replaced
@@ -142,8 +142,8 @@ def _blocks(
 ) -> list[str] | None:
     """All blocks packed; None where they alone take more than `most` bytes."""
     made, size = [], 0
-    for some in parts_of(ids):
-        made.append(packed(block(runs, some, without, kept)))
+    for i in range(0, len(ids), BLOCK):
+        made.append(packed(block(runs, ids[i : i + BLOCK], without, kept)))
         if (size := size + len(made[-1])) > most:
             return None
     return made

@@ -66,7 +66,9 @@ class Viewer:
                 there = "/".join(quote(id, safe="") for id in ids)
                 return ViewReply(303, "text/plain", b"", {"location": f"/pair/{there}/"})
             case ["run", run]:
-                return self._run(run)
+                folder, manifest = self._folder(run)
+                shown = ShownParts(served=True, labels=self._said(folder))
+                return _page(*run_page(folder, manifest, known_before(manifest), shown))
             case ["run", run, "block", n]:
                 return self._block([self._table(run)], n)
             case ["pair", a, b]:
@@ -94,11 +96,6 @@ class Viewer:
         if (found := self._runs.whole(run)) is None:
             raise DataError(f"run {run}: no folder here has it. Name its folder: raypipe view DIR")
         return found
-
-    def _run(self, run: str) -> ViewReply:
-        folder, manifest = self._folder(run)
-        shown = ShownParts(served=True, labels=self._said(folder))
-        return _page(*run_page(folder, manifest, known_before(manifest), shown))
 
     def _key(self, run: str) -> TableKey:
         path = self._folder(run)[0].results
