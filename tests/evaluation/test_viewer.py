@@ -112,7 +112,7 @@ def test_a_mark_is_a_line_of_labels_and_keeps_how_the_answer_was_picked(
     found = read_labels(file)
     said = [found.by_answer[r["id"], r["answer"].strip()] for r in rows[:2]]
     assert [(s.label, s.picked) for s in said] == [("right", "random"), ("wrong", "chosen")]
-    assert found.unlabelled == 0 and '"person"' in viewer.get(f"/run/{run}/").body.decode()
+    assert not found.open and '"person"' in viewer.get(f"/run/{run}/").body.decode()
     with pytest.raises(DataError):
         viewer.post(f"/run/{run}/label", {"id": "none", "label": "right"})
     with pytest.raises(DataError):

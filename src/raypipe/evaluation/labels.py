@@ -42,10 +42,6 @@ class PersonLabels:
     by_answer: Mapping[AnswerOf, LabelledAnswer]
     open: Mapping[AnswerOf, Picked]  # answers whose label is still to be given: how they were chosen
 
-    @property
-    def unlabelled(self) -> int:
-        return len(self.open)
-
     def of(self, row: Prediction) -> LabelledAnswer | None:
         """The label of this prediction; None: it has none."""
         return self.by_answer.get((row.question, (row.prediction or "").strip()))
