@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from raypipe import readers
-from raypipe.api.paths import Fields, format_for, inputs, require_writable
+from raypipe.api.paths import Fields, format_for, inputs, require_file
 from raypipe.api.results import Result, outside_loop
 from raypipe.api.session import Session, endpoint_addresses
 from raypipe.core.errors import DataError, Unavailable
@@ -81,7 +81,7 @@ def build_examples(
     where no question has an answer or none could be explained, Unavailable where the generator is down.
     """
     session = session or Session()
-    require_writable(Path(out).absolute().parent, "--out")
+    require_file(out, "--out")
     paths = inputs([data] if isinstance(data, str | Path) else data, session.settings)
     rows = list(readers.open(paths, format_for(format, paths, fields), readers.ReadCounts()))
     pairs = [_Pair(r.question, r.gold) for r in rows if r.question and r.gold and r.gold.answers]

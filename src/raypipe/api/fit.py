@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import yaml
 
-from raypipe.api.paths import require_writable
+from raypipe.api.paths import require_file
 from raypipe.api.results import Result
 from raypipe.api.session import Session
 from raypipe.core.errors import ConfError
@@ -140,7 +140,7 @@ def _out(run: str | Path, out: str | Path | None, name: str) -> Path:
     file = Path(run) / name if out is None else Path(out)
     if file.suffix != ".yaml":
         raise ConfError(f"--out {file}: expected a name that ends with .yaml")
-    require_writable(file.parent, "--out")
+    require_file(file, "--out")
     return file.absolute()
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from raypipe.api.paths import require_file
 from raypipe.api.results import Result
 from raypipe.core.errors import ConfError
 from raypipe.evaluation import judge_check as checking
@@ -97,6 +98,7 @@ def pick_to_label(
     The measures are the judge and the words of the truth; with `other`, a run of the same answers, the two
     judges. Answers in the file `labels` are left out. Raises ConfError, DataError.
     """
+    require_file(out, "--out")
     found, second = judged_run(Path(run), rule), None if other is None else judged_run(Path(other), rule)
     require_distinct(found)
     require_readable(found)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from raypipe.api.data import ingest
-from raypipe.api.paths import Fields, require_writable
+from raypipe.api.paths import Fields, require_file
 from raypipe.api.results import Result, outside_loop
 from raypipe.api.served import ServedModel, require_answering
 from raypipe.api.session import Session, endpoint_addresses
@@ -124,7 +124,7 @@ def make_questions(
     model = session.catalog().served(LLM, ServedModel.parse(session.llm, "--llm").model)
     endpoints = endpoint_addresses(session.cluster_file(), [model], session.settings.keys)
     prompts = {n: prompt_file(session.settings.conf, f"questions/{n}") for n in making.PROMPTS}
-    require_writable(Path(out).absolute().parent, "--out")
+    require_file(out, "--out")
     require_splitter()
     filled = session.store_to_fill(store) if documents else session.store(store)
     if documents:

@@ -114,6 +114,11 @@ def promote(
     from raypipe.runs.relative_gate_text import relative_gate
 
     relative = [g for text in gates if (g := relative_gate(text)) is not None]
+    if against is not None and not relative:
+        raise ConfError(
+            "--against: it is what the gates better and not-worse compare with, found neither. Name one, "
+            "such as --gate better"
+        )
     bounds = [release.gate(text) for text in gates if relative_gate(text) is None]
     for g in relative:
         check(g, scored_run(Path(run), manifest.rule), _other(g, opened, against, pointer))

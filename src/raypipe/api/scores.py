@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from raypipe.api.paths import require_file
 from raypipe.api.results import Result
 from raypipe.api.session import Session
 from raypipe.metrics.crag import Rule
@@ -113,6 +114,8 @@ def score_crag(
     from raypipe.evaluation import judged_run as judging
     from raypipe.evaluation.labels import read_labels
 
+    if out is not None:
+        require_file(out, "--out")
     options = JudgingOptions(judge, trim, None if labels is None else read_labels(Path(labels)))
     run = opened(session or Session(), Path(predictions), rule, options)
     marks, people = run.marks(options.labels)

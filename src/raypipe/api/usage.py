@@ -67,6 +67,8 @@ def _requests(logs: Iterable[str | Path]) -> Iterator[dict[str, Any]]:
                     number += 1
                     line = json.loads(text)
                     if line.get("event") == "request" and line.get("method") == "POST":
+                        if not all(isinstance(line.get(name), int | float) for name in ("status", "ms")):
+                            raise ValueError("a request without numbers for status and ms")
                         yield line
         except OSError as e:
             raise DataError(f"{path}: expected the log of an endpoint: {e.strerror}") from e

@@ -21,7 +21,8 @@ def add(commands: options.Commands) -> None:
     made.add_argument(
         "--rule",
         type=options.one_of("official", "accuracy"),
-        help="by which files of predictions are scored: official (default), accuracy, or MODULE:NAME",
+        help="by which answers are scored: official, accuracy, or MODULE:NAME (default: of a folder its own, "
+        "of a file of predictions official)",
     )
     options.margin(made, "runs")
     options.group(made, "count as one each")

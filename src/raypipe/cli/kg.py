@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from raypipe.api.settings import Settings
 from raypipe.cli import options
@@ -181,15 +182,15 @@ def _serve(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def _draft(args: argparse.Namespace, settings: Settings) -> int:
-    import json
-
     from raypipe.api.kg_examples import draft_examples
+    from raypipe.api.paths import require_file
 
+    require_file(args.out, "--out")
     session = options.session(args, settings)
     drafts = draft_examples(
         args.data, args.graph, args.model, args.prompt, args.number, args.format, session, args.fields
     )
-    args.out.write_text("".join(json.dumps(d, ensure_ascii=False) + "\n" for d in drafts), encoding="utf-8")
+    _write_lines(args.out, drafts)
     failed = [d for d in drafts if d["failed"]]
     for d in failed:
         print(f"{d['query']}\n  {d['calls']}\n  {d['failed']}")
@@ -198,6 +199,15 @@ def _draft(args: argparse.Namespace, settings: Settings) -> int:
         f'mark them "use": true, and import them.'
     )
     return 0
+
+
+def _write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    import json
+
+    from raypipe.metrics.textfile import replaced
+
+    with replaced(path) as out:
+        out.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
 def _import(args: argparse.Namespace, settings: Settings) -> int:
@@ -209,15 +219,15 @@ def _import(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def _score(args: argparse.Namespace, settings: Settings) -> int:
-    import json
-
     from raypipe.api.kg_score import score_calls
+    from raypipe.api.paths import require_file
 
+    if args.out is not None:
+        require_file(args.out, "--out")
     session = options.session(args, settings)
     found = score_calls(args.gold, args.predictions, args.graph, args.reply, session)
     if args.out is not None:
-        rows = (json.dumps(dict(r), ensure_ascii=False) + "\n" for r in found.rows())
-        args.out.write_text("".join(rows), encoding="utf-8")
+        _write_lines(args.out, map(dict, found.rows()))
     if args.json:
         options.print_json(found.to_json())
         return 0

@@ -33,10 +33,10 @@ def add(commands: options.Commands) -> None:
 
 
 def _rank(args: argparse.Namespace, settings: Settings) -> int:
-    from raypipe.api.paths import require_writable
+    from raypipe.api.paths import require_file
     from raypipe.api.questions import rank
 
-    require_writable(args.out.parent, "--out")
+    require_file(args.out, "--out")
     session = options.session(args, settings, progress=True)
     found = rank(args.recipe, args.corpus, args.queries, args.store, args.by, args.top, session)
     found.write_trec(args.out)

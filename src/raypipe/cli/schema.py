@@ -24,12 +24,14 @@ def add(commands: options.Commands) -> None:
 
 
 def _schema(args: argparse.Namespace, settings: Settings) -> int:
+    from raypipe.api.paths import require_writable
     from raypipe.api.schemas import schema
 
     found = {name: schema(name) for name in NAMES if args.name in (None, name)}
     if args.out is None:
         print(json.dumps(found[args.name] if args.name else found, indent=1))
         return 0
+    require_writable(args.out, "--out")
     args.out.mkdir(parents=True, exist_ok=True)
     for name, tree in found.items():
         file = args.out / f"{name}.json"

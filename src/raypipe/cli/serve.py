@@ -91,6 +91,7 @@ def add(commands: options.Commands) -> None:
 def _serve(args: argparse.Namespace, settings: Settings) -> int:
     from raypipe.api.endpoint import ServeArgs, serve
 
+    _check_shadow(args)
     store = args.store
     if args.docs is not None:
         from raypipe.api.docs import open_docs
@@ -112,20 +113,22 @@ def _serve(args: argparse.Namespace, settings: Settings) -> int:
         tenants=args.tenants,
         memo_mb=args.memo,
     )
-    _start_shadow(args, store, settings)
-    serve(endpoint, args.host, args.port, _say, settings)
+    serve(endpoint, args.host, args.port, _say, settings, lambda: _start_shadow(args, store, settings))
     return 0
 
 
-def _start_shadow(args: argparse.Namespace, store: str | None, settings: Settings) -> None:
-    """Puts the run of --shadow into the shadow. Raises ConfError for half of its options, and next to a named
-    recipe."""
+def _check_shadow(args: argparse.Namespace) -> None:
+    """Raises ConfError for half of the options of --shadow, and next to a named recipe."""
     if (args.shadow is None) != (args.share is None):
         raise ConfError("--shadow DIR and --share SHARE: expected both, found one of them")
+    if args.shadow is not None and args.recipe != "live":
+        raise ConfError("--shadow: a run is held against the live release: expected `raypipe serve live`")
+
+
+def _start_shadow(args: argparse.Namespace, store: str | None, settings: Settings) -> None:
+    """Puts the run of --shadow, if there is one, into the shadow."""
     if args.shadow is None:
         return
-    if args.recipe != "live":
-        raise ConfError("--shadow: a run is held against the live release: expected `raypipe serve live`")
     from raypipe.api.trials import start_shadow
 
     opened = options.session(args, settings).store(store)

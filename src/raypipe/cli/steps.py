@@ -37,12 +37,9 @@ def _check(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def _fields(text: str) -> Mapping[str, Any]:
-    import yaml
+    from raypipe.core.config import read_value
 
-    try:
-        fields = yaml.safe_load(text)
-    except yaml.YAMLError as e:
-        raise ConfError(f"--fields: is not valid YAML: {' '.join(str(e).split())}") from e
+    fields = read_value(text, "--fields")
     if not isinstance(fields, Mapping):
         raise ConfError(f"--fields: expected a mapping of fields to values, found {text!r}")
     return fields
