@@ -237,6 +237,9 @@ def test_another_name_and_another_page_are_refused_and_a_fault_is_said(
         mark, labels = json.dumps({"id": id, "label": "right"}), folders / "one/labels.jsonl"
         taken = {**own, "content-type": "application/json"}
         assert status("POST", f"/run/{run}/label", {**own, "content-type": "text/plain"}, mark) == 404
+        odd = ("//[", f"/run/{run}/block/{'9' * 5000}", f"/run/{run}/block/%00", "/pair?a=%ff&b=")
+        assert [status("GET", path, own) for path in odd] == [404] * len(odd)
+        assert status("POST", f"/run/{run}/label", taken, "[" * 50_000) == 404
         foreign = {**taken, "origin": "https://evil.example"}
         assert status("POST", f"/run/{run}/label", foreign, mark) == 404 and not labels.exists()
         assert status("POST", f"/run/{run}/label", taken, mark) == 200 and labels.exists()

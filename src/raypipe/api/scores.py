@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raypipe.api.paths import require_file
 from raypipe.api.results import Result
 from raypipe.api.session import Session
 from raypipe.metrics.crag import Rule
@@ -115,6 +114,8 @@ def score_crag(
     from raypipe.evaluation.labels import read_labels
 
     if out is not None:
+        from raypipe.api.paths import require_file  # the readers of data: a file is scored without
+
         require_file(out, "--out")
     options = JudgingOptions(judge, trim, None if labels is None else read_labels(Path(labels)))
     run = opened(session or Session(), Path(predictions), rule, options)
