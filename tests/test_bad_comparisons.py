@@ -113,11 +113,12 @@ BAD = {  # a command in which {name} is something of `at` -> exit code, what it 
     # sweeps
     "sweep {fakes} --set rerank.topp=5,10 --store {here}/store": (2, "rerank has no field 'topp'"),
     "sweep {fakes} --set rerank.top=5,five --store {here}/store": (2, "expected a whole number, found text"),
-    "sweep {fakes} --set rerank.top=5,5 --store {here}/store": (2, "are the same recipe"),
+    "sweep {fakes} --set rerank.top=5,5 --store {here}/store": (2, "expected each value once"),
+    "sweep {fakes} --set rerank.top=5,0x5 --store {here}/store": (2, "expected each value once"),
     "sweep {fakes} --set rerank.top=5 --store {here}/store": (2, "expected two points or more, found 1"),
     "sweep {fakes} --set rerank.top=[5,10 --store {here}/store": (2, "rerank.top"),
     "sweep {fakes} --set rerank.top=5,7 --measure hallucination --store {here}/store": (2, "more is better"),
-    "sweep {fakes} --set rerank.top=5,7 --measure f2 --store {here}/store": (2, "did you mean"),
+    "sweep {fakes} --set rerank.top=5,7 --measure f2 --store {here}/store": (2, "has no such; known"),
     "sweep {fakes} --set rerank.top=5,7 --sample 0 --store {here}/store": (2, "expected at least 1"),
     "sweep {fakes} --set rerank.top=5,7 --store {here}/absent": (2, "absent"),
     "sweep {fakes} --set rerank.top=5,7 --judge no-such --store {here}/store": (4, "no-such"),
@@ -160,7 +161,7 @@ BAD = {  # a command in which {name} is something of `at` -> exit code, what it 
     "fit decide {run} --out {here}/abstain.yaml --split 2": (2, "expected 0 to 1"),
     "fit decide {run} --out {here}/abstain.yaml": (3, "expected at least 5 right and 5 wrong answers"),
     "fit fuse {run} --out {here}/w.yaml --step rerank": (2, "rerank"),
-    "fit fuse {run} --out {here}/w.yaml --scores tfidf": (2, "tfidf"),
+    "fit fuse {run} --out {here}/w.yaml --scores tfidf": (3, "expected judged documents"),
     "fit fuse {here}/torn --out {here}/w.yaml": (3, "torn/manifest.json"),
     # of operation
     "usage {here}/usage.jsonl": (3, "usage.jsonl:1: expected a line of JSON"),

@@ -13,7 +13,7 @@ from raypipe.core.errors import ConfError
 from raypipe.evaluation import judge_check as checking
 from raypipe.evaluation.judge_check import JudgeCheck
 from raypipe.evaluation.judged_run import judged_run, require_distinct, require_readable
-from raypipe.evaluation.labels import read_labels, write_to_label
+from raypipe.evaluation.labels import read_labels, require_none, write_to_label
 from raypipe.metrics.crag import Rule
 from raypipe.report.report import JSON_FORMAT, RunFolder
 from raypipe.runs.manifest import to_json
@@ -99,6 +99,7 @@ def pick_to_label(
     judges. Answers in the file `labels` are left out. Raises ConfError, DataError.
     """
     require_file(out, "--out")
+    require_none(Path(out))
     found, second = judged_run(Path(run), rule), None if other is None else judged_run(Path(other), rule)
     require_distinct(found)
     require_readable(found)

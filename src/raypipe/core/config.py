@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -84,17 +85,29 @@ def read_yaml(path: Path) -> dict[str, Any]:
 def read_value(text: str, what: str) -> Any:
     """One value in YAML, as a file would have it. Raises ConfError, naming `what`."""
     try:
+        _require_shallow(text, what)
         value = yaml.load(text, Loader=_StrictLoader)  # a SafeLoader: builds plain values only
     except yaml.YAMLError as e:
         raise ConfError(f"{what}: is not valid YAML: {' '.join(str(e).split())}") from e
-    except RecursionError as e:
-        raise ConfError(f"{what}: expected values a few levels deep, found far more") from e
     _require_finite(value, what)
     return value
 
 
+MOST_DEPTH = 200  # levels: Python's own limit is some 300 of them, and libyaml's end is that of the process
 MOST_VALUES = 1_000_000
 """Of one text, its aliases written out. The largest file that ships has some thousands."""
+_INDENTED = re.compile(rf"^[ ?:-]{{{MOST_DEPTH}}}", re.MULTILINE)
+
+
+def _require_shallow(text: str, what: str) -> None:
+    """Raises ConfError for values too deep to be read: libyaml takes a frame of the stack for each level."""
+    if text.count("[") + text.count("{") <= MOST_DEPTH and not _INDENTED.search(text):
+        return  # no level without a bracket or an indentation
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.CSafeLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MOST_DEPTH:
+            raise ConfError(f"{what}: expected at most {MOST_DEPTH} levels of values, found more")
 
 
 def _require_finite(tree: Any, what: str) -> None:

@@ -105,10 +105,15 @@ def changed(verdicts: Iterable[Verdict]) -> int:
     return sum(v.reason == "person" for v in verdicts)
 
 
-def write_to_label(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
-    """Writes answers for people to label. Raises DataError for a file that is there: it may hold labels."""
+def require_none(path: Path) -> None:
+    """Raises DataError for a file that is there: it may hold labels."""
     if path.exists():
         raise DataError(f"{path}: expected no file there, since it may hold labels. Name another --out")
+
+
+def write_to_label(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
+    """Writes answers for people to label. Raises DataError as `require_none` does."""
+    require_none(path)
     with replaced(path) as out:
         for line in lines:
             out.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")

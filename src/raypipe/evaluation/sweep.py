@@ -104,10 +104,9 @@ def points(load: Callable[[Settings], Recipe], given: Sequence[str]) -> list[Poi
     found = [Point(", ".join(one), load(one)) for one in every]
     by_digest: dict[str, str] = {}
     for point in found:
-        digest = point.recipe.digest()
-        if (other := by_digest.get(digest)) is not None:
+        other = by_digest.setdefault(point.recipe.digest(), point.name)
+        if other != point.name:
             raise ConfError(f"--set: {other} and {point.name} are the same recipe; expected different ones")
-        by_digest[digest] = point.name
     return found
 
 
