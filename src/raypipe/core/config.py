@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
-import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -93,16 +92,14 @@ def read_value(text: str, what: str) -> Any:
     return value
 
 
-MOST_DEPTH = 200  # levels: Python's own limit is some 300 of them, and libyaml's end is that of the process
+MOST_DEPTH = 200  # levels; files that ship have six
 MOST_VALUES = 1_000_000
 """Of one text, its aliases written out. The largest file that ships has some thousands."""
-_INDENTED = re.compile(rf"^[ ?:-]{{{MOST_DEPTH}}}", re.MULTILINE)
 
 
 def _require_shallow(text: str, what: str) -> None:
-    """Raises ConfError for values too deep to be read: libyaml takes a frame of the stack for each level."""
-    if text.count("[") + text.count("{") <= MOST_DEPTH and not _INDENTED.search(text):
-        return  # no level without a bracket or an indentation
+    """Raises ConfError for values too deep to be read: libyaml takes a frame of the stack for each level,
+    and ends the process where there is none left. Takes .7 ms for models.yaml."""
     depth = 0
     for event in yaml.parse(text, Loader=yaml.CSafeLoader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)

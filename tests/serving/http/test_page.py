@@ -151,7 +151,7 @@ def test_a_text_of_ones_own_is_searched_and_the_address_holds_the_question(page,
     page.locator("#pasted").fill("")
     page.locator("#files").set_input_files({"name": "a.html", "mimeType": "text/html", "buffer": file})
     page.get_by_role("button", name="Ask", exact=True).click()
-    page.wait_for_function("document.getElementById('passages').textContent.includes('Otto Brahm')")
+    page.locator("#passages", has_text="Otto Brahm").wait_for()
     assert "Anna Lind" not in page.locator("#passages").inner_text()
     assert page.locator("#link").get_attribute("href") == page.url and "q=who+designed" in page.url
     again = page.context.browser.new_page()
