@@ -22,6 +22,7 @@ from raypipe.runs.prune import prune
 from raypipe.runs.release import live, promote, rollback
 from raypipe.serving.access import ApiKeys, ServerConfig
 from raypipe.serving.answerer import Answerer, NotReady
+from raypipe.serving.http import create_app
 from raypipe.serving.release_follower import POLL_S, REOPEN_S, ReleaseFollowers
 from raypipe.serving.tenants import Tenant
 from raypipe.store import Store
@@ -96,7 +97,8 @@ def test_a_tenant_has_a_release_of_its_own_with_a_memo_of_its_own(two, bench, ca
     keys = {name: f"the-key-of-{name}-is-long" for name in ("acme", "blue")}
     acme = Tenant("acme", ApiKeys.of([keys["acme"]]), releases=("live@acme", LIVE))
     tenants = (acme, Tenant("blue", ApiKeys.of([keys["blue"]])))
-    app = served(followers, ServerConfig(limits=OPEN.limits, tenants=tenants))
+    config = ServerConfig(limits=OPEN.limits, tenants=tenants)
+    app = create_app(followers, config, followers=followers)
 
     def asked(name, **headers):
         reply = ask(app, {"query": query}, authorization=f"Bearer {keys[name]}", **headers)
