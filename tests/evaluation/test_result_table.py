@@ -12,7 +12,7 @@ import pytest
 
 from raypipe.core.errors import DataError
 from raypipe.core.records import Citation, Fault, Gold, Hit, Question, Quote, Reply, chunk_id, source_id
-from raypipe.evaluation.predictions import write_predictions
+from raypipe.evaluation.export import write_predictions
 from raypipe.evaluation.result_table import (
     TEXTS,
     ResultTable,

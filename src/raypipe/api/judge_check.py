@@ -13,8 +13,9 @@ from raypipe.core.errors import ConfError
 from raypipe.evaluation import judge_check as checking
 from raypipe.evaluation.judge_check import JudgeCheck
 from raypipe.evaluation.judged_run import judged_run, require_distinct, require_readable
-from raypipe.evaluation.labels import read_labels, require_none, write_to_label
+from raypipe.evaluation.labels import read_labels, require_none
 from raypipe.metrics.crag import Rule
+from raypipe.metrics.textfile import write_json_lines
 from raypipe.report.report import JSON_FORMAT, RunFolder
 from raypipe.runs.manifest import to_json
 
@@ -105,5 +106,5 @@ def pick_to_label(
     require_readable(found)
     known = None if labels is None else read_labels(Path(labels))
     lines = checking.pick(found, disagreements, at_random, seed, second, known)
-    write_to_label(Path(out), lines)
+    write_json_lines(Path(out), lines)
     return PickResult(str(out), tuple(lines))

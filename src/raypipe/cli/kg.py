@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from raypipe.api.settings import Settings
 from raypipe.cli import options
@@ -184,13 +183,14 @@ def _serve(args: argparse.Namespace, settings: Settings) -> int:
 def _draft(args: argparse.Namespace, settings: Settings) -> int:
     from raypipe.api.kg_examples import draft_examples
     from raypipe.api.paths import require_file
+    from raypipe.metrics.textfile import write_json_lines
 
     require_file(args.out, "--out")
     session = options.session(args, settings)
     drafts = draft_examples(
         args.data, args.graph, args.model, args.prompt, args.number, args.format, session, args.fields
     )
-    _write_lines(args.out, drafts)
+    write_json_lines(args.out, drafts)
     failed = [d for d in drafts if d["failed"]]
     for d in failed:
         print(f"{d['query']}\n  {d['calls']}\n  {d['failed']}")
@@ -199,15 +199,6 @@ def _draft(args: argparse.Namespace, settings: Settings) -> int:
         f'mark them "use": true, and import them.'
     )
     return 0
-
-
-def _write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    import json
-
-    from raypipe.metrics.textfile import replaced
-
-    with replaced(path) as out:
-        out.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
 def _import(args: argparse.Namespace, settings: Settings) -> int:
@@ -221,13 +212,14 @@ def _import(args: argparse.Namespace, settings: Settings) -> int:
 def _score(args: argparse.Namespace, settings: Settings) -> int:
     from raypipe.api.kg_score import score_calls
     from raypipe.api.paths import require_file
+    from raypipe.metrics.textfile import write_json_lines
 
     if args.out is not None:
         require_file(args.out, "--out")
     session = options.session(args, settings)
     found = score_calls(args.gold, args.predictions, args.graph, args.reply, session)
     if args.out is not None:
-        _write_lines(args.out, map(dict, found.rows()))
+        write_json_lines(args.out, map(dict, found.rows()))
     if args.json:
         options.print_json(found.to_json())
         return 0

@@ -49,7 +49,7 @@ class ScoredRun:
 def scored_run(path: Path, rule: crag.Rule) -> ScoredRun:
     """What was measured in a run's folder, or in a file of predictions scored by `rule`. Raises DataError."""
     if not path.is_dir():
-        return _from_file(path, rule)
+        return judged_again(judged_run(path, rule), None)
     folder = RunFolder(path)
     values: dict[str, Mapping[str, float]] = {}
     verdicts: dict[str, str] = {}
@@ -126,10 +126,6 @@ def _seen(store: Store, manifest: Manifest, questions: Sequence[str]) -> frozens
         return frozenset()
     texts = store.rows("questions", "id", questions, ["id", "text"]).to_pylist()
     return frozenset(r["id"] for r in texts if has_seen(fits, r["text"]))
-
-
-def _from_file(path: Path, rule: crag.Rule) -> ScoredRun:
-    return judged_again(judged_run(path, rule), None)
 
 
 def unseen_alone(runs: Sequence[ScoredRun]) -> list[ScoredRun]:

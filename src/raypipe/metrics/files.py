@@ -33,14 +33,8 @@ def score_to_json(marks: crag.Marks, normalized: Mapping[str, int]) -> dict[str,
     return {
         "rule": marks.rule,
         **asdict(marks.score),
-        "interval": marks.interval,
-        "rate_intervals": crag.rate_intervals(marks.score),
-        "bounds": marks.bounds,
-        "controls": {answer: asdict(s) for answer, s in marks.controls.items()},
-        "slices": [
-            {"label": s.label, "value": s.value, **asdict(s.score), "interval": s.interval}
-            for s in marks.slices
-        ],
+        **crag.intervals_to_json(marks),
+        **crag.parts_to_json(marks),
         "normalized": dict(normalized),
     }
 

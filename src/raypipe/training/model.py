@@ -97,7 +97,12 @@ def open_trainable(model: Model, preset: Preset, device: Device, in_four_bits: b
     logging.disable_progress_bar()
     dtype = getattr(torch, model.dtype)
     compute = _compute(dtype, device)
-    more = {"quantization_config": _nf4(compute), "device_map": {"": 0}} if in_four_bits else {}
+    more: dict[str, Any] = {}
+    if in_four_bits:
+        from transformers import BitsAndBytesConfig
+
+        nf4 = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": compute}
+        more = {"quantization_config": BitsAndBytesConfig(**nf4), "device_map": {"": 0}}
     with folder.opened(model) as view:
         base = AutoModelForCausalLM.from_pretrained(
             view, dtype=dtype, local_files_only=True, trust_remote_code=False, use_safetensors=True, **more
@@ -126,12 +131,6 @@ def _compute(dtype: Any, device: Device) -> Any:
     if device == "cpu":
         raise ConfError("float16 is not trained on a CPU: use an entry of dtype float32 or bfloat16")
     return torch.bfloat16 if torch.cuda.get_device_capability()[0] >= BF16_CAPABILITY else dtype
-
-
-def _nf4(compute: Any) -> Any:
-    from transformers import BitsAndBytesConfig
-
-    return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=compute)
 
 
 def require_modules(base: Any, preset: Preset, name: str) -> None:

@@ -55,7 +55,6 @@ class Viewer:
         self._pairs: OrderedDict[tuple[TableKey, TableKey], OpenPair] = OrderedDict()
 
     def get(self, address: str) -> ViewReply:
-        """The reply to a GET."""
         url = _split(address)
         match url.path.strip("/").split("/"):
             case [""]:
@@ -79,7 +78,6 @@ class Viewer:
         raise DataError(f"{url.path}: there is no such page")
 
     def post(self, address: str, body: Any) -> ViewReply:
-        """The reply to a POST with this JSON."""
         match _split(address).path.strip("/").split("/"), body:
             case ["pair", a, b, "paired"], {"rows": [*rows]} if all(type(r) is int for r in rows):
                 return _json(asdict(self._pair(a, b).difference(rows)))
@@ -89,9 +87,8 @@ class Viewer:
 
     def _list(self) -> ViewReply:
         headers, unread = self._runs.listed()
-        listed = [
-            asdict(h) | {"when": time.strftime("%Y-%m-%d %H:%M", time.gmtime(h.finished))} for h in headers
-        ]
+        times = [time.strftime("%Y-%m-%d %H:%M", time.gmtime(h.finished)) for h in headers]
+        listed = [asdict(h) | {"when": when} for h, when in zip(headers, times, strict=True)]
         return _page(*web_page.page("runs.html", STYLES, (), True, {"runs": listed, "unread": unread}))
 
     def _folder(self, run: str) -> tuple[RunFolder, Manifest]:
