@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -209,8 +209,3 @@ def require_share(name: str, value: float | None) -> None:
     """Raises ConfError for a share that is none."""
     if value is not None and not 0 <= value < 1:
         raise ConfError(f"{name}: expected a share from 0 up to, not including, 1; found {value:g}")
-
-
-def plain(rows: Sequence[Any]) -> list[dict[str, Any]]:
-    """Records as JSON holds them."""
-    return [asdict(r) for r in rows]
