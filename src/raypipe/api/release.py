@@ -11,6 +11,7 @@ from raypipe.api.results import Result, as_json
 from raypipe.api.session import Place, Session
 from raypipe.core.errors import ConfError
 from raypipe.runs import release
+from raypipe.runs.gates import MIN_SCORED, Gate, gate
 from raypipe.runs.manifest import Manifest, find, read
 from raypipe.runs.release import check_pointer
 from raypipe.store import Store
@@ -96,7 +97,7 @@ def promote(
         )
     for g in relative:
         check(g, scored_run(Path(run), manifest.rule), _other(g, opened, against, pointer))
-    least = release.MIN_SCORED if min_scored is None else min_scored
+    least = MIN_SCORED if min_scored is None else min_scored
     made = release.promote(opened, manifest, bounds, least, [g.text for g in relative], pointer)
     return ReleaseResult(made, opened.uri, pointer)
 
@@ -107,12 +108,12 @@ def finished(run: str | Path, store: Place, session: Session | None) -> tuple[Ma
     return manifest, (session or Session()).store(manifest.store if store is None else store)
 
 
-def gates_of(texts: Sequence[str]) -> tuple[list[RelativeGate], list[release.Gate]]:
+def gates_of(texts: Sequence[str]) -> tuple[list[RelativeGate], list[Gate]]:
     """The gates that hold a run against another, and the bounds on its own numbers."""
     from raypipe.runs.relative_gate_text import relative_gate
 
     found = [(text, relative_gate(text)) for text in texts]
-    return [g for _, g in found if g], [release.gate(text) for text, g in found if g is None]
+    return [g for _, g in found if g], [gate(text) for text, g in found if g is None]
 
 
 def _other(gate: RelativeGate, store: Store, against: str | Path | None, pointer: str = LIVE) -> ScoredRun:

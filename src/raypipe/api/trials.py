@@ -12,7 +12,7 @@ from raypipe.api.results import Result, plain
 from raypipe.api.session import Place, Session
 from raypipe.core.errors import ConfError
 from raypipe.runs import trial_verdict
-from raypipe.runs.release import MIN_SCORED
+from raypipe.runs.gates import MIN_SCORED
 from raypipe.runs.trial_verdict import TrialReport
 from raypipe.runs.trials import ReleaseTrial, begin_trial, trials
 from raypipe.store import Store

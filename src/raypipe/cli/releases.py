@@ -72,7 +72,7 @@ def _rollback(args: Args) -> int:
 
 
 def _print_release(found: ReleaseResult) -> None:
-    from raypipe.runs.release import seen_by_a_fit
+    from raypipe.runs.gates import seen_by_a_fit
 
     made, score = found.release, _score(found.to_json())
     where = f"{found.pointer} in {found.store}"

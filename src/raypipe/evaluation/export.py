@@ -9,11 +9,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import pyarrow.parquet as pq
-
 from raypipe.core.errors import DataError
 from raypipe.core.records import IDK, parse_chunk_id
-from raypipe.evaluation.result_table import each, read_table
+from raypipe.evaluation.result_table import about, each, read_table
 from raypipe.metrics.ranking import write_run
 from raypipe.metrics.textfile import replaced, write_json_lines
 from raypipe.report.report import RunFolder
@@ -63,8 +61,8 @@ def write_predictions(folder: RunFolder) -> None:
 def prediction_lines(folder: RunFolder) -> Iterator[dict[str, Any]]:
     """The lines of predictions.jsonl, one for each question."""
     read_table(folder.results, ["id"])
-    about = pq.read_schema(folder.results).metadata
-    judge, rule = about[b"judge"].decode(), about[b"rule"].decode()
+    known = about(folder.results)
+    judge, rule = known["judge"], known["rule"]
     for row in each(folder.results):
         line = {
             "id": row["id"],

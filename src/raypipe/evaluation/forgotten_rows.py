@@ -104,6 +104,7 @@ def _table(path: Path, decision: ForgetDecision) -> None:
             rows = [r for r in batch.to_pylist() if r["id"] not in decision.target.questions]
             left = [_without(r, decision, told) for r in rows]
             out.write_table(pa.Table.from_pylist(left, schema))
+    whole.replace(path)
 
 
 def _without(row: dict[str, Any], decision: ForgetDecision, told: Mentions) -> dict[str, Any]:

@@ -61,20 +61,18 @@ def judged_run(path: Path, rule: crag.Rule | None = None) -> JudgedRun:
         return JudgedRun(
             str(path), chosen, found.judge, found.trim, found.rows, found.texts, normalized=found.normalized
         )
-    import pyarrow.parquet as pq
-
-    from raypipe.evaluation.result_table import each
+    from raypipe.evaluation.result_table import about, each
     from raypipe.runs.manifest import read
 
     results = RunFolder(path).results
     rows = [r for r in each(results) if r["golds"]]
-    about = {k.decode(): v.decode() for k, v in pq.read_schema(results).metadata.items()}
-    own = bool(about["rule"]) and (rule is None or crag.rule_id(rule) == about["rule"])
+    known = about(results)
+    own = bool(known["rule"]) and (rule is None or crag.rule_id(rule) == known["rule"])
     return JudgedRun(
         str(path),
-        about["rule"].partition("@")[0] if own else rule or crag.DEFAULT_RULE,
-        about["judge"] if own else "",
-        about.get("trim", ""),
+        known["rule"].partition("@")[0] if own else rule or crag.DEFAULT_RULE,
+        known["judge"] if own else "",
+        known.get("trim", ""),
         tuple(
             crag.Prediction(
                 r["id"], r["answer"], tuple(r["golds"]), r["judge_response"] if own else None, r["labels"]

@@ -250,6 +250,11 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
         return found.read(list(columns) if columns else None)
 
 
+def about(path: Path) -> dict[str, str]:
+    """What the table of a finished run says of the run: its rule, judge, kind, ..."""
+    return {k.decode(): v.decode() for k, v in (pq.read_schema(path).metadata or {}).items()}
+
+
 def each(path: Path) -> Iterator[dict[str, Any]]:
     """The rows of the table of a finished run, a batch at a time in memory. Raises DataError."""
     read_table(path, ["id"])

@@ -9,13 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import pyarrow.parquet as pq
-
 from raypipe.core import arrow
 from raypipe.core.errors import DataError
 from raypipe.evaluation.judged_run import JudgedRun, judged_run, require_distinct, require_readable
 from raypipe.evaluation.labels import PersonLabels
-from raypipe.evaluation.result_table import each
+from raypipe.evaluation.result_table import about, each
 from raypipe.metrics import crag
 from raypipe.metrics.kinds.qa import answer_values
 from raypipe.metrics.routing import shared
@@ -66,10 +64,10 @@ def scored_run(path: Path, rule: crag.Rule) -> ScoredRun:
             texts[row["id"]] = row["query"]
         if row["verdict"] is not None:
             verdicts[row["id"]] = row["verdict"]
-    about = {k.decode(): v.decode() for k, v in pq.read_schema(folder.results).metadata.items()}
-    kind = about.get("kind", "crag")
+    known = about(folder.results)
+    kind = known.get("kind", "crag")
     return ScoredRun(
-        str(path), about["rule"], about["judge"], values, labels, read(path), kind=kind, verdicts=verdicts,
+        str(path), known["rule"], known["judge"], values, labels, read(path), kind=kind, verdicts=verdicts,
         seen=frozenset(seen), people=people, texts=texts,
     )  # fmt: skip
 

@@ -17,6 +17,7 @@ from typing import Any
 from raypipe.core.errors import ClusterTooSmall
 from raypipe.models.memory import BYTES, GIB
 from raypipe.training.batches import batches
+from raypipe.training.model import tensor_shapes
 from raypipe.training.preset import Preset
 from raypipe.training.rows import TrainingRow
 
@@ -77,17 +78,10 @@ class BaseShape:
 
 def base_shape(folder: Path, config: Mapping[str, Any], dtype: str) -> BaseShape:
     """From the headers of a base's files. `config`: its config.json."""
-    from safetensors import safe_open
-
-    total = embedded = 0
-    for path in sorted(folder.glob("model*.safetensors")):
-        with safe_open(str(path), framework="np") as tensors:
-            for name in tensors.keys():  # noqa: SIM118  # not a mapping
-                size = math.prod(tensors.get_slice(name).get_shape())
-                total += size
-                embedded += size if "embed" in name or "lm_head" in name else 0
+    sizes = {name: math.prod(shape) for name, shape in tensor_shapes(folder)}
+    embedded = sum(n for name, n in sizes.items() if "embed" in name or "lm_head" in name)
     layers, hidden, words = (int(config[k]) for k in ("num_hidden_layers", "hidden_size", "vocab_size"))
-    return BaseShape(total, embedded, layers, hidden, words, dtype)
+    return BaseShape(sum(sizes.values()), embedded, layers, hidden, words, dtype)
 
 
 def estimate(

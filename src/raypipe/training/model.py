@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -171,17 +171,21 @@ def _file_name(parameter: str) -> str:
 def adapter_size(folder: Path, target_modules: tuple[str, ...], r: int) -> tuple[int, int]:
     """How many numbers an adapter has, and on how many layers it is; from the headers of the base's files.
     Layers that the base has in another form than two dimensions do not count."""
+    numbers = layers = 0
+    for name, shape in tensor_shapes(folder):
+        if name.removesuffix(".weight").rpartition(".")[2] in target_modules and len(shape) == 2:
+            numbers += r * sum(shape)
+            layers += 1
+    return numbers, layers
+
+
+def tensor_shapes(folder: Path) -> Iterator[tuple[str, list[int]]]:
+    """Name and shape of each tensor of a base, from the headers of its files."""
     from safetensors import safe_open
 
-    numbers = layers = 0
     for path in sorted(folder.glob("model*.safetensors")):
         with safe_open(str(path), framework="np") as tensors:
-            for name in tensors.keys():  # noqa: SIM118  # not a mapping
-                shape = tensors.get_slice(name).get_shape()
-                if name.removesuffix(".weight").rpartition(".")[2] in target_modules and len(shape) == 2:
-                    numbers += r * (shape[0] + shape[1])
-                    layers += 1
-    return numbers, layers
+            yield from ((name, tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118
 
 
 def base_config(folder: Path) -> Mapping[str, Any]:

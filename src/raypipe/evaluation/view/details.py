@@ -18,7 +18,7 @@ from typing import Any, Literal
 import pyarrow.parquet as pq
 
 from raypipe.core.records import parse_chunk_id
-from raypipe.evaluation.result_table import read_table
+from raypipe.evaluation.result_table import about, read_table
 
 BLOCK = 16  # questions read at once: some 60 kB packed, opened in 30 to 90 ms
 TOP = 10  # passages of the ranking whose texts are shown though the answer does not rest on them
@@ -43,8 +43,7 @@ class RunTable:
             ids = self._file.read_row_group(group, ["id"])["id"].to_pylist()
             self._place |= {id: (group, i) for i, id in enumerate(ids)}
         self._groups: OrderedDict[int, list[dict[str, Any]]] = OrderedDict()
-        metadata = self._file.schema_arrow.metadata or {}
-        self.about = {k.decode(): v.decode() for k, v in metadata.items()}
+        self.about = about(path)
 
     @property
     def ids(self) -> list[str]:
