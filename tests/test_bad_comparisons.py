@@ -166,7 +166,7 @@ BAD = {  # a command in which {name} is something of `at` -> exit code, what it 
     # files and operation
     "validate {here}": (2, "{here}"),
     "validate locall": (2, "did you mean"),
-    "usage {here}/usage.jsonl": (3, "usage.jsonl:1: expected a line of JSON"),
+    "usage {here}/usage.jsonl": (3, "usage.jsonl:1: expected a request with numbers"),
     "usage {here}/absent": (3, "No such file"),
     "trial {run} --store {here}/store": (2, "expected DIR and --shadow SHARE together"),
     "trial --stop --store {here}/store": (2, "no canary and no shadow"),
