@@ -282,25 +282,6 @@ def test_too_few_cpus_are_exit_code_5_with_numbers_before_anything_starts(capsys
     assert code == 5 and "pool embed: 5 actors x 1 CPU = 5 CPU, the cluster has 4" in err
 
 
-@pytest.mark.ray
-@pytest.mark.drill
-def test_a_cap_ends_with_8_and_the_same_command_goes_on_to_the_end(capsys, local_ray, world, tmp_path):
-    words = ["eval", FAKES, "--data", world, "--out", tmp_path / "o", "--json", "--store"]
-    whole = json.loads(run(capsys, *words, tmp_path / "whole")[1])
-    calls, stopped, most = whole["cost"]["actual"]["calls"], [], whole["cost"]["actual"]["calls"] // 6
-    for _ in range(40):
-        code, out, err = run(capsys, *words, tmp_path / "capped", "--max-calls", most)
-        if code == 0:
-            break
-        assert code == 8 and not out and "the same command continues" in err, err
-        stopped.append(int(re.search(rf"--max-calls {most} is reached after ([\d,]+) calls", err)[1]))
-    assert len(stopped) > 1 and all(most <= made < calls // 2 for made in stopped), (calls, most, stopped)
-    done = json.loads(out)
-    assert sum(stopped) + done["cost"]["actual"]["calls"] == calls, "nothing is asked twice"
-    for name in ("score", "n_correct", "questions", "chunks"):
-        assert done.get(name) == whole.get(name)
-
-
 @pytest.mark.slow
 def test_a_second_eval_neither_starts_ray_nor_imports_it(bench):
     words = ["eval", FAKES, "--data", bench.world, "--format", "crag"]

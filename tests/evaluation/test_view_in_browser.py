@@ -236,7 +236,7 @@ def test_hostile_data_run_nothing_and_become_no_element(browser, ran, tmp_path):
     for code in ("innerHTML = '<b>x'", "outerHTML = '<b>x'", "insertAdjacentHTML('beforeend', '<b>x')"):
         tried = f"() => {{ try {{ document.body.{code}; return 'taken' }} catch (e) {{ return e.name }} }}"
         assert page.evaluate(tried) == "TypeError"
-    assert len(page.wrong) >= 3 and page.locator("body > b").count() == 0
+    assert page.wrong and page.locator("body > b").count() == 0
     page.close()
 
 
