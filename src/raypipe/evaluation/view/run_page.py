@@ -82,13 +82,18 @@ def run_page(
 
 def read_report(folder: RunFolder) -> dict[str, Any]:
     """report.json of a run. Raises DataError."""
+    return {**_ADDED, **stored_report(folder)}
+
+
+def stored_report(folder: RunFolder) -> dict[str, Any]:
+    """The same as it was written, with the keys that there were then. Raises DataError."""
     try:
         found: dict[str, Any] = json.loads(folder.report.read_text(encoding="utf-8"))
     except (OSError, ValueError) as e:
         raise DataError(
             f"{folder.path}: expected the --out folder of a finished eval with its report.json ({e})"
         ) from e
-    return {**_ADDED, **found}
+    return found
 
 
 _ADDED = {"cost": None, "losses": None, "calibration": None, "blocks": ["measures", "verdicts"]}
