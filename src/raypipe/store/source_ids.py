@@ -52,7 +52,7 @@ def lacked(store: Store, dataset: lance.LanceDataset, table: str, sources: Ids) 
 
 
 def noted(store: Store, dataset: lance.LanceDataset, table: str, all_of: str) -> Ids | None:
-    """The same of all sources of a name (`Ids.all_of`), where it was noted; else None."""
+    """The same of all sources of a name (`Ids.name_among`), where it was noted; else None."""
     found = _notes(store, table).get(_of(dataset, all_of)) if all_of else None
     return None if found is None else Ids.of(found)
 
