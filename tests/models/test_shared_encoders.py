@@ -33,7 +33,7 @@ def forwards(encoders: SharedEncoders, model: Model) -> list[int]:
     seen: list[int] = []
     encoder = encoders.encoder(model, lambda: pytest.fail("the network is not loaded"))  # type: ignore[arg-type]
     encoder.net.register_forward_pre_hook(  # type: ignore[attr-defined]
-        lambda net, args, kwargs: seen.append(len(kwargs["input_ids"])), with_kwargs=True
+        lambda net, args, kwargs: seen.append(sum(n for _, n in kwargs["lengths"])), with_kwargs=True
     )
     return seen
 
