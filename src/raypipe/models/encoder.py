@@ -195,12 +195,12 @@ class Encoder:
                     mask = torch.ones(1, len(states), dtype=torch.int64)
                     yield HiddenStates([i], torch.from_numpy(states)[None], mask)
         compute = self._packed if self._packs else self._padded
-        for states in compute([encodings[i] for i in left]):
-            rows = [left[r] for r in states.rows]
+        for made in compute([encodings[i] for i in left]):
+            rows = [left[r] for r in made.rows]
             if kept is not None:
                 for r, i in enumerate(rows):
-                    kept.put(keys[i], states.hidden[r, : len(encodings[i].ids)].numpy().copy())
-            yield HiddenStates(rows, states.hidden, states.mask)
+                    kept.put(keys[i], made.hidden[r, : len(encodings[i].ids)].numpy().copy())
+            yield HiddenStates(rows, made.hidden, made.mask)
 
     def _padded(self, encodings: Sequence[Encoding | TokenArray]) -> Iterator[HiddenStates]:
         for batch in self.batches(encodings):

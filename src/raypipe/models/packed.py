@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+Tokens: TypeAlias = list[int] | np.ndarray
 NAME = "raypipe_packed"
 KINDS = frozenset({"bert", "roberta", "xlm-roberta"})  # whose places are counted as `hidden_states` does
 
@@ -29,7 +30,7 @@ def pack(net: Any) -> None:
 
 
 def hidden_states(
-    net: Any, ids: Sequence[Sequence[int]], types: Sequence[Sequence[int] | int] | None
+    net: Any, ids: Sequence[Tokens], types: Sequence[Tokens | int] | None
 ) -> Iterator[torch.Tensor]:
     """The last hidden states of some texts, ascending by length: for each length (texts, tokens, dim).
 
@@ -38,7 +39,10 @@ def hidden_states(
     # RoBERTa and its kin count places from behind the padding id.
     first = net.config.pad_token_id + 1 if "roberta" in net.config.model_type else 0
     alike = [(n, len(list(some))) for n, some in groupby(lengths)]
-    inputs = {"input_ids": ids, "position_ids": [np.arange(first, first + n) for n in lengths]}
+    inputs: dict[str, list[Any]] = {
+        "input_ids": [*ids],
+        "position_ids": [np.arange(first, first + n) for n in lengths],
+    }
     if types is not None:
         inputs["token_type_ids"] = [np.broadcast_to(t, n) for t, n in zip(types, lengths, strict=True)]
     rows = {name: torch.from_numpy(np.concatenate(x).astype(np.int64))[None] for name, x in inputs.items()}
@@ -55,7 +59,8 @@ def attend(
     """(rows, heads, tokens, dim) each -> (rows, tokens, heads, dim). `lengths` of one row: (tokens of a text,
     how many such texts stand side by side), in their order; (): each row is one text."""
     if not lengths:
-        return sdpa_attention_forward(module, query, key, value, mask, **others)
+        padded: tuple[torch.Tensor, None] = sdpa_attention_forward(module, query, key, value, mask, **others)
+        return padded
     found, at = [], 0
     for n, count in lengths:
         end = at + n * count

@@ -123,7 +123,8 @@ def _log_odds(size: int, found: np.ndarray) -> np.ndarray:
     distinct = np.flatnonzero(np.bincount(found))
     odds = np.zeros(int(found.max(initial=0)) + 1)
     odds[distinct] = [math.log(size - n + 0.5) - math.log(n + 0.5) for n in distinct.tolist()]
-    return odds[found]
+    by_word: np.ndarray = odds[found]
+    return by_word
 
 
 @dataclass(frozen=True, slots=True)
