@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -109,7 +110,9 @@ def kind(path: str) -> str:
     >>> kind("store/_runs/answers-0f1e2d3c4b5a69788796a5b4c3d2e1f0.json")
     'store/_runs/answers-*.json'
     >>> kind("store/_releases/r0001-12ab34cd.json")
-    'store/_releases/r0001-*.json'
+    'store/_releases/r*-*.json'
+    >>> kind("store/_releases/r0001-cacfbadf.json")
+    'store/_releases/r*-*.json'
     """
     parts = path.split("/")
     return "/".join("".join(_plain(word) for word in _words(part)) for part in parts)
@@ -128,5 +131,8 @@ def _words(part: str) -> list[str]:
 
 
 def _plain(word: str) -> str:
-    varies = len(word) >= 6 and any(c.isdigit() for c in word)
-    return "*" if varies else word
+    counted = len(word) >= 6 and any(c.isdigit() for c in word)
+    digest = len(word) >= 8 and set(word) <= set("0123456789abcdef")  # one in 2,500 of eight has no digit
+    if re.fullmatch(r"r\d{4}", word):  # the number of a release: a killed promote takes one, too
+        return "r*"
+    return "*" if counted or digest else word

@@ -83,7 +83,7 @@ def server():
         yield url
 
 
-@pytest.mark.parametrize("name", ["db3-task2", "db3-task3"])
+@pytest.mark.parametrize("name", ["db3-task2", pytest.param("db3-task3", marks=pytest.mark.drill)])
 def test_db3_answers_the_ten_questions_and_what_the_graph_answered_skips_the_web(ten, server, name):
     memo = MemoryMemo()
     together, counts = answered(name, ten, {"crag-mock": server}, Kit(), memo)

@@ -65,6 +65,7 @@ def test_compaction_keeps_every_row_every_old_version_and_the_work_of_the_next_r
     assert all(c == (0, 0) for c in counts.values())
 
 
+@pytest.mark.drill
 def test_compaction_while_parts_are_written_loses_and_doubles_nothing(world, tmp_path):
     whole, disturbed = Bench(tmp_path / "whole", world), Bench(tmp_path / "disturbed", world)
     for bench in (whole, disturbed):

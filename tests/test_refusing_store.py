@@ -84,7 +84,7 @@ def test_what_is_refused_for_a_moment_is_asked_for_again_and_the_run_is_whole(re
     assert done.folder.predictions.read_text() == (ran.folder / "out/predictions.jsonl").read_text()
 
 
-@pytest.mark.parametrize("whom", [pytest.param("", id="all"), drill(LANCE, id="tables")])
+@pytest.mark.parametrize("whom", [drill("", id="all"), drill(LANCE, id="tables")])
 def test_keys_that_stay_expired_stop_the_run_and_with_new_ones_the_next_is_whole(remote, ran, tmp_path, whom):
     with pytest.raises(Unavailable, match="run the same command again when the store is well") as stopped:
         remote.run((EXPIRED, 1_000_000, whom), tmp_path / "stopped")

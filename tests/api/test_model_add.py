@@ -1,6 +1,8 @@
 """`raypipe models add`: an entry from a hub at a pinned commit, from a folder, or from a server."""
 
 import json
+import re
+import shlex
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
@@ -8,9 +10,10 @@ import pytest
 import yaml
 from chat_server import serving
 from pydantic import TypeAdapter
+from reruns import CONF
 
 from raypipe.api.model_add import AddOptions, add_model
-from raypipe.api.session import Session
+from raypipe.api.session import Session, load_recipe
 from raypipe.api.settings import from_environment
 from raypipe.api.tool_outputs import ModelAdded
 from raypipe.cli.main import main
@@ -53,6 +56,8 @@ REPOS = {
     "org/pickled": {**TOKENIZER, "config.json": BERT, "pytorch_model.bin": 9},
     "org/code": {**EMBEDDER, "config.json": {**BERT, "auto_map": {"AutoModel": "modeling.Own"}}},
     "org/modules": {**EMBEDDER, "modules.json": [{"type": "custom_st.Transformer", "path": ""}]},
+    "sentence-transformers/paraphrase-MiniLM-L12-v2": EMBEDDER,
+    "Qwen/Qwen1.5-14B-Chat-GPTQ-Int4": {**TOKENIZER, "config.json": LLAMA, "model.safetensors": 9_700_000},
     "org/vague": {**TOKENIZER, "config.json": BERT, "model.safetensors": 9},
 }  # fmt: skip
 
@@ -179,6 +184,24 @@ def test_a_name_that_is_taken_stays_as_it_is(hub, session, tmp_path):
     add_model("org/embedder", AddOptions(name="second", revision="main"), session())
     text = file.read_text()
     assert text.startswith("# mine\nembedder: {kind") and list(yaml.safe_load(text)) == ["embedder", "second"]
+
+
+def test_what_a_refused_recipe_says_to_type_pins_its_models(hub, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RAYPIPE_CONF", str(CONF.folders[0]))
+    assert main(["models", "onewo-submitted", "--json"]) == 0
+    listed = [n["get"] for n in json.loads(capsys.readouterr().out)["models"]]
+    models, typed = None, []
+    while len(typed) < 2:
+        with pytest.raises(ConfError, match=r"Then give `--models models\.yaml`") as refused:
+            load_recipe("onewo-submitted", models, CONF)
+        typed.append(re.search(r"Type `(raypipe [^`]+)`", str(refused.value))[1])
+        assert main(shlex.split(typed[-1])[1:]) == 0
+        models = "models.yaml"
+    assert set(typed) <= set(listed)
+    found = {m.name: m.weights for m in load_recipe("onewo-submitted", models, CONF).models()}
+    for name in ("paraphrase-MiniLM-L12-v2", "qwen1.5-14b-chat-gptq"):
+        assert found[name].endswith(f"@{COMMIT}")
 
 
 def test_a_folder_is_added_by_its_path(session, tmp_path):

@@ -8,6 +8,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from raypipe.core.errors import ConfError, ModelMissing
+from raypipe.models import catalog
 from raypipe.models.adapter_check import check_adapter, max_rank
 
 LAYERS, HIDDEN, RANK = 2, 16, 4
@@ -123,6 +124,18 @@ def test_a_broken_adapter_is_refused_with_what_is_wrong(base, adapter, broken):
     with pytest.raises(ConfError, match=said) as refused:
         check_adapter("web", adapter, base, DIGEST)
     assert str(refused.value).startswith(f"adapter 'web': {adapter}")
+
+
+def test_a_broken_adapter_is_refused_where_a_recipe_names_its_model(base, adapter, tmp_path):
+    entry = {"kind": "generator", "loader": "vllm", "path": "base", "adapters": {"web": "adapter"}}
+    found = catalog.read({"m": {**entry, "max_model_len": 64}}, tmp_path / "models.yaml", tmp_path)
+    with pytest.raises(ConfError, match=f"expected an adapter of sha256:.*trained on {DIGEST}"):
+        found.model("m")
+    config(adapter, base_model_name_or_path="../base")
+    assert [name for name, _ in found.model("m").adapters] == ["web"]
+    config(adapter, r=2)
+    with pytest.raises(ConfError, match=f"adapter 'web': {adapter}: .*factors of rank 2"):
+        found.model("m")
 
 
 def test_what_vllm_serves_as_it_was_meant_is_taken(base, adapter):

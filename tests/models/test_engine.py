@@ -129,6 +129,7 @@ def test_a_seeded_prompt_longer_than_one_prefill_step_does_not_kill_the_engine(r
     assert all(r.prompt_tokens > 2048 for r in replies)
 
 
+@pytest.mark.parametrize("many", [20, pytest.param(100, marks=pytest.mark.drill)])
 @pytest.mark.parametrize(
     ("constraint", "reads"),
     [
@@ -139,11 +140,11 @@ def test_a_seeded_prompt_longer_than_one_prefill_step_does_not_kill_the_engine(r
     ],
     ids=["choice", "regex", "schema", "grammar"],
 )
-def test_a_hundred_of_a_hundred_constrained_replies_end_by_themselves_and_parse(running, constraint, reads):
+def test_all_constrained_replies_end_by_themselves_and_parse(running, constraint, reads, many):
     half = Sampling(max_tokens=160, constraint=constraint, logprobs=True)
     drawn = Sampling(max_tokens=160, constraint=constraint, logprobs=True, temperature=1.0, seed=3)
-    replies = running.ask(chats(50, seed=2), half) + running.ask(chats(50, seed=3), drawn)
-    assert [r.finish for r in replies] == ["stop"] * 100
+    replies = running.ask(chats(many // 2, seed=2), half) + running.ask(chats(many // 2, seed=3), drawn)
+    assert [r.finish for r in replies] == ["stop"] * many
     assert all(reads(r.text) for r in replies)
     assert all(r.logprob <= 0 for r in replies)
 

@@ -96,7 +96,7 @@ def states(store, folder, work):
     return copies
 
 
-@pytest.mark.slow
+@pytest.mark.drill
 def test_killed_after_any_write_an_ingest_leaves_the_old_rows_or_the_new_and_no_eval_meets_anothers(tmp_path):
     alpha, beta = written(tmp_path, "alpha", range(3)), written(tmp_path, "beta", range(3))
     store = Store.create(str(tmp_path / "store"))

@@ -29,7 +29,13 @@ OTHER = {"questions": 20, "pages": 10, "seed": 7, "page_chars": 8000}
 """Another world, with fewer and longer pages: nothing that was fitted to the demo would hold for it."""
 
 
-@pytest.mark.parametrize("world", [DEMO, OTHER], ids=["demo", "another seed, longer pages"])
+@pytest.mark.parametrize(
+    "world",
+    [
+        pytest.param(DEMO, id="demo"),
+        pytest.param(OTHER, id="another seed, longer pages", marks=pytest.mark.drill),
+    ],
+)
 def test_the_first_plan_of_local_expects_within_three_times_what_is_asked_and_bounds_it(tmp_path, world):
     write(tmp_path / "world", world["questions"], world["pages"], world["seed"], world["page_chars"])
     bench = Bench(tmp_path, tmp_path / "world")

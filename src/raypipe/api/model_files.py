@@ -14,7 +14,7 @@ from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.core.plugins import is_path
 from raypipe.core.protocols import Model
 from raypipe.models import folder, load
-from raypipe.models.catalog import Catalog
+from raypipe.models.catalog import Catalog, pin_command
 from raypipe.models.entry import REMOTE, WEIGHTLESS
 from raypipe.recipes.read_recipe import load as load_file
 from raypipe.recipes.resolve import resolvers
@@ -152,7 +152,10 @@ def _need(model: Model, catalog: _All) -> ModelNeed:
         size = None if is_path(model.loader) else folder.size(Path(model.path), model.kind, model.loader)
         return ModelNeed(model.name, model.kind, model.loader, "here", model.path, size, "")
     entry = catalog.entries[model.name]
-    pinned = bool(entry.repo and entry.revision)
     absent = not Path(model.path).is_dir()
-    get = folder.download_command(entry.repo, entry.revision or "") if pinned and absent else entry.get
+    get = entry.get
+    if entry.repo and not entry.revision:
+        get = pin_command(model.name, entry.repo)
+    elif entry.repo and absent:
+        get = folder.download_command(entry.repo, entry.revision or "")
     return ModelNeed(model.name, model.kind, model.loader, "missing", "", None, get or wrong)

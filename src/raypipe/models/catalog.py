@@ -19,6 +19,7 @@ from raypipe.core.errors import ModelMissing
 from raypipe.core.plugins import is_path
 from raypipe.core.protocols import Model
 from raypipe.models import folder
+from raypipe.models.adapter_check import check_adapter
 from raypipe.models.entry import LLM, REMOTE, WEIGHTLESS, ModelEntry
 
 FORMULA = {"hash": 1, "overlap": 1, "whitespace": 1, "scripted": 1, "maxsim": 1, "none": 1}
@@ -143,7 +144,7 @@ class Catalog:
             passage_instruction=entry.passage_instruction,
             quantization=entry.quantization,
             tensor_parallel=entry.tensor_parallel,
-            adapters=tuple((a, self._adapter(where, a, entry)) for a in entry.adapters),
+            adapters=tuple((a, self._adapter(where, a, entry, path, weights)) for a in entry.adapters),
             adapter_paths=tuple(
                 p if entry.loader in REMOTE else str(_folder(p, where)) for p in entry.adapters.values()
             ),
@@ -153,8 +154,9 @@ class Catalog:
             thought_tokens=entry.thought_tokens,
         )
 
-    def _adapter(self, where: Where, name: str, entry: ModelEntry) -> str:
-        """The identity of an adapter's weights; of a generator without weights, its name's."""
+    def _adapter(self, where: Where, name: str, entry: ModelEntry, base: str, weights: str) -> str:
+        """The identity of an adapter's weights; of a generator without weights, its name's. An adapter of an
+        engine is checked against the base's files where these are here, long before an engine starts."""
         if entry.loader in WEIGHTLESS:
             return f"{entry.loader}@{FORMULA[entry.loader]}:{name}"
         if entry.loader in REMOTE:
@@ -165,6 +167,8 @@ class Catalog:
                 f"{where.file}: {where.path}.adapters.{name}: no folder {local}. Put the adapter there, or "
                 f"correct its path"
             )
+        if entry.loader == "vllm" and Path(base).is_dir():
+            check_adapter(name, local, Path(base), weights)
         return folder.identity(local, "adapter")
 
     def _tokenizer(self, entry: ModelEntry, where: Where) -> Model | None:
@@ -190,12 +194,17 @@ class Catalog:
     def _hub(self, entry: ModelEntry, where: Where) -> tuple[str, str]:
         if entry.revision is None or not _COMMIT.fullmatch(entry.revision):
             raise where.at("revision").error(
-                f"expected the 40 hex digits of a commit of {entry.repo}, found {entry.revision!r}. "
-                f"A name alone may mean other weights tomorrow. `raypipe models add {entry.repo} --name "
-                f"{where.path.partition('.')[0]}` pins the commit of today in a models file of your own; or "
-                f"put a commit here that you have checked, or give `path` instead of `repo`"
+                f"expected the 40 hex digits of a commit of {entry.repo}, found {entry.revision!r}. A name "
+                f"alone may mean other weights tomorrow. Type `{pin_command(where.path, entry.repo)}`: it "
+                f"pins the commit of today in models.yaml of this folder. Then give `--models models.yaml`. "
+                f"Or put a commit here that you have checked, or give `path` instead of `repo`"
             )
         return str(folder.snapshot(self.hub, entry.repo, entry.revision)), f"{entry.repo}@{entry.revision}"
+
+
+def pin_command(name: str, repo: str) -> str:
+    """The command that writes an entry of this name with the commit that a hub has today."""
+    return f"raypipe models add {repo} --name {name}"
 
 
 def _template(entry: ModelEntry) -> str:

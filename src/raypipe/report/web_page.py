@@ -13,11 +13,14 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raypipe.metrics.losses import steps_of
 from raypipe.report import plot
 from raypipe.report.wording import ann_lines, fit_lines, label_text, measured, seconds, share, signed
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 LOCKED = "base-uri 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
@@ -47,10 +50,9 @@ def _hash(text: str) -> str:
     return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
 
 
-def page(
-    template: str, styles: Sequence[str], scripts: Sequence[str], own_host: bool, values: Mapping[str, Any]
-) -> tuple[str, str]:
-    """The page and its policy, which stands in it, too. `values` are what the template shows."""
+@cache
+def _templates() -> Environment:
+    """The templates of `report/web`, each compiled once in a process."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined  # 20 ms that `score` does without
 
     env = Environment(
@@ -64,10 +66,17 @@ def page(
     env.filters.update(signed=signed, share=share, seconds=seconds, measured=measured)
     env.filters.update(script_json=script_json, steps_of=steps_of, fit_lines=fit_lines, label_text=label_text)
     env.filters.update(ann_lines=ann_lines)
+    return env
+
+
+def page(
+    template: str, styles: Sequence[str], scripts: Sequence[str], own_host: bool, values: Mapping[str, Any]
+) -> tuple[str, str]:
+    """The page and its policy, which stands in it, too. `values` are what the template shows."""
     style, script = joined(tuple(styles)), joined(tuple(scripts))
     allowed = policy(style, script, own_host)
-    text = env.get_template(template).render(**values, plot=plot, style=style, script=script, policy=allowed)
-    return text, allowed
+    made = _templates().get_template(template)
+    return made.render(**values, plot=plot, style=style, script=script, policy=allowed), allowed
 
 
 def script_json(value: Any) -> Any:

@@ -122,23 +122,27 @@ class CorpusSample:
         for source, kind in self._kinds.items():
             if kind in wanted and source not in self._unread:
                 by_kind.setdefault(kind, []).append(source)
-        return {kind: self._look(chosen(ids)) for kind, ids in by_kind.items()}
+        return asyncio.run(self._look(by_kind)) if by_kind else {}
 
-    def _look(self, ids: Sequence[str]) -> KindSample:
+    async def _look(self, by_kind: Mapping[str, Sequence[str]]) -> dict[str, KindSample]:
+        """Parses and splits some sources of each kind, in this process and with one parser's child."""
+        corpus = CorpusExecutor(self._pipeline.recipe, self._pipeline.worker.kit(None))
+        return {kind: await _split(corpus, self._read(chosen(ids))) for kind, ids in by_kind.items()}
+
+    def _read(self, ids: Sequence[str]) -> list[Source]:
         here = [self._new[i] for i in ids if i in self._new]
         stored = self._pipeline.store.rows("sources", "id", [i for i in ids if i not in self._new])
-        return asyncio.run(self._split([*here, *arrow.source.records(stored)]))
+        return [*here, *arrow.source.records(stored)]
 
-    async def _split(self, sources: Sequence[Source]) -> KindSample:
-        """Parses and splits some sources in this process."""
-        if not sources:
-            return KindSample()
-        corpus = CorpusExecutor(self._pipeline.recipe, self._pipeline.worker.kit(None))
-        texts = await corpus.texts(arrow.corpus_table(sources))
-        chunks = fine(await corpus.passages(texts))
-        text_of = dict(zip(texts["source"].to_pylist(), texts["text"].to_pylist(), strict=True))
-        places = (chunks[name].to_pylist() for name in ("source", "parent_start", "parent_end"))
-        spans = set(zip(*places, strict=True))
-        found = sum(len(sentences(text_of[source][start:end])) for source, start, end in spans)
-        chars = sum(len(s.content) for s in sources)
-        return KindSample(len(sources), chars, chunks.num_rows, len(spans), found)
+
+async def _split(corpus: CorpusExecutor, sources: Sequence[Source]) -> KindSample:
+    if not sources:
+        return KindSample()
+    texts = await corpus.texts(arrow.corpus_table(sources))
+    chunks = fine(await corpus.passages(texts))
+    text_of = dict(zip(texts["source"].to_pylist(), texts["text"].to_pylist(), strict=True))
+    places = (chunks[name].to_pylist() for name in ("source", "parent_start", "parent_end"))
+    spans = set(zip(*places, strict=True))
+    found = sum(len(sentences(text_of[source][start:end])) for source, start, end in spans)
+    chars = sum(len(s.content) for s in sources)
+    return KindSample(len(sources), chars, chunks.num_rows, len(spans), found)
