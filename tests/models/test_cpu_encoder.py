@@ -7,11 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
-from raypipe.models import cpu_linear
 from raypipe.models.catalog import Catalog
-from raypipe.models.encoder import Encoder
 
 
 @pytest.mark.slow
@@ -19,7 +16,10 @@ from raypipe.models.encoder import Encoder
 def test_texts_in_one_row_get_the_hidden_states_that_each_gets_alone(
     entries: Callable[..., Catalog], tiny: Callable[[str, bool], Path], texts: list[str], shape: str
 ) -> None:
+    import torch
     from transformers import AutoModel
+
+    from raypipe.models.encoder import Encoder
 
     path = str(tiny(shape, False))
     entry = {"kind": "embedder", "loader": "flagembedding", "dim": 32, "pooling": "mean", "max_tokens": 64}
@@ -42,11 +42,16 @@ def test_texts_in_one_row_get_the_hidden_states_that_each_gets_alone(
     assert np.allclose(ours[batch.mask == 1], padded[batch.mask == 1], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_packed_layer_gives_the_numbers_of_the_layer_for_any_number_of_rows() -> None:
+    import torch
+
+    from raypipe.models.cpu_linear import PackedLinear
+
     torch.manual_seed(1)
     layer = torch.nn.Linear(48, 80)
     for gelu, after in ((False, torch.nn.Identity()), (True, torch.nn.GELU())):
-        ours = cpu_linear.PackedLinear(layer, gelu)
+        ours = PackedLinear(layer, gelu)
         for rows in ((1, 1), (3, 700), (2048,)):
             x = torch.randn(*rows, 48)
             with torch.inference_mode():
