@@ -1,7 +1,10 @@
 """The command line: what programs may rely on, exit codes, and messages that say what to do."""
 
 import argparse
+import ast
 import bz2
+import importlib
+import inspect
 import json
 import os
 import re
@@ -114,11 +117,11 @@ def test_a_commands_module_declares_it_alone_or_with_its_group(name):
 def test_choices_of_the_command_line_are_those_of_the_code():
     from typing import get_args
 
-    from raypipe.cli import facts, kg
+    from raypipe.cli import kg
     from raypipe.kg.language.example_bank import Domain
     from raypipe.kg.public_data import KINDS
 
-    assert set(facts.SOURCES) == set(KINDS) and set(kg.DOMAINS) == set(get_args(Domain))
+    assert set(kg.SOURCES) == set(KINDS) and set(kg.DOMAINS) == set(get_args(Domain))
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
@@ -643,3 +646,40 @@ def test_the_bounds_of_a_score_are_said_without_a_flag_that_the_command_does_not
     assert code == 0 and "--judge" not in out
     assert "1 unscored: a judge has to decide, or they failed; the score of all 2 lies\n" in out
     assert "between +0.000 (all of them wrong) and +1.000 (all right)\n" in out
+
+
+def api_arguments(module):
+    """Arguments that a module of commands reads, or that the API functions take which it calls by name."""
+    from raypipe.api.run import EvalOptions
+
+    tree = ast.parse(inspect.getsource(importlib.import_module(f"raypipe.cli.{module}")))
+    found = {
+        n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute) and ast.unparse(n.value) == "args"
+    }
+    made = {
+        a.name: n.module
+        for n in ast.walk(tree)
+        if isinstance(n, ast.ImportFrom) and n.module.startswith("raypipe.api")
+        for a in n.names
+    }
+    called = {ast.unparse(n.args[0]).rpartition(".")[2] for n in ast.walk(tree) if is_call(n, "called")}
+    for name, source in made.items():
+        loaded = importlib.import_module(source)
+        if name in called and hasattr(loaded, name):
+            found |= inspect.signature(getattr(loaded, name)).parameters.keys()
+    return found | (EvalOptions.__annotations__.keys() if "options" in found else set())
+
+
+def is_call(node, name):
+    return isinstance(node, ast.Call) and ast.unparse(node.func) == name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", sorted({c.module for c in COMMANDS.values()}))
+def test_what_a_command_takes_reaches_what_it_calls(module):
+    shared = {"help", "json", "models", "llm", "graphs", "sets", "cluster", "yes"}
+    names = api_arguments(module)
+    first = next(n for n, c in COMMANDS.items() if c.module == module)
+    for words, made in commands(parser([first])).items():
+        dests = {a.dest for a in made._actions}
+        assert dests - names <= shared, f"{words}: nothing takes {dests - names - shared}"

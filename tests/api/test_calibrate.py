@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from raypipe.api.calibrate import calibrate
-from raypipe.api.origin import chip
+from raypipe.api.measured import chip
 from raypipe.api.session import Session, read_cluster
 from raypipe.api.settings import from_environment
 from raypipe.cli.main import main

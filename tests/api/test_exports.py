@@ -94,7 +94,7 @@ class Films(Result):
 class NoFilms(Films):
     """None of them, with types of their own."""
 
-    SCHEMA = {"name": "string", "score": "float64"}  # noqa: RUF012
+    SCHEMA = "name score:float64"
     names: tuple[str, ...] = ()
 
 
@@ -102,7 +102,7 @@ class NoFilms(Films):
 class Untitled(Films):
     """A column is declared that rows have not."""
 
-    SCHEMA = {"title": "string"}  # noqa: RUF012
+    SCHEMA = "title"
 
 
 def test_a_result_is_an_arrow_table():

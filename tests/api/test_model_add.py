@@ -13,9 +13,9 @@ from pydantic import TypeAdapter
 from reruns import CONF
 
 from raypipe.api.model_add import AddOptions, add_model
+from raypipe.api.outputs import OUTPUTS
 from raypipe.api.session import Session, load_recipe
 from raypipe.api.settings import from_environment
-from raypipe.api.tool_outputs import ModelAdded
 from raypipe.cli.main import main
 from raypipe.core.errors import ConfError, ModelMissing, Unavailable
 from raypipe.models import catalog
@@ -117,7 +117,7 @@ def test_a_language_model_is_added_with_its_commit_licence_gate_size_and_memory(
     args = ["models", "add", "org/Chat-8B", "--models", str(file)]
     assert main([*args, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    TypeAdapter(ModelAdded).validate_python(found)
+    TypeAdapter(OUTPUTS["models"]).validate_python(found)
     assert found["entry"] == {
         "kind": "generator", "loader": "vllm", "repo": "org/Chat-8B", "revision": COMMIT, "dtype": "bfloat16",
         "max_model_len": 32768,

@@ -9,7 +9,7 @@ import yaml
 from jsonschema import Draft7Validator
 
 from raypipe.api.schemas import NAMES, schema
-from raypipe.cli import schema as command
+from raypipe.cli import tools
 
 CONF = Path(__file__).parents[2] / "conf"
 FILES = {
@@ -77,4 +77,4 @@ def test_a_field_has_its_comment_as_description():
 
 
 def test_the_command_knows_every_schema():
-    assert command.NAMES == NAMES
+    assert tools.SCHEMAS == NAMES

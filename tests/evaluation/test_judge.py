@@ -11,6 +11,7 @@ import pytest
 from chat_server import serving
 
 from raypipe.api.judges import JudgeKit
+from raypipe.api.scores import score_crag
 from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
@@ -25,7 +26,6 @@ from raypipe.evaluation.result_table import each
 from raypipe.evaluation.scored_run import scored_run
 from raypipe.memo.memo import CallCount, CallCounts, Tokens
 from raypipe.metrics.crag import CragScore, Prediction, mark
-from raypipe.metrics.files import score_crag_file
 from raypipe.models import catalog
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import EndpointAddress
@@ -247,10 +247,10 @@ def test_an_endpoint_judges_a_run_and_the_second_run_asks_nothing(tmp_path, worl
     assert line.prompt_tokens == 9 * len(bodies) and line.no_reply == line.unreadable == 0
     assert first.marks.score.n_unscored == 0 and first.marks.score.n_correct > 0
     file = tmp_path / "one" / "predictions.jsonl"
-    scored = score_crag_file(file, "official")
+    scored = score_crag(file, "official").to_json()
     assert CragScore(**{f.name: scored[f.name] for f in fields(CragScore)}) == first.marks.score
     with pytest.raises(DataError, match=r"jsonl:\d+: expected a judge's reply by the rule accuracy"):
-        score_crag_file(file, "accuracy")
+        score_crag(file, "accuracy")
     assert {key for _, key in bodies} == {"Bearer the-key"}
     assert {body["temperature"] for body, _ in bodies} == {0.0}
     second = run("two")

@@ -17,13 +17,13 @@ from reruns import Bench
 from raypipe.api.look import losses as losses_of
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import ABSTAINED, ANSWERED, SKIPPED_REPLY, Citation, Question, Reply
+from raypipe.evaluation.eval_report import verdicts
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.loss_paths import GoldEvidence, RecipePaths
 from raypipe.evaluation.result_table import each
-from raypipe.evaluation.score_answers import verdicts
 from raypipe.metrics.crag import Prediction
 from raypipe.metrics.kinds import Measure, score
-from raypipe.metrics.losses import ABOUT, GoldText, Loss, LostAt, losses, place
+from raypipe.metrics.losses import GoldText, Loss, LostAt, losses, place
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import QuestionExecutor
 from raypipe.recipes.recipe import Recipe, Stage
@@ -148,7 +148,7 @@ def test_the_report_counts_them_and_they_add_up_to_the_misses(bench: Bench) -> N
     assert sum(p["questions"] for p in report["places"]) == 9
     assert {p["loss"]: p["steps"] for p in report["places"] if p["questions"]}["rerank"] == {"rerank": 1}
     page = (bench.folder / "qa" / "report.html").read_text()
-    assert "Where answers are lost" in page and ABOUT[Loss.BUDGET] in page
+    assert "Where answers are lost" in page and Loss.BUDGET.about in page
 
 
 @pytest.mark.slow

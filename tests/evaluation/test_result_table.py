@@ -10,9 +10,10 @@ import pandas
 import pyarrow.parquet as pq
 import pytest
 
+from raypipe.api.scores import score_crag
 from raypipe.core.errors import DataError
 from raypipe.core.records import Citation, Fault, Gold, Hit, Question, Quote, Reply, chunk_id, source_id
-from raypipe.evaluation.predictions import write_predictions
+from raypipe.evaluation.export import write_predictions
 from raypipe.evaluation.result_table import (
     TEXTS,
     ResultTable,
@@ -22,7 +23,6 @@ from raypipe.evaluation.result_table import (
     row,
 )
 from raypipe.metrics.crag import mark, pair
-from raypipe.metrics.files import score_crag_file
 from raypipe.report.report import EvalReport, RunFolder
 
 PAGE, OTHER = source_id("page", "<p>one</p>"), source_id("page", "<p>two</p>")
@@ -109,7 +109,7 @@ def test_predictions_are_made_from_it_and_score_alike(folder: RunFolder) -> None
         "chunk": FIRST.chunk, "url": "", "span": [3, 9], "scores": {"bm25": 1.5},
     }  # fmt: skip
     assert lines[2]["judge_response"] and "judge_response" not in lines[0]
-    found = score_crag_file(folder.predictions, "official")
+    found = score_crag(folder.predictions, "official").to_json()
     assert (found["n_correct"], found["n_miss"], found["n_hallucination"]) == (1, 1, 1)
     assert found["normalized"] == {"no_answer": 1}
 

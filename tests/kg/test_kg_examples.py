@@ -64,11 +64,11 @@ def test_corrected_drafts_become_examples_with_places(tmp_path):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ('{"query": "who?", "calls": "get_nothing(", "use": true}', "line 1: the calls are no program"),
+        ('{"query": "who?", "calls": "get_nothing(", "use": true}', ":1: expected calls that are a program"),
         ('{"query": "who?", "calls": "None", "rule": "guess", "use": true}', "rule: expected one of"),
         ('{"query": "who?", "calls": "None", "use": false}', 'marked "use": true, found none'),
-        ("[]", "line 1: expected an object"),
-        ("{", "line 1: expected JSON"),
+        ("[]", ":1: expected a JSON object"),
+        ("{", ":1: expected a JSON object"),
     ],
 )
 def test_a_draft_that_cannot_be_an_example_is_refused(tmp_path, capsys, line, said):

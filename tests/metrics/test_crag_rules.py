@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raypipe.api.scores import score_crag
 from raypipe.core.records import Gold, Question
 from raypipe.metrics import crag
 from raypipe.metrics.crag import RULES, Prediction, Rule, Verdict, judge, mark, score, slices, total
-from raypipe.metrics.files import score_crag_file
 from raypipe.text.replies import UNREADABLE, JudgeReply, parse_response
 
 YES, NO = '{"score": 1, "explanation": "ok"}', '{"score": 0, "explanation": "b"}'
@@ -189,6 +189,6 @@ def test_a_row_without_truths_is_an_error_and_not_a_wrong_answer() -> None:
 def test_each_published_run_is_recomputed_to_the_last_digit(number: int) -> None:
     data = Path(os.environ["RAYPIPE_DATA"]) / "crag"
     entry = json.loads((data / "runs_index.json").read_text())[number]
-    found = score_crag_file(data / entry["file"], "accuracy")
+    found = score_crag(data / entry["file"], "accuracy").to_json()
     assert {k: found[k] for k in entry["published"]} == entry["published"]
     assert (found["n_unscored"], found["normalized"]) == (0, {"answer_number": 5})

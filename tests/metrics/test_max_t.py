@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from raypipe.metrics.max_t import max_t
-from raypipe.metrics.paired import holm, sign_flip
+from raypipe.metrics.paired import holm, max_t, sign_flip
 
 
 def runs(rng, n, k, alike):

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from raypipe.api.scores import score_crag
 from raypipe.core.errors import DataError
-from raypipe.metrics.files import read_predictions, score_crag_file
+from raypipe.metrics.files import read_predictions
 from raypipe.metrics.textfile import replaced
 
 ROW = {"query": "who?", "answer": "ann", "prediction": "ann"}
@@ -26,7 +27,7 @@ def written(path: Path, *rows: Any) -> Path:
 
 def test_numbers_stand_for_their_text_and_are_counted(tmp_path: Path) -> None:
     rows = [{**ROW, "answer": 7, "prediction": "7"}, {**ROW, "alternatives": [1.5], "prediction": "1.5"}]
-    found = score_crag_file(written(tmp_path / "p.jsonl", *rows, ""), "official")
+    found = score_crag(written(tmp_path / "p.jsonl", *rows, ""), "official").to_json()
     assert (found["n_correct_exact"], found["total"]) == (2, 2)
     assert found["normalized"] == {"answer_number": 1, "alternatives_number": 1, "blank_line": 1}
 
@@ -42,17 +43,17 @@ def test_byte_order_mark_crlf_and_gzip_change_nothing(tmp_path: Path) -> None:
 
 
 def test_a_null_prediction_says_that_the_question_could_not_be_done(tmp_path: Path) -> None:
-    found = score_crag_file(written(tmp_path / "p.jsonl", ROW, {**ROW, "prediction": None}), "accuracy")
+    found = score_crag(written(tmp_path / "p.jsonl", ROW, {**ROW, "prediction": None}), "accuracy").to_json()
     assert (found["score"], found["n_unscored"], found["total"]) == (1, 1, 2)
 
 
 def test_an_answer_of_null_is_not_scored_and_counted(tmp_path: Path) -> None:
-    found = score_crag_file(written(tmp_path / "p.jsonl", ROW, {**ROW, "answer": None}), "official")
+    found = score_crag(written(tmp_path / "p.jsonl", ROW, {**ROW, "answer": None}), "official").to_json()
     assert (found["score"], found["total"], found["normalized"]) == (1, 1, {"no_answer": 1})
 
 
 def test_an_empty_file_has_no_score(tmp_path: Path) -> None:
-    found = score_crag_file(written(tmp_path / "p.jsonl"), "official")
+    found = score_crag(written(tmp_path / "p.jsonl"), "official").to_json()
     assert (found["score"], found["accuracy"], found["total"]) == (None, None, 0)
 
 
@@ -77,7 +78,7 @@ def test_a_bad_line_is_named_with_file_line_and_what_was_expected(
 ) -> None:
     path = written(tmp_path / "p.jsonl", ROW, bad)
     with pytest.raises(DataError) as caught:
-        score_crag_file(path, "official")
+        score_crag(path, "official")
     message = str(caught.value)
     assert message.startswith(f"{path}:2: expected ") and expected in message and ", found " in message
     assert len(message) < 400
@@ -100,12 +101,12 @@ def test_a_damaged_or_mislabelled_file_is_refused(
     if content:
         path.write_bytes(content)
     with pytest.raises(DataError, match=expected):
-        score_crag_file(path, "official")
+        score_crag(path, "official")
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"none\.jsonl: expected a readable file, found: No such file"):
-        score_crag_file(tmp_path / "none.jsonl", "official")
+        score_crag(tmp_path / "none.jsonl", "official")
 
 
 def test_what_a_killed_process_left_of_a_file_goes_when_it_is_replaced(tmp_path: Path) -> None:

@@ -13,9 +13,10 @@ from raypipe.core import arrow
 from raypipe.core.errors import ConfError
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import answer
+from raypipe.runs.gates import GateFailed, gate
 from raypipe.runs.manifest import read
 from raypipe.runs.prune import prune
-from raypipe.runs.release import GateFailed, gate, live, promote, releases, rollback
+from raypipe.runs.release import live, promote, releases, rollback
 from raypipe.store import Store, StoreError
 from raypipe.store.index import LanceIndex
 from raypipe.store.keep import drop, tagged

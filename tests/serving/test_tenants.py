@@ -308,5 +308,5 @@ def test_what_tenants_used_is_a_table_from_the_log(tmp_path):
     assert (acme.tenant, acme.requests, acme.refused, acme.questions, acme.tokens) == ("acme", 2, 1, 1, 9)
     assert (default.tenant, default.failed, default.p99_ms) == ("default", 1, None)
     log.write_text("no json\n")
-    with pytest.raises(DataError, match=r"serve.jsonl:1: expected a line of JSON"):
+    with pytest.raises(DataError, match=r"serve.jsonl:1: expected a JSON object"):
         usage([log])

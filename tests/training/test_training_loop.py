@@ -25,7 +25,7 @@ def job_of(base, chats, preset, **fields):
 
 def trained(job, start=None, stop_after=None):
     """The final state, and the checkpoints on the way, as bytes."""
-    from raypipe.training.loop import OneWorker, train
+    from raypipe.training.loop import WorkerGroup, train
 
     saved = []
 
@@ -35,7 +35,7 @@ def trained(job, start=None, stop_after=None):
             raise InterruptedError
 
     try:
-        return train(job, OneWorker(), lambda point: None, save, start), saved
+        return train(job, WorkerGroup(), lambda point: None, save, start), saved
     except InterruptedError:
         return None, saved
 
@@ -125,7 +125,7 @@ def test_the_loss_is_a_mean_over_the_answer_tokens_of_the_whole_batch(job):
     """Not a mean of rows' means, which is another gradient."""
     import torch
 
-    from raypipe.training.loop import OneWorker, answer_loss, mean_loss
+    from raypipe.training.loop import WorkerGroup, answer_loss, mean_loss
     from raypipe.training.model import open_trainable
 
     held = open_trainable(job.model, job.preset, "cpu", False)
@@ -135,7 +135,7 @@ def test_the_loss_is_a_mean_over_the_answer_tokens_of_the_whole_batch(job):
     with torch.no_grad():
         sums = [float(answer_loss(held.net, r, "cpu")) for r in rows]
         expected = sum(sums) / sum(r.trained for r in rows)
-        assert mean_loss(held, rows, "cpu", OneWorker()) == pytest.approx(expected, rel=1e-6)
+        assert mean_loss(held, rows, "cpu", WorkerGroup()) == pytest.approx(expected, rel=1e-6)
         logits = held.net(input_ids=torch.tensor([rows[0].ids])).logits[0].log_softmax(-1)
         by_hand = -sum(float(logits[i - 1, rows[0].ids[i]]) for i in range(rows[0].cut, len(rows[0].ids)))
     assert sums[0] == pytest.approx(by_hand, rel=1e-5)

@@ -3,46 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any
 
 from raypipe.api.pipelines import offline_pipeline
-from raypipe.api.results import Result, outside_loop
-from raypipe.api.session import Session
+from raypipe.api.results import Result, as_json, outside_loop, plain
+from raypipe.api.session import Named, Place, Session
 from raypipe.core.ann import AnnRecall
 from raypipe.core.errors import ConfError
 from raypipe.evaluation import ann as measuring
 from raypipe.pipeline.approximate import AnnStage, ann_stages, require_recall
-from raypipe.recipes.recipe import Recipe
-from raypipe.report.report import JSON_FORMAT
-from raypipe.store import Store
 
 
 @dataclass(frozen=True, slots=True)
 class AnnResult(Result):
     """The approximate indexes of a recipe; a row for each stage that searches by one."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {
-        "stage": "string", "built": "bool", "index": "string", "top": "int64", "probes": "int64",
-        "refine": "int64", "questions": "int64", "mean": "float64", "fifth": "float64", "worst": "float64",
-        "worst_question": "string",
-    }  # fmt: skip
+    SCHEMA = (
+        "stage built:bool index top:int64 probes:int64 refine:int64 questions:int64 mean:float64 "
+        "fifth:float64 worst:float64 worst_question"
+    )
+    TITLE = "{0.recipe}"
     recipe: str  # its name
     built: tuple[str, ...]  # tables whose index this call built
     found: tuple[tuple[AnnStage, AnnRecall], ...]
 
-    @property
-    def title(self) -> str:
-        return self.recipe
-
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        """A row for each stage: its recall, and whether its index was built by this call."""
         for stage, recall in self.found:
-            yield {"stage": stage.name, "built": stage.table in self.built, **asdict(recall)}
+            yield {"stage": stage.name, "built": stage.table in self.built, **plain(recall)}
 
     def to_json(self) -> dict[str, Any]:
-        return {"format": JSON_FORMAT, "recipe": self.recipe, "stages": list(self.rows())}
+        return as_json(recipe=self.recipe, stages=list(self.rows()))
 
     def check_recall(self) -> None:
         """Raises RecallTooLow where a measured question finds less than its stage's `min_recall`."""
@@ -52,13 +43,9 @@ class AnnResult(Result):
 
 @outside_loop
 def build_ann(
-    recipe: Recipe | str | Path,
-    store: Store | str | Path | None = None,
-    questions: int = measuring.QUESTIONS,
-    rebuild: bool = False,
-    check: bool = True,
-    session: Session | None = None,
-) -> AnnResult:
+    recipe: Named, store: Place = None, questions: int = measuring.QUESTIONS, rebuild: bool = False,
+    check: bool = True, session: Session | None = None,
+) -> AnnResult:  # fmt: skip
     """Builds the approximate indexes that a recipe's steps name (`ann`), where they are missing or lack
     vectors, and measures their recall over at most `questions` stored questions.
 

@@ -11,21 +11,20 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import psutil
 
 import raypipe
-from raypipe.api.results import Result
+from raypipe.api.results import Result, plain
 from raypipe.core.checkout import commit_of
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError
 from raypipe.models.machine_limits import Machine
-from raypipe.report.report import JSON_FORMAT
 
 TURNS = 5  # the median of five: one turn that other work disturbed moves it little
 HISTORY, TABLE = "history.jsonl", "docs/performance.md"
@@ -114,28 +113,21 @@ class BenchResult:
 class BenchReport(Result):
     """The rows of one run of the bench."""
 
-    day: str
-    commit: str  # of the checkout
-    machine: Mapping[str, Any]
+    SCHEMA = "name unit rate:float64 peer_rate:float64 ratio:float64 cpu_s:float64 wall_s:float64"
+    day: str  # YYYY-MM-DD
+    commit: str  # of the checkout; "" outside of git
+    machine: Mapping[str, Any]  # processor, cores, and the limits that a row needed
     quick: bool  # sizes of a test: no number of it is to be quoted
     results: tuple[BenchResult, ...]  # in the order of their measurement
-    SCHEMA: ClassVar[Mapping[str, str]] = {
-        "name": "string", "unit": "string", "rate": "float64", "peer_rate": "float64", "ratio": "float64",
-        "cpu_s": "float64", "wall_s": "float64",
-    }  # fmt: skip
 
     @property
     def equal(self) -> bool:
         """Whether all that was measured equals its peer's."""
         return not any(r.unequal for r in self.results)
 
-    def to_json(self) -> dict[str, Any]:
-        return {"format": JSON_FORMAT, **asdict(self)}
-
-    def rows(self) -> Iterable[Mapping[str, Any]]:
+    def rows(self) -> Iterator[Mapping[str, Any]]:
         for r in self.results:
-            ratio = r.ratio.median if r.ratio else None
-            yield {n: getattr(r, n) for n in self.SCHEMA if n != "ratio"} | {"ratio": ratio}
+            yield {**plain(r), "ratio": r.ratio.median if r.ratio else None}
 
 
 def bench(names: Sequence[str] = (), quick: bool = False, record: bool = False,
@@ -300,6 +292,5 @@ def _record(report: BenchReport, root: Path) -> None:
         raise ConfError(f"{page}: expected the lines {BEGIN!r} and {END!r} around its table, found neither")
     before, _, rest = text.partition(BEGIN)
     page.write_text(
-        f"{before}{BEGIN}\n" + "\n".join(table(report)) + f"\n{END}{rest.partition(END)[2]}",
-        encoding="utf-8",
+        f"{before}{BEGIN}\n" + "\n".join(table(report)) + f"\n{END}{rest.partition(END)[2]}", encoding="utf-8"
     )

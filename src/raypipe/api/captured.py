@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from raypipe.api.paths import Fields, format_for, inputs
-from raypipe.api.session import Session
+from raypipe.api.session import Place, Session
 from raypipe.core import arrow
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Gold, Question, Source, digest
@@ -78,11 +78,7 @@ def captured_span(data: Sequence[str | Path]) -> CapturedSpan | None:
 
 
 def open_data(
-    given: Sequence[str | Path],
-    store: Store | str | Path | None,
-    session: Session,
-    format: Format | None,
-    fields: Fields | None,
+    given: Sequence[str | Path], store: Place, session: Session, format: Format | None, fields: Fields | None
 ) -> tuple[Store, list[Path], Format]:
     """The store of a run, its data files and their format: files and folders, captured answers, or none,
     where the questions of the store are meant. Raises ConfError and DataError."""
@@ -95,7 +91,7 @@ def open_data(
 
 
 def captured_files(
-    span: CapturedSpan, session: Session, store: Store | str | Path | None, format: Format | None
+    span: CapturedSpan, session: Session, store: Place, format: Format | None
 ) -> tuple[Store, CapturedFiles]:
     """The store of the run, and the files of a span, written under $RAYPIPE_HOME. Raises ConfError for
     another format, and DataError where nothing was captured."""

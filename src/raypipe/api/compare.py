@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from raypipe.api.judged_runs import JudgingOptions, opened
 from raypipe.api.results import Result
-from raypipe.api.session import Session
+from raypipe.api.session import Place, Session
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError, DataError
 from raypipe.evaluation import compare as comparing
@@ -19,9 +19,8 @@ from raypipe.evaluation.labels import read_labels
 from raypipe.evaluation.scored_run import ScoredRun, judged_again, scored_run, stored_run, unseen_alone
 from raypipe.metrics.crag import Rule
 from raypipe.metrics.paired import MARGIN
-from raypipe.report.report import JSON_FORMAT
 from raypipe.runs import release
-from raypipe.runs.manifest import find, to_json
+from raypipe.runs.manifest import find
 from raypipe.runs.trial_evidence import TrialEvidence, side_values
 from raypipe.runs.trials import ROLES, read_trial
 from raypipe.store import Store
@@ -33,10 +32,7 @@ _RELEASE = re.compile(r"live|r\d+-\w+")
 class CompareResult(Result):
     """Runs against the first; a row for each."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {
-        "before": "string", "after": "string", "verdict": "string", "difference": "float64", "p": "float64",
-        "n": "int64",
-    }  # fmt: skip
+    SCHEMA = "before after verdict difference:float64 p:float64 n:int64"
     comparisons: tuple[RunComparison, ...]
 
     @property
@@ -44,30 +40,16 @@ class CompareResult(Result):
         return "; ".join(f"{c.after}: {c.verdict}" for c in self.comparisons)
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        """A row for each run that is compared with the first."""
         for c in self.comparisons:
-            yield {
-                "before": c.before, "after": c.after, "verdict": c.verdict,
-                "difference": c.score.difference, "p": c.p, "n": c.score.n,
-            }  # fmt: skip
-
-    def to_json(self) -> dict[str, Any]:
-        return {"format": JSON_FORMAT, "comparisons": [to_json(c) for c in self.comparisons]}
+            named = {name: getattr(c, name) for name in ("before", "after", "verdict", "p")}
+            yield {**named, "difference": c.score.difference, "n": c.score.n}
 
 
 def compare(
-    *runs: str | Path,
-    rule: Rule | None = None,
-    margin: float = MARGIN,
-    group: str | None = None,
-    rejudge: str | None = None,
-    trim: str | None = None,
-    labels: str | Path | None = None,
-    store: Store | str | Path | None = None,
-    session: Session | None = None,
-    measure: str | None = None,
-    unseen: bool = False,
-) -> CompareResult:
+    *runs: str | Path, rule: Rule | None = None, margin: float = MARGIN, group: str | None = None,
+    rejudge: str | None = None, trim: str | None = None, labels: str | Path | None = None,
+    store: Place = None, session: Session | None = None, measure: str | None = None, unseen: bool = False,
+) -> CompareResult:  # fmt: skip
     """Compares each run with the first: better, worse, same, or cannot tell.
 
     A run is the folder of a finished eval; a file of predictions, scored by `rule` (None: official); or a
@@ -100,9 +82,7 @@ def compare(
     return CompareResult(comparing.compare(chosen, margin, group, measure))
 
 
-def traffic_runs(
-    runs: Sequence[str | Path], session: Session, store: Store | str | Path | None
-) -> list[ScoredRun]:
+def traffic_runs(runs: Sequence[str | Path], session: Session, store: Place) -> list[ScoredRun]:
     """Both sides of a trial over the questions that they answered, for `live` and `shadow` or `canary`; none,
     for other runs. Raises ConfError where there is no such trial, and DataError without a question that has a
     gold."""
@@ -142,7 +122,7 @@ def traffic_runs(
 
 def _scored(
     session: Session, run: str | Path, rule: Rule | None, options: JudgingOptions,
-    store: Store | str | Path | None,
+    store: Place,
 ) -> ScoredRun:  # fmt: skip
     if Path(run).exists() or not _RELEASE.fullmatch(str(run)):
         if options.some():
@@ -160,7 +140,7 @@ def _scored(
     return stored_run(opened_store, manifest, f"release {found.id}")
 
 
-def _release(session: Session, name: str, store: Store | str | Path | None) -> tuple[release.Release, Store]:
+def _release(session: Session, name: str, store: Place) -> tuple[release.Release, Store]:
     """A release by its id, or the live one. Raises ConfError."""
     opened_store = session.store(store)
     known = {r.id: r for r in release.releases(opened_store)}

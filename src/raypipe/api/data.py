@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from raypipe.api.results import Result
-from raypipe.api.session import Session
+from raypipe.api.results import Result, as_json
+from raypipe.api.session import Place, Session
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Fault
-from raypipe.report.progress import Progress
-from raypipe.report.report import JSON_FORMAT
 
 if TYPE_CHECKING:
-    from raypipe.api.paths import Fields
+    from raypipe.api.paths import Data, Fields
     from raypipe.pipeline.ingest_log import IngestSummary
     from raypipe.readers import BadLine, Format
-    from raypipe.store import Store
     from raypipe.text.html import Parser
 
 
 @dataclass(frozen=True, slots=True)
 class IngestResult(Result):
-    """Counts of the files read."""
+    """Counts of the files read: what was counted, then why lines and pages were omitted."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {"what": "string", "rows": "int64"}
+    SCHEMA = "what rows:int64"
     store: str  # URI
     summary: IngestSummary
     sources: int  # in the store, these and earlier ones
@@ -43,35 +39,21 @@ class IngestResult(Result):
         return f"{self.store}: {read}{found}, {self.sources} sources in all{by}"
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        """What was counted, then why lines and pages were omitted."""
         for what, count in (*self.summary.counts.items(), *self.summary.reasons.items()):
             yield {"what": what, "rows": count}
 
     def to_json(self) -> dict[str, Any]:
         s = self.summary
-        return {
-            "format": JSON_FORMAT,
-            "store": self.store,
-            "again": s.again,
-            "questions": len(s.questions),
-            "kind": s.kind,
-            "read_by": s.read_by,
-            **s.counts,
-            "reasons": s.reasons,
-            "replaced": [asdict(r) for r in s.replaced],
-            "bad_lines": [asdict(b) for b in self.bad],
-        }
+        return as_json(
+            store=self.store, again=s.again, questions=len(s.questions), kind=s.kind, read_by=s.read_by,
+            **s.counts, reasons=s.reasons, replaced=s.replaced, bad_lines=self.bad,
+        )  # fmt: skip
 
 
 def ingest(
-    paths: str | Path | Sequence[str | Path],
-    store: Store | str | Path | None = None,
-    format: Format | None = None,
-    session: Session | None = None,
-    fields: Fields | None = None,
-    globs: Sequence[str] = (),
-    kind: str | None = None,
-) -> IngestResult:
+    paths: Data, store: Place = None, format: Format | None = None, session: Session | None = None,
+    fields: Fields | None = None, globs: Sequence[str] = (), kind: str | None = None,
+) -> IngestResult:  # fmt: skip
     """Reads files into a store, each line once; the same bytes again change nothing.
 
     `paths` are files, folders of files, or URIs. `format` None: by their looks; files: folders of txt, md,
@@ -93,7 +75,7 @@ def ingest(
     session = session or Session()
     if kind is not None:
         open_kind(kind)
-    files = inputs([paths] if isinstance(paths, str | Path) else paths, session.settings)
+    files = inputs(paths, session.settings)
     found = (
         "files"
         if format is None and not fields and documents_alone(files)
@@ -106,7 +88,7 @@ def ingest(
     if found != "files":
         readers.check(files, found)
     filled = session.store_to_fill(store)
-    with Progress(sys.stderr, silent=not session.progress) as progress:
+    with session.shown() as progress:
         if found == "files":
             reads = [ingest_folder(filled, folder, globs, progress) for folder in files]
         else:
@@ -127,10 +109,7 @@ def documents_store(folder: str | Path, session: Session | None = None) -> str:
 
 
 def ingest_documents(
-    folder: str | Path,
-    store: Store | str | Path | None = None,
-    globs: Sequence[str] = (),
-    session: Session | None = None,
+    folder: str | Path, store: Place = None, globs: Sequence[str] = (), session: Session | None = None
 ) -> IngestResult:
     """Reads a folder of txt, md, html, csv, pdf and docx files: those that changed since it was read last.
 
@@ -146,17 +125,12 @@ def ingest_documents(
 
 
 @dataclass(frozen=True, slots=True)
-class ParsedFile:
-    """One HTML file as text."""
+class ParsedFile(Result):
+    """One HTML file as text: a line of `raypipe parse --json`."""
 
     file: str
     text: str | None  # None: it could not be parsed
     fault: Fault | None
-
-    def to_json(self) -> dict[str, Any]:
-        """A line of `raypipe parse --json`."""
-        fault = asdict(self.fault) if self.fault else None
-        return {"format": JSON_FORMAT, "file": self.file, "text": self.text, "fault": fault}
 
 
 def parse_html(files: Iterable[str | Path], parser: Parser = "lxml") -> Iterator[ParsedFile]:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from raypipe.api.paths import require_writable
-from raypipe.api.results import Result
+from raypipe.api.results import Result, as_json, plain
 from raypipe.api.session import Session
 from raypipe.report.progress import Progress
-from raypipe.report.report import JSON_FORMAT
 
 if TYPE_CHECKING:
     from raypipe.report.progress import ProgressTask
@@ -23,69 +21,53 @@ DEMO = {"questions": 20, "pages": 50, "seed": 1, "page_chars": 2000}
 
 @dataclass(frozen=True, slots=True)
 class SynthResult(Result):
-    """Counts of an invented dataset; a row for each."""
+    """Counts of an invented dataset or collection; a row for each."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {"what": "string", "count": "int64"}
-    summary: SynthSummary
-
-    @property
-    def title(self) -> str:
-        s = self.summary
-        counts = f"{s.questions} questions, {s.citations} citations, {s.pages} distinct pages"
-        return f"{s.folder}: {counts}, {s.bytes / 1e6:,.1f} MB, in {s.seconds:.1f} s"
-
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        """What was written."""
-        for what in ("questions", "citations", "pages", "empty", "bytes"):
-            yield {"what": what, "count": getattr(self.summary, what)}
-
-    def to_json(self) -> dict[str, Any]:
-        return {"format": JSON_FORMAT, **asdict(self.summary), "folder": str(self.summary.folder)}
-
-
-@dataclass(frozen=True, slots=True)
-class SynthCollectionResult(Result):
-    """Counts of an invented collection; a row for each."""
-
-    SCHEMA: ClassVar[Mapping[str, str]] = {"what": "string", "count": "int64"}
-    summary: CollectionSummary
+    SCHEMA = "what count:int64"
+    summary: SynthSummary | CollectionSummary
 
     @property
     def title(self) -> str:
-        s = self.summary
-        counts = f"{s.papers} papers, {s.questions} questions, {s.golds} judged papers"
-        return f"{s.folder}: {counts}, {s.bytes / 1e6:,.1f} MB, in {s.seconds:.1f} s"
+        counts = {row["what"]: row["count"] for row in self.rows()}
+        size = f"{counts.pop('bytes') / 1e6:,.1f} MB, in {self.summary.seconds:.1f} s"
+        counts.pop("empty", None)
+        said = ", ".join(f"{n} {_SAID.get(what, what)}" for what, n in counts.items())
+        return f"{self.summary.folder}: {said}, {size}"
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        """What was written."""
-        for what in ("papers", "questions", "golds", "bytes"):
-            yield {"what": what, "count": getattr(self.summary, what)}
+        for what, count in plain(self.summary).items():
+            if isinstance(count, int):
+                yield {"what": what, "count": count}
 
     def to_json(self) -> dict[str, Any]:
-        return {"format": JSON_FORMAT, **asdict(self.summary), "folder": str(self.summary.folder)}
+        return as_json(**plain(self.summary))
+
+
+_SAID = {"pages": "distinct pages", "golds": "judged papers"}
 
 
 def synthesize(
-    folder: str | Path,
-    questions: int,
-    pages: int = 50,
-    seed: int = 1,
-    page_chars: int | None = None,
+    folder: str | Path, questions: int, pages: int = 50, seed: int = 1, page_chars: int | None = None,
     session: Session | None = None,
-) -> SynthResult:
+) -> SynthResult:  # fmt: skip
     """Writes a CRAG-format dataset about an invented world, with its knowledge graph, to a folder.
 
     `pages` are search results a question. `page_chars`: characters of HTML a page, about; None: spread like
     those of real pages, 3 KB to 1.5 MB. Another `seed` is another world. Raises ConfError for a folder that
     cannot be written.
     """
+    from raypipe.synth import write
+
     require_writable(Path(folder), "DIR")
-    return SynthResult(_written(Path(folder), questions, pages, seed, page_chars, session or Session()))
+    with (session or Session()).shown() as progress:
+        task = progress.task("wrote", "questions", questions)
+        advance = lambda done, total: task.advance(done - task.done)  # noqa: E731
+        return SynthResult(write(Path(folder), questions, pages, seed, page_chars, advance))
 
 
 def synthesize_papers(
     folder: str | Path, papers: int, questions: int, seed: int = 1, session: Session | None = None
-) -> SynthCollectionResult:
+) -> SynthResult:
     """Writes an invented collection of papers with questions and graded golds to a folder, as BEIR's files.
 
     Memory does not grow with `papers`. Another `seed` is another collection. Raises ConfError for a folder
@@ -95,12 +77,12 @@ def synthesize_papers(
 
     require_writable(Path(folder), "DIR")
     session = session or Session()
-    with Progress(sys.stderr, silent=not session.progress) as progress:
+    with session.shown() as progress:
         task = progress.task("wrote", "papers", papers)
         made = write_collection(
             Path(folder), papers, questions, seed, lambda done: task.advance(done - task.done)
         )
-    return SynthCollectionResult(made)
+    return SynthResult(made)
 
 
 def demo_data(session: Session | None = None) -> Path:
@@ -108,19 +90,8 @@ def demo_data(session: Session | None = None) -> Path:
     session = session or Session()
     folder = session.settings.home / "data" / "-".join(["demo", *(str(v) for v in DEMO.values())])
     if not (folder / "synth.json").is_file():
-        _written(folder, **DEMO, session=session)
+        synthesize(folder, **DEMO, session=session)
     return folder
-
-
-def _written(
-    folder: Path, questions: int, pages: int, seed: int, page_chars: int | None, session: Session
-) -> SynthSummary:
-    from raypipe.synth import write
-
-    with Progress(sys.stderr, silent=not session.progress) as progress:
-        task = progress.task("wrote", "questions", questions)
-        advance = lambda done, total: task.advance(done - task.done)  # noqa: E731
-        return write(folder, questions, pages, seed, page_chars, advance)
 
 
 def download_crag(
@@ -137,7 +108,7 @@ def download_crag(
     from raypipe.readers import download
 
     session = session or Session()
-    with Progress(sys.stderr, silent=not session.progress) as progress:
+    with session.shown() as progress:
         return download.crag(task, Path(folder), _megabytes(progress), version)
 
 
@@ -147,7 +118,7 @@ def download_qasper(folder: str | Path, session: Session | None = None) -> list[
     from raypipe.readers import download
 
     session = session or Session()
-    with Progress(sys.stderr, silent=not session.progress) as progress:
+    with session.shown() as progress:
         return download.qasper(Path(folder), _megabytes(progress))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from raypipe.api.data import ingest_documents
 from raypipe.api.pipelines import in_process, open_pipeline
-from raypipe.api.session import Session, require_graphs
+from raypipe.api.session import Place, Session, require_graphs
 from raypipe.core.errors import ConfError
 from raypipe.pipeline.driver import Pipeline
 from raypipe.recipes.recipe import Recipe
@@ -20,10 +20,7 @@ cores. Ray, which takes ten seconds to start, is worth it beyond."""
 
 
 def open_docs(
-    recipe: Recipe | str,
-    docs: str | Path,
-    store: Store | str | Path | None = None,
-    session: Session | None = None,
+    recipe: Recipe | str, docs: str | Path, store: Place = None, session: Session | None = None
 ) -> Store:
     """The store of a folder, with what changed in it read and indexed for the recipe.
 

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Literal
 from raypipe.api.probes import require_unchanged
 from raypipe.api.questions import live_release
 from raypipe.api.served import require_answering, require_same
-from raypipe.api.session import endpoint_addresses, load_recipe, read_cluster, require_graphs
+from raypipe.api.session import Session, endpoint_addresses, load_recipe, require_graphs
 from raypipe.api.settings import Settings
 from raypipe.cluster.capacity import declared_nodes, preflight, sized, startable
 from raypipe.cluster.file import Cluster
 from raypipe.core import config
 from raypipe.core.errors import ConfError
-from raypipe.core.protocols import Model
 from raypipe.models import load
 from raypipe.models.load import EngineLimits
 from raypipe.pipeline.recipe_tables import searched
@@ -81,18 +80,14 @@ class ServeArgs:
         )
         # Embedders and rerankers share one accelerator.
         gpus = min(pool.gpus, 1.0) / 2
-        if (engines := cluster.engines) is not None and (vllm := _engines(recipe)):
+        if (engines := cluster.engines) is not None and (
+            vllm := [m for m in recipe.models() if m.loader == "vllm"]
+        ):
             gpus, engine_gpus = engines.answer.gpus / 2, sum(engines.needs(m)["GPU"] for m in vllm)
         return build_application(
-            recipe,
-            worker,
-            gpus,
-            self.server_config(settings.keys),
-            self.degrade_policy(settings),
-            self.follow_live,
-            engine_gpus,
-            self.gateways,
-        )
+            recipe, worker, gpus, self.server_config(settings.keys), self.degrade_policy(settings),
+            self.follow_live, engine_gpus, self.gateways,
+        )  # fmt: skip
 
     def check(self, settings: Settings) -> None:
         """Raises ModelMissing, ConfError or DataError unless the store is there, every model's files are here
@@ -131,7 +126,11 @@ class ServeArgs:
             live = from_plain(live_release(Store.open(store)).recipe)
             require_same(live.models(), self.llm)
             return live
-        return require_graphs(load_recipe(self.recipe, self.models, settings.conf, self.graphs, self.llm))
+        return require_graphs(self.session(settings).recipe(self.recipe))
+
+    def session(self, settings: Settings) -> Session:
+        """What the models, graphs and cluster file of the arguments are read with."""
+        return Session(settings, self.models, self.graphs, self.cluster, llm=self.llm)
 
     @property
     def follow_live(self) -> bool:
@@ -166,13 +165,8 @@ class ServeArgs:
 
     def cluster_file(self, settings: Settings) -> Cluster:
         """The cluster file, sized to the machines that it declares."""
-        cluster = read_cluster(self.cluster, settings.conf, self.llm, settings.keys)
+        cluster = self.session(settings).cluster_file()
         return sized(cluster, (), declared_nodes(cluster))
-
-
-def _engines(recipe: Recipe) -> list[Model]:
-    """The models of a recipe that are asked through an engine of this cluster."""
-    return [m for m in recipe.models() if m.loader == "vllm"]
 
 
 def _in_file(path: Path) -> list[str]:
@@ -224,7 +218,8 @@ def serve(endpoint: ServeArgs, host: str, port: int, say: Callable[[str], None],
         check_host(host, server.keys)
     check_port(host, port)
     endpoint.check(settings)  # Serve retries a replica that cannot start without end
-    log = Path(endpoint.log or _log_file(settings, port))
+    name = f"serve-{time.strftime('%Y-%m-%d-%H%M%S')}-{port}.jsonl"
+    log = Path(endpoint.log or settings.home / "logs" / name)
     log.parent.mkdir(parents=True, exist_ok=True)
     say(f"starting; each request is logged in {log}")
     if not endpoint.has_tables(settings):
@@ -242,7 +237,3 @@ def serve(endpoint: ServeArgs, host: str, port: int, say: Callable[[str], None],
             start(application, host, port)
         say(f"answering on http://{host}:{port}/v1/answer, page http://{host}:{port}/; Ctrl-C ends it")
         threading.Event().wait()
-
-
-def _log_file(settings: Settings, port: int) -> Path:
-    return settings.home / "logs" / f"serve-{time.strftime('%Y-%m-%d-%H%M%S')}-{port}.jsonl"

@@ -6,21 +6,20 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from raypipe import readers
-from raypipe.api.paths import Fields, format_for, inputs, require_writable
+from raypipe.api.generators import replies
+from raypipe.api.paths import Data, Fields, format_for, inputs, require_writable
 from raypipe.api.results import Result, outside_loop
-from raypipe.api.session import Session, endpoint_addresses
+from raypipe.api.session import Session
 from raypipe.core.errors import DataError, Unavailable
 from raypipe.core.examples import ExampleRow
 from raypipe.core.llm import Generated, Sampling
 from raypipe.core.records import ANSWERED, Fault, Gold, Question
-from raypipe.models.kit import LocalKit
 from raypipe.readers.example_pool import write_pool
 from raypipe.readers.formats import Format
 from raypipe.recipes.resolve import prompt_file
-from raypipe.report.report import JSON_FORMAT
 from raypipe.text.replies import UnreadableReply, read_plain
 from raypipe.text.sanitize import escape_markup
 from raypipe.text.thoughts import answer_of
@@ -34,8 +33,8 @@ EXPLANATION_TOKENS: Final = 100
 class ExamplePoolResult(Result):
     """Counts of a pool of examples; a row for each."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {"what": "string", "count": "int64"}
-    out: Path
+    SCHEMA = "what count:int64"
+    out: Path  # the pool
     examples: int  # questions with an answer
     unanswered: int  # questions without one, which are left out
     explained: int  # examples with an explanation
@@ -50,30 +49,18 @@ class ExamplePoolResult(Result):
         )
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        """What was counted."""
         for what in ("examples", "unanswered", "explained", "unexplained"):
             yield {"what": what, "count": getattr(self, what)}
 
-    def to_json(self) -> dict[str, Any]:
-        counts = {row["what"]: row["count"] for row in self.rows()}
-        return {"format": JSON_FORMAT, "out": str(self.out), **counts}
 
-
-@dataclass(frozen=True, slots=True)
-class _Pair:
-    question: Question
-    gold: Gold
+_Pair = tuple[Question, Gold]
 
 
 @outside_loop
 def build_examples(
-    data: str | Path | Sequence[str | Path],
-    out: str | Path,
-    explain: str | None = None,
-    format: Format | None = None,
-    session: Session | None = None,
-    fields: Fields | None = None,
-) -> ExamplePoolResult:
+    data: Data, out: str | Path, explain: str | None = None, format: Format | None = None,
+    session: Session | None = None, fields: Fields | None = None,
+) -> ExamplePoolResult:  # fmt: skip
     """Writes a pool of examples from any data with answers: the question, its first answer, its document.
 
     `explain` is a generator of the models file that says in a sentence why each answer is right, from the
@@ -82,13 +69,13 @@ def build_examples(
     """
     session = session or Session()
     require_writable(Path(out).absolute().parent, "--out")
-    paths = inputs([data] if isinstance(data, str | Path) else data, session.settings)
+    paths = inputs(data, session.settings)
     rows = list(readers.open(paths, format_for(format, paths, fields), readers.ReadCounts()))
-    pairs = [_Pair(r.question, r.gold) for r in rows if r.question and r.gold and r.gold.answers]
+    pairs = [(r.question, r.gold) for r in rows if r.question and r.gold and r.gold.answers]
     asked = sum(r.question is not None for r in rows)
     if not pairs:
         raise DataError(f"{', '.join(map(str, paths))}: none of {asked} questions has an answer to show")
-    found = [_example(p) for p in pairs]
+    found = [_example(*p) for p in pairs]
     if explain is not None:
         said = asyncio.run(_explained(session, explain, pairs))
         found = [replace(e, explanation=text) for e, text in zip(found, said, strict=True)]
@@ -98,24 +85,18 @@ def build_examples(
     return ExamplePoolResult(Path(out), len(found), asked - len(pairs), explained, lacking)
 
 
-def _example(pair: _Pair) -> ExampleRow:
-    cited = pair.question.citations or ()
-    return ExampleRow(pair.question.text, pair.gold.answers[0], cited[0].url if cited else "")
+def _example(question: Question, gold: Gold) -> ExampleRow:
+    cited = question.citations or ()
+    return ExampleRow(question.text, gold.answers[0], cited[0].url if cited else "")
 
 
 async def _explained(session: Session, name: str, pairs: Sequence[_Pair]) -> list[str]:
     """An explanation of each pair; "" where the model gave none."""
     model = session.catalog().model(name)
-    endpoints = endpoint_addresses(session.cluster_file(), [model], session.settings.keys)
     render = prompt_file(session.settings.conf, PROMPT).renderer()
-    kit = LocalKit(None, engines=None, endpoints=endpoints)
-    chats = [render({n: escape_markup(text) for n, text in _shown(p).items()}) for p in pairs]
+    chats = [render({n: escape_markup(text) for n, text in _shown(*p).items()}) for p in pairs]
     sampling = Sampling(max_tokens=EXPLANATION_TOKENS + model.thought_tokens)
-    try:
-        said = await kit.generator(model)(chats, sampling)
-    finally:
-        await kit.close()
-    return _explanations(said, name)
+    return _explanations(await replies(session, model, chats, sampling), name)
 
 
 def _explanations(said: Sequence[Generated | Fault], name: str) -> list[str]:
@@ -134,10 +115,9 @@ def _explanations(said: Sequence[Generated | Fault], name: str) -> list[str]:
     return [_read(s.text) if isinstance(s, Generated) else "" for s in said]
 
 
-def _shown(pair: _Pair) -> dict[str, str]:
-    first = pair.gold.annotators[0] if pair.gold.annotators else None
-    evidence = "\n".join(first.evidence) if first else ""
-    return {"text": pair.question.text, "answer": pair.gold.answers[0], "evidence": evidence}
+def _shown(question: Question, gold: Gold) -> dict[str, str]:
+    evidence = "\n".join(gold.annotators[0].evidence) if gold.annotators else ""
+    return {"text": question.text, "answer": gold.answers[0], "evidence": evidence}
 
 
 def _read(text: str) -> str:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from raypipe.api.results import Result
+from raypipe.api.results import Result, as_json
 from raypipe.core import arrow
 from raypipe.core.errors import ConfError, DataError, Unavailable
 from raypipe.evaluation.export import FileShape
 from raypipe.evaluation.export import export as write
-from raypipe.report.report import JSON_FORMAT, RunFolder
+from raypipe.report.report import RunFolder
 from raypipe.runs.manifest import read
 from raypipe.store import Store
 
@@ -31,13 +31,9 @@ class ExportResult(Result):
     run: str = ""  # of `mlflow`: the id of the run there
     there: bool = False  # of `mlflow`: the run was there already, and nothing was written
 
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        """One row: the file and its counts."""
-        yield self.to_json()
-
     def to_json(self) -> dict[str, Any]:
-        found = {"format": JSON_FORMAT, "file": self.file, "shape": self.shape, **self.counts}
-        return found | ({"run": self.run, "there": self.there} if self.shape == "mlflow" else {})
+        there = {"run": self.run, "there": self.there} if self.shape == "mlflow" else {}
+        return as_json(file=self.file, shape=self.shape, **self.counts, **there)
 
 
 def export_run(run: str | Path, shape: Shape, out: str | Path, experiment: str | None = None) -> ExportResult:

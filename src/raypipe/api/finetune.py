@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from raypipe.api.adapter_entry import adapter_place, entry_with, write_entry
 from raypipe.api.finetune_inputs import FinetuneInputs, read_inputs
 from raypipe.api.paths import require_writable
-from raypipe.api.results import Result
-from raypipe.api.session import Session
+from raypipe.api.results import Result, as_json, plain
+from raypipe.api.session import Place, Session
 from raypipe.core.errors import ConfError
 from raypipe.report.finetune import page
-from raypipe.report.report import JSON_FORMAT
 from raypipe.store import Store
 from raypipe.store.adapters import (
     RECIPE,
@@ -32,6 +30,7 @@ from raypipe.store.adapters import (
 )
 from raypipe.store.layout import TRAININGS
 from raypipe.training.estimate import TrainingEstimate
+from raypipe.training.model import Device, FourBit
 
 if TYPE_CHECKING:
     from raypipe.training.engine_check import EngineReplies
@@ -47,69 +46,39 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 class FinetunePlanResult(Result):
     """What a training would take; one row."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {
-        "rows": "int64", "steps": "int64", "tokens": "int64", "trained": "int64", "memory_gib": "float64",
-    }  # fmt: skip
+    SCHEMA = "rows:int64 steps:int64 tokens:int64 trained:int64 memory_gib:float64"
+    TITLE = "{0.preset} on {0.base}"
     preset: str  # its name
     base: str  # name of the model
     labels: str  # folder
     workers: int
-    device: str
-    four_bit: tuple[bool, str]  # whether it is on, and why
+    device: Device
+    four_bit: FourBit
     estimate: TrainingEstimate
 
-    @property
-    def title(self) -> str:
-        return f"{self.preset} on {self.base}"
-
-    def rows(self) -> Sequence[Mapping[str, Any]]:
-        """One row."""
-        e = self.estimate
-        return [{"rows": e.rows, "steps": e.steps, "tokens": e.tokens, "trained": e.trained,
-                 "memory_gib": e.memory.total}]  # fmt: skip
-
-    def to_json(self) -> dict[str, Any]:
-        e = self.estimate
-        seconds = None if e.seconds is None else list(e.seconds)
-        return {
-            "format": JSON_FORMAT, "preset": self.preset, "base": self.base, "labels": self.labels,
-            "workers": self.workers, "device": self.device,
-            "four_bit": {"on": self.four_bit[0], "because": self.four_bit[1]},
-            "estimate": {**asdict(e), "seconds": seconds},
-        }  # fmt: skip
+    def rows(self) -> list[Mapping[str, Any]]:
+        return [{**plain(self.estimate), "memory_gib": self.estimate.memory.total}]
 
 
 @dataclass(frozen=True, slots=True)
 class FinetuneResult(Result):
     """A trained adapter; a row for each step."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {
-        "step": "int64", "epoch": "int64", "loss": "float64", "norm": "float64", "lr": "float64",
-        "trained": "int64",
-    }  # fmt: skip
+    SCHEMA = "step:int64 epoch:int64 loss:float64 norm:float64 lr:float64 trained:int64"
+    TITLE = "{0.record[adapter]} on {0.record[base_name]}"
     record: Mapping[str, Any]  # as RECORD has it, with `folder`, `models` and `entry`
 
-    @property
-    def title(self) -> str:
-        return f"{self.record['adapter']} on {self.record['base_name']}"
-
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        """A row for each step."""
-        yield from self.record["steps"]
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        return self.record["steps"]  # type: ignore[no-any-return]
 
     def to_json(self) -> dict[str, Any]:
-        return {"format": JSON_FORMAT, **self.record}
+        return as_json(**self.record)
 
 
 def plan_finetune(
-    preset: str | Path,
-    labels: str | Path,
-    base: str,
-    store: Store | str | Path | None = None,
-    workers: int | None = None,
-    sets: Sequence[str] = (),
-    session: Session | None = None,
-) -> FinetunePlanResult:
+    preset: str | Path, labels: str | Path, base: str, store: Place = None, workers: int | None = None,
+    sets: Sequence[str] = (), session: Session | None = None,
+) -> FinetunePlanResult:  # fmt: skip
     """Estimates steps, tokens, memory and time of a training. Trains nothing and starts no Ray.
 
     The arguments are those of `finetune`, and so are the errors: what would be refused is refused here."""
@@ -128,16 +97,9 @@ def show_rows(
 
 
 def finetune(
-    preset: str | Path,
-    labels: str | Path,
-    base: str,
-    name: str | None = None,
-    out: str | Path | None = None,
-    store: Store | str | Path | None = None,
-    workers: int | None = None,
-    sets: Sequence[str] = (),
-    session: Session | None = None,
-) -> FinetuneResult:
+    preset: str | Path, labels: str | Path, base: str, name: str | None = None, out: str | Path | None = None,
+    store: Place = None, workers: int | None = None, sets: Sequence[str] = (), session: Session | None = None,
+) -> FinetuneResult:  # fmt: skip
     """Trains a LoRA adapter on labels, in workers on Ray, and keeps it in the store.
 
     `preset` is a name under conf/finetune or a path, `labels` a folder that `raypipe labels` wrote, `base` a
@@ -171,21 +133,16 @@ def _plan(found: FinetuneInputs, store: Store) -> FinetunePlanResult:
     estimated = found.estimate([r.decode() for r in raw if r is not None])
     return FinetunePlanResult(
         found.preset_name, found.model.name, str(found.labels.path), found.workers, found.device,
-        (found.four_bit.on, found.four_bit.because), estimated,
+        found.four_bit, estimated,
     )  # fmt: skip
 
 
 def _train(
-    found: FinetuneInputs,
-    planned: FinetunePlanResult,
-    store: Store,
-    session: Session,
-    called: str,
+    found: FinetuneInputs, planned: FinetunePlanResult, store: Store, session: Session, called: str,
     folder: str,
-) -> None:
+) -> None:  # fmt: skip
     """Trains, checks that the adapter acts, and puts it into the store."""
     from raypipe.cluster import connection
-    from raypipe.report.progress import Progress
     from raypipe.training.adapter_files import write_adapter
     from raypipe.training.engine_check import require_effect
     from raypipe.training.workers import TrainingPlace, train_on_ray
@@ -193,7 +150,7 @@ def _train(
     connection.connect(session.settings.ray)
     began, told = time.monotonic(), list[tuple[int, float]]()  # step, and when it was done
     place = TrainingPlace(found.run, f"{store.uri}/{TRAININGS}", found.workers)
-    shown = Progress(sys.stderr, silent=not session.progress)
+    shown = session.shown()
     with shown, shown.task("trained", "steps", planned.estimate.steps) as task:
 
         def advance(point: StepPoint) -> None:
@@ -249,27 +206,17 @@ def _record(
     """What a training did: the file RECORD, and what the report shows. `took`: seconds, and those a token."""
     look = state.best_look
     return {
-        "adapter": called,
-        "identity": identity,
-        "base": found.model.weights,
-        "base_name": found.model.name,
-        "preset": {**asdict(found.preset), "target_modules": list(found.preset.target_modules)},
-        "preset_name": found.preset_name,
-        "labels": found.label_facts(),
-        "plan": planned.to_json(),
-        "workers": found.workers,
-        "device": found.device,
-        "seconds": round(took[0], 1),
-        "token_s": took[1],
-        "steps_done": state.step,
-        "step_taken": state.taken,
+        "adapter": called, "identity": identity, "base": found.model.weights, "base_name": found.model.name,
+        "preset": plain(found.preset),
+        "preset_name": found.preset_name, "labels": found.label_facts(), "plan": planned.to_json(),
+        "workers": found.workers, "device": found.device, "seconds": round(took[0], 1), "token_s": took[1],
+        "steps_done": state.step, "step_taken": state.taken,
         "ended_early": state.step < planned.estimate.steps,
         "held_out_loss": None if look is None else look.loss,
-        "steps": [asdict(p) for p in state.steps],
-        "looks": [asdict(p) for p in state.looks],
+        "steps": plain(state.steps), "looks": plain(state.looks),
         "effect": {"base": state.effect[0], "adapter": state.effect[1]},
-        "engine": None if replies is None else asdict(replies),
-    }
+        "engine": plain(replies),
+    }  # fmt: skip
 
 
 def _registered(

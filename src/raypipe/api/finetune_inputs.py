@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from raypipe.api.session import Session
-from raypipe.cluster.file import Cluster
 from raypipe.core.digests import stable
 from raypipe.core.errors import ConfError, DataError, ModelMissing
 from raypipe.core.protocols import Model
 from raypipe.core.records import digest
-from raypipe.evaluation.label_files import Label, LabelFolder, counts, read_labels
+from raypipe.evaluation.label_files import LabelFolder, counts, read_labels
 from raypipe.models import folder, generator
 from raypipe.models.generator import EngineSetup
 from raypipe.training.estimate import (
@@ -104,13 +103,9 @@ class FinetuneInputs:
 
 
 def read_inputs(
-    session: Session,
-    preset: str | Path,
-    labels: str | Path,
-    base: str,
-    workers: int | None,
+    session: Session, preset: str | Path, labels: str | Path, base: str, workers: int | None,
     sets: Sequence[str],
-) -> FinetuneInputs:
+) -> FinetuneInputs:  # fmt: skip
     """Raises ConfError, DataError and ModelMissing for whatever would stop the training, before it starts."""
     path = session.settings.conf.find("finetune", str(preset))
     chosen = read_preset(path, tuple(sets))
@@ -124,7 +119,7 @@ def read_inputs(
             "float32 or bfloat16, or a cluster file with GPUs"
         )
     chats = open_chat_tokenizer(Path(model.path), base, model.template)
-    examples = [_example(label) for label in given.labels]
+    examples = [TrainingExample(x.question_id, x.messages, x.label, x.split) for x in given.labels]
     rows = {e.id: tokenized(chats, e) for e in examples}
     kept, longer = fitting(rows.values(), chosen.max_seq_len, chosen.too_long)
     short = {row.id for row in kept}
@@ -132,29 +127,19 @@ def read_inputs(
     held = [e for e in examples if e.split == "held-out" and e.id in short]
     _require_labels(given.path, train)
     _require_room(kept, model)
-    count = workers or (_gpus(cluster) if device == "cuda" else 1)
+    gpus = int(sum(m.nodes * m.gpus for m in cluster.machines))
+    count = workers or (max(1, gpus) if device == "cuda" else 1)
     if count > chosen.effective_batch:
         raise ConfError(
             f"--workers {count}: a step has {chosen.effective_batch} rows (effective_batch), so more workers "
             "than that have nothing to do"
         )
+    gpu_gib = min((m.gpu_gib for m in cluster.machines if m.gpus), default=0.0)
     return FinetuneInputs(
-        preset=chosen,
-        preset_name=path.stem,
-        labels=given,
-        model=model,
-        chats=chats,
-        examples=tuple(train),
-        rows=tuple(rows[e.id] for e in train),
-        held_out=tuple(rows[e.id] for e in held),
-        left_out=tuple(longer),
-        device=device,
-        gpu_gib=min((m.gpu_gib for m in cluster.machines if m.gpus), default=0.0)
-        if device == "cuda"
-        else 0.0,
-        workers=count,
-        four_bit=four_bit(chosen.four_bit, device),
-    )
+        chosen, path.stem, given, model, chats, tuple(train), tuple(rows[e.id] for e in train),
+        tuple(rows[e.id] for e in held), tuple(longer), device, gpu_gib if device == "cuda" else 0.0, count,
+        four_bit(chosen.four_bit, device),
+    )  # fmt: skip
 
 
 def base_model(session: Session, name: str) -> Model:
@@ -176,10 +161,6 @@ def base_model(session: Session, name: str) -> Model:
     return model
 
 
-def _example(label: Label) -> TrainingExample:
-    return TrainingExample(label.question_id, label.messages, label.label, label.split)
-
-
 def _require_labels(where: Path, train: Sequence[TrainingExample]) -> None:
     if not train:
         raise DataError(f"{where}: expected labels of split train, found none: all of them are held out")
@@ -198,7 +179,3 @@ def _require_room(rows: Sequence[TrainingRow], model: Model) -> None:
             f"{model.max_model_len} (max_model_len). Raise it in the models file, or give the recipe of the "
             "labels a smaller context_tokens"
         )
-
-
-def _gpus(cluster: Cluster) -> int:
-    return max(1, int(sum(m.nodes * m.gpus for m in cluster.machines)))

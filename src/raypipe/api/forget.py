@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
 
 from raypipe.api.results import Result
-from raypipe.api.session import Session
+from raypipe.api.session import Place, Session
 from raypipe.core.errors import ConfError
-from raypipe.report.report import JSON_FORMAT
+from raypipe.runs.forget.records import ForgetDecision, Holding
 from raypipe.store import Store
-
-if TYPE_CHECKING:
-    from raypipe.runs.forget.records import ForgetDecision, Holding
 
 
 @dataclass(frozen=True, slots=True)
 class ForgetResult(Result):
     """What holds a thing or rests on it, and what became of each; a row for each."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {
-        "kind": "string", "name": "string", "rows": "int64", "does": "string",
-    }  # fmt: skip
+    SCHEMA = "kind name rows:int64 does"
+    ROWS = "holdings"
     store: str  # URI
     target: str  # url, document, source or question
     name: str  # the url, or its id
@@ -33,24 +28,11 @@ class ForgetResult(Result):
     finished: bool  # True: a forget that was killed was finished
     holdings: tuple[Holding, ...]
 
-    def rows(self) -> Sequence[Mapping[str, Any]]:
-        """A row for each thing that holds it."""
-        return [asdict(h) for h in self.holdings]
-
-    def to_json(self) -> dict[str, Any]:
-        plain = {n: getattr(self, n) for n in ("store", "target", "name", "reason", "tombstone")}
-        state = {"dry_run": self.dry_run, "finished": self.finished}
-        return {"format": JSON_FORMAT, **plain, **state, "holdings": self.rows()}
-
 
 def forget(
-    name: str,
-    store: Store | str | Path | None = None,
-    dry_run: bool = True,
-    reason: str = "",
-    runs: Sequence[str | Path] = (),
+    name: str, store: Place = None, dry_run: bool = True, reason: str = "", runs: Sequence[str | Path] = (),
     session: Session | None = None,
-) -> ForgetResult:
+) -> ForgetResult:  # fmt: skip
     """Lists what holds a page, a document or a question, or rests on it; removes it unless `dry_run`.
 
     `name`: a url that questions cite, the path or id of a document, or the id of a source or question.
@@ -70,7 +52,9 @@ def forget(
             "name one: --reason 'licence ended'"
         )
     places = [session.settings.home / "runs", *(_folder(p) for p in runs)]
-    return _dry(opened, name, reason, places) if dry_run else _forget(opened, name, reason, places)
+    if not dry_run:
+        return _forget(opened, name, reason, places)
+    return _result(opened, *_found(opened, name, reason, places), dry_run=True)
 
 
 def _folder(given: str | Path) -> Path:
@@ -80,15 +64,9 @@ def _folder(given: str | Path) -> Path:
     return folder.absolute()
 
 
-def _dry(store: Store, name: str, reason: str, places: list[Path]) -> ForgetResult:
-    decision, holdings = _found(store, name, reason, places)
-    return _result(store, decision, holdings, True, False)
-
-
 def _found(store: Store, name: str, reason: str, places: list[Path]) -> tuple[ForgetDecision, list[Holding]]:
     from raypipe.evaluation.forgotten_rows import held_files, resting, run_folders
     from raypipe.runs.forget.find import find
-    from raypipe.runs.forget.records import Holding
     from raypipe.runs.forget.target import find_target
 
     decision, holdings = find(store, find_target(store, name), name, reason)
@@ -110,7 +88,6 @@ def _with_labels(
     these adapters answer: they end, since weights cannot be taken apart."""
     from raypipe.evaluation.forgotten_labels import held_labels, label_folders
     from raypipe.runs.forget.adapters import releases_naming, trained_on
-    from raypipe.runs.forget.records import Holding
 
     digests: dict[str, str] = {}
     for folder in label_folders([p for p in places if p.is_dir()]):
@@ -157,7 +134,7 @@ def _forget(store: Store, name: str, reason: str, places: list[Path]) -> ForgetR
                     take_out_labels(Path(folder), decision)
             apply.require_gone(store, decision)
             records.end(store, decision)
-    return _result(store, decision, holdings, False, finished)
+    return _result(store, decision, holdings, finished=finished)
 
 
 def _require_idle(store: Store, decision: ForgetDecision | None) -> None:
@@ -179,8 +156,9 @@ def _require_idle(store: Store, decision: ForgetDecision | None) -> None:
 
 
 def _result(
-    store: Store, decision: ForgetDecision, holdings: Sequence[Holding], dry_run: bool, finished: bool
-) -> ForgetResult:
+    store: Store, decision: ForgetDecision, holdings: Sequence[Holding], dry_run: bool = False,
+    finished: bool = False,
+) -> ForgetResult:  # fmt: skip
     stone = decision.tombstone
     return ForgetResult(
         store.uri, decision.target.kind, decision.target.name, stone.reason, stone.id, dry_run, finished,

@@ -3,67 +3,51 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from raypipe.api.results import Result, outside_loop
+from raypipe.api.results import Result, as_json, outside_loop, plain
 from raypipe.api.session import Session
 from raypipe.core.errors import ConfError
 from raypipe.core.kg import CallResult
+from raypipe.core.llm import Grammar
 from raypipe.kg import public_data
 from raypipe.kg.client import connect
 from raypipe.kg.execute import run
 from raypipe.kg.fetch.backend import ServerBackend
-from raypipe.kg.graph import open_folder
-from raypipe.kg.language.parser import parser
-from raypipe.kg.language.program import Program
-from raypipe.kg.language.time_words import Moment, moment
+from raypipe.kg.graph import GraphBackend, open_folder
+from raypipe.kg.language.parser import Parse, parser
+from raypipe.kg.language.time_words import moment
 from raypipe.kg.tables import load
-from raypipe.report.report import JSON_FORMAT
 
 
 @dataclass(frozen=True, slots=True)
 class CallsResult(Result):
     """What calls over a graph gave; a row for each line."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {
-        "call": "string", "values": "string", "rows": "int64", "requests": "int64", "ms": "float64",
-        "fault": "string",
-    }  # fmt: skip
+    SCHEMA = "call values rows:int64 requests:int64 ms:float64 fault"
     results: tuple[CallResult, ...]
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        """A row for each line: its values as one text, how much was asked, and why it failed."""
         for r in self.results:
-            yield {
-                "call": r.call,
-                "values": ", ".join(map(str, r.values)),
-                "rows": len(r.rows),
-                "requests": len(r.requests),
-                "ms": r.ms,
-                "fault": None if r.fault is None else f"{r.fault.reason}: {r.fault.detail}",
-            }
+            values = ", ".join(map(str, r.values))
+            fault = None if r.fault is None else f"{r.fault.reason}: {r.fault.detail}"
+            counts = {"rows": len(r.rows), "requests": len(r.requests), "ms": r.ms}
+            yield {"call": r.call, "values": values, **counts, "fault": fault}
 
     def to_json(self) -> dict[str, Any]:
-        return {"format": JSON_FORMAT, "results": [_line(r) for r in self.results]}
+        return as_json(results=[_line(r) for r in self.results])
 
 
 def _line(result: CallResult) -> dict[str, Any]:
-    fault = result.fault
-    return {
-        "call": result.call,
-        "rows": [dict(r) for r in result.rows],
-        "values": list(result.values),
-        "sentences": list(result.sentences),
-        "requests": list(result.requests),
-        "ms": round(result.ms, 3),
-        "fault": None
-        if fault is None
-        else {"reason": fault.reason, "detail": fault.detail, "transient": fault.transient},
-    }
+    names = ("call", "rows", "values", "sentences", "requests", "fault")
+    found = {name: plain(getattr(result, name)) for name in names}
+    if found["fault"] is not None:
+        del found["fault"]["step"]  # no recipe has it
+    return {**found, "ms": round(result.ms, 3)}
 
 
 @outside_loop
@@ -73,18 +57,31 @@ def run_calls(program: str, graph: str, asked_at: str, session: Session | None =
     `asked_at` is the time of the question, as `03/05/2024, 23:18:31 PT`. Raises ConfError for an address that
     is none; a call that fails has a fault.
     """
-    conf = (session or Session()).settings.conf
-    grammar = conf.find("grammar", "calls", ".lark").read_text(encoding="utf-8")
-    return CallsResult(tuple(asyncio.run(_results(graph, parser(grammar)(program), moment(asked_at)))))
+    _, parse = calls_parser(session or Session())
+
+    async def results() -> list[CallResult]:
+        async with open_backend(graph) as backend:
+            return await run(parse(program), backend, moment(asked_at))
+
+    return CallsResult(tuple(asyncio.run(results())))
 
 
-async def _results(graph: str, program: Program, now: Moment) -> list[CallResult]:
+def calls_parser(session: Session) -> tuple[Grammar, Parse]:
+    """The grammar of calls, for models that write them, and what reads them."""
+    text = session.settings.conf.find("grammar", "calls", ".lark").read_text(encoding="utf-8")
+    return Grammar(text), parser(text)
+
+
+@asynccontextmanager
+async def open_backend(graph: str) -> AsyncIterator[GraphBackend]:
+    """A graph, by the mock API's address or as a folder of tables. Raises ConfError for another address."""
     if "://" not in graph:
-        return await run(program, open_folder(Path(graph)), now)
-    if not graph.startswith(("http://", "https://")):
+        yield open_folder(Path(graph))
+    elif graph.startswith(("http://", "https://")):
+        async with connect(graph) as ask:
+            yield ServerBackend(ask)
+    else:
         raise ConfError(f"--graph {graph}: expected http://HOST:PORT or a folder of tables")
-    async with connect(graph) as ask:
-        return await run(program, ServerBackend(ask), now)
 
 
 @contextmanager
@@ -109,24 +106,23 @@ def serve_graph(graph: str | Path, port: int = 0) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class FactsResult(Result):
-    """Counts of a table of facts; a row for each."""
+    """Counts of a table of facts: facts, lines of the file, lines that were skipped; a row for each."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {"what": "string", "count": "int64"}
+    SCHEMA = "what count:int64"
     out: Path  # the table
     summary: public_data.BuildSummary
 
     @property
     def title(self) -> str:
         s = self.summary
-        return f"{self.out}: {s.facts} facts of {s.lines} lines, {s.skipped} lines skipped"
+        return f"{self.out}: {s.facts} facts of {s.lines} lines, {s.skipped} skipped"
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        """Facts, lines of the file, and lines that were skipped."""
-        for what, count in asdict(self.summary).items():
+        for what, count in plain(self.summary).items():
             yield {"what": what, "count": count}
 
     def to_json(self) -> dict[str, Any]:
-        return {"format": JSON_FORMAT, "out": str(self.out), **asdict(self.summary)}
+        return as_json(out=self.out, **plain(self.summary))
 
 
 def build_facts(

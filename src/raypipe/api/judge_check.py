@@ -5,26 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from raypipe.api.results import Result
+from raypipe.api.results import Result, as_json, plain
 from raypipe.core.errors import ConfError
 from raypipe.evaluation import judge_check as checking
 from raypipe.evaluation.judge_check import JudgeCheck
 from raypipe.evaluation.judged_run import judged_run, require_distinct, require_readable
 from raypipe.evaluation.labels import read_labels, write_to_label
 from raypipe.metrics.crag import Rule
-from raypipe.report.report import JSON_FORMAT, RunFolder
-from raypipe.runs.manifest import to_json
+from raypipe.report.report import RunFolder
 
 
 @dataclass(frozen=True, slots=True)
 class JudgeCheckResult(Result):
     """A judge against people; a row for all answers, and one for each slice."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {
-        "label": "string", "value": "string", "n": "int64", "agreement": "float64", "kappa": "float64",
-    }  # fmt: skip
+    SCHEMA = "label value n:int64 agreement:float64 kappa:float64"
     found: JudgeCheck
 
     @property
@@ -32,35 +29,26 @@ class JudgeCheckResult(Result):
         return f"{self.found.judge or 'judge'}: {self.found.labelled} labelled answers"
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        """Agreement of all labelled answers, then of each slice."""
         of = [("", "", self.found.found)] if self.found.found else []
         for label, value, a in [*of, *((s.label, s.value, s.found) for s in self.found.slices)]:
-            yield {"label": label, "value": value, "n": a.n, "agreement": a.agreement, "kappa": a.kappa}
+            yield {"label": label, "value": value, **plain(a)}
 
     def to_json(self) -> dict[str, Any]:
-        return {"format": JSON_FORMAT, **to_json(self.found)}
+        return as_json(**plain(self.found))
 
 
 @dataclass(frozen=True, slots=True)
 class PickResult(Result):
     """Answers for people to label; a row for each."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {
-        "id": "string", "query": "string", "answer": "string", "prediction": "string", "verdict": "string",
-        "picked": "string",
-    }  # fmt: skip
+    SCHEMA = "id query answer prediction verdict picked"
+    ROWS = "lines"
     file: str  # "": not written
     lines: tuple[Mapping[str, Any], ...]
 
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        """A row for each answer."""
-        for line in self.lines:
-            yield {name: line[name] for name in self.SCHEMA}
-
     def to_json(self) -> dict[str, Any]:
         picked = [line["picked"] for line in self.lines]
-        counts = {how: picked.count(how) for how in ("random", "chosen")}
-        return {"format": JSON_FORMAT, "file": self.file, **counts}
+        return as_json(file=self.file, random=picked.count("random"), chosen=picked.count("chosen"))
 
 
 def check_judge(
@@ -83,15 +71,9 @@ def check_judge(
 
 
 def pick_to_label(
-    run: str | Path,
-    out: str | Path,
-    disagreements: int = 0,
-    at_random: int = 0,
-    seed: int = 0,
-    other: str | Path | None = None,
-    labels: str | Path | None = None,
-    rule: Rule | None = None,
-) -> PickResult:
+    run: str | Path, out: str | Path, disagreements: int = 0, at_random: int = 0, seed: int = 0,
+    other: str | Path | None = None, labels: str | Path | None = None, rule: Rule | None = None,
+) -> PickResult:  # fmt: skip
     """Writes answers for people to label: drawn at random, and those of which two measures say the opposite.
 
     The measures are the judge and the words of the truth; with `other`, a run of the same answers, the two

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
+from raypipe.api.generators import generator_of
 from raypipe.api.served import JUDGE, ServedModel, is_served, require_answering, with_endpoint
 from raypipe.api.session import Session, endpoint_addresses
 from raypipe.cluster.capacity import reachable, sized, startable
-from raypipe.core.config import did_you_mean
 from raypipe.core.digests import model_identity
-from raypipe.core.errors import ConfError, ModelMissing
+from raypipe.core.errors import ConfError
 from raypipe.core.llm import Generator
 from raypipe.core.plugins import is_path
 from raypipe.core.protocols import Model
@@ -34,12 +34,9 @@ class JudgeKit(LocalKit):
     """
 
     def __init__(
-        self,
-        model: Model,
-        own: Callable[[], EngineGroup],
-        endpoints: Mapping[str, EndpointAddress],
+        self, model: Model, own: Callable[[], EngineGroup], endpoints: Mapping[str, EndpointAddress],
         ends: ExitStack,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(None, engines={}, endpoints=endpoints)
         self._needed = model_identity(model) if model.loader == "vllm" else None
         self._own_group, self._ends, self._model = own, ends, model
@@ -87,19 +84,13 @@ def read_judge(session: Session, name: str, rule: Rule) -> Model | OwnJudge:
         raise ConfError(f"--judge {name}: expected a rule that a judge knows ({known}), found {rule}")
     if is_path(name):
         return OwnJudge.load(name, rule)
-    models = session.catalog()
     if is_served(name):
-        return models.served(JUDGE, ServedModel.parse(name, "--judge").model)
-    if name not in models.entries:
-        raise ModelMissing(
-            f"--judge {name}: {models.file} has no such model; {did_you_mean(name, models.entries)}. "
-            "Name one of it, give a file with this model by --models, URL#MODEL of a server, or MODULE:NAME "
-            "of a judge of your own"
-        )
-    model = models.model(name)
-    if model.kind != "generator":
-        raise ConfError(f"--judge {name}: expected a generator, found a model of kind {model.kind}")
-    return model
+        return session.catalog().served(JUDGE, ServedModel.parse(name, "--judge").model)
+    others = (
+        "Name one of it, give a file with this model by --models, URL#MODEL of a server, or MODULE:NAME of a "
+        "judge of your own"
+    )
+    return generator_of(session, "--judge", name, others)
 
 
 def judge_model(session: Session, name: str | None, rule: Rule) -> Model | None:

@@ -7,29 +7,28 @@ marks them; the import checks them and appends them to the bank that the next ro
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from raypipe import readers
+from raypipe.api.generators import replies
+from raypipe.api.graphs import calls_parser
 from raypipe.api.paths import Fields, format_for
 from raypipe.api.results import outside_loop
 from raypipe.api.session import Session
-from raypipe.api.settings import Settings
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.llm import Generated, Grammar, Sampling
 from raypipe.core.records import Fault, Question
 from raypipe.kg.execute import run
 from raypipe.kg.graph import open_folder
 from raypipe.kg.language.example_bank import Domain, ExampleGroup
-from raypipe.kg.language.parser import Parse, parser
 from raypipe.kg.language.program import Bad
 from raypipe.kg.language.templatize import example
 from raypipe.kg.language.time_words import moment
-from raypipe.models.kit import LocalKit
+from raypipe.metrics.textfile import filled
 from raypipe.readers.formats import Format
 from raypipe.recipes.resolve import prompt_file
 from raypipe.text.thoughts import split_thoughts
@@ -37,22 +36,12 @@ from raypipe.text.thoughts import split_thoughts
 MAX_TOKENS = 300  # of a program
 
 
-def _parser(settings: Settings) -> tuple[Grammar, Parse]:
-    text = settings.conf.find("grammar", "calls", ".lark").read_text(encoding="utf-8")
-    return Grammar(text), parser(text)
-
-
 @outside_loop
 def draft_examples(
-    data: Sequence[str | Path],
-    graph: str | Path,
-    model: str,
-    prompt: str = "db3/calls-open",
-    number: int = 100,
-    format: Format | None = None,
-    session: Session | None = None,
+    data: Sequence[str | Path], graph: str | Path, model: str, prompt: str = "db3/calls-open",
+    number: int = 100, format: Format | None = None, session: Session | None = None,
     fields: Fields | None = None,
-) -> list[dict[str, Any]]:
+) -> list[dict[str, Any]]:  # fmt: skip
     """Drafts: the calls that a model writes for some questions, what they gave, and why they failed.
 
     `graph` is a folder of tables, `prompt` a name under conf/prompts, `fields` as `ingest` takes them.
@@ -60,7 +49,7 @@ def draft_examples(
     """
     session = session or Session()
     paths = [Path(p) for p in data]
-    grammar, parse = _parser(session.settings)
+    grammar, parse = calls_parser(session)
     rows = readers.open(paths, format_for(format, paths, fields), readers.ReadCounts())
     questions = [r.question for r in rows if r.question is not None][:number]
     said = asyncio.run(_said(session, model, prompt, questions, grammar))
@@ -85,13 +74,9 @@ async def _said(
     if strange := set(prompt.variables) - {"text", "asked_at"}:
         raise ConfError(f"--prompt {name}: expected one of text and asked_at, found {min(strange)}")
     render = prompt.renderer()
-    kit = LocalKit(None, engines=None)
-    generate = kit.generator(session.catalog().model(model))
     chats = [render({"text": q.text, "asked_at": q.asked_at}) for q in questions]
-    try:
-        return await generate(chats, Sampling(max_tokens=MAX_TOKENS, constraint=grammar))
-    finally:
-        await kit.close()
+    sampling = Sampling(max_tokens=MAX_TOKENS, constraint=grammar)
+    return await replies(session, session.catalog().model(model), chats, sampling)
 
 
 def _line(question: Question, calls: str, values: list[Any], why: list[str]) -> dict[str, Any]:
@@ -110,40 +95,23 @@ def import_examples(
     Raises DataError for a draft whose calls cannot be parsed.
     """
     file = Path(drafts)
-    _, parse = _parser((session or Session()).settings)
+    _, parse = calls_parser(session or Session())
     groups = []
-    for n, text in enumerate(_lines(file), 1):
-        tree = _object(file, n, text)
+    for line in filled(file):
+        tree = line.object()
         if tree.get("use") is not True:
             continue
         program = parse(str(tree.get("calls", "")))
-        if bad := [line for line in program.lines if isinstance(line, Bad)]:
-            raise DataError(f"{file}: line {n}: the calls are no program: {bad[0].why}")
+        if bad := [x for x in program.lines if isinstance(x, Bad)]:
+            raise line.error(f"calls that are a program ({bad[0].why})", tree.get("calls"))
         try:
             groups.append(example(str(tree["query"]), program, domain, str(tree.get("rule", "value"))))
         except (KeyError, ValueError) as e:
-            raise DataError(f"{file}: line {n}: {e}") from e
+            raise DataError(f"{file}:{line.number}: {e}") from e
     if not groups:
         raise DataError(f'{file}: expected lines marked "use": true, found none')
     _append(Path(into), groups)
     return len(groups)
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return [x for x in path.read_text(encoding="utf-8").splitlines() if x.strip()]
-    except (OSError, UnicodeDecodeError) as e:
-        raise DataError(f"{path}: cannot be read: {e}") from e
-
-
-def _object(path: Path, n: int, text: str) -> Mapping[str, Any]:
-    try:
-        tree = json.loads(text)
-    except ValueError as e:
-        raise DataError(f"{path}: line {n}: expected JSON: {e}") from e
-    if not isinstance(tree, dict):
-        raise DataError(f"{path}: line {n}: expected an object, found {text[:60]!r}")
-    return tree
 
 
 def _append(path: Path, groups: Sequence[ExampleGroup]) -> None:

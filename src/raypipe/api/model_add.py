@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 
@@ -22,18 +22,14 @@ from raypipe.models.entry import ModelEntry
 from raypipe.models.load import EndpointAddress
 from raypipe.models.propose import Proposal, propose
 from raypipe.models.repo import HUB, ModelRepo, from_folder, from_hub
-from raypipe.report.report import JSON_FORMAT
 
 
 @dataclass(frozen=True, slots=True)
 class ModelAddResult(Result):
     """An entry that was added, and what its model takes; one row."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {
-        "name": "string", "file": "string", "kind": "string", "loader": "string", "bytes": "int64",
-        "memory_gib": "float64", "context_gib": "float64", "licence": "string", "gated": "bool",
-        "get": "string",
-    }  # fmt: skip
+    SCHEMA = "name file kind loader bytes:int64 memory_gib:float64 context_gib:float64 licence gated:bool get"
+    TITLE = "{0.name} in {0.file}"
     name: str  # in the models file
     file: str  # that it was added to
     entry: Mapping[str, Any]  # its fields
@@ -45,21 +41,8 @@ class ModelAddResult(Result):
     get: str  # the command that downloads it; "": it is here, or behind an address
     endpoints: Mapping[str, Any]  # what belongs under `endpoints` of the cluster file; {}: nothing
 
-    @property
-    def title(self) -> str:
-        return f"{self.name} in {self.file}"
-
     def rows(self) -> list[Mapping[str, Any]]:
-        """One row."""
-        found = self.to_json()
-        return [{k: found.get(k, self.entry.get(k)) for k in self.SCHEMA}]
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "format": JSON_FORMAT, "name": self.name, "file": self.file, "entry": dict(self.entry),
-            "bytes": self.bytes, "memory_gib": self.memory_gib, "context_gib": self.context_gib,
-            "licence": self.licence, "gated": self.gated, "get": self.get, "endpoints": dict(self.endpoints),
-        }  # fmt: skip
+        return [{"kind": self.entry["kind"], "loader": self.entry["loader"], **self.to_json()}]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,18 +80,12 @@ def add_model(
     name = options.name or re.sub(r"[^a-z0-9._-]", "-", own.rstrip("/").rsplit("/", 1)[-1].lower())
     _write(file, name, proposal.entry)
     revision = str(proposal.entry.get("revision", ""))
+    get = folder.download_command(own, revision) if revision and repo else ""
+    licence, gated = (repo.licence, repo.gated) if repo else ("", False)
     return ModelAddResult(
-        name=name,
-        file=str(file),
-        entry=proposal.entry,
-        bytes=proposal.bytes,
-        memory_gib=proposal.memory_gib,
-        context_gib=proposal.context_gib,
-        licence=repo.licence if repo else "",
-        gated=repo.gated if repo else False,
-        get=folder.download_command(own, revision) if revision and repo else "",
-        endpoints=endpoints,
-    )
+        name, str(file), proposal.entry, proposal.bytes, proposal.memory_gib, proposal.context_gib, licence,
+        gated, get, endpoints,
+    )  # fmt: skip
 
 
 def _repo(source: str, options: AddOptions, environ: Mapping[str, str]) -> ModelRepo:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from raypipe.api.results import Result
+from raypipe.api.results import Result, as_json, plain
 from raypipe.api.session import Session
 from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.core.plugins import is_path
@@ -18,7 +18,6 @@ from raypipe.models.catalog import Catalog, pin_command
 from raypipe.models.entry import REMOTE, WEIGHTLESS
 from raypipe.recipes.read_recipe import load as load_file
 from raypipe.recipes.resolve import resolvers
-from raypipe.report.report import JSON_FORMAT
 from raypipe.synth.prose import Prose
 
 if TYPE_CHECKING:
@@ -44,23 +43,11 @@ class ModelNeed:
 class ModelNeedsResult(Result):
     """The models of a recipe; a row for each."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {
-        "name": "string", "kind": "string", "loader": "string", "state": "string", "where": "string",
-        "bytes": "int64", "get": "string",
-    }  # fmt: skip
+    SCHEMA = "name kind loader state where bytes:int64 get"
+    ROWS = "models"
+    TITLE = "{0.recipe}"
     recipe: str  # its name
     models: tuple[ModelNeed, ...]
-
-    @property
-    def title(self) -> str:
-        return self.recipe
-
-    def rows(self) -> Sequence[Mapping[str, Any]]:
-        """A row for each model."""
-        return [asdict(n) for n in self.models]
-
-    def to_json(self) -> dict[str, Any]:
-        return {"format": JSON_FORMAT, "recipe": self.recipe, "models": self.rows()}
 
 
 class _All(Catalog):
@@ -103,27 +90,18 @@ def model_needs(recipe: str | Path, session: Session | None = None) -> ModelNeed
 class StandinsResult(Result):
     """The folders of tiny stand-ins for models; a row for each."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {"name": "string", "folder": "string"}
+    SCHEMA = "name folder"
     made: Standins
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        """The chat model, its adapters, the embedders and the reranker."""
-        yield {"name": "chat", "folder": str(self.made.chat)}
-        for name, path in self.made.adapters:
-            yield {"name": name, "folder": str(path)}
-        yield {"name": "embedder", "folder": str(self.made.embedder)}
-        yield {"name": "reranker", "folder": str(self.made.reranker)}
-        yield {"name": "instructor", "folder": str(self.made.instructor)}
+        tree = self.to_json()
+        for name in ("chat", "embedder", "reranker", "instructor"):
+            yield {"name": name, "folder": tree[name]}
+            if name == "chat":
+                yield from ({"name": n, "folder": folder} for n, folder in tree["adapters"].items())
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "format": JSON_FORMAT,
-            "chat": str(self.made.chat),
-            "adapters": {name: str(path) for name, path in self.made.adapters},
-            "embedder": str(self.made.embedder),
-            "reranker": str(self.made.reranker),
-            "instructor": str(self.made.instructor),
-        }
+        return as_json(**{**plain(self.made), "adapters": dict(self.made.adapters)})
 
 
 def build_standins(target: Path, trainable: bool = False) -> StandinsResult:

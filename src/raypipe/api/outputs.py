@@ -1,121 +1,270 @@
 """The JSON that programs may rely on: keys and types of each output, as JSON Schema.
 
-The schemas are made from the classes of the `*_outputs` and from the records that are printed as they are;
-`docs/schemas/` has them as files (`make schemas` writes them, a test compares them). Every object says its
-format, which is raised when a key changes its name, type or meaning, or is removed; a new key does not.
+The schemas are made from the records that are printed; `docs/schemas/` has them as files (`make schemas`
+writes them, a test compares them). Every object says its format, which is raised when a key changes its name,
+type or meaning, or is removed; a new key does not.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from types import GenericAlias
+from typing import Any, Literal, NotRequired, get_type_hints
 
 from pydantic import TypeAdapter
 
-from raypipe.api.data_outputs import (
-    ExamplePoolOutput,
-    Faults,
-    Ingest,
-    IngestPreview,
-    ParseLine,
-    Questions,
-    Synth,
-    SynthCollection,
-)
-from raypipe.api.finetune_outputs import Finetuned, FinetunePlan
-from raypipe.api.graph_outputs import FactsTableOutput, GraphCalls, GraphRefresh, KgScore
-from raypipe.api.release_outputs import Forget, LiveRelease, Prune, Releases, Trials, Usage
-from raypipe.api.run_outputs import (
-    AssumedOutput,
-    Eval,
-    PlanOutput,
-    Reprocess,
-    StepCounts,
-)
-from raypipe.api.score_outputs import (
-    Comparisons,
-    CragScoreOutput,
-    DecideFitOutput,
-    Export,
-    FuseFitOutput,
-    JudgeCheckOutput,
-    LabelsOutput,
-    LossesOutput,
-    QaScoreOutput,
-    QasperScoreOutput,
-    RankingScoreOutput,
-    RepeatsOutput,
-    ReproduceOutput,
-    ReproductionsOutput,
-    RunHeaders,
-    SweepOutput,
-    ToLabel,
-    WrittenView,
-)
-from raypipe.api.tool_outputs import (
-    AnnOutput,
+from raypipe.api.bench import BenchReport
+from raypipe.api.compare import CompareResult
+from raypipe.api.data import ParsedFile
+from raypipe.api.example_pools import ExamplePoolResult
+from raypipe.api.export import Shape
+from raypipe.api.forget import ForgetResult
+from raypipe.api.kg_score import CallRate
+from raypipe.api.look import LossesResult
+from raypipe.api.machine import Finding
+from raypipe.api.made_questions import QuestionsPlan
+from raypipe.api.model_add import ModelAddResult
+from raypipe.api.model_files import ModelNeedsResult
+from raypipe.api.output_types import (
+    AnnLine,
     Ask,
-    BenchOutput,
-    Doctor,
-    ModelAdded,
-    ModelNeeds,
-    Project,
-    StandinFolders,
-    StepCheckOutput,
-    Validate,
+    Call,
+    CallSlice,
+    LiveRelease,
+    Lost,
+    MadeLine,
+    MeasureMean,
+    MeasureSliceMean,
+    Number,
+    ReleaseLine,
+    SliceScore,
+    StepCounts,
+    Trials,
+    listed,
+    printed,
+    record,
 )
+from raypipe.api.previews import Preview
+from raypipe.api.project import ProjectResult
+from raypipe.api.reproduce import Reproductions, Verdict
+from raypipe.api.run_outputs import Eval, Finetuned, FinetunePlan, LabelsOutput, PlanOutput
+from raypipe.api.usage import UsageResult
+from raypipe.api.validate import ValidateResult
+from raypipe.api.view import ViewFile
+from raypipe.evaluation.fault_budget import RowCounts, UndoneRow
+from raypipe.evaluation.fit_decide import DecideFitReport
+from raypipe.evaluation.fit_fuse import FuseFitReport
+from raypipe.evaluation.judge_check import JudgeCheck
+from raypipe.evaluation.repeats import Repeats
+from raypipe.evaluation.sweep import PlannedPoint, Sweep
+from raypipe.evaluation.view.run_list import RunHeader
+from raypipe.kg.public_data import BuildSummary
+from raypipe.metrics.crag import CragScore, Rule
+from raypipe.metrics.intervals import Interval
+from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
+from raypipe.readers import BadLine, ReadCounts
+from raypipe.recipes.check import StepCheck
+from raypipe.report.report import JudgeLine, ReplacedRows
+from raypipe.runs.changes import Changes
 from raypipe.runs.explain import Explanation
+from raypipe.runs.plan.assumed import AssumedPlan
+from raypipe.runs.prune import Removal
+from raypipe.synth import CollectionSummary, SynthSummary
 
 OUTPUTS: Mapping[str, Any] = {
-    "synth": Synth | SynthCollection,
-    "ingest": Ingest | IngestPreview,
-    "questions": Questions,
-    "examples": ExamplePoolOutput,
-    "parse": ParseLine,
-    "plan": PlanOutput | AssumedOutput,
+    "synth": printed("Synth", "`synth --json`.", SynthSummary)
+    | printed("SynthCollection", "`synth --papers N --json`.", CollectionSummary),
+    "ingest": printed(
+        "Ingest",
+        store=str,  # URI
+        again=bool,  # true: the same bytes had been read before
+        questions=int,
+        kind=str,  # of the data; "": read by a raypipe that had no kinds
+        read_by=str,  # one process, or how many tasks; "": a folder of documents
+        **{f.name: int for f in fields(ReadCounts)},
+        reasons=dict[str, int],  # why lines and pages were omitted -> how many
+        replaced=list[ReplacedRows],  # that took the place of others with their ids
+        bad_lines=list[BadLine],  # the first lines that could not be read, or lost a page
+    )
+    | printed("IngestPreview", "`ingest --dry-run --json`: how files would be read.", Preview),
+    "questions": printed(
+        "Questions",
+        "`questions --json`.",
+        plan=QuestionsPlan,
+        out=str | None,  # null: a dry run
+        questions=int,
+        kinds=dict[str, int],
+        written=int,
+        rejected=dict[str, int],  # reason -> candidates
+        computed=int,  # calls
+        cached=int,
+        first=listed(MadeLine),
+    ),
+    "examples": printed("ExamplePoolOutput", "`examples --json`.", ExamplePoolResult),
+    "parse": printed("ParseLine", "A line of `parse --json`.", ParsedFile),
+    "plan": PlanOutput
+    | printed(
+        "AssumedOutput",
+        "`plan --assume --json`.",
+        **{n: hint for n, hint in get_type_hints(AssumedPlan).items() if n != "usd_per_hour"},
+        hours=Interval | None,  # on the clock; null: a step was measured by no run
+        usd=Interval | None,  # of the machines; null: not known
+    ),
     "index": StepCounts,
-    "ann": AnnOutput,
+    "ann": printed("AnnOutput", "`ann --json`.", recipe=str, stages=listed(AnnLine)),
     "answer": StepCounts,
-    "eval": Eval | RepeatsOutput,
-    "reprocess": Reprocess,
-    "sweep": SweepOutput,
+    "eval": Eval | printed("RepeatsOutput", "", Repeats, folder=str),
+    "reprocess": printed(
+        "Reprocess",
+        "`reprocess --json`.",
+        plan=PlanOutput,
+        report=Eval,
+        changes=Changes | None,  # null: no earlier run of this data; changes.json in a run's folder
+    ),
+    "sweep": printed(
+        "SweepOutput",
+        "`sweep --json`, and sweep.json in its folder.",
+        recipe=str,  # its name
+        plans=list[PlannedPoint],
+        sweep=Sweep | None,  # null: --dry-run
+    ),
     "labels": LabelsOutput | PlanOutput,
-    "fit decide": DecideFitOutput,
-    "fit fuse": FuseFitOutput,
+    "fit decide": printed("DecideFitOutput", "", DecideFitReport, file=str),
+    "fit fuse": printed("FuseFitOutput", "", FuseFitReport, file=str),
     "finetune": Finetuned | FinetunePlan,
     "why": Explanation,
-    "faults": Faults,
-    "losses": LossesOutput,
-    "compare": Comparisons,
-    "view": RunHeaders | WrittenView,
-    "judge check": JudgeCheckOutput,
-    "judge pick": ToLabel,
-    "export": Export,
-    "reproduce": ReproduceOutput | ReproductionsOutput,
-    "score crag": CragScoreOutput,
-    "score qa": QaScoreOutput,
-    "score qasper": QasperScoreOutput,
-    "score ranking": RankingScoreOutput,
+    "faults": printed(
+        "Faults",
+        "`faults --json`.",
+        run=str,  # "": of no run, but of all that was read into the store
+        rows=list[RowCounts],
+        faults=list[UndoneRow],
+    ),
+    "losses": printed("LossesOutput", "`losses --json`.", LossesResult, questions=listed(Lost)),
+    "compare": printed("Comparisons", "`compare --json`: each run against the first.", CompareResult),
+    "view": printed("RunHeaders", "`view --json`: finished runs, the latest first.", runs=list[RunHeader])
+    | printed("WrittenView", "`view --out FILE --json`.", ViewFile),
+    "judge check": printed("JudgeCheckOutput", "", JudgeCheck),
+    "judge pick": printed(
+        "ToLabel",
+        "`judge pick --json`: answers that were written for people to label.",
+        file=str,
+        random=int,  # drawn at random
+        chosen=int,  # of which two measures say the opposite
+    ),
+    "export": printed(
+        "Export",
+        "`export --json`.",
+        file=str,  # of mlflow: the address of the tracking server
+        shape=Shape,
+        lines=NotRequired[int],  # of a file
+        failed=NotRequired[int],  # questions that failed, of which a submission says "i don't know"
+        params=NotRequired[int],  # of mlflow, as the next four
+        metrics=NotRequired[int],
+        artifacts=NotRequired[int],
+        run=NotRequired[str],  # its id there
+        there=NotRequired[bool],  # it was there already, and nothing was written
+    ),
+    "reproduce": printed(
+        "ReproduceOutput",
+        "`reproduce NAME --check --json`.",
+        name=str,
+        about=str,
+        verdict=Verdict,  # the worst of the numbers'
+        numbers=listed(Number),
+    )
+    | printed("ReproductionsOutput", "`reproduce --json`: what can be run.", Reproductions),
+    "score crag": printed(
+        "CragScoreOutput",
+        "`score crag --json`.",
+        CragScore,
+        rule=Rule,
+        interval=Interval | None,
+        rate_intervals=dict[str, Interval],  # accuracy, hallucination, missing; none: nothing was scored
+        bounds=Interval | None,
+        controls=dict[str, CragScore],
+        slices=listed(SliceScore),
+        judge=JudgeLine | None,  # null: none was asked now
+        trim=str,  # how the predictions were cut; "": not
+        people=int,  # verdicts that people's labels changed
+        normalized=dict[str, int],  # what was normalized on reading -> how often
+    ),
+    "score qa": printed(
+        "QaScoreOutput",
+        "`score qa --json`.",
+        lead=str,  # the measure of the slices
+        measures=listed(MeasureMean),
+        measure_slices=listed(MeasureSliceMean),
+        normalized=dict[str, int],  # what was normalized on reading -> how often
+    ),
+    "score qasper": printed(
+        "QasperScoreOutput",
+        **{
+            "Answer F1": float,
+            "Answer F1 by type": dict[str, float],  # extractive, abstractive, boolean, none
+            "Evidence F1": float,
+            "Missing predictions": int,  # questions that count 0
+        },
+    ),
+    "score ranking": printed(
+        "RankingScoreOutput",
+        **{name: float | None for name in (*MEASURES, MAP_CUT_20_MIN)},
+        queries=int,  # that are judged
+        unranked=list[str],
+        unjudged=list[str],
+        per_query=NotRequired[dict[str, dict[str, float]]],
+    ),
     "promote": LiveRelease | Trials,
     "rollback": LiveRelease,
-    "releases": Releases,
+    "releases": printed(
+        "Releases", "`releases --json`, oldest first.", releases=listed(record("_ReleaseLine", **ReleaseLine))
+    ),
     "trial": Trials,
-    "prune": Prune,
-    "forget": Forget,
-    "usage": Usage,
+    "prune": printed("Prune", "`prune --json`.", dry_run=bool, removed=list[Removal]),
+    "forget": printed(
+        "Forget", "`forget --json`.", ForgetResult, target=Literal["url", "document", "source", "question"]
+    ),
+    "usage": printed("Usage", "`usage --json`.", UsageResult),
     "ask": Ask,
-    "doctor": Doctor,
-    "init": Project,
-    "check-step": StepCheckOutput,
-    "validate": Validate,
-    "models": ModelNeeds | StandinFolders | ModelAdded,
-    "kg run": GraphCalls,
-    "kg score": KgScore,
-    "kg refresh": GraphRefresh,
-    "facts build": FactsTableOutput,
-    "bench": BenchOutput,
+    "doctor": printed("Doctor", "`doctor --json`.", fine=bool, findings=list[Finding]),
+    "init": printed("Project", "`init --json`.", ProjectResult),
+    "check-step": printed("StepCheckOutput", "`check-step --json`.", StepCheck, holds=bool),
+    "validate": printed("Validate", "`validate --json`.", ValidateResult),
+    "models": printed("ModelNeeds", "`models RECIPE --json`.", ModelNeedsResult)
+    | printed(
+        "StandinFolders",
+        "`models standins DIR --json`.",
+        chat=str,
+        adapters=dict[str, str],  # name -> folder
+        embedder=str,
+        reranker=str,
+        instructor=str,  # an embedder of the T5 shape
+    )
+    | printed("ModelAdded", "`models add SOURCE --json`.", ModelAddResult),
+    "kg run": printed("GraphCalls", "`kg run --json`: a result for each line.", results=listed(Call)),
+    "kg score": printed(
+        "KgScore",
+        "`kg score --json`: how many written programs are the gold's.",
+        questions=int,  # golds
+        missing=int,  # of these, without a prediction
+        extra=int,  # predictions that no gold asks for
+        measures=list[CallRate],
+        slices=listed(CallSlice),  # by domain and question_type, where the golds have them
+    ),
+    "kg refresh": printed(
+        "GraphRefresh",
+        "`kg refresh --json`: refresh periods by domain.",
+        graph=str,
+        now=dict[str, str | int],
+        proposed=dict[str, str | int],
+        accepted=bool,
+        seen=GenericAlias(dict, (str, record("_Observed", pairs=int, changed=int))),  # of stored replies
+    ),
+    "facts build": printed("FactsTableOutput", "`facts build --json`.", BuildSummary, out=str),
+    "bench": printed("BenchOutput", "`bench --json`.", BenchReport, machine=dict[str, str | int]),
 }
 """Command -> what its `--json` prints."""
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from raypipe.api.settings import Settings
 from raypipe.core.errors import ConfError
 from raypipe.core.records import digest
+from raypipe.metrics.textfile import replaced
 from raypipe.readers import row_files
 from raypipe.readers.field_map import checked, parse
 from raypipe.readers.formats import Format, looks_like
@@ -20,14 +22,21 @@ from raypipe.readers.object_store import download, is_remote, upload
 from raypipe.readers.row_format import RowFormat
 from raypipe.report.report import RunFolder
 
+Data: TypeAlias = str | Path | Sequence[str | Path]
+"""One file, folder or URI, or several."""
 Fields: TypeAlias = str | Mapping[str, str | Sequence[str]]
 """Role -> field, or fields, of rows: `{"query": "prompt"}`, or as `--fields` says it, `query=prompt`."""
 
 
-def inputs(given: Sequence[str | Path], settings: Settings) -> list[Path]:
+def several(data: Data) -> Sequence[str | Path]:
+    """What was given, as one or as several."""
+    return [data] if isinstance(data, str | Path) else data
+
+
+def inputs(given: Data, settings: Settings) -> list[Path]:
     """Data files and folders, absolute; those of an object store as copies under $RAYPIPE_HOME."""
     cache = settings.home / "fetched"
-    places = [settings.place(str(p), "--data") for p in given]
+    places = [settings.place(str(p), "--data") for p in several(given)]
     return [download(p, cache) if is_remote(p) else Path(p) for p in places]
 
 
@@ -97,6 +106,12 @@ def require_writable(folder: Path, name: str) -> None:
         raise ConfError(f"{name}: {folder} cannot be written: {there} is a file. Name another place")
     if not os.access(there, os.W_OK | os.X_OK):
         raise ConfError(f"{name}: {folder} cannot be written: {there} may not be. Name another place")
+
+
+def write_json(file: Path, tree: Any) -> None:
+    """Replaces a file by a JSON value. NaN is refused: it is not JSON."""
+    with replaced(file) as text:
+        text.write(json.dumps(tree, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
 
 
 def deliver(given: str | Path | None, folder: Path) -> None:

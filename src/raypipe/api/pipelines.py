@@ -5,31 +5,21 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from raypipe.api.ray_run import RayRun
 from raypipe.api.session import Session, endpoint_addresses, require_graphs
-from raypipe.cluster.capacity import (
-    declared_nodes,
-    sized,
-    startable,
-    workers,
-)
+from raypipe.cluster.capacity import declared_nodes, sized, startable, workers
 from raypipe.cluster.file import Cluster
 from raypipe.cluster.placement import asked_by, refuse
 from raypipe.core.protocols import Model
 from raypipe.models import load
 from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
 from raypipe.pipeline.ingest_tasks import TaskReading
-from raypipe.pipeline.table_build import Runner, alone, nowhere
-from raypipe.pipeline.tasks import (
-    Verb,
-    WorkerConfig,
-    Workers,
-)
+from raypipe.pipeline.tasks import Verb, WorkerConfig, Workers
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import models_of
 from raypipe.report.progress import Progress
@@ -37,19 +27,6 @@ from raypipe.store import Store
 
 if TYPE_CHECKING:
     from raypipe.api.judges import JudgeKit
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """Where the tasks of a pipeline run."""
-
-    place: WorkerConfig
-    sizes: TaskSizes
-    runner: Runner
-    workers: Callable[[Verb], Workers] = alone
-    connect: Callable[[], object] = nowhere
-    close: Callable[[], object] = nowhere  # ends what the runner keeps running between tables
-    streams: Callable[[], bool] | None = None  # whether parsing and embedding run at the same time
 
 
 @contextmanager
@@ -63,14 +40,11 @@ def open_pipeline(
     """
     if answers:
         require_graphs(recipe)
-    where = _on_cluster(session, store.uri, recipe, answers, judge)
-    with ExitStack() as stack:
-        progress = stack.enter_context(Progress(sys.stderr, silent=not session.progress))
-        stack.callback(where.close)
+    place, sizes, run = _on_cluster(session, store.uri, recipe, answers, judge)
+    with session.shown() as progress, closing(run):
         yield Pipeline(
-            store, recipe, where.place, where.sizes, where.runner, progress, where.workers, where.connect,
-            streams=where.streams,
-        )  # fmt: skip
+            store, recipe, place, sizes, run.run, progress, run.workers, run.connect, streams=run.streams
+        )
 
 
 @contextmanager
@@ -96,20 +70,24 @@ def in_process(session: Session, store: Store, recipe: Recipe) -> Iterator[Pipel
     ConfError, ModelMissing."""
     for model in recipe.embedders():
         load.present(model)
-    opened = _in_process(session, session.cluster_file(), store.uri, ())
-    place = replace(opened.place, threads=len(os.sched_getaffinity(0)))
-    with Progress(sys.stderr, silent=not session.progress) as progress:
-        yield Pipeline(store, recipe, place, opened.sizes, inline, progress)
+    place, sizes = _placed(session, session.cluster_file(), store.uri, ())
+    place = replace(place, threads=len(os.sched_getaffinity(0)))
+    with session.shown() as progress:
+        yield Pipeline(store, recipe, place, sizes, inline, progress)
 
 
 def offline_pipeline(session: Session, store: Store, recipe: Recipe) -> Pipeline:
     """The recipe over a store as the session's cluster would run it, without Ray: to plan, not to run."""
     require_graphs(recipe)
     file = as_declared(session, recipe)
-    opened, silent = _in_process(session, file, store.uri, ()), Progress(sys.stderr, silent=True)
-    engines = any(m.loader == "vllm" for m in recipe.models())
-    said = partial(workers, file, engines=engines)
-    return Pipeline(store, recipe, opened.place, opened.sizes, inline, silent, said)
+    place, sizes = _placed(session, file, store.uri, ())
+    silent, said = Progress(sys.stderr, silent=True), workers_of(file, recipe)
+    return Pipeline(store, recipe, place, sizes, inline, silent, said)
+
+
+def workers_of(file: Cluster, recipe: Recipe) -> Callable[[Verb], Workers]:
+    """How many workers a cluster file has for each verb of a recipe."""
+    return partial(workers, file, engines=any(m.loader == "vllm" for m in recipe.models()))
 
 
 def as_declared(session: Session, recipe: Recipe) -> Cluster:
@@ -119,8 +97,8 @@ def as_declared(session: Session, recipe: Recipe) -> Cluster:
 
 
 def _on_cluster(
-    session: Session, uri: str, recipe: Recipe, answers: bool, judge: JudgeKit | None = None
-) -> Placed:
+    session: Session, uri: str, recipe: Recipe, answers: bool, judge: JudgeKit | None
+) -> tuple[WorkerConfig, TaskSizes, RayRun]:
     """The cluster file, checked as far as it can be without Ray. What is too large on the machines that it is
     written for is refused before Ray is joined."""
     models = recipe.models() if answers else ()
@@ -129,25 +107,17 @@ def _on_cluster(
     asked = asked_by(recipe) if answers else ()
     refuse(sized(written, startable(written, models), declared_nodes(written)), recipe.embedders(), asked)
     used = models or (*corpus, *recipe.embedders())
-    opened = _in_process(session, written, uri, used)
-    run = RayRun(session.settings.ray, uri, recipe, written, models, used, opened.place.endpoints, judge)
-    return replace(
-        opened, runner=run.run, workers=run.workers, connect=run.connect, close=run.close,
-        streams=run.streams,
-    )  # fmt: skip
+    place, sizes = _placed(session, written, uri, used)
+    run = RayRun(session.settings.ray, uri, recipe, written, models, used, place.endpoints, judge)
+    return place, sizes, run
 
 
-def _in_process(session: Session, file: Cluster, uri: str, models: Sequence[Model]) -> Placed:
-    """What a cluster file says, with all tasks run in this process."""
+def _placed(
+    session: Session, file: Cluster, uri: str, models: Sequence[Model]
+) -> tuple[WorkerConfig, TaskSizes]:
+    """What a cluster file says of a worker and of its tasks."""
     threads = max(1, int(file.pools["embed"].cpus))
     addresses = endpoint_addresses(file, models, session.settings.keys)
-    place = WorkerConfig(
-        uri,
-        file.backend,
-        file.device,
-        threads,
-        {},
-        addresses,
-        question_timeout_s=file.limits.question_timeout_s,
-    )
-    return Placed(place, TaskSizes(file.sources_per_task, file.questions_per_task), inline)
+    timeout_s = file.limits.question_timeout_s
+    place = WorkerConfig(uri, file.backend, file.device, threads, {}, addresses, question_timeout_s=timeout_s)
+    return place, TaskSizes(file.sources_per_task, file.questions_per_task)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 from raypipe.api.captured import open_data
 from raypipe.api.judges import judge_model, open_judge
 from raypipe.api.measured import measured
-from raypipe.api.paths import Fields
-from raypipe.api.pipelines import as_declared, offline_pipeline, open_pipeline
+from raypipe.api.paths import Data, Fields, several
+from raypipe.api.pipelines import as_declared, offline_pipeline, open_pipeline, workers_of
 from raypipe.api.prices import prices_of
-from raypipe.api.results import Result, outside_loop
-from raypipe.api.session import Session
-from raypipe.cluster.capacity import declared_nodes, fitting, workers
+from raypipe.api.results import Result, outside_loop, plain
+from raypipe.api.session import Named, Place, Session
+from raypipe.cluster.capacity import declared_nodes, fitting
 from raypipe.cluster.placement import asked_by, bottleneck, placement, refuse
 from raypipe.core.records import Gold
 from raypipe.evaluation.expiry import expired_answers
@@ -35,24 +33,19 @@ from raypipe.runs.plan.assumed import Assumed, AssumedPlan, assumed_plan
 from raypipe.runs.plan.money import priced
 from raypipe.runs.plan.new_files import read_questions
 from raypipe.runs.plan.records import NewSources, Plan
-from raypipe.store import Store
 
 
 @dataclass(frozen=True, slots=True)
 class PlanResult(Result):
     """The plan of an eval; its rows are the steps."""
 
+    TITLE = "{0.recipe} on {0.placement[cluster]}"
     recipe: str  # its name
     plan: Plan
     expired: int  # answers that rest on expired replies of a graph
     placement: Mapping[str, Any]  # pools, their machines and memory, and the slowest step
 
-    @property
-    def title(self) -> str:
-        return f"{self.recipe} on {self.placement['cluster']}"
-
     def rows(self) -> Sequence[Mapping[str, Any]]:
-        """A row for each step."""
         return self.to_json()["steps"]  # type: ignore[no-any-return]
 
     def to_json(self) -> dict[str, Any]:
@@ -61,20 +54,11 @@ class PlanResult(Result):
 
 @outside_loop
 def plan(
-    recipe: Recipe | str | Path,
-    data: str | Path | Sequence[str | Path] = (),
-    store: Store | str | Path | None = None,
-    format: Format | None = None,
-    limit: int | None = None,
-    refresh: bool = False,
-    check_run: bool = False,
-    judge: str | None = None,
-    rule: Rule | None = None,
-    session: Session | None = None,
-    kind: str | None = None,
-    fields: Fields | None = None,
-    only: Sequence[str] | None = None,
-) -> PlanResult:
+    recipe: Named, data: Data = (), store: Place = None, format: Format | None = None,
+    limit: int | None = None, refresh: bool = False, check_run: bool = False, judge: str | None = None,
+    rule: Rule | None = None, session: Session | None = None, kind: str | None = None,
+    fields: Fields | None = None, only: Sequence[str] | None = None,
+) -> PlanResult:  # fmt: skip
     """Estimates the model calls, time and memory of an eval, with the reason for each. Runs nothing.
 
     `check_run` checks what the eval itself would refuse before its first row: it connects to the cluster, and
@@ -86,7 +70,7 @@ def plan(
     """
     session = session or Session()
     scoring = None if kind is None else open_kind(kind, rule, judge is not None)
-    given = [data] if isinstance(data, str | Path) else data
+    given = several(data)
     found = session.recipe(recipe, given)
     opened, files, wanted = open_data(given, store, session, format, fields)
     if check_run:
@@ -127,27 +111,18 @@ def plan(
 class AssumedResult(Result):
     """What a corpus of some size would take; its rows are the steps."""
 
+    TITLE = "{0.plan.assumed.pages:,.0f} pages on {0.plan.cluster}"
     plan: AssumedPlan
 
-    @property
-    def title(self) -> str:
-        return f"{self.plan.assumed.pages:,.0f} pages on {self.plan.cluster}"
-
     def rows(self) -> Sequence[Mapping[str, Any]]:
-        """A row for each step."""
-        return self.to_json()["steps"]  # type: ignore[no-any-return]
+        return plain(self.plan.steps)  # type: ignore[no-any-return]
 
     def to_json(self) -> dict[str, Any]:
         return self.plan.to_json()
 
 
 @outside_loop
-def assume(
-    recipe: Recipe | str | Path,
-    assumed: str,
-    store: Store | str | Path | None = None,
-    session: Session | None = None,
-) -> AssumedResult:
+def assume(recipe: Named, assumed: str, store: Place = None, session: Session | None = None) -> AssumedResult:
     """Works out what the corpus half of a recipe would take for pages that are not there.
 
     `assumed`: `pages=1e8`, with `html_bytes`, `text_chars` and `chunks` of a page where they are not those of
@@ -160,9 +135,8 @@ def assume(
     runs = list(measured(session.settings, session.cluster_file()))
     if store is not None:
         runs = [*recent(session.store(store), planner.LOOKED_BACK), *runs]
-    engines = any(m.loader == "vllm" for m in found.models())
     made = assumed_plan(
-        found, size, session.cluster, file.sources_per_task, partial(workers, file, engines=engines),
+        found, size, session.cluster, file.sources_per_task, workers_of(file, found),
         (file.backend, file.device), runs, prices_of(session, found),
     )  # fmt: skip
     return AssumedResult(made)

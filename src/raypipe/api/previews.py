@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from raypipe import readers
-from raypipe.api.paths import Fields, documents_alone, format_for, inputs
+from raypipe.api.paths import Data, Fields, documents_alone, format_for, inputs
 from raypipe.api.results import Result
 from raypipe.api.session import Session
 from raypipe.core.errors import ConfError
 from raypipe.readers import BadLine, ReadCounts, Row, RowFormat, row_format
-from raypipe.report.report import JSON_FORMAT
 
 LOOKED_AT = 50  # rows in which the first question and the first document are looked for
 CHARS = 300  # of a text that is shown
@@ -68,29 +66,22 @@ class FirstDocument:
 class Preview(Result):
     """How files are read; its rows are the fields that were found."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {"file": "string", "role": "string", "field": "string"}
+    SCHEMA = "file role field"
+    TITLE = "read as {0.data_format}"
     data_format: str  # what --format calls it
     files: tuple[FileFields, ...]  # of rows; other formats have fixed fields
     question: FirstQuestion | None
     document: FirstDocument | None
     bad_lines: tuple[BadLine, ...]  # among the first rows
 
-    @property
-    def title(self) -> str:
-        return f"read as {self.data_format}"
-
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        """The fields of each file."""
         for file in self.files:
             for role, names in file.fields.items():
                 yield {"file": file.file, "role": role, "field": "+".join(names)}
 
-    def to_json(self) -> dict[str, Any]:
-        return {"format": JSON_FORMAT, **asdict(self)}
-
 
 def preview(
-    paths: str | Path | Sequence[str | Path],
+    paths: Data,
     format: readers.Format | None = None,
     fields: Fields | None = None,
     session: Session | None = None,
@@ -101,7 +92,7 @@ def preview(
     none of them has.
     """
     session = session or Session()
-    files = inputs([paths] if isinstance(paths, str | Path) else paths, session.settings)
+    files = inputs(paths, session.settings)
     if format == "files" or (format is None and not fields and documents_alone(files)):
         raise ConfError(f"{files[0]}: a dry run shows fields and rows, and a folder of documents has none")
     found = format_for(format, files, fields)

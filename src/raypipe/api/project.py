@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 from raypipe.api.paths import require_writable
 from raypipe.api.results import Result
 from raypipe.api.session import Session
 from raypipe.core.config import Conf
 from raypipe.core.errors import ConfError
-from raypipe.report.report import JSON_FORMAT
 
 RECIPE = "mine"
 """Name of the recipe, the cluster file and the folder of prompts."""
@@ -44,7 +43,7 @@ SCHEMA_LINE = "# yaml-language-server:"  # names a file that a project does not 
 class ProjectResult(Result):
     """The files that were written; a row for each."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {"file": "string"}
+    SCHEMA = "file"
     folder: str
     files: tuple[str, ...]  # relative to the folder
 
@@ -52,13 +51,8 @@ class ProjectResult(Result):
     def title(self) -> str:
         return f"{self.folder}: {len(self.files)} files"
 
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        """A row for each file."""
-        for file in self.files:
-            yield {"file": file}
-
-    def to_json(self) -> dict[str, Any]:
-        return {"format": JSON_FORMAT, "folder": self.folder, "files": list(self.files)}
+    def rows(self) -> list[Mapping[str, Any]]:
+        return [{"file": file} for file in self.files]
 
 
 def start_project(folder: str | Path, session: Session | None = None) -> ProjectResult:

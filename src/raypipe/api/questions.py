@@ -6,15 +6,15 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from raypipe import readers
 from raypipe.api.docs import open_docs, require_documents_read
 from raypipe.api.pipelines import open_pipeline
 from raypipe.api.probes import require_unchanged
-from raypipe.api.results import Result, outside_loop
+from raypipe.api.results import Result, outside_loop, plain
 from raypipe.api.served import require_answering, require_same
-from raypipe.api.session import Session, endpoint_addresses, require_graphs
+from raypipe.api.session import Named, Place, Session, endpoint_addresses, require_graphs
 from raypipe.core import arrow
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.protocols import Index
@@ -40,9 +40,8 @@ from raypipe.store import Store, StoreError
 class AskResult(Result):
     """One answer; its rows are the passages of the ranking, best first."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {
-        "chunk": "string", "source": "string", "url": "string", "text": "string",
-    }  # fmt: skip
+    SCHEMA = "chunk source url text"
+    TITLE = "{0.result.question.text} {0.answer} [{0.outcome}]"
     result: QueryResult
 
     @property
@@ -55,12 +54,7 @@ class AskResult(Result):
         """answered, abstained, false_premise or fault."""
         return self.result.question.outcome
 
-    @property
-    def title(self) -> str:
-        return f"{self.result.question.text} {self.answer} [{self.outcome}]"
-
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        """A row for each passage of the ranking."""
         for p in self.result.passages:
             yield {"chunk": p.hit.chunk, "source": p.hit.source, "url": p.url, "text": p.text}
 
@@ -72,11 +66,9 @@ class AskResult(Result):
 
 @dataclass(frozen=True, slots=True)
 class RankResult(Result):
-    """Ranked documents; a row for each."""
+    """Ranked documents; a row for each query and document, best first; the first rank is 1."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {
-        "query": "string", "document": "string", "rank": "int64", "score": "float64",
-    }  # fmt: skip
+    SCHEMA = "query document rank:int64 score:float64"
     recipe: str  # its name
     by: str  # score that ranks
     run: Mapping[str, Mapping[str, float]]  # query -> document -> score, best first
@@ -86,17 +78,12 @@ class RankResult(Result):
         return f"{len(self.run)} queries, by {self.by}"
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        """A row for each query and document, best first; the first rank is 1."""
         for query, found in self.run.items():
             for rank, (document, score) in enumerate(found.items(), 1):
                 yield {"query": query, "document": document, "rank": rank, "score": score}
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "recipe": self.recipe,
-            "by": self.by,
-            "queries": {q: dict(found) for q, found in self.run.items()},
-        }
+        return {"recipe": self.recipe, "by": self.by, "queries": plain(self.run)}
 
     def write_trec(self, out: str | Path) -> None:
         """Writes the ranking as a TREC run."""
@@ -107,16 +94,10 @@ class RankResult(Result):
 
 @outside_loop
 def ask(
-    recipe: Recipe | str | Path,
-    question: str,
-    pages: str | Path | None = None,
-    asked_at: str = "",
-    store: Store | str | Path | None = None,
-    passages: bool = True,
-    on_text: Callable[[str], None] | None = None,
-    session: Session | None = None,
+    recipe: Named, question: str, pages: str | Path | None = None, asked_at: str = "", store: Place = None,
+    passages: bool = True, on_text: Callable[[str], None] | None = None, session: Session | None = None,
     docs: str | Path | None = None,
-) -> AskResult:
+) -> AskResult:  # fmt: skip
     """Answers one question, from a store, a folder of documents or the pages in a file, in this process.
 
     `recipe` "live" is the live release. `question` is a text, or a stored question's id. `pages` is a file of
@@ -143,19 +124,16 @@ def ask(
     request = _request(question, pages, asked_at, passages)
     kit = local_kit(session, found, on_text=on_text)
     opened = None
-    if pages is None:
-        opened = _opened(found, store, session) if docs is None else open_docs(found, docs, store, session)
+    if docs is not None:
+        opened = open_docs(found, docs, store, session)
+    elif pages is None:
+        opened = session.store(store)
+        require_documents_read(found, opened)
     require_unchanged(opened, found.models(), kit.endpoints)
     if opened is None:
         return AskResult(asyncio.run(_answer(kit, Answerer(found, kit, "", release=release), request)))
     memo = StoreMemo(opened.uri, memo_versions(opened))
     return AskResult(asyncio.run(_answer(kit, Answerer(found, kit, opened.uri, memo, release), request)))
-
-
-def _opened(recipe: Recipe, store: Store | str | Path | None, session: Session) -> Store:
-    opened = session.store(store)
-    require_documents_read(recipe, opened)
-    return opened
 
 
 def live_release(store: Store) -> Release:
@@ -190,10 +168,7 @@ def _request(question: str, pages: str | Path | None, asked_at: str, passages: b
 
 
 def local_kit(
-    session: Session,
-    recipe: Recipe,
-    index: Index | None = None,
-    on_text: Callable[[str], None] | None = None,
+    session: Session, recipe: Recipe, index: Index | None = None, on_text: Callable[[str], None] | None = None
 ) -> LocalKit:
     """A kit that computes in this process.
 
@@ -216,14 +191,9 @@ def local_kit(
 
 @outside_loop
 def rank(
-    recipe: Recipe | str | Path,
-    corpus: str | Path | None = None,
-    queries: str | Path | None = None,
-    store: Store | str | Path | None = None,
-    by: str = FINAL,
-    top: int = 20,
-    session: Session | None = None,
-) -> RankResult:
+    recipe: Named, corpus: str | Path | None = None, queries: str | Path | None = None, store: Place = None,
+    by: str = FINAL, top: int = 20, session: Session | None = None,
+) -> RankResult:  # fmt: skip
     """Ranks documents for queries; a document's score is its best passage's.
 
     `corpus` and `queries` are BEIR files, ranked in a store of their own; without them the store's questions

@@ -43,16 +43,9 @@ class RayRun:
     """
 
     def __init__(
-        self,
-        ray: str,
-        uri: str,
-        recipe: Recipe | None,
-        written: Cluster,
-        engines: Sequence[Model],
-        used: Sequence[Model],
-        endpoints: Mapping[str, EndpointAddress],
-        judge: JudgeKit | None,
-    ) -> None:
+        self, ray: str, uri: str, recipe: Recipe | None, written: Cluster, engines: Sequence[Model],
+        used: Sequence[Model], endpoints: Mapping[str, EndpointAddress], judge: JudgeKit | None,
+    ) -> None:  # fmt: skip
         """`ray`: the address, or "local" for a Ray of this run; `recipe` None: only files are read;
         `written`: the cluster file;
         `engines`: the recipe's models that may get an engine; `used`: all models that tasks ask."""

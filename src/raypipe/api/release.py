@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from raypipe.api.results import Result
-from raypipe.api.session import Session
+from raypipe.api.results import Result, as_json
+from raypipe.api.session import Place, Session
 from raypipe.core.errors import ConfError
-from raypipe.report.report import JSON_FORMAT
 from raypipe.runs import release
-from raypipe.runs.manifest import find, read
+from raypipe.runs.gates import MIN_SCORED, Gate, gate
+from raypipe.runs.manifest import Manifest, find, read
 from raypipe.runs.release import check_pointer
 from raypipe.store import Store
 from raypipe.store.layout import LIVE
@@ -22,39 +22,29 @@ if TYPE_CHECKING:
     from raypipe.runs.prune import Removal
     from raypipe.runs.relative_gate_text import RelativeGate
 
-COLUMNS = {
-    "id": "string", "live": "bool", "run": "string", "recipe": "string", "digest": "string",
-    "score": "float64", "scored": "int64", "questions": "int64", "promoted": "float64",
-}  # fmt: skip
+COLUMNS = "id live:bool run recipe digest score:float64 scored:int64 questions:int64 promoted:float64"
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseResult(Result):
     """One release; one row."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = COLUMNS
+    SCHEMA = COLUMNS
+    TITLE = "{0.pointer} in {0.store}: {0.release.id}"
     release: release.Release
     store: str  # URI of the store in which it is live
     pointer: str = LIVE  # that names it
 
-    @property
-    def title(self) -> str:
-        return f"{self.pointer} in {self.store}: {self.release.id}"
-
-    def rows(self) -> Sequence[Mapping[str, Any]]:
-        """One row: the release."""
-        return [{name: self.to_json()[name] for name in COLUMNS}]
-
     def to_json(self) -> dict[str, Any]:
         summary = release.summary(self.release, {self.pointer: self.release.id})
-        return {"format": JSON_FORMAT, **summary, "store": self.store}
+        return as_json(**summary, store=self.store)
 
 
 @dataclass(frozen=True, slots=True)
 class ReleasesResult(Result):
     """The releases of a store, oldest first; a row for each."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = COLUMNS
+    SCHEMA = COLUMNS
     releases: tuple[release.Release, ...]
     live: str  # id; "": nothing is live
     pointers: Mapping[str, str] = field(default_factory=dict)  # pointer -> id
@@ -64,38 +54,26 @@ class ReleasesResult(Result):
         return f"live: {self.live or 'nothing'}"
 
     def rows(self) -> Sequence[Mapping[str, Any]]:
-        """A row for each release."""
-        return [{name: r[name] for name in COLUMNS} for r in self.to_json()["releases"]]
+        return [release.summary(r, self.pointers) for r in self.releases]
 
     def to_json(self) -> dict[str, Any]:
-        return {"format": JSON_FORMAT, "releases": [release.summary(r, self.pointers) for r in self.releases]}
+        return as_json(releases=self.rows())
 
 
 @dataclass(frozen=True, slots=True)
 class PruneResult(Result):
     """What was deleted, or would be; a row for each."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {"kind": "string", "name": "string", "rows": "int64"}
+    SCHEMA = "kind name rows:int64"
+    ROWS = "removed"
     dry_run: bool
     removed: tuple[Removal, ...]
 
-    def rows(self) -> Sequence[Mapping[str, Any]]:
-        """A row for each thing deleted."""
-        return [asdict(r) for r in self.removed]
-
-    def to_json(self) -> dict[str, Any]:
-        return {"format": JSON_FORMAT, "dry_run": self.dry_run, "removed": self.rows()}
-
 
 def promote(
-    run: str | Path,
-    gates: Sequence[str] = (),
-    store: Store | str | Path | None = None,
-    min_scored: float | None = None,
-    session: Session | None = None,
-    against: str | Path | None = None,
-    pointer: str = LIVE,
-) -> ReleaseResult:
+    run: str | Path, gates: Sequence[str] = (), store: Place = None, min_scored: float | None = None,
+    session: Session | None = None, against: str | Path | None = None, pointer: str = LIVE,
+) -> ReleaseResult:  # fmt: skip
     """Makes a finished run the live release, if it passes the gates.
 
     `run` is the folder of an eval; a gate is a bound on one of its numbers: `score>=0.1`. A gate on a share
@@ -106,23 +84,31 @@ def promote(
     run in the folder `against`, over the questions of both. Raises GateFailed; then the live release stays.
     `pointer`: `live`, or `live@NAME` for tenants.
     """
-    check_pointer(pointer)
-    manifest = read(Path(run))
-    opened = (session or Session()).store(manifest.store if store is None else store)
     from raypipe.evaluation.relative_gate import check
     from raypipe.evaluation.scored_run import scored_run
-    from raypipe.runs.relative_gate_text import relative_gate
 
-    relative = [g for text in gates if (g := relative_gate(text)) is not None]
-    bounds = [release.gate(text) for text in gates if relative_gate(text) is None]
+    check_pointer(pointer)
+    manifest, opened = finished(run, store, session)
+    relative, bounds = gates_of(gates)
     for g in relative:
         check(g, scored_run(Path(run), manifest.rule), _other(g, opened, against, pointer))
-    least = release.MIN_SCORED if min_scored is None else min_scored
-    return ReleaseResult(
-        release.promote(opened, manifest, bounds, least, [g.text for g in relative], pointer),
-        opened.uri,
-        pointer,
-    )
+    least = MIN_SCORED if min_scored is None else min_scored
+    made = release.promote(opened, manifest, bounds, least, [g.text for g in relative], pointer)
+    return ReleaseResult(made, opened.uri, pointer)
+
+
+def finished(run: str | Path, store: Place, session: Session | None) -> tuple[Manifest, Store]:
+    """The manifest of a finished run, and its store: where it is now; None: where it was when it ran."""
+    manifest = read(Path(run))
+    return manifest, (session or Session()).store(manifest.store if store is None else store)
+
+
+def gates_of(texts: Sequence[str]) -> tuple[list[RelativeGate], list[Gate]]:
+    """The gates that hold a run against another, and the bounds on its own numbers."""
+    from raypipe.runs.relative_gate_text import relative_gate
+
+    found = [(text, relative_gate(text)) for text in texts]
+    return [g for _, g in found if g], [gate(text) for text, g in found if g is None]
 
 
 def _other(gate: RelativeGate, store: Store, against: str | Path | None, pointer: str = LIVE) -> ScoredRun:
@@ -142,16 +128,14 @@ def _other(gate: RelativeGate, store: Store, against: str | Path | None, pointer
     return stored_run(store, manifest)
 
 
-def rollback(
-    store: Store | str | Path | None = None, session: Session | None = None, pointer: str = LIVE
-) -> ReleaseResult:
+def rollback(store: Place = None, session: Session | None = None, pointer: str = LIVE) -> ReleaseResult:
     """Makes the release before the live one live again. Raises ConfError where there is none. `pointer`:
     `live`, or `live@NAME` for tenants."""
     opened = (session or Session()).store(store)
     return ReleaseResult(release.rollback(opened, check_pointer(pointer)), opened.uri, pointer)
 
 
-def releases(store: Store | str | Path | None = None, session: Session | None = None) -> ReleasesResult:
+def releases(store: Place = None, session: Session | None = None) -> ReleasesResult:
     """Lists the releases of a store, oldest first."""
     opened = (session or Session()).store(store)
     now = release.live(opened)
@@ -160,12 +144,9 @@ def releases(store: Store | str | Path | None = None, session: Session | None = 
 
 
 def prune(
-    store: Store | str | Path | None = None,
-    dry_run: bool = False,
-    abandon: Sequence[str] = (),
-    replies: Sequence[str] = (),
+    store: Place = None, dry_run: bool = False, abandon: Sequence[str] = (), replies: Sequence[str] = (),
     session: Session | None = None,
-) -> PruneResult:
+) -> PruneResult:  # fmt: skip
     """Deletes tables that nothing references, and what killed commands left. `dry_run` only lists it.
 
     `abandon`: names of unfinished work to give up, as the refusal of a prune lists them; `replies`: names of

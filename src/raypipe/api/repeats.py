@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Unpack
+from typing import Any, Unpack
 
-from raypipe.api.paths import run_folder
-from raypipe.api.results import Result, outside_loop
-from raypipe.api.run import Data, EvalOptions, evaluate
-from raypipe.api.session import Session
+from raypipe.api.paths import Data, run_folder, several, write_json
+from raypipe.api.results import Result, as_json, outside_loop, plain
+from raypipe.api.run import EvalOptions, evaluate
+from raypipe.api.session import Named, Place, Session
 from raypipe.core.errors import ConfError
 from raypipe.evaluation.repeats import Repeats, repeats
 from raypipe.evaluation.scored_run import scored_run
-from raypipe.metrics.textfile import replaced
 from raypipe.readers.object_store import is_remote
-from raypipe.recipes.recipe import Recipe
-from raypipe.report.report import JSON_FORMAT
-from raypipe.runs.manifest import to_json
-from raypipe.store import Store
 
 
 @dataclass(frozen=True, slots=True)
 class RepeatsResult(Result):
-    """Several runs of one recipe; a row for each question."""
+    """Several runs of one recipe; a row for each question: mean and spread of its values 1, 0, -1."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {"question": "string", "mean": "float64", "spread": "float64"}
+    SCHEMA = "question mean:float64 spread:float64"
     folder: Path
     found: Repeats
 
@@ -35,24 +29,18 @@ class RepeatsResult(Result):
     def title(self) -> str:
         return f"{len(self.found.runs)} runs, {self.found.moved} verdicts moved"
 
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        """A row for each question: mean and spread of its values 1, 0, -1."""
-        for q in self.found.questions:
-            yield {"question": q.question, "mean": q.mean, "spread": q.spread}
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        return plain(self.found.questions)  # type: ignore[no-any-return]
 
     def to_json(self) -> dict[str, Any]:
-        return {"format": JSON_FORMAT, "folder": str(self.folder), **to_json(self.found)}
+        return as_json(folder=self.folder, **plain(self.found))
 
 
 @outside_loop
 def evaluate_repeatedly(
-    recipe: Recipe | str | Path,
-    times: int,
-    data: Data = (),
-    store: Store | str | Path | None = None,
-    out: str | Path | None = None,
+    recipe: Named, times: int, data: Data = (), store: Place = None, out: str | Path | None = None,
     **options: Unpack[EvalOptions],
-) -> RepeatsResult:
+) -> RepeatsResult:  # fmt: skip
     """Evaluates a recipe `times` times, from the second on with language models asked again, and says how far
     the score and each question's verdict move.
 
@@ -64,7 +52,7 @@ def evaluate_repeatedly(
     if out is not None and is_remote(str(out)):
         raise ConfError(f"--repeats: expected a folder of this machine as --out, found {out}")
     session = options.get("session") or Session()
-    given = [data] if isinstance(data, str | Path) else list(data)
+    given = several(data)
     found = session.recipe(recipe, given)
     filled = session.store_to_fill(store) if given else session.store(store)
     folder = run_folder(out, session.settings, filled.uri, found.name)
@@ -74,6 +62,5 @@ def evaluate_repeatedly(
         options["fresh"] = options.get("fresh", False) or (asks and n > 0)
         evaluate(found, given, filled, place, **options)
     result = RepeatsResult(folder, repeats([scored_run(place, "official") for place in folders]))
-    with replaced(folder / "repeats.json") as text:
-        text.write(json.dumps(result.to_json(), ensure_ascii=False, indent=1) + "\n")
+    write_json(folder / "repeats.json", result.to_json())
     return result

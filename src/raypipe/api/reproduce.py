@@ -6,21 +6,19 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from raypipe.api.questions import rank
-from raypipe.api.results import Result
+from raypipe.api.results import Result, as_json
 from raypipe.api.run import evaluate
 from raypipe.api.scores import score_crag
-from raypipe.api.session import Session
+from raypipe.api.session import Place, Session
 from raypipe.core import config
 from raypipe.core.config import Where, did_you_mean
 from raypipe.core.errors import ConfError, DataError, RaypipeError
 from raypipe.metrics.crag import Rule
 from raypipe.metrics.ranking import read_qrels, score
 from raypipe.readers.pooled import write_pool
-from raypipe.report.report import JSON_FORMAT
-from raypipe.store import Store
 
 Verdict: TypeAlias = Literal["OK", "OKish", "FAIL"]
 FILE = "reproduce.yaml"
@@ -78,9 +76,10 @@ class PublishedNumber:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reproductions:
-    """conf/reproduce.yaml."""
+class Reproductions(Result):
+    """conf/reproduce.yaml; a row for each published number."""
 
+    ROWS = "published"
     runs: Mapping[str, Reproduction]
     published: tuple[PublishedNumber, ...]
 
@@ -98,10 +97,8 @@ class CheckedNumber:
 class ReproduceResult(Result):
     """A run held against its expected numbers; a row for each."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {
-        "measure": "string", "by": "string", "expected": "float64", "found": "float64",
-        "difference": "float64", "verdict": "string",
-    }  # fmt: skip
+    SCHEMA = "measure by expected:float64 found:float64 difference:float64 verdict"
+    TITLE = "{0.name}: {0.verdict}"
     name: str
     about: str
     numbers: tuple[CheckedNumber, ...]
@@ -112,27 +109,14 @@ class ReproduceResult(Result):
         found = {n.verdict for n in self.numbers}
         return "FAIL" if "FAIL" in found else "OKish" if "OKish" in found else "OK"
 
-    @property
-    def title(self) -> str:
-        return f"{self.name}: {self.verdict}"
-
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        """A row for each expected number."""
         for n in self.numbers:
             apart = None if n.found is None else n.found - n.expected.value
-            yield {
-                "measure": n.expected.measure, "by": n.expected.by, "expected": n.expected.value,
-                "found": n.found, "difference": apart, "verdict": n.verdict,
-            }  # fmt: skip
+            said = {"measure": n.expected.measure, "by": n.expected.by, "expected": n.expected.value}
+            yield {**said, "found": n.found, "difference": apart, "verdict": n.verdict}
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "format": JSON_FORMAT,
-            "name": self.name,
-            "about": self.about,
-            "verdict": self.verdict,
-            "numbers": list(self.rows()),
-        }
+        return as_json(name=self.name, about=self.about, verdict=self.verdict, numbers=list(self.rows()))
 
     def check(self) -> None:
         """Raises NotReproduced where a number differs by more than it may."""
@@ -146,18 +130,20 @@ class ReproduceResult(Result):
             )
 
 
-def reproductions(session: Session | None = None) -> Reproductions:
-    """What can be reproduced, as conf/reproduce.yaml says. Raises ConfError."""
+def reproductions(session: Session | None = None, name: str | None = None) -> Reproductions:
+    """What can be reproduced, as conf/reproduce.yaml says; of a `name` its run alone. Raises ConfError."""
     path = (session or Session()).settings.conf.file(FILE)
-    return config.build(Reproductions, config.read_yaml(path), Where(str(path)))
+    found = config.build(Reproductions, config.read_yaml(path), Where(str(path)))
+    if name is None:
+        return found
+    if name not in found.runs:
+        known = f"expected one of {', '.join(found.runs)}; {did_you_mean(name, found.runs)}"
+        raise ConfError(f"reproduce {name}: {known}")
+    return Reproductions(runs={name: found.runs[name]}, published=())
 
 
 def reproduce(
-    name: str,
-    data: str | Path,
-    store: Store | str | Path | None = None,
-    check: bool = True,
-    session: Session | None = None,
+    name: str, data: str | Path, store: Place = None, check: bool = True, session: Session | None = None
 ) -> ReproduceResult:
     """Runs what conf/reproduce.yaml has under a name over `data`, and holds its numbers against those that
     are expected there: OK, OKish or FAIL.
@@ -167,10 +153,7 @@ def reproduce(
     for data that is not there, and what a run raises.
     """
     session = session or Session()
-    known = reproductions(session).runs
-    if name not in known:
-        raise ConfError(f"reproduce {name}: expected one of {', '.join(known)}; {did_you_mean(name, known)}")
-    run, folder = known[name], Path(data)
+    run, folder = reproductions(session, name).runs[name], Path(data)
     if not folder.exists():
         raise DataError(f"--data {folder}: expected {run.data}; found nothing there")
     find = _FIND[run.how](run, folder, store, session)
@@ -183,7 +166,6 @@ def reproduce(
 
 
 Find: TypeAlias = Callable[[ExpectedNumber], float | None]
-Place: TypeAlias = Store | str | Path | None
 
 
 def _ranked(run: Reproduction, folder: Path, store: Place, session: Session) -> Find:

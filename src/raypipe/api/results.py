@@ -10,13 +10,15 @@ import functools
 import html
 import importlib.util
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields, is_dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from raypipe.core.errors import ConfError
+from raypipe.report.report import JSON_FORMAT
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,26 +29,34 @@ T = TypeVar("T")
 SHOWN_ROWS, SHOWN_CHARS = 20, 80  # of a result in a notebook: rows, and characters of a cell
 
 
-class Result(ABC):
-    """Something with rows."""
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Something with rows. What a subclass does not say: its JSON has its fields, and its rows are the
+    records of one of them."""
 
-    __slots__ = ()
+    SCHEMA = ""
+    """Columns of the table, each name or name:type as Arrow calls it (string); "": as the rows have them."""
+    ROWS = ""
+    """The field whose records are the rows; "": one row, the JSON."""
+    TITLE = ""
+    """The title, a format of the result; "": the name of its class."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {}
-    """Column -> Arrow type, by its alias, for rows that may be none; empty: inferred from the rows."""
-
-    @abstractmethod
     def rows(self) -> Iterable[Mapping[str, Any]]:
         """The rows of the table."""
+        return plain(getattr(self, self.ROWS)) if self.ROWS else [self.to_json()]
 
-    @abstractmethod
     def to_json(self) -> dict[str, Any]:
         """What the command prints with --json."""
+        return as_json(**{f.name: getattr(self, f.name) for f in fields(self)})
 
     @property
     def title(self) -> str:
         """The line above the table in a notebook."""
-        return type(self).__name__
+        return self.TITLE.format(self) or type(self).__name__
+
+    def columns(self) -> dict[str, str]:
+        """Column -> Arrow type, by its alias."""
+        return {n: kind or "string" for n, _, kind in (c.partition(":") for c in self.SCHEMA.split())}
 
     def table(self) -> pa.Table:
         """The rows as an Arrow table."""
@@ -54,8 +64,8 @@ class Result(ABC):
 
         if not self.SCHEMA:
             return pa.Table.from_pylist([dict(r) for r in self.rows()])
-        schema = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in self.SCHEMA.items()])
-        return pa.Table.from_pylist([{name: r[name] for name in self.SCHEMA} for r in self.rows()], schema)
+        schema = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in self.columns().items()])
+        return pa.Table.from_pylist([{name: r[name] for name in schema.names} for r in self.rows()], schema)
 
     def to_pandas(self) -> Any:
         """The rows as a pandas DataFrame. Raises ConfError where pandas is not installed."""
@@ -77,15 +87,29 @@ class Result(ABC):
         return f"<p><b>{html.escape(self.title)}</b></p><table><tr>{head}</tr>{body}</table>{rest}"
 
 
+def as_json(**values: Any) -> dict[str, Any]:
+    """A JSON object that says its format."""
+    return {"format": JSON_FORMAT, **plain(values)}
+
+
+def plain(value: Any) -> Any:
+    """Records, mappings, tuples and paths as JSON takes them."""
+    if is_dataclass(value):
+        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, Mapping):
+        return {k: plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    return str(value) if isinstance(value, Path) else value
+
+
 def _cell(value: Any) -> str:
     if value is None:
         return ""
-    text = f"{value:.4g}" if isinstance(value, float) else value if isinstance(value, str) else _plain(value)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 1] + "\u2026"
-
-
-def _plain(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def outside_loop(function: Callable[P, T]) -> Callable[P, T]:

@@ -5,20 +5,19 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from raypipe import readers
 from raypipe.api.captured import open_data
 from raypipe.api.judges import judge_model, open_judge, read_judge
-from raypipe.api.measured import keep, measured
-from raypipe.api.origin import origin
-from raypipe.api.paths import Fields, deliver, require_writable, run_folder
+from raypipe.api.measured import keep, measured, origin
+from raypipe.api.paths import Data, Fields, deliver, require_writable, run_folder, several, write_json
 from raypipe.api.pipelines import open_pipeline
 from raypipe.api.prices import prices_of
-from raypipe.api.results import Result, outside_loop
-from raypipe.api.session import Session
+from raypipe.api.results import Result, as_json, outside_loop
+from raypipe.api.session import Named, Place, Session
 from raypipe.cluster.budget import Budget
 from raypipe.core.errors import DataError
 from raypipe.evaluation import evaluate as evaluating
@@ -30,19 +29,14 @@ from raypipe.evaluation.stored_questions import questions_of, require_questions
 from raypipe.memo.mend import mend_memo
 from raypipe.metrics.crag import DEFAULT_RULE, Rule, rule_id
 from raypipe.metrics.kinds import open_kind
-from raypipe.metrics.textfile import replaced
 from raypipe.pipeline.caps import Caps
 from raypipe.pipeline.counters import RunCounters
 from raypipe.pipeline.ingest_log import driving
 from raypipe.readers.formats import Format
 from raypipe.recipes.recipe import Recipe
-from raypipe.report.report import JSON_FORMAT, to_json
+from raypipe.report.report import to_json
 from raypipe.runs.changes import Changes, changes, compared_with
-from raypipe.runs.manifest import to_json as plain_json
 from raypipe.runs.plan.records import Plan
-from raypipe.store import Store
-
-Data = str | Path | Sequence[str | Path]
 
 
 class EvalOptions(TypedDict, total=False):
@@ -71,36 +65,26 @@ class EvalOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class RunResult(Result):
-    """Counts of the steps that ran."""
+    """Counts of the steps that ran; a row for each."""
 
+    TITLE = "{0.recipe}"
     recipe: str  # its name
     counters: RunCounters
 
-    @property
-    def title(self) -> str:
-        return self.recipe
-
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        """A row for each step that ran."""
         for name, count in self.to_json()["steps"].items():
             yield {"step": name, **count}
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "format": JSON_FORMAT,
-            "recipe": self.recipe,
-            "steps": {name: asdict(count) for name, count in self.counters.counts.items()},
-        }
+        return as_json(recipe=self.recipe, steps=self.counters.counts)
 
 
 @dataclass(frozen=True, slots=True)
 class EvalResult(Result):
-    """A finished eval: its report and files; its rows are the questions."""
+    """A finished eval: its report and files; its rows are the questions, in order; `verdict` is null where
+    the dataset has no answer."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {
-        "id": "string", "query": "string", "prediction": "string", "outcome": "string", "source": "string",
-        "verdict": "string",
-    }  # fmt: skip
+    SCHEMA = "id query prediction outcome source verdict"
     evaluation: Evaluation
     budget: Budget  # faults that the cluster file allows
 
@@ -115,10 +99,9 @@ class EvalResult(Result):
         return f"{report.recipe}, run {report.run}: {report.questions} questions, {self.folder}"
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        """A row for each question, in order; `verdict` is null where the dataset has no answer."""
         with self.evaluation.folder.predictions.open(encoding="utf-8") as lines:
             for line in map(json.loads, lines):
-                yield {name: line[name] for name in self.SCHEMA}
+                yield {name: line[name] for name in self.columns()}
 
     def to_json(self) -> dict[str, Any]:
         return to_json(self.evaluation.report)
@@ -130,51 +113,33 @@ class EvalResult(Result):
 
 @dataclass(frozen=True, slots=True)
 class ReprocessResult(Result):
-    """A finished eval, and how its answers differ from those of the run before."""
+    """A finished eval, and how its answers differ from those of the run before; a row for each that changed:
+    `step` is the first that came out differently."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {
-        "question": "string", "query": "string", "step": "string", "before": "string", "after": "string",
-    }  # fmt: skip
+    SCHEMA = "question query step before after"
     eval: EvalResult
     changes: Changes | None  # None: no earlier run has answered any of these questions
 
     @property
     def title(self) -> str:
-        found = self.changes
-        return (
-            "no earlier run"
-            if found is None
-            else f"{len(found.changed)} answers changed, {found.same} the same"
-        )
+        if (found := self.changes) is None:
+            return "no earlier run"
+        return f"{len(found.changed)} answers changed, {found.same} the same"
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        """A row for each answer that changed: `step` is the first that came out differently."""
         for c in self.changes.changed if self.changes else ():
-            yield {
-                "question": c.question,
-                "query": c.query,
-                "step": c.step,
-                "before": c.before.answer,
-                "after": c.after.answer,
-            }
+            named = {"question": c.question, "query": c.query, "step": c.step}
+            yield {**named, "before": c.before.answer, "after": c.after.answer}
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "format": JSON_FORMAT,
-            "plan": dict(self.eval.evaluation.manifest.plan),
-            "report": self.eval.to_json(),
-            "changes": None if self.changes is None else plain_json(self.changes),
-        }
+        plan = self.eval.evaluation.manifest.plan
+        return as_json(plan=plan, report=self.eval.to_json(), changes=self.changes)
 
 
 def check_names(
-    recipe: Recipe | str | Path,
-    data: Sequence[str | Path] = (),
-    judge: str | None = None,
-    rule: Rule | None = None,
-    session: Session | None = None,
-    kind: str | None = None,
-) -> Recipe:
+    recipe: Named, data: Sequence[str | Path] = (), judge: str | None = None, rule: Rule | None = None,
+    session: Session | None = None, kind: str | None = None,
+) -> Recipe:  # fmt: skip
     """The recipe of an eval, once all names are found that the eval was given: of recipe, cluster file,
     judge, rule and kind. Raises ConfError or ModelMissing; reads no data and starts nothing."""
     session = session or Session()
@@ -190,10 +155,7 @@ def check_names(
 
 @outside_loop
 def index(
-    recipe: Recipe | str | Path,
-    store: Store | str | Path | None = None,
-    retry_faults: bool = False,
-    session: Session | None = None,
+    recipe: Named, store: Place = None, retry_faults: bool = False, session: Session | None = None
 ) -> RunResult:
     """Parses, splits and embeds the sources of a store that a recipe's tables lack.
 
@@ -216,12 +178,9 @@ def index(
 
 @outside_loop
 def answer(
-    recipe: Recipe | str | Path,
-    store: Store | str | Path | None = None,
-    fresh: bool = False,
-    retry_faults: bool = False,
+    recipe: Named, store: Place = None, fresh: bool = False, retry_faults: bool = False,
     session: Session | None = None,
-) -> RunResult:
+) -> RunResult:  # fmt: skip
     """Answers the stored questions that have no answer of this recipe yet.
 
     `fresh` answers all, and asks language models again; `retry_faults` tries failed questions again. Raises
@@ -240,12 +199,9 @@ def answer(
 
 @outside_loop
 def evaluate(
-    recipe: Recipe | str | Path,
-    data: Data = (),
-    store: Store | str | Path | None = None,
-    out: str | Path | None = None,
+    recipe: Named, data: Data = (), store: Place = None, out: str | Path | None = None,
     **options: Unpack[EvalOptions],
-) -> EvalResult:
+) -> EvalResult:  # fmt: skip
     """Runs what is missing of a dataset, scores every answer, and writes a report.
 
     `data` is ingested first; none: all stored questions. `out` is the folder of the report; None: a new one
@@ -255,7 +211,7 @@ def evaluate(
     """
     began = time.perf_counter()
     session, rule, kind = options.get("session") or Session(), options.get("rule"), options.get("kind")
-    given = [data] if isinstance(data, str | Path) else data
+    given = several(data)
     found = check_names(recipe, given, options.get("judge"), rule, session, kind)
     said = None if (file := options.get("labels")) is None else read_labels(Path(file))
     judging = judge_model(session, options.get("judge"), rule or DEFAULT_RULE)
@@ -271,26 +227,12 @@ def evaluate(
         open_pipeline(session, filled, found, judge=kit) as pipeline,
     ):
         done = evaluating.evaluate(
-            pipeline,
-            files,
-            format,
-            options.get("limit"),
-            rule,
-            folder,
-            judge,
-            options.get("fresh", False),
-            options.get("retry_faults", False),
-            origin(session.settings),
-            options.get("on_plan", lambda plan: None),
-            options.get("refresh", False),
-            measured(session.settings, session.cluster_file()),
-            options.get("began", began),
-            options.get("only"),
-            caps,
-            kind,
-            options.get("oracle"),
-            said,
-        )
+            pipeline, files, format, options.get("limit"), rule, folder, judge, options.get("fresh", False),
+            options.get("retry_faults", False), origin(session.settings),
+            options.get("on_plan", lambda plan: None), options.get("refresh", False),
+            measured(session.settings, session.cluster_file()), options.get("began", began),
+            options.get("only"), caps, kind, options.get("oracle"), said,
+        )  # fmt: skip
     keep(session.settings, done.folder, done.manifest.finished)
     result = EvalResult(done, session.cluster_file().faults)
     deliver(out, folder)
@@ -301,18 +243,15 @@ def evaluate(
 
 @outside_loop
 def reprocess(
-    recipe: Recipe | str | Path,
-    data: Data = (),
-    store: Store | str | Path | None = None,
-    out: str | Path | None = None,
+    recipe: Named, data: Data = (), store: Place = None, out: str | Path | None = None,
     **options: Unpack[EvalOptions],
-) -> ReprocessResult:
+) -> ReprocessResult:  # fmt: skip
     """Recomputes only what changed, and reports which answers differ from the run before.
 
     Takes what `evaluate` takes, and writes changes.json next to the report.
     """
     session, check = options.get("session") or Session(), options.get("check", True)
-    given = [data] if isinstance(data, str | Path) else data
+    given = several(data)
     found = session.recipe(recipe, given)
     filled = session.store_to_fill(store) if given else session.store(store)
     folder = run_folder(out, session.settings, filled.uri, found.name)
@@ -320,8 +259,7 @@ def reprocess(
     done = evaluate(found, given, filled, folder, **options)
     before = compared_with(filled, done.evaluation.manifest)
     result = ReprocessResult(done, changes(filled, before, done.evaluation.manifest) if before else None)
-    with replaced(done.evaluation.folder.changes) as text:
-        text.write(json.dumps(result.to_json()["changes"], ensure_ascii=False, indent=1) + "\n")
+    write_json(done.evaluation.folder.changes, result.to_json()["changes"])
     deliver(out, folder)
     if check:
         done.check_faults()

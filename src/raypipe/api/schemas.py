@@ -55,17 +55,13 @@ SCALARS: Mapping[Any, str] = {str: "string", int: "integer", float: "number", bo
 def schema(name: Name) -> Tree:
     """The JSON Schema (draft 7) of a kind of configuration file: recipe, models, cluster, finetune (a
     preset) or graphs."""
-    if name == "recipe":
-        made = _recipe()
-    elif name == "cluster":
-        made = _record(Cluster)
-    elif name == "finetune":
-        made = _record(Preset)
-    elif name in ("models", "graphs"):
-        entry = ModelEntry if name == "models" else GraphEntry
-        made = {"type": "object", "additionalProperties": _record(entry)}
-    else:
+    if name not in NAMES:
         raise ConfError(f"schema {name!r}: expected one of {', '.join(NAMES)}")
+    whole, entries = {"cluster": Cluster, "finetune": Preset}, {"models": ModelEntry, "graphs": GraphEntry}
+    if name in entries:
+        made: Tree = {"type": "object", "additionalProperties": _record(entries[name])}
+    else:
+        made = _record(whole[name]) if name in whole else _recipe()
     return {"$schema": "http://json-schema.org/draft-07/schema#", "title": f"raypipe {name}", **made}
 
 
@@ -128,12 +124,8 @@ def _value(hint: Any) -> Tree:
         return {"anyOf": [{**TEXT, "title": "the name of a file under schemas/"}, {"type": "object"}]}
     if origin is ByLabel:
         one = _value(args[0])
-        table = {
-            "type": "object",
-            "properties": {"by": TEXT},
-            "required": ["by"],
-            "additionalProperties": one,
-        }
+        table = {"type": "object", "properties": {"by": TEXT}, "required": ["by"]}
+        table["additionalProperties"] = one
         return {"anyOf": [one, table]}
     if origin in (Union, types.UnionType):
         return {"anyOf": [{"type": "null"} if a is type(None) else _value(a) for a in args]}

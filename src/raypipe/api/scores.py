@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raypipe.api.results import Result
+from raypipe.api.results import Result, as_json
 from raypipe.api.session import Session
 from raypipe.metrics.crag import Rule
 from raypipe.metrics.files import score_ranking_files, score_to_json
 from raypipe.metrics.kinds import open_kind
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
-from raypipe.report.report import JSON_FORMAT, RunFolder
+from raypipe.report.report import RunFolder
 
 if TYPE_CHECKING:
     from raypipe.metrics.qasper import QasperScore
@@ -26,46 +26,37 @@ class _FoundScores(Result):
     found: Mapping[str, Any]
 
     def to_json(self) -> dict[str, Any]:
-        return {"format": JSON_FORMAT, **self.found}
+        return as_json(**self.found)
 
 
-@dataclass(frozen=True, slots=True)
 class CragScoreResult(_FoundScores):
     """The score of CRAG predictions; one row."""
 
-    @property
-    def title(self) -> str:
-        return f"rule {self.found['rule']}"
+    __slots__ = ()
+    TITLE = "rule {0.found[rule]}"
 
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        """One row: the numbers."""
-        yield {k: v for k, v in self.found.items() if not isinstance(v, Mapping)}
+    def rows(self) -> list[Mapping[str, Any]]:
+        return [{k: v for k, v in self.found.items() if not isinstance(v, Mapping)}]
 
 
-@dataclass(frozen=True, slots=True)
 class QaScoreResult(_FoundScores):
-    """The measures of answers to anyone's questions; a row for each."""
+    """The measures of answers to anyone's questions; a row for each: its mean, over how many questions."""
 
-    @property
-    def title(self) -> str:
-        return f"{self.found['measures'][0]['of']} questions"
+    __slots__ = ()
+    TITLE = "{0.found[measures][0][of]} questions"
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        """A row for each measure: its mean, and over how many questions."""
         for m in self.found["measures"]:
             yield {name: m[name] for name in ("measure", "mean", "scored", "of")}
 
 
-@dataclass(frozen=True, slots=True)
 class RankingScoreResult(_FoundScores):
-    """The measures of a TREC run; a row for each."""
+    """The measures of a TREC run; a row for the mean of each."""
 
-    @property
-    def title(self) -> str:
-        return f"mean of {self.found['queries']} judged queries"
+    __slots__ = ()
+    TITLE = "mean of {0.found[queries]} judged queries"
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        """A row for each measure: its mean."""
         for name in (*MEASURES, MAP_CUT_20_MIN):
             yield {"measure": name, "mean": self.found[name]}
 
@@ -74,32 +65,23 @@ class RankingScoreResult(_FoundScores):
 class QasperScoreResult(Result):
     """The means of QASPER's evaluator; a row for each."""
 
+    TITLE = "{0.found.questions} questions; {0.found.missing} have no prediction and count 0"
     found: QasperScore
 
-    @property
-    def title(self) -> str:
-        return f"{self.found.questions} questions; {self.found.missing} have no prediction and count 0"
-
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        """A row for each mean."""
         yield {"measure": "Answer F1", "mean": self.found.answer_f1}
         for kind, mean in self.found.by_kind.items():
             yield {"measure": f"  {kind}", "mean": mean}
         yield {"measure": "Evidence F1", "mean": self.found.evidence_f1}
 
     def to_json(self) -> dict[str, Any]:
-        return {"format": JSON_FORMAT, **self.found.to_json()}
+        return as_json(**self.found.to_json())
 
 
 def score_crag(
-    predictions: str | Path,
-    rule: Rule | None = None,
-    judge: str | None = None,
-    trim: str | None = None,
-    labels: str | Path | None = None,
-    out: str | Path | None = None,
-    session: Session | None = None,
-) -> CragScoreResult:
+    predictions: str | Path, rule: Rule | None = None, judge: str | None = None, trim: str | None = None,
+    labels: str | Path | None = None, out: str | Path | None = None, session: Session | None = None,
+) -> CragScoreResult:  # fmt: skip
     """Scores CRAG predictions: the folder of an eval, or a file of any system.
 
     A line of the `.jsonl[.gz]` holds `query, answer, alternatives?, prediction, judge_response?`, and so

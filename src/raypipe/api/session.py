@@ -6,11 +6,12 @@ Turns names into what they mean: a recipe, a catalog, a cluster, a store. Starts
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from raypipe.api.settings import Settings, from_environment
 from raypipe.core import config
@@ -23,7 +24,14 @@ if TYPE_CHECKING:
     from raypipe.models.catalog import Catalog
     from raypipe.models.load import EndpointAddress
     from raypipe.recipes.recipe import Recipe
+    from raypipe.report.progress import Progress
     from raypipe.store import Store
+
+
+Place: TypeAlias = "Store | str | Path | None"
+"""A store, or where it lies; None: where the environment says."""
+Named: TypeAlias = "Recipe | str | Path"
+"""A recipe, or its name or path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +46,7 @@ class Session:
     llm: str | None = None  # URL#MODEL of a server that stands in the place of every generator
     sets: tuple[str, ...] = ()  # STEP[:INTO].FIELD=VALUE: fields of recipes that are read by name
 
-    def recipe(self, recipe: Recipe | str | Path, data: Sequence[str | Path] = ()) -> Recipe:
+    def recipe(self, recipe: Named, data: Sequence[str | Path] = ()) -> Recipe:
         """A recipe by name or path, with the graphs that lie in `data`; a recipe itself, as it is."""
         if not isinstance(recipe, str | Path):
             return recipe
@@ -53,13 +61,19 @@ class Session:
         """The cluster file, read, with the address of `llm`."""
         return read_cluster(self.cluster, self.settings.conf, self.llm, self.settings.keys)
 
-    def store(self, given: Store | str | Path | None) -> Store:
+    def shown(self) -> Progress:
+        """Progress on stderr, where it is shown."""
+        from raypipe.report.progress import Progress
+
+        return Progress(sys.stderr, silent=not self.progress)
+
+    def store(self, given: Place) -> Store:
         """A store to read from. Raises StoreError where there is none."""
         from raypipe.store import Store
 
         return given if isinstance(given, Store) else Store.open(self.settings.store_to_use(_text(given)))
 
-    def store_to_fill(self, given: Store | str | Path | None) -> Store:
+    def store_to_fill(self, given: Place) -> Store:
         """A store to read data into; made where there is none."""
         from raypipe.store import Store
 
@@ -71,13 +85,9 @@ def _text(place: str | Path | None) -> str | None:
 
 
 def load_recipe(
-    recipe: str | Path,
-    models: str | None = None,
-    conf: Conf | None = None,
-    graphs: Mapping[str, str] = MappingProxyType({}),
-    llm: str | None = None,
-    sets: Sequence[str] = (),
-) -> Recipe:
+    recipe: str | Path, models: str | None = None, conf: Conf | None = None,
+    graphs: Mapping[str, str] = MappingProxyType({}), llm: str | None = None, sets: Sequence[str] = (),
+) -> Recipe:  # fmt: skip
     """A recipe by name or path, with the prompts, models and graphs that it names.
 
     `models` is a models file whose entries are laid over conf/models.yaml. `conf` says where names are looked

@@ -3,40 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-from raypipe.api.results import Result
+from raypipe.api.results import Result, as_json, plain
 from raypipe.api.session import Session
 from raypipe.core.protocols import Model
 from raypipe.recipes import check
 from raypipe.recipes.resolve import resolvers
-from raypipe.report.report import JSON_FORMAT
 
 
 @dataclass(frozen=True, slots=True)
 class StepCheckResult(Result):
-    """What the laws of steps say of one step; its rows are the laws."""
+    """What the laws of steps say of one step; a row for each law: whether it holds, and what was found."""
 
+    TITLE = "{0.found.step}, a {0.found.half} step, version {0.found.version}"
     found: check.StepCheck
 
-    @property
-    def title(self) -> str:
-        return f"{self.found.step}, a {self.found.half} step, version {self.found.version}"
-
     def rows(self) -> Sequence[Mapping[str, Any]]:
-        """A row for each law: whether it holds, and what was found instead."""
-        return [asdict(law) for law in self.found.laws]
+        return plain(self.found.laws)  # type: ignore[no-any-return]
 
     def to_json(self) -> dict[str, Any]:
-        return {"format": JSON_FORMAT, **asdict(self.found), "holds": self.found.holds}
+        return as_json(**plain(self.found), holds=self.found.holds)
 
 
 def check_step(
-    step: str,
-    fields: Mapping[str, Any] | None = None,
-    lock: bool = False,
-    session: Session | None = None,
+    step: str, fields: Mapping[str, Any] | None = None, lock: bool = False, session: Session | None = None
 ) -> StepCheckResult:
     """Runs the laws of steps on a step of your own, and compares its output with its lock.
 

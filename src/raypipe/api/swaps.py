@@ -6,16 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from raypipe.api.session import Session
+from raypipe.api.session import Named, Session
 from raypipe.core.errors import ConfError
 from raypipe.recipes.recipe import Recipe
 
 
 def swap_steps(
-    recipe: Recipe | str | Path,
-    swaps: Sequence[str],
-    data: Sequence[str | Path] = (),
-    session: Session | None = None,
+    recipe: Named, swaps: Sequence[str], data: Sequence[str | Path] = (), session: Session | None = None
 ) -> Recipe:
     """The recipe with some steps of others: each of `swaps` is STEP=RECIPE, such as `rerank=tuned`.
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from raypipe.api.data import ingest
 from raypipe.api.measured import measured
-from raypipe.api.paths import Fields, deliver, require_writable, run_folder
+from raypipe.api.paths import Data, Fields, deliver, require_writable, run_folder, several, write_json
 from raypipe.api.pipelines import offline_pipeline
 from raypipe.api.prices import prices_of
-from raypipe.api.results import Result, outside_loop
-from raypipe.api.run import EvalOptions, check_names, evaluate
-from raypipe.api.session import Session
+from raypipe.api.results import Result, as_json, outside_loop, plain
+from raypipe.api.run import check_names, evaluate
+from raypipe.api.session import Place, Session
 from raypipe.core.errors import ConfError
 from raypipe.evaluation import sweep as sweeping
 from raypipe.evaluation.evaluate import Evaluation
@@ -27,22 +26,18 @@ from raypipe.metrics.paired import MARGIN
 from raypipe.metrics.textfile import replaced
 from raypipe.readers.formats import Format
 from raypipe.recipes.recipe import Recipe
-from raypipe.report.report import JSON_FORMAT
 from raypipe.report.sweep import plot
-from raypipe.runs.manifest import to_json
 from raypipe.runs.plan import planner
 from raypipe.runs.plan.records import Plan
-from raypipe.store import Store
 
 
 @dataclass(frozen=True, slots=True)
 class SweepResult(Result):
-    """A finished sweep, or its plan; a row for each point."""
+    """A finished sweep, or its plan; a row for each point; the first has no difference."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {
-        "point": "string", "score": "float64", "difference": "float64", "p": "float64", "verdict": "string",
-        "calls_per_question": "float64", "new_calls": "int64",
-    }  # fmt: skip
+    SCHEMA = (
+        "point score:float64 difference:float64 p:float64 verdict calls_per_question:float64 new_calls:int64"
+    )
     recipe: str  # its name
     plans: tuple[PlannedPoint, ...]
     done: Sweep | None  # None: only planned
@@ -53,44 +48,22 @@ class SweepResult(Result):
         return f"{self.recipe}: {len(self.plans)} points, {self.folder}"
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        """A row for each point; the first has no difference."""
         for p in self.done.points if self.done else ():
-            against = p.against_first
-            yield {
-                "point": p.point, "score": p.score,
-                "difference": None if against is None else against.difference, "p": p.p,
-                "verdict": p.verdict, "calls_per_question": p.calls_per_question, "new_calls": p.cost.calls,
-            }  # fmt: skip
+            apart = None if p.against_first is None else p.against_first.difference
+            yield {**plain(p), "difference": apart, "new_calls": p.cost.calls}
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "format": JSON_FORMAT,
-            "recipe": self.recipe,
-            "plans": [to_json(p) for p in self.plans],
-            "sweep": None if self.done is None else to_json(self.done),
-        }
+        return as_json(recipe=self.recipe, plans=self.plans, sweep=self.done)
 
 
 @outside_loop
 def sweep(
-    recipe: str | Path,
-    sets: Sequence[str],
-    data: str | Path | Sequence[str | Path] = (),
-    store: Store | str | Path | None = None,
-    out: str | Path | None = None,
-    sample: int | None = None,
-    seed: int = 0,
-    margin: float = MARGIN,
-    format: Format | None = None,
-    judge: str | None = None,
-    rule: Rule | None = None,
-    dry_run: bool = False,
-    on_plan: Callable[[Sequence[PlannedPoint]], None] = lambda plans: None,
-    session: Session | None = None,
-    fields: Fields | None = None,
-    kind: str | None = None,
-    measure: str | None = None,
-) -> SweepResult:
+    recipe: str | Path, sets: Sequence[str], data: Data = (), store: Place = None,
+    out: str | Path | None = None, sample: int | None = None, seed: int = 0, margin: float = MARGIN,
+    format: Format | None = None, judge: str | None = None, rule: Rule | None = None, dry_run: bool = False,
+    on_plan: Callable[[Sequence[PlannedPoint]], None] = lambda plans: None, session: Session | None = None,
+    fields: Fields | None = None, kind: str | None = None, measure: str | None = None,
+) -> SweepResult:  # fmt: skip
     """Evaluates a recipe at each combination of the values in `sets`, and compares each with the first.
 
     `sets` has one `STEP[:INTO].FIELD=V1,V2,...` for each field. Each point answers the same questions: all,
@@ -101,7 +74,7 @@ def sweep(
     questions before anything runs.
     """
     session = session or Session()
-    given = [data] if isinstance(data, str | Path) else data
+    given = several(data)
     if margin <= 0:
         raise ConfError(f"sweep: expected a margin above 0, found {margin:g}")
 
@@ -134,15 +107,12 @@ def sweep(
         return SweepResult(name, plans, None, folder)
 
     def run(one: Recipe, some: Sequence[str], where: Path) -> Evaluation:
-        options: EvalOptions = {
-            "rule": rule, "judge": judge, "kind": kind, "only": some, "session": session,
-        }  # fmt: skip
-        return evaluate(one, (), filled, where, **options).evaluation
+        done = evaluate(one, (), filled, where, rule=rule, judge=judge, kind=kind, only=some, session=session)
+        return done.evaluation
 
     done = sweeping.sweep(found, run, ids, unseen, seed, margin, folder, by)
     result = SweepResult(name, plans, done, folder)
-    with replaced(folder / "sweep.json") as text:
-        text.write(json.dumps(result.to_json(), ensure_ascii=False, allow_nan=False, indent=1) + "\n")
+    write_json(folder / "sweep.json", result.to_json())
     with replaced(folder / "sweep.svg") as text:
         text.write(plot(result.to_json()["sweep"]))
     deliver(out, folder)

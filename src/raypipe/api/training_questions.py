@@ -10,7 +10,7 @@ from pathlib import Path
 from raypipe import readers
 from raypipe.api.data import ingest
 from raypipe.api.paths import Fields, format_for, inputs
-from raypipe.api.session import Session
+from raypipe.api.session import Place, Session
 from raypipe.core import arrow
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Gold, Question
@@ -35,7 +35,7 @@ class TrainingQuestions:
 
 
 def training_questions(
-    session: Session, given: Sequence[str | Path], store: Store | str | Path | None, where: Sequence[str],
+    session: Session, given: Sequence[str | Path], store: Place, where: Sequence[str],
     against: Sequence[str | Path], format: Format | None, fields: Fields | None, limit: int | None,
     dry_run: bool,
 ) -> TrainingQuestions:  # fmt: skip
@@ -91,9 +91,9 @@ def _matches(gold: Gold | None, wanted: Mapping[str, Sequence[str]]) -> bool:
 
 def _none_chosen(where: Sequence[str], golds: Mapping[str, Gold], store: Store) -> None:
     for name, wanted in _clauses("--where", where).items():
-        values = _values_of(golds, name)
+        values = Counter(g.labels[name] for g in golds.values() if name in g.labels)
         if not values.keys() & set(wanted):
-            there = ", ".join(f"{v} ({n} questions)" for v, n in list(values.items())[:20]) or "none"
+            there = ", ".join(f"{v} ({n} questions)" for v, n in sorted(values.items())[:20]) or "none"
             raise DataError(
                 f"{store.uri}: --where {name}={','.join(wanted)}: expected questions of that {name}, found "
                 f"{there}"
@@ -102,12 +102,9 @@ def _none_chosen(where: Sequence[str], golds: Mapping[str, Gold], store: Store) 
 
 
 def _evaluated(
-    session: Session,
-    store: Store,
-    against: Sequence[str | Path],
-    format: Format | None,
+    session: Session, store: Store, against: Sequence[str | Path], format: Format | None,
     fields: Fields | None,
-) -> dict[str, str]:
+) -> dict[str, str]:  # fmt: skip
     """Id -> text of the questions that will be evaluated on."""
     found: dict[str, str] = {}
     for one in against:
@@ -143,8 +140,3 @@ def _refuse_leaks(training: Mapping[str, str], evaluated: Mapping[str, str]) -> 
         f"{len(training)} in both: {first}. A score on these would say nothing. Leave them out of one of the "
         "two, by --where or in the files"
     )
-
-
-def _values_of(golds: Mapping[str, Gold], name: str) -> dict[str, int]:
-    """The values that questions have of a label, with how many have it."""
-    return dict(sorted(Counter(g.labels[name] for g in golds.values() if name in g.labels).items()))

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from raypipe.api.results import Result
-from raypipe.api.session import Session
+from raypipe.api.release import finished, gates_of
+from raypipe.api.results import Result, plain
+from raypipe.api.session import Place, Session
 from raypipe.core.errors import ConfError
-from raypipe.report.report import JSON_FORMAT
 from raypipe.runs import trial_verdict
-from raypipe.runs.manifest import read, to_json
-from raypipe.runs.relative_gate_text import relative_gate
-from raypipe.runs.release import MIN_SCORED, gate
+from raypipe.runs.gates import MIN_SCORED
 from raypipe.runs.trial_verdict import TrialReport
 from raypipe.runs.trials import ReleaseTrial, begin_trial, trials
 from raypipe.store import Store
@@ -24,10 +22,7 @@ from raypipe.store import Store
 class TrialResult(Result):
     """The canary and the shadow as they do now, and how the last trial ended; a row for each."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {
-        "role": "string", "release": "string", "live": "string", "share": "float64", "gate": "string",
-        "verdict": "string", "why": "string", "questions": "int64", "same": "int64",
-    }  # fmt: skip
+    SCHEMA = "role release live share:float64 gate verdict why questions:int64 same:int64"
     store: str  # URI
     running: tuple[TrialReport, ...]
     ended: TrialReport | None  # the last; None: none has
@@ -36,31 +31,15 @@ class TrialResult(Result):
     def title(self) -> str:
         return f"trials in {self.store}: {len(self.running)} running"
 
-    def rows(self) -> Sequence[Mapping[str, Any]]:
-        """A row for each trial."""
-        found = [*self.running, *([self.ended] if self.ended else [])]
-        return [
-            {**to_json(r.trial), "verdict": r.verdict, "why": r.why, "questions": r.questions, "same": r.same}
-            for r in found
-        ]
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "format": JSON_FORMAT,
-            "store": self.store,
-            "running": [to_json(r) for r in self.running],
-            "ended": None if self.ended is None else to_json(self.ended),
-        }
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        for r in (*self.running, *([self.ended] if self.ended else [])):
+            yield {**plain(r), **plain(r.trial)}
 
 
 def start_canary(
-    run: str | Path,
-    share: float,
-    gates: Sequence[str] = (),
-    store: Store | str | Path | None = None,
-    min_scored: float | None = None,
-    session: Session | None = None,
-) -> TrialResult:
+    run: str | Path, share: float, gates: Sequence[str] = (), store: Place = None,
+    min_scored: float | None = None, session: Session | None = None,
+) -> TrialResult:  # fmt: skip
     """Has a finished run answer a share of the live questions, above 0 and at most 1, until its gate ends it.
 
     Of the `gates` one is `better`, `not-worse` or `not-worse:M`: it ends the canary, which then goes live or
@@ -68,41 +47,35 @@ def start_canary(
     before, as in `promote`. Raises ConfError without such a gate, where nothing is live, and for another
     canary; GateFailed.
     """
-    manifest = read(Path(run))
-    opened = (session or Session()).store(manifest.store if store is None else store)
-    ends = [g for text in gates if (g := relative_gate(text)) is not None]
+    manifest, opened = finished(run, store, session)
+    ends, bounds = gates_of(gates)
     if len(ends) != 1:
         found = ", ".join(g.text for g in ends) or "none"
         raise ConfError(
             "canary: expected one gate that ends it, --gate better, --gate not-worse or --gate not-worse:M; "
             f"found {found}"
         )
-    bounds = [gate(text) for text in gates if relative_gate(text) is None]
     least = MIN_SCORED if min_scored is None else min_scored
     begin_trial(opened, manifest, "canary", share, ends[0].text, bounds, least)
     return _found(opened)
 
 
 def start_shadow(
-    run: str | Path,
-    share: float,
-    store: Store | str | Path | None = None,
-    session: Session | None = None,
+    run: str | Path, share: float, store: Place = None, session: Session | None = None
 ) -> ReleaseTrial:
     """Has a finished run answer a share of the live questions again, after the reply of the live release was
     sent. Raises ConfError as `start_canary`."""
-    manifest = read(Path(run))
-    opened = (session or Session()).store(manifest.store if store is None else store)
+    manifest, opened = finished(run, store, session)
     trial, _ = begin_trial(opened, manifest, "shadow", share, "")
     return trial
 
 
-def show_trials(store: Store | str | Path | None = None, session: Session | None = None) -> TrialResult:
+def show_trials(store: Place = None, session: Session | None = None) -> TrialResult:
     """Says how the canary and the shadow of a store do, and how the last trial ended."""
     return _found((session or Session()).store(store))
 
 
-def stop_trials(store: Store | str | Path | None = None, session: Session | None = None) -> TrialResult:
+def stop_trials(store: Place = None, session: Session | None = None) -> TrialResult:
     """Ends the canary and the shadow of a store; the live release stays. Raises ConfError where there is
     none."""
     opened = (session or Session()).store(store)

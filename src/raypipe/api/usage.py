@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from raypipe.api.results import Result
-from raypipe.core.errors import DataError
-from raypipe.report.report import JSON_FORMAT
+from raypipe.metrics.textfile import lines
 
 ANYONE = "default"
 """Of requests with a key that is no tenant's, or with none."""
@@ -35,18 +33,12 @@ class TenantUsage:
 class UsageResult(Result):
     """What each tenant asked; a row for each, by name."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {
-        "tenant": "string", "requests": "int64", "refused": "int64", "failed": "int64",
-        "questions": "int64", "tokens": "int64", "seconds": "float64", "p99_ms": "float64",
-    }  # fmt: skip
+    SCHEMA = (
+        "tenant requests:int64 refused:int64 failed:int64 questions:int64 tokens:int64 seconds:float64 "
+        "p99_ms:float64"
+    )
+    ROWS = "tenants"
     tenants: tuple[TenantUsage, ...]
-
-    def rows(self) -> Sequence[Mapping[str, Any]]:
-        """A row for each tenant."""
-        return [asdict(t) for t in self.tenants]
-
-    def to_json(self) -> dict[str, Any]:
-        return {"format": JSON_FORMAT, "tenants": self.rows()}
 
 
 def usage(logs: Sequence[str | Path]) -> UsageResult:
@@ -59,33 +51,17 @@ def usage(logs: Sequence[str | Path]) -> UsageResult:
 
 
 def _requests(logs: Iterable[str | Path]) -> Iterator[dict[str, Any]]:
-    for path in map(Path, logs):
-        number = 0
-        try:
-            with path.open(encoding="utf-8") as lines:
-                for text in lines:
-                    number += 1
-                    line = json.loads(text)
-                    if line.get("event") == "request" and line.get("method") == "POST":
-                        yield line
-        except OSError as e:
-            raise DataError(f"{path}: expected the log of an endpoint: {e.strerror}") from e
-        except (ValueError, AttributeError) as e:
-            raise DataError(
-                f"{path}:{number}: expected a line of JSON, as `raypipe serve` logs them ({e})"
-            ) from e
+    for line in (x for path in logs for x in lines(Path(path))):
+        found = line.object()
+        if found.get("event") == "request" and found.get("method") == "POST":
+            yield found
 
 
 def _of(tenant: str, lines: Sequence[Mapping[str, Any]]) -> TenantUsage:
     refused = sum(line["status"] == HTTPStatus.TOO_MANY_REQUESTS for line in lines)
     answered = sorted(line["ms"] for line in lines if line["status"] < HTTPStatus.BAD_REQUEST)
-    return TenantUsage(
-        tenant,
-        len(lines),
-        refused,
-        len(lines) - refused - len(answered),
-        sum(line.get("questions", 0) for line in lines),
-        sum(line.get("tokens", 0) for line in lines),
-        round(sum(line["ms"] for line in lines) / 1000, 3),
-        answered[min(len(answered) - 1, int(0.99 * len(answered)))] if answered else None,
-    )
+    seconds = round(sum(line["ms"] for line in lines) / 1000, 3)
+    p99 = answered[min(len(answered) - 1, int(0.99 * len(answered)))] if answered else None
+    questions, tokens = (sum(line.get(name, 0) for line in lines) for name in ("questions", "tokens"))
+    failed = len(lines) - refused - len(answered)
+    return TenantUsage(tenant, len(lines), refused, failed, questions, tokens, seconds, p99)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import yaml
 
@@ -20,7 +20,6 @@ from raypipe.models.entry import ModelEntry
 from raypipe.recipes.problems import problems as recipe_problems
 from raypipe.recipes.read_recipe import read_tree
 from raypipe.recipes.resolve import GraphEntry, resolvers
-from raypipe.report.report import JSON_FORMAT
 from raypipe.steps.answer_probability import AnswerProbability
 from raypipe.steps.fuse import FusionWeights
 from raypipe.text.evidence import Fitted
@@ -28,7 +27,16 @@ from raypipe.text.prompt import Prompt
 from raypipe.training.preset import Preset
 
 FileKind = Literal["recipe", "models", "cluster", "graphs", "prompt", "fitted", "finetune"]
+Finder = Callable[[Mapping[str, Any], Path, Session], list[RaypipeError]]  # the problems of a file
 _LINE = re.compile(r"line (\d+)")
+_KEYS: Mapping[FileKind, frozenset[str]] = {
+    "recipe": frozenset(("question", "corpus", "like")),
+    "cluster": frozenset(("pools", "machines", "backend")),
+    "prompt": frozenset(("system", "user")),
+    "fitted": frozenset(("fitted_on",)),
+    "finetune": frozenset(("lora_alpha", "target_modules")),
+}
+"""Kind of file -> keys of which no other kind has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,26 +66,14 @@ class CheckedFile:
 class ValidateResult(Result):
     """Files and what is wrong in them; a row for each problem."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {
-        "file": "string", "line": "int64", "path": "string", "message": "string",
-    }  # fmt: skip
+    SCHEMA = "file line:int64 path message"
+    ROWS = "problems"
     files: tuple[CheckedFile, ...]
     problems: tuple[Problem, ...]
 
     @property
     def title(self) -> str:
         return f"{len(self.files)} files, {len(self.problems)} problems"
-
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        """A row for each problem."""
-        yield from map(asdict, self.problems)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "format": JSON_FORMAT,
-            "files": [asdict(f) for f in self.files],
-            "problems": [asdict(p) for p in self.problems],
-        }
 
 
 def validate(*names: str | Path, session: Session | None = None) -> ValidateResult:
@@ -101,7 +97,9 @@ def _checked(path: Path, session: Session) -> tuple[FileKind | None, list[Proble
         tree = config.read_yaml(path)
     except ConfError as e:
         lines = _LINE.findall(str(e))  # the last is where it is wrong, any before it where that began
-        return None, [Problem(str(path), int(lines[-1]) if lines else None, "", _bare(str(e), path))]
+        return None, [
+            Problem(str(path), int(lines[-1]) if lines else None, "", str(e).removeprefix(f"{path}: "))
+        ]
     kind = kind_of(tree)
     if kind is None:
         known = "a recipe, a models, cluster or graphs file, a prompt, fitted numbers or a preset"
@@ -118,16 +116,9 @@ def kind_of(tree: Mapping[str, Any]) -> FileKind | None:
     >>> kind_of({"question": []}), kind_of({"minilm": {"kind": "embedder", "loader": "hash"}})
     ('recipe', 'models')
     """
-    if tree.keys() & {"question", "corpus", "like"}:
-        return "recipe"
-    if tree.keys() & {"pools", "machines", "backend"}:
-        return "cluster"
-    if tree.keys() & {"system", "user"}:
-        return "prompt"
-    if "fitted_on" in tree:
-        return "fitted"
-    if tree.keys() & {"lora_alpha", "target_modules"}:
-        return "finetune"
+    for kind, keys in _KEYS.items():
+        if tree.keys() & keys:
+            return kind
     entries = [e for e in tree.values() if isinstance(e, dict)]
     if any("loader" in e for e in entries):
         return "models"
@@ -144,7 +135,7 @@ def _in_recipe(tree: Mapping[str, Any], path: Path, session: Session) -> list[Ra
     return recipe_problems(whole, where, resolve)
 
 
-def _entries(cls: type[Any]) -> Callable[[Mapping[str, Any], Path, Session], list[RaypipeError]]:
+def _entries(cls: type[Any]) -> Finder:
     def find(tree: Mapping[str, Any], path: Path, session: Session) -> list[RaypipeError]:
         where = Where(str(path))
         return [p for name, e in tree.items() for p in config.problems(cls, e, where.at(str(name)))]
@@ -152,19 +143,18 @@ def _entries(cls: type[Any]) -> Callable[[Mapping[str, Any], Path, Session], lis
     return find
 
 
-def _record(cls: type[Any]) -> Callable[[Mapping[str, Any], Path, Session], list[RaypipeError]]:
+def _record(cls: type[Any]) -> Finder:
     return lambda tree, path, session: config.problems(cls, tree, Where(str(path)))
 
 
 def _fitted(tree: Mapping[str, Any], path: Path, session: Session) -> list[RaypipeError]:
     """Of `decide` they have a threshold, of `fuse` weights alone; all others are of `extract`."""
     cls: type[Any] = AnswerProbability if "threshold" in tree else Fitted
-    return config.problems(
-        FusionWeights if tree.keys() == {"weights", "fitted_on"} else cls, tree, Where(str(path))
-    )
+    fuse = tree.keys() == {"weights", "fitted_on"}
+    return config.problems(FusionWeights if fuse else cls, tree, Where(str(path)))
 
 
-_FINDERS: Mapping[FileKind, Callable[[Mapping[str, Any], Path, Session], list[RaypipeError]]] = {
+_FINDERS: Mapping[FileKind, Finder] = {
     "recipe": _in_recipe,
     "models": _entries(ModelEntry),
     "cluster": _record(Cluster),
@@ -194,10 +184,6 @@ def _line_in_set(text: str, path: str) -> int | None:
         if name and name == field.partition(".")[0] and stage.partition(":")[0].partition("#")[0] == verb:
             return int(key.start_mark.line) + 1
     return None
-
-
-def _bare(message: str, path: Path) -> str:
-    return message.removeprefix(f"{path}: ")
 
 
 def line_of(text: str, path: str) -> int | None:

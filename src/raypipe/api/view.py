@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, get_args
+from typing import Any, get_args
 
 from raypipe.api.paths import inputs, require_writable
-from raypipe.api.results import Result
-from raypipe.api.session import Session
+from raypipe.api.results import Result, as_json
+from raypipe.api.session import Place, Session
 from raypipe.api.settings import Settings
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError, RaypipeError
@@ -22,27 +22,19 @@ from raypipe.evaluation.view.server import ViewServer
 from raypipe.evaluation.view.viewer import Viewer, known_before
 from raypipe.metrics.textfile import replaced
 from raypipe.readers.object_store import is_remote
-from raypipe.report.report import JSON_FORMAT
-from raypipe.store import Store
 
 
 @dataclass(frozen=True, slots=True)
 class RunsResult(Result):
-    """Finished runs, the latest first; a row for each."""
+    """Finished runs, the latest first; a row for each; `folder` is null where only its store knows it."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {
-        "run": "string", "recipe": "string", "finished": "float64", "questions": "int64", "kind": "string",
-        "measure": "string", "mean": "float64", "store": "string", "folder": "string",
-    }  # fmt: skip
+    SCHEMA = "run recipe finished:float64 questions:int64 kind measure mean:float64 store folder"
+    ROWS = "runs"
     runs: tuple[RunHeader, ...]
     unread: int = 0  # manifests of other formats, left out; not in the JSON
 
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        """A row for each run; `folder` is null where only its store knows it."""
-        yield from map(asdict, self.runs)
-
     def to_json(self) -> dict[str, Any]:
-        return {"format": JSON_FORMAT, "runs": list(self.rows())}
+        return as_json(runs=self.runs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +46,9 @@ class ViewFile(Result):
     runs: tuple[str, ...]  # ids
     without: tuple[Part, ...]  # what it leaves out on purpose
 
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        """One row: the file."""
-        yield self.to_json()
-
-    def to_json(self) -> dict[str, Any]:
-        return {"format": JSON_FORMAT, **asdict(self)}
-
 
 def list_runs(
-    dirs: Sequence[str | Path] = (), store: Store | str | Path | None = None, session: Session | None = None
+    dirs: Sequence[str | Path] = (), store: Place = None, session: Session | None = None
 ) -> RunsResult:
     """Lists finished runs from their headers: those in `dirs`, folders of runs or folders that hold such. Of
     no folder: those under $RAYPIPE_HOME, and those that `store` knows."""
@@ -71,7 +56,7 @@ def list_runs(
     return RunsResult(tuple(headers), unread)
 
 
-def _runs(dirs: Sequence[str | Path], store: Store | str | Path | None, session: Session) -> RunList:
+def _runs(dirs: Sequence[str | Path], store: Place, session: Session) -> RunList:
     if dirs:
         places = [_place(d, session.settings) for d in dirs]
         return RunList(places, session.store(store) if store is not None else None)
@@ -94,10 +79,7 @@ def _place(given: str | Path, settings: Settings) -> Path | RemoteRuns:
 
 
 def write_view(
-    runs: Sequence[str | Path],
-    out: str | Path,
-    without: Sequence[str] = (),
-    session: Session | None = None,
+    runs: Sequence[str | Path], out: str | Path, without: Sequence[str] = (), session: Session | None = None
 ) -> ViewFile:
     """Writes the page of a run, or of two that are compared, as one file that needs nothing else.
 
@@ -140,13 +122,9 @@ def _parts(without: Sequence[str]) -> tuple[Part, ...]:
 
 
 def serve_view(
-    dirs: Sequence[str | Path],
-    store: Store | str | Path | None,
-    labels: str | Path | None,
-    port: int,
-    say: Callable[[str], None],
-    session: Session,
-) -> None:
+    dirs: Sequence[str | Path], store: Place, labels: str | Path | None, port: int,
+    say: Callable[[str], None], session: Session,
+) -> None:  # fmt: skip
     """Serves runs to a browser on this machine until the process is interrupted. `labels`: the file that
     people's marks are written to; None: labels.jsonl in each run's folder. Raises ConfError for a port that
     is taken."""

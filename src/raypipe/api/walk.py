@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from raypipe.api.questions import local_kit
 from raypipe.api.results import Result, outside_loop
-from raypipe.api.session import Session, require_graphs
+from raypipe.api.session import Named, Session, require_graphs
 from raypipe.core.arrow import corpus_table
 from raypipe.core.digests import model_identity
 from raypipe.core.records import Citation, Question, Source, source_id
@@ -24,11 +23,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WalkResult(Result):
-    """What each step made of one question; a row for each."""
+    """What each step of the question half made of one question; a row for each."""
 
-    SCHEMA: ClassVar[Mapping[str, str]] = {
-        "step": "string", "hits": "int64", "ranked": "int64", "answer": "string", "outcome": "string",
-    }  # fmt: skip
+    SCHEMA = "step hits:int64 ranked:int64 answer outcome"
     texts: pa.Table  # one row per page: its text, the spans that a browser would not show, hashed words
     passages: pa.Table  # one row per chunk: source, start, end, and its text
     vectors: Mapping[str, pa.Table]  # model -> one row per chunk: vector, FixedSizeList of float32
@@ -39,15 +36,9 @@ class WalkResult(Result):
         return next(iter(self.after.values())).text
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        """A row for each step of the question half."""
         for step, q in self.after.items():
-            yield {
-                "step": step,
-                "hits": len(q.hits),
-                "ranked": len(q.order),
-                "answer": q.answer,
-                "outcome": q.outcome,
-            }
+            counts = {"hits": len(q.hits), "ranked": len(q.order)}
+            yield {"step": step, **counts, "answer": q.answer, "outcome": q.outcome}
 
     def to_json(self) -> dict[str, Any]:
         return {"question": self.title, "steps": list(self.rows())}
@@ -60,11 +51,7 @@ class WalkResult(Result):
 
 @outside_loop
 def walk(
-    recipe: Recipe | str | Path,
-    question: str,
-    pages: Mapping[str, str],
-    asked_at: str = "",
-    session: Session | None = None,
+    recipe: Named, question: str, pages: Mapping[str, str], asked_at: str = "", session: Session | None = None
 ) -> WalkResult:
     """Takes one question through a recipe, step by step, in this process.
 

@@ -2,57 +2,38 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from raypipe.api.settings import Settings
-from raypipe.cli import options
+from raypipe.cli.command import Args, arg, called, command, console, printed
 from raypipe.core.records import ABSTAINED
 
 if TYPE_CHECKING:
-    from raypipe.serving.query import QueryResult
+    from raypipe.api.questions import AskResult
 
 SHOWN, SHOWN_CHARS = 3, 160  # quotes of a reply and characters of each on a terminal; `--json` has all
 AROUND_CHARS = 40  # of the page before and after a quote
 
 
-def add(commands: options.Commands) -> None:
-    """Declares `ask`."""
-    made = options.command(
-        commands,
-        "ask",
-        'raypipe ask rag "how long is the warranty?" --docs manuals',
-        _ask,
-    )
-    options.recipe(made, live=True)
-    options.sets(made)
-    about = "the question; one that is stored, by its id or in its words, has its own pages"
-    made.add_argument("question", metavar="QUESTION", help=about)
-    made.add_argument("--pages", metavar="FILE", help="a CRAG line: its search results are searched")
-    options.docs(made)
-    made.add_argument(
-        "--time", metavar="T", default="", help='time of the question: "03/05/2024, 23:18:31 PT"'
-    )
-    options.store(made)
-    options.cluster(made)
-    options.as_json(made)
-
-
-def _ask(args: argparse.Namespace, settings: Settings) -> int:
+@command(
+    "ask",
+    'raypipe ask rag "how long is the warranty?" --docs manuals',
+    "live sets",
+    arg(
+        "question QUESTION", "the question; one that is stored, by its id or in its words, has its own pages"
+    ),
+    arg("--pages FILE", "a CRAG line: its search results are searched"),
+    "docs",
+    arg("--time T", 'time of the question: "03/05/2024, 23:18:31 PT"', default="", dest="asked_at"),
+    "store cluster json",
+)
+def _ask(args: Args) -> int:
     from raypipe.api.questions import ask
 
-    found = ask(
-        args.recipe, args.question, args.pages, args.time, args.store,
-        passages=not args.json, on_text=None if args.json else _print_piece,
-        session=options.session(args, settings, progress=args.docs is not None and not args.json),
-        docs=args.docs,
+    found = called(
+        ask, args, passages=not args.json, on_text=None if args.json else _print_piece,
     )  # fmt: skip
-    if args.json:
-        options.print_json(found.to_json())
-    else:
-        _print(found.result)
-    return 0
+    return printed(args, found, _print)
 
 
 def _print_piece(piece: str) -> None:
@@ -60,10 +41,10 @@ def _print_piece(piece: str) -> None:
     print(piece, end="", file=sys.stderr, flush=True)
 
 
-def _print(answered: QueryResult) -> None:
+def _print(found: AskResult) -> None:
     from rich.text import Text
 
-    out, question = options.console(), answered.question
+    out, answered, question = console(), found.result, found.result.question
     out.print(Text(question.answer or "(no answer)", "bold"), Text(f"  [{question.outcome}]"))
     for fault in (*answered.faults, *question.faults):
         out.print(Text(f"{fault.step}: {fault.reason}: {fault.detail}", "red"))

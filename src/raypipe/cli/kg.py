@@ -1,145 +1,46 @@
-"""The command `kg`: run calls over a graph, serve a folder of tables, draft and import examples of calls,
-score written calls, propose refresh periods."""
+"""The commands `kg` and `facts`: run calls over a graph, serve a folder of tables, draft and import examples
+of calls, score written calls, propose refresh periods, convert public data."""
 
 from __future__ import annotations
 
-import argparse
+import json
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from raypipe.api.settings import Settings
-from raypipe.cli import options
+from raypipe.cli.command import Args, arg, at_least, between, called, command, console, one_of_these, printed
 from raypipe.core.errors import DataError
 
 if TYPE_CHECKING:
-    from raypipe.core.kg import CallResult
+    from raypipe.api.graphs import CallsResult
+    from raypipe.api.kg_refresh import RefreshProposal
+    from raypipe.api.kg_score import KgScoreResult
 
 DOMAINS = ("finance", "movie", "music", "sports", "open")
+SOURCES = ("oscar", "grammy", "movielens", "stocks")  # of facts
 SHOWN_ROWS = 10  # on a terminal; --json has them all
 
 
-def add(commands: options.Commands) -> None:
-    """Declares `kg run`, `kg serve`, `kg examples`, `kg score` and `kg refresh`."""
-    kinds = options.parent(commands, "kg", "kind")
-    made = options.command(
-        kinds,
-        "run",
-        "raypipe kg run --graph DIR --time '03/05/2024, 23:18:31 PT' 'get_movie(amelie)[year]'",
-        _run,
-        "Run calls over a graph and print rows and sentences. Exit code 3 where a call fails.",
-    )
-    made.add_argument("program", metavar="PROGRAM", help="lines of calls; - reads standard input")
-    made.add_argument(
-        "--graph", metavar="URL|DIR", required=True, help="the mock API's address, or a folder of tables"
-    )
-    made.add_argument(
-        "--time", metavar="T", required=True, help="time of the question: MM/DD/YYYY, HH:MM:SS PT"
-    )
-    options.as_json(made)
-    made = options.command(
-        kinds,
-        "serve",
-        "raypipe kg serve --graph DIR --port 8000",
-        _serve,
-        "Serve a folder of tables with the mock API's endpoints, for tests and demonstrations.",
-    )
-    made.add_argument("--graph", metavar="DIR", type=Path, required=True, help="a folder of tables")
-    made.add_argument(
-        "--port",
-        metavar="N",
-        type=options.between(0, 65535),
-        default=8000,
-        help="on this machine only (8000); 0: a free one",
-    )
-    _add_examples(kinds)
-    _add_score(kinds)
-    made = options.command(
-        kinds,
-        "refresh",
-        "raypipe kg refresh --graph crag-mock --propose llama-3-8b",
-        _refresh,
-        "Propose how long a graph's replies hold, by domain: in a model's opinion, or by what changed.",
-    )
-    made.add_argument("--graph", metavar="NAME", required=True, help="a graph of kind server in graphs.yaml")
-    by = made.add_mutually_exclusive_group(required=True)
-    by.add_argument("--propose", metavar="MODEL", help="a generator of the models file")
-    by.add_argument("--observed", action="store_true", help="by how often the store's replies changed")
-    options.store(made)
-    options.models(made)
-    made.add_argument("--accept", action="store_true", help="write the proposal into graphs.yaml")
-    options.cluster(made)
-    options.as_json(made)
+GRAPH = arg("--graph URL|DIR", "the mock API's address, or a folder of tables", required=True)
+FOLDER = arg("--graph DIR", "a folder of tables", required=True)
 
 
-def _add_examples(kinds: options.Commands) -> None:
-    about = "Draft calls with a model, and import corrected ones as examples."
-    whats = options.parent(kinds, "examples", "what", about)
-    made = options.command(
-        whats,
-        "draft",
-        "raypipe kg examples draft --data dev.jsonl --model llama-3-8b --prompt db3/calls-movie "
-        "--graph kg --out drafts.jsonl",
-        _draft,
-        "Ask a model for the calls of some questions, run them, and show what failed.",
-    )
-    made.add_argument("--data", metavar="PATH", nargs="+", required=True, help="questions")
-    options.format_of(made)
-    made.add_argument("--model", required=True, help="a generator of the models file")
-    options.models(made)
-    made.add_argument("--prompt", default="db3/calls-open", help="under conf/prompts (db3/calls-open)")
-    made.add_argument("--graph", metavar="DIR", required=True, help="a folder of tables")
-    made.add_argument("--number", metavar="N", type=options.at_least(1), default=100, help="questions (100)")
-    made.add_argument("--out", metavar="FILE", type=Path, required=True, help="drafts, JSON lines")
-    made = options.command(
-        whats,
-        "import",
-        "raypipe kg examples import drafts.jsonl --domain movie --into conf/examples/mine.yaml",
-        _import,
-        'Check the drafts that are marked "use": true and append them to a bank of examples.',
-    )
-    made.add_argument("drafts", metavar="FILE")
-    made.add_argument("--domain", choices=DOMAINS, required=True)
-    made.add_argument("--into", metavar="FILE", required=True, help="a bank; made where there is none")
-
-
-def _add_score(kinds: options.Commands) -> None:
-    made = options.command(
-        kinds,
-        "score",
-        "raypipe kg score --gold synth --predictions drafts.jsonl --graph synth/kg",
-        _score,
-        "Score written calls against gold programs: to the letter, and by what both give over a graph.",
-    )
-    made.add_argument(
-        "--gold",
-        metavar="PATH",
-        required=True,
-        help="JSON lines of query, query_time, calls (or kg_program) and rule, or a folder of them",
-    )
-    made.add_argument(
-        "--predictions",
-        metavar="PATH",
-        required=True,
-        help="JSON lines of calls and id or query, such as drafts, or the folder of a run",
-    )
-    made.add_argument(
-        "--graph", metavar="URL|DIR", required=True, help="the mock API's address, or a folder of tables"
-    )
-    made.add_argument("--reply", default="calls", help="of a run: the reply that has the calls (calls)")
-    made.add_argument("--out", metavar="FILE", type=Path, help="write a JSON line for each question")
-    options.as_json(made)
-
-
-def _run(args: argparse.Namespace, settings: Settings) -> int:
+@command(
+    "kg run",
+    "raypipe kg run --graph DIR --time '03/05/2024, 23:18:31 PT' 'get_movie(amelie)[year]'",
+    arg("program PROGRAM", "lines of calls; - reads standard input"),
+    GRAPH,
+    arg("--time T", "time of the question: MM/DD/YYYY, HH:MM:SS PT", required=True, dest="asked_at"),
+    "json",
+    about="Run calls over a graph and print rows and sentences. Exit code 3 where a call fails.",
+)
+def _run(args: Args) -> int:
     from raypipe.api.graphs import run_calls
 
     text = sys.stdin.read() if args.program == "-" else args.program
-    found = run_calls(text, args.graph, args.time, options.session(args, settings))
-    if args.json:
-        options.print_json(found.to_json())
-    else:
-        _print(found.results)
+    found = called(run_calls, args, program=text)
+    printed(args, found, _print_calls)
     failed = [(r.call, r.fault) for r in found.results if r.fault is not None]
     if failed:
         call, fault = failed[0]
@@ -149,27 +50,36 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-def _print(results: tuple[CallResult, ...]) -> None:
-    from rich.markup import escape
+def _print_calls(found: CallsResult) -> None:
+    out = console()
 
-    console = options.console()
-    for result in results:
-        console.print(f"[bold]{escape(result.call)}[/bold]", highlight=False)
+    def line(text: str, style: str | None = None) -> None:
+        out.print(text, style=style, highlight=False, markup=False)
+
+    for result in found.results:
+        line(result.call, "bold")
         if result.fault is not None:
-            console.print(f"  fault {result.fault.reason}: {escape(result.fault.detail)}", highlight=False)
+            line(f"  fault {result.fault.reason}: {result.fault.detail}")
             continue
         for link in result.links:
-            console.print(f"  {escape(link.written)} -> {escape(link.name)} ({link.level})", highlight=False)
+            line(f"  {link.written} -> {link.name} ({link.level})")
         for name in result.unknown:
-            console.print(f"  {escape(name)}: not in the graph", highlight=False)
+            line(f"  {name}: not in the graph")
         values = ", ".join(str(v) for v in result.values[:SHOWN_ROWS])
         took = f"{len(result.rows)} rows, {len(result.requests)} requests, {result.ms:.0f} ms"
-        console.print(f"  values: {escape(values) or 'none'} ({took})", highlight=False)
+        line(f"  values: {values or 'none'} ({took})")
         for sentence in result.sentences:
-            console.print(f"  {escape(sentence)}", highlight=False)
+            line(f"  {sentence}")
 
 
-def _serve(args: argparse.Namespace, settings: Settings) -> int:
+@command(
+    "kg serve",
+    "raypipe kg serve --graph DIR --port 8000",
+    FOLDER,
+    arg("--port N", "on this machine only (8000); 0: a free one", between(0, 65535), 8000),
+    about="Serve a folder of tables with the mock API's endpoints, for tests and demonstrations.",
+)
+def _serve(args: Args) -> int:
     import signal
 
     from raypipe.api.graphs import serve_graph
@@ -180,16 +90,25 @@ def _serve(args: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-def _draft(args: argparse.Namespace, settings: Settings) -> int:
-    import json
-
+@command(
+    "kg examples draft",
+    "raypipe kg examples draft --data dev.jsonl --model llama-3-8b --prompt db3/calls-movie "
+    "--graph kg --out drafts.jsonl",
+    arg("--data PATH+", "questions", required=True),
+    "format",
+    arg("--model MODEL", "a generator of the models file", required=True),
+    "models",
+    arg("--prompt PROMPT", "under conf/prompts (db3/calls-open)", default="db3/calls-open"),
+    FOLDER,
+    arg("--number N", "questions (100)", at_least(1), 100),
+    arg("--out FILE", "drafts, JSON lines", Path, required=True),
+    about="Ask a model for the calls of some questions, run them, and show what failed.",
+)
+def _draft(args: Args) -> int:
     from raypipe.api.kg_examples import draft_examples
 
-    session = options.session(args, settings)
-    drafts = draft_examples(
-        args.data, args.graph, args.model, args.prompt, args.number, args.format, session, args.fields
-    )
-    args.out.write_text("".join(json.dumps(d, ensure_ascii=False) + "\n" for d in drafts), encoding="utf-8")
+    drafts = called(draft_examples, args)
+    _write(args.out, drafts)
     failed = [d for d in drafts if d["failed"]]
     for d in failed:
         print(f"{d['query']}\n  {d['calls']}\n  {d['failed']}")
@@ -200,60 +119,112 @@ def _draft(args: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-def _import(args: argparse.Namespace, settings: Settings) -> int:
+def _write(file: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    file.write_text("".join(json.dumps(dict(r), ensure_ascii=False) + "\n" for r in rows), encoding="utf-8")
+
+
+@command(
+    "kg examples import",
+    "raypipe kg examples import drafts.jsonl --domain movie --into conf/examples/mine.yaml",
+    arg("drafts FILE"),
+    arg("--domain", choices=DOMAINS, required=True),
+    arg("--into FILE", "a bank; made where there is none", required=True),
+    about='Check the drafts that are marked "use": true and append them to a bank of examples.',
+)
+def _import(args: Args) -> int:
     from raypipe.api.kg_examples import import_examples
 
-    count = import_examples(args.drafts, args.domain, args.into, options.session(args, settings))
-    print(f"{args.into}: {count} examples added")
+    print(f"{args.into}: {called(import_examples, args)} examples added")
     return 0
 
 
-def _score(args: argparse.Namespace, settings: Settings) -> int:
-    import json
-
+@command(
+    "kg score",
+    "raypipe kg score --gold synth --predictions drafts.jsonl --graph synth/kg",
+    arg(
+        "--gold PATH",
+        "JSON lines of query, query_time, calls (or kg_program) and rule, or a folder of them",
+        required=True,
+    ),
+    arg(
+        "--predictions PATH",
+        "JSON lines of calls and id or query, such as drafts, or the folder of a run",
+        required=True,
+    ),
+    GRAPH,
+    arg("--reply REPLY", "of a run: the reply that has the calls (calls)", default="calls"),
+    arg("--out FILE", "write a JSON line for each question", Path),
+    "json",
+    about="Score written calls against gold programs: to the letter, and by what both give over a graph.",
+)
+def _score(args: Args) -> int:
     from raypipe.api.kg_score import score_calls
 
-    session = options.session(args, settings)
-    found = score_calls(args.gold, args.predictions, args.graph, args.reply, session)
+    found = called(score_calls, args)
     if args.out is not None:
-        rows = (json.dumps(dict(r), ensure_ascii=False) + "\n" for r in found.rows())
-        args.out.write_text("".join(rows), encoding="utf-8")
-    if args.json:
-        options.print_json(found.to_json())
-        return 0
+        _write(args.out, found.rows())
+    return printed(args, found, _print_score)
+
+
+def _print_score(found: KgScoreResult) -> None:
     from raypipe.report.console import grid
 
-    shown = grid("questions", "count", *(r.measure for r in found.rates()))
     tree = found.to_json()
+    shown = grid("questions", "count", *(m["measure"] for m in tree["measures"]))
     all_of = {"label": "", "value": "all", "measures": tree["measures"]}
     for part in (all_of, *tree["slices"]):
         of = max(m["of"] for m in part["measures"])
         cells = ["-" if m["rate"] is None else f"{m['rate']:.3f}" for m in part["measures"]]
         shown.add_row(f"{part['label']} {part['value']}".strip(), str(of), *cells)
-    options.console().print(shown)
+    console().print(shown)
     print(f"{tree['missing']} questions without a prediction, {tree['extra']} predictions without a gold")
-    return 0
 
 
-def _refresh(args: argparse.Namespace, settings: Settings) -> int:
+@command(
+    "kg refresh",
+    "raypipe kg refresh --graph crag-mock --propose llama-3-8b",
+    arg("--graph NAME", "a graph of kind server in graphs.yaml", required=True),
+    one_of_these(
+        arg("--propose MODEL", "a generator of the models file"),
+        arg("--observed", "by how often the store's replies changed"),
+    ),
+    "store models",
+    arg("--accept", "write the proposal into graphs.yaml"),
+    "cluster json",
+    about="Propose how long a graph's replies hold, by domain: in a model's opinion, or by what changed.",
+)
+def _refresh(args: Args) -> int:
     from raypipe.api.kg_refresh import observed_refresh, propose_refresh
 
-    session = options.session(args, settings)
-    if args.observed:
-        found = observed_refresh(args.graph, args.store, args.accept, session)
-    else:
-        found = propose_refresh(args.graph, args.propose, args.accept, session)
-    if args.json:
-        options.print_json(found.to_json())
-        return 0
-    from raypipe.report.console import grid
+    def show(found: RefreshProposal) -> None:
+        from raypipe.report.console import grid
 
-    shown = grid("domain", "now", "proposed")
-    for row in found.rows():
-        shown.add_row(*row.values())
-    options.console().print(shown)
-    what = "is written to" if args.accept else "is not written: --accept puts it into"
-    seen = [f"{d} {r.changed} of {r.pairs} changed" for d, r in found.seen.items()]
-    by = ", ".join(seen) or "nothing" if args.observed else args.propose
-    print(f"by {by}; it {what} {found.file}")
-    return 0
+        shown = grid("domain", "now", "proposed")
+        for row in found.rows():
+            shown.add_row(*row.values())
+        console().print(shown)
+        what = "is written to" if args.accept else "is not written: --accept puts it into"
+        seen = [f"{d} {r.changed} of {r.pairs} changed" for d, r in found.seen.items()]
+        by = ", ".join(seen) or "nothing" if args.observed else args.propose
+        print(f"by {by}; it {what} {found.file}")
+
+    if args.observed:
+        return printed(args, called(observed_refresh, args), show)
+    return printed(args, called(propose_refresh, args, model=args.propose), show)
+
+
+@command(
+    "facts build",
+    "raypipe facts build the_oscar_award.csv --source oscar --out facts/oscar.parquet",
+    arg("source CSV", type=Path),
+    arg("--source", "whose columns it has", choices=SOURCES, required=True, dest="kind"),
+    arg("--out FILE", "the table, a Parquet file", Path, required=True),
+    arg("--credits CSV", "with movielens: its file of casts and crews", Path),
+    "json",
+    about="Convert a published CSV file to a table of facts: sentences by year or name.",
+)
+def _build(args: Args) -> int:
+    from raypipe.api.graphs import build_facts
+
+    use = f"use it with --graph {args.kind}={args.out}"
+    return printed(args, called(build_facts, args), lambda found: print(found.title, use, sep="\n"))

@@ -22,6 +22,7 @@ from types import FrameType
 from typing import Any
 
 from raypipe.api.settings import from_environment
+from raypipe.cli.command import Declared, add
 from raypipe.cli.commands import COMMANDS, GROUPS
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError, RaypipeError
@@ -42,9 +43,11 @@ class _Parser(argparse.ArgumentParser):
 def parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
     """A parser of these commands, with their options; default: of all."""
     top = _Parser(prog="raypipe", description=ABOUT)
-    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands = {"": top.add_subparsers(dest="command", metavar="COMMAND", required=True)}
     for module in dict.fromkeys(COMMANDS[name].module for name in names):
-        importlib.import_module(f"raypipe.cli.{module}").add(commands)
+        for declared in vars(importlib.import_module(f"raypipe.cli.{module}")).values():
+            if isinstance(declared, Declared):
+                add(commands, declared)
     return top
 
 
@@ -109,7 +112,8 @@ def main(argv: Sequence[str] | None = None, whole: bool | None = None) -> int:
     if (here := os.getcwd()) not in sys.path:  # the user's own steps, readers, metrics and loaders
         sys.path.append(here)
     try:
-        code: int = args.run(args, from_environment())
+        args.settings = from_environment()
+        code: int = args.do(args)
         return code
     except RaypipeError as e:
         print(f"raypipe {args.command}: {e}", file=sys.stderr)

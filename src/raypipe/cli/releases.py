@@ -1,130 +1,82 @@
-"""Commands that decide what answers live questions: promote, rollback, releases, prune."""
+"""Commands that decide what answers live questions: promote, rollback, releases, trial, prune, forget."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from raypipe.api.settings import Settings
-from raypipe.cli import options
+from raypipe.cli.command import Args, arg, called, command, console, one_of_these, printed, share, share_or_0
 from raypipe.core.errors import ConfError
 
 if TYPE_CHECKING:
-    from raypipe.api.release import ReleaseResult
+    from raypipe.api.forget import ForgetResult
+    from raypipe.api.release import PruneResult, ReleaseResult, ReleasesResult
+    from raypipe.api.trials import TrialResult
+    from raypipe.runs.trial_verdict import Look, TrialReport
 
 
-def add(commands: options.Commands) -> None:
-    """Declares `promote`, `rollback`, `releases` and `prune`."""
-    made = options.command(
-        commands,
-        "promote",
-        "raypipe promote /data/runs/local --gate 'score>=0.1' --gate 'hallucination<=0.3'",
-        _promote,
-    )
-    made.add_argument("run_folder", metavar="DIR", help="the --out folder of a finished eval")
-    made.add_argument(
-        "--gate",
-        metavar="BOUND",
-        action="append",
-        default=[],
-        help="a bound on a number of the run, or a bound on its difference from the live release: better, "
+POINTER = arg(
+    "--as POINTER",
+    "live, or live@NAME, which tenants are given by the file of `serve --tenants` (default: live)",
+    default="live",
+    dest="pointer",
+)
+
+
+@command(
+    "promote",
+    "raypipe promote /data/runs/local --gate 'score>=0.1' --gate 'hallucination<=0.3'",
+    "run",
+    arg(
+        "--gate BOUND ...",
+        "a bound on a number of the run, or a bound on its difference from the live release: better, "
         "not-worse, or not-worse:M",
-    )
-    made.add_argument(
-        "--against", metavar="DIR", help="the run to compare with, in place of the live release's"
-    )
-    made.add_argument(
-        "--min-scored",
-        metavar="SHARE",
-        type=_share,
-        help="a gate on a share, such as score, needs this share of the questions scored (default: 0.95)",
-    )
-    made.add_argument(
-        "--canary",
-        metavar="SHARE",
-        type=options.share,
-        help="have the run answer this share of the live questions first; a gate better, not-worse or "
+        dest="gates",
+    ),
+    arg("--against DIR", "the run to compare with, in place of the live release's"),
+    arg(
+        "--min-scored SHARE",
+        "a gate on a share, such as score, needs this share of the questions scored (default: 0.95)",
+        share_or_0,
+    ),
+    arg(
+        "--canary SHARE",
+        "have the run answer this share of the live questions first; a gate better, not-worse or "
         "not-worse:M makes it live or rolls it back",
-    )
-    _pointer(made)
-    made.add_argument("--store", metavar="URI", help="where the run's store is now (default: where it was)")
-    options.as_json(made)
-    for name, run in (("rollback", _rollback), ("releases", _releases), ("prune", _prune)):
-        made = options.command(commands, name, f"raypipe {name} --store /data/store", run)
-        options.store(made)
-        if name == "rollback":
-            _pointer(made)
-        if name == "prune":
-            made.add_argument("--dry-run", action="store_true", help="list what would be deleted")
-            made.add_argument(
-                "--abandon",
-                metavar="RUN",
-                action="append",
-                default=[],
-                help="give up unfinished work, by the name that a refused prune lists",
-            )
-            made.add_argument(
-                "--replies",
-                metavar="MODEL",
-                action="append",
-                default=[],
-                help="also delete the replies of a language model that nothing asks any more",
-            )
-        options.as_json(made)
-
-
-def _pointer(made: argparse.ArgumentParser) -> None:
-    """--as."""
-    made.add_argument(
-        "--as",
-        dest="pointer",
-        metavar="POINTER",
-        default="live",
-        help="live, or live@NAME, which tenants are given by the file of `serve --tenants` (default: live)",
-    )
-
-
-def _promote(args: argparse.Namespace, settings: Settings) -> int:
+        share,
+        dest="share",
+    ),
+    POINTER,
+    arg("--store URI", "where the run's store is now (default: where it was)"),
+    "json",
+)
+def _promote(args: Args) -> int:
     from raypipe.api.release import promote
 
-    session = options.session(args, settings)
-    if args.canary is not None:
-        from raypipe.api.trials import start_canary
-        from raypipe.cli.trial import print_trials
+    if args.share is None:
+        return printed(args, called(promote, args), _print_release)
+    from raypipe.api.trials import start_canary
 
-        if args.pointer != "live":
-            raise ConfError("--canary tries a run next to `live`: expected no --as with it")
-        if args.against is not None:
-            raise ConfError("--canary holds the run against the live release: expected no --against with it")
-        found = start_canary(args.run_folder, args.canary, args.gate, args.store, args.min_scored, session)
-        print_trials(args, found)
-        return 0
-    made = promote(
-        args.run_folder, args.gate, args.store, args.min_scored, session, args.against, args.pointer
-    )
-    return _print(args, made)
+    if args.pointer != "live":
+        raise ConfError("--canary tries a run next to `live`: expected no --as with it")
+    if args.against is not None:
+        raise ConfError("--canary holds the run against the live release: expected no --against with it")
+    return printed(args, called(start_canary, args), print_trials)
 
 
-def _rollback(args: argparse.Namespace, settings: Settings) -> int:
+@command("rollback", "raypipe rollback --store /data/store", "store", POINTER, "json")
+def _rollback(args: Args) -> int:
     from raypipe.api.release import rollback
 
-    return _print(args, rollback(args.store, options.session(args, settings), args.pointer))
+    return printed(args, called(rollback, args), _print_release)
 
 
-def _print(args: argparse.Namespace, found: ReleaseResult) -> int:
-    from raypipe.runs.release import seen_by_a_fit
+def _print_release(found: ReleaseResult) -> None:
+    from raypipe.runs.gates import seen_by_a_fit
 
-    if args.json:
-        options.print_json(found.to_json())
-    else:
-        made = found.release
-        score = _score(found.to_json())
-        seen = seen_by_a_fit(made.seen)
-        print(
-            f"{found.pointer} in {found.store}: {made.id}, recipe {made.name}, run {made.run}, {score}{seen}"
-        )
-    return 0
+    made, score = found.release, _score(found.to_json())
+    where = f"{found.pointer} in {found.store}"
+    print(f"{where}: {made.id}, recipe {made.name}, run {made.run}, {score}{seen_by_a_fit(made.seen)}")
 
 
 def _score(row: Mapping[str, Any]) -> str:
@@ -138,23 +90,14 @@ def _score(row: Mapping[str, Any]) -> str:
     return ", ".join(said) or "not scored"
 
 
-def _share(text: str) -> float:
-    value = float(text)
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"expected a share from 0 to 1, found {text}")
-    return value
-
-
-_share.__name__ = "share from 0 to 1"
-
-
-def _releases(args: argparse.Namespace, settings: Settings) -> int:
+@command("releases", "raypipe releases --store /data/store", "store json")
+def _releases(args: Args) -> int:
     from raypipe.api.release import releases
 
-    found = releases(args.store, options.session(args, settings))
-    if args.json:
-        options.print_json(found.to_json())
-        return 0
+    return printed(args, called(releases, args), _list)
+
+
+def _list(found: ReleasesResult) -> None:
     from rich.text import Text
 
     from raypipe.report.console import grid
@@ -162,18 +105,119 @@ def _releases(args: argparse.Namespace, settings: Settings) -> int:
     shown = grid("release", "live", "recipe", "run", "score")
     for r in found.to_json()["releases"]:
         shown.add_row(Text(r["id"]), ", ".join(r["pointers"]), Text(r["recipe"]), r["run"], _score(r))
-    options.console().print(shown)
-    return 0
+    console().print(shown)
 
 
-def _prune(args: argparse.Namespace, settings: Settings) -> int:
+@command(
+    "prune",
+    "raypipe prune --store /data/store",
+    "store",
+    arg("--dry-run", "list what would be deleted"),
+    arg("--abandon RUN ...", "give up unfinished work, by the name that a refused prune lists"),
+    arg("--replies MODEL ...", "also delete the replies of a language model that nothing asks any more"),
+    "json",
+)
+def _prune(args: Args) -> int:
     from raypipe.api.release import prune
 
-    found = prune(args.store, args.dry_run, args.abandon, args.replies, options.session(args, settings))
-    if args.json:
-        options.print_json(found.to_json())
-        return 0
+    return printed(args, called(prune, args), _print_removed)
+
+
+def _print_removed(found: PruneResult) -> None:
     for r in found.removed:
         print(f"{r.kind} {r.name}: {r.rows} rows")
-    print(f"{len(found.removed)} things {'would be deleted' if args.dry_run else 'deleted'}")
-    return 0
+    print(f"{len(found.removed)} things {'would be deleted' if found.dry_run else 'deleted'}")
+
+
+@command(
+    "trial",
+    "raypipe trial --store /data/store",
+    arg("run DIR?", "with --shadow: the --out folder of a finished eval"),
+    arg(
+        "--shadow SHARE",
+        "have the run answer this share of the live questions again, after the reply",
+        share,
+        dest="share",
+    ),
+    arg("--stop", "end the canary and the shadow; live stays"),
+    "store json",
+)
+def _trial(args: Args) -> int:
+    from raypipe.api.trials import show_trials, start_shadow, stop_trials
+
+    if (args.run is None) != (args.share is None) or (args.stop and args.share is not None):
+        raise ConfError("trial: expected DIR and --shadow SHARE together, or --stop, or neither")
+    if args.share is not None:
+        called(start_shadow, args)
+    look = stop_trials if args.stop else show_trials
+    return printed(args, called(look, args), print_trials)
+
+
+def print_trials(found: TrialResult) -> None:
+    """Prints the trials of a store for people."""
+    for report in found.running:
+        _print_trial(report)
+    if not found.running:
+        print(f"no canary and no shadow in {found.store}")
+    if found.ended is not None:
+        print("the last that ended:")
+        _print_trial(found.ended)
+
+
+def _print_trial(report: TrialReport) -> None:
+    t = report.trial
+    gate = f", gate {t.gate}" if t.gate else ""
+    print(f"{t.role} {t.release} against {t.live}, share {t.share:g}{gate}: {report.verdict}")
+    if report.why:
+        print(f"  {report.why}")
+    said = f"{report.questions} questions, {report.same} answered alike, {report.failed} failed"
+    times = ", ".join(f"{name.replace('_', ' ')} {ms:g} ms" for name, ms in report.ms.items())
+    print(f"  {said}{f'; {times}' if times else ''}")
+    for look in (report.f1, report.answered):
+        print(f"  {_line(look)}")
+    for e in report.examples:
+        print(f"  {e.question}: {e.live!r} -> {e.trial!r}{_f1(e.f1_live, e.f1_trial)}")
+
+
+def _line(look: Look) -> str:
+    if not look.looked:
+        return f"{look.measure}: {look.questions} questions, too few for a look"
+    means = f"{look.live:.3f} -> {look.trial:.3f}"
+    return f"{look.measure}: {means} over {look.looked} of {look.questions} questions, p {look.p:.3g}"
+
+
+def _f1(before: float | None, after: float | None) -> str:
+    return "" if before is None or after is None else f" (f1 {before:.2f} -> {after:.2f})"
+
+
+@command(
+    "forget",
+    "raypipe forget https://example.org/page --reason 'licence ended' --yes --store /data/store",
+    arg(
+        "name URL|SOURCE|QUESTION",
+        "a url that questions cite, the path of a document, or the id of a source or question",
+    ),
+    one_of_these(arg("--dry-run", "list what holds it or rests on it"), arg("--yes", "remove it, for good")),
+    arg("--reason TEXT", "what its tombstone says when it is ingested again", default=""),
+    arg(
+        "--runs DIR ...",
+        "also look through this folder of runs or training labels (default: those under $RAYPIPE_HOME; "
+        "may be repeated)",
+    ),
+    "store json",
+)
+def _forget(args: Args) -> int:
+    from raypipe.api.forget import forget
+
+    return printed(args, called(forget, args), _print_holdings)
+
+
+def _print_holdings(found: ForgetResult) -> None:
+    for h in found.holdings:
+        print(f"{h.kind} {h.name}: {h.rows} rows, {h.does}" if h.rows else f"{h.kind} {h.name}: {h.does}")
+    what = f"{found.target} {found.name}"
+    if found.dry_run:
+        print(f"{what}: {len(found.holdings)} things hold it; nothing was removed (--yes removes it)")
+    else:
+        again = " by finishing what a killed command began" if found.finished else ""
+        print(f"{what} is forgotten{again}; tombstone {found.tombstone[:8]} refuses it from now on")

@@ -1,263 +1,230 @@
-"""Commands that run a recipe over a store: index, answer, eval, reprocess."""
+"""Commands that run a recipe over a store: index, answer, eval, reprocess, ann, rank."""
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from raypipe.api.settings import Settings
 from raypipe.cli import options
+from raypipe.cli.command import Args, arg, at_least, called, command, console, printed, say, say_data
+from raypipe.cli.plans import printer, show
 
 if TYPE_CHECKING:
-    from raypipe.api.run import EvalOptions, RunResult
-    from raypipe.runs.plan.records import Plan
+    from raypipe.api.ann import AnnResult
+    from raypipe.api.repeats import RepeatsResult
+    from raypipe.api.run import EvalResult, ReprocessResult, RunResult
 
 
-def add(commands: options.Commands) -> None:
-    """Declares `index`, `answer`, `eval` and `reprocess`."""
-    for name, run in (("index", _index), ("answer", _answer)):
-        made = options.command(commands, name, f"raypipe {name} local --store /data/store", run)
-        options.recipe(made)
-        options.sets(made)
-        options.store(made)
-        options.cluster(made)
-        if name == "answer":
-            options.fresh(made)
-        options.retry(made)
-        options.as_json(made)
-    made = options.command(
-        commands,
-        "eval",
-        "raypipe eval local --data dev.jsonl.bz2 --store /data/store --out /data/runs/local",
-        _eval,
-    )
-    options.recipe(made, optional=True)
-    made.add_argument(
-        "--repeats",
-        metavar="K",
-        type=options.at_least(1),
-        default=1,
-        help="run it K times, from the second on with language models asked again: mean and spread",
-    )
-    made.add_argument(
-        "--oracle",
-        choices=("passages", "answer"),
-        help="put golds in the place of the ranking, or of the answering step: what could a better one gain?",
-    )
-    _of_eval(made)
-    made = options.command(
-        commands,
-        "reprocess",
-        "raypipe reprocess local --data dev.jsonl.bz2 --store /data/store --out /data/runs/next",
-        _reprocess,
-    )
-    options.recipe(made)
-    _of_eval(made)
+OF_EVAL = (
+    "sets",
+    options.data("files to ingest first, or URIs of some"),
+    "format kind store cluster",
+    options.limit("run"),
+    "scoring labels",
+    arg(
+        "--swap STEP=RECIPE ...",
+        "take one step of another recipe in place of this recipe's own",
+        dest="swaps",
+    ),
+    "fresh caps",
+    arg("--dry-run", "check everything, print the plan, run nothing"),
+    "retry refresh",
+    arg(
+        "--out DIR", "folder for the report (default: $RAYPIPE_HOME/runs/STORE/RECIPE/TIME, one for each run)"
+    ),
+    "json",
+)
 
 
-def _of_eval(made: argparse.ArgumentParser) -> None:
-    options.sets(made)
-    made.add_argument(
-        "--data", metavar="PATH", nargs="+", default=[], help="files to ingest first, or URIs of some"
-    )
-    options.format_of(made)
-    options.kind_of(made)
-    options.store(made)
-    options.cluster(made)
-    made.add_argument("--limit", metavar="N", type=options.at_least(1), help="run the first N questions only")
-    options.scoring(made)
-    options.labels(made)
-    made.add_argument(
-        "--swap",
-        metavar="STEP=RECIPE",
-        action="append",
-        default=[],
-        help="take one step of another recipe in place of this recipe's own",
-    )
-    options.fresh(made)
-    options.caps(made)
-    made.add_argument("--dry-run", action="store_true", help="check everything, print the plan, run nothing")
-    options.retry(made)
-    options.refresh(made)
-    made.add_argument(
-        "--out",
-        metavar="DIR",
-        help="folder for the report (default: $RAYPIPE_HOME/runs/STORE/RECIPE/TIME, one for each run)",
-    )
-    options.as_json(made)
-
-
-def _index(args: argparse.Namespace, settings: Settings) -> int:
+@command("index", "raypipe index local --store /data/store", "recipe sets store cluster retry json")
+def _index(args: Args) -> int:
     from raypipe.api.run import index
 
-    session = options.session(args, settings, not args.json)
-    return _counts(args, index(args.recipe, args.store, args.retry_faults, session))
+    return printed(args, called(index, args), _counts)
 
 
-def _answer(args: argparse.Namespace, settings: Settings) -> int:
+@command("answer", "raypipe answer local --store /data/store", "recipe sets store cluster fresh retry json")
+def _answer(args: Args) -> int:
     from raypipe.api.run import answer
 
-    session = options.session(args, settings, not args.json)
-    return _counts(args, answer(args.recipe, args.store, args.fresh, args.retry_faults, session))
+    return printed(args, called(answer, args), _counts)
 
 
-def _counts(args: argparse.Namespace, done: RunResult) -> int:
-    counts = done.counters.counts
-    if args.json:
-        options.print_json(done.to_json())
-        return 0
-    if not counts:
+def _counts(done: RunResult) -> None:
+    if not done.counters.counts:
         print("nothing was missing")
-    for name, count in counts.items():
+    for name, count in done.counters.counts.items():
         work = f"{count.rows} rows, {count.calls.computed} model calls, {count.faults} faults"
         print(f"{name:<12} {work}, {count.seconds:.1f} s")
-    return 0
 
 
-def _eval(args: argparse.Namespace, settings: Settings) -> int:
+@command(
+    "eval",
+    "raypipe eval local --data dev.jsonl.bz2 --store /data/store --out /data/runs/local",
+    "recipe?",
+    arg(
+        "--repeats K",
+        "run it K times, from the second on with language models asked again: mean and spread",
+        at_least(1),
+        1,
+        dest="times",
+    ),
+    arg(
+        "--oracle",
+        "put golds in the place of the ranking, or of the answering step: what could a better one gain?",
+        choices=("passages", "answer"),
+    ),
+    *OF_EVAL,
+)
+def _eval(args: Args) -> int:
+    if not args.data and not args.store and not args.settings.store:
+        _take_demo(args)
+    else:
+        say_data(args)
+    _swap(args)
+    if args.dry_run:
+        return _dry_run(args)
+    if args.times > 1:
+        from raypipe.api.repeats import evaluate_repeatedly
+
+        repeated = called(evaluate_repeatedly, args, on_plan=printer(args), check=True)
+        return printed(args, repeated, _print_repeats)
     from raypipe.api.run import evaluate
 
-    if not args.data and not args.store and not settings.store:
-        _take_demo(args, settings)
-    else:
-        options.say_data(args, settings)
-    _swap(args, settings)
-    if args.dry_run:
-        return _dry_run(args, settings)
-    if args.repeats > 1:
-        return _repeat(args, settings)
     start = time.perf_counter()
-    given = _options(args, settings)
-    given["oracle"] = args.oracle
-    done = evaluate(args.recipe, args.data, args.store, args.out, **given)
-    if args.json:
-        options.print_json(done.to_json())
-    else:
+    # Faults are checked after the report is printed.
+    done = called(evaluate, args, on_plan=printer(args), check=False)
+
+    def shown(done: EvalResult) -> None:
         from raypipe.report.console import print_report
 
-        print_report(options.console(), done.to_json(), done.evaluation.folder)
+        print_report(console(), done.to_json(), done.evaluation.folder)
         reused = done.evaluation.reused
         new, took = done.evaluation.report.questions - reused, time.perf_counter() - start
         print(f"{new} new answers, {reused} reused; took {took:.1f} s")
+
+    printed(args, done, shown)
     done.check_faults()
     return 0
 
 
-def _swap(args: argparse.Namespace, settings: Settings) -> None:
+def _print_repeats(done: RepeatsResult) -> None:
+    from raypipe.cli.tables import print_repeats
+
+    print_repeats(console(), done.found, done.folder)
+
+
+def _swap(args: Args) -> None:
     """Puts the recipe with the steps of others in the place of its name."""
-    if args.swap:
+    if args.swaps:
         from raypipe.api.swaps import swap_steps
 
-        args.recipe = swap_steps(args.recipe, args.swap, args.data, options.session(args, settings))
+        args.recipe = called(swap_steps, args)
 
 
-def _repeat(args: argparse.Namespace, settings: Settings) -> int:
-    from raypipe.api.repeats import evaluate_repeatedly
-
-    given = _options(args, settings)
-    given["check"], given["oracle"] = True, args.oracle
-    done = evaluate_repeatedly(args.recipe, args.repeats, args.data, args.store, args.out, **given)
-    if args.json:
-        options.print_json(done.to_json())
-        return 0
-    from raypipe.cli.compare_table import print_repeats
-
-    print_repeats(options.console(), done.found, done.folder)
-    return 0
-
-
-def _take_demo(args: argparse.Namespace, settings: Settings) -> None:
+def _take_demo(args: Args) -> None:
     """Sets data and store to the demo's, and says so. A name that is not known is refused before."""
     from raypipe.api.datasets import DEMO, demo_data
     from raypipe.api.run import check_names
 
-    session = options.session(args, settings, not args.json)
-    check_names(args.recipe, (), args.judge, args.rule, session, args.kind)
-    store = settings.stores / "demo"
-    print(
-        f"no --data and no --store: the demo, {DEMO['questions']} invented questions with {DEMO['pages']} "
-        f"pages each, in {store}",
-        file=sys.stderr,
-    )
-    if (own := settings.stores / "default").exists():
-        print(f"for the data that was read without --store: --store {own}", file=sys.stderr)
-    args.data, args.store = [demo_data(session)], str(store)
+    called(check_names, args, data=())
+    stores = args.settings.stores
+    what = f"{DEMO['questions']} invented questions with {DEMO['pages']} pages each"
+    say(f"no --data and no --store: the demo, {what}, in {stores / 'demo'}")
+    if (own := stores / "default").exists():
+        say(f"for the data that was read without --store: --store {own}")
+    args.data, args.store = [called(demo_data, args)], str(stores / "demo")
 
 
-def _reprocess(args: argparse.Namespace, settings: Settings) -> int:
+@command(
+    "reprocess",
+    "raypipe reprocess local --data dev.jsonl.bz2 --store /data/store --out /data/runs/next",
+    "recipe",
+    *OF_EVAL,
+)
+def _reprocess(args: Args) -> int:
     from raypipe.api.run import reprocess
 
-    options.say_data(args, settings)
-    _swap(args, settings)
+    say_data(args)
+    _swap(args)
     if args.dry_run:
-        return _dry_run(args, settings)
-    done = reprocess(args.recipe, args.data, args.store, args.out, **_options(args, settings))
-    found = done.to_json()
-    if args.json:
-        options.print_json(found)
-    else:
-        from raypipe.report.console import print_report
-        from raypipe.report.plans import print_changes
-
-        console = options.console()
-        print_report(console, found["report"], done.eval.evaluation.folder)
-        if found["changes"] is None:
-            print("no earlier run has answered any of these questions: nothing to compare with")
-        else:
-            print_changes(console, found["changes"])
+        return _dry_run(args)
+    done = called(reprocess, args, on_plan=printer(args), check=False)
+    printed(args, done, _print_reprocessed)
     done.eval.check_faults()
     return 0
 
 
-def _dry_run(args: argparse.Namespace, settings: Settings) -> int:
+def _print_reprocessed(done: ReprocessResult) -> None:
+    from raypipe.report.console import print_report
+    from raypipe.report.plans import print_changes
+
+    out, found = console(), done.to_json()
+    print_report(out, found["report"], done.eval.evaluation.folder)
+    if found["changes"] is None:
+        print("no earlier run has answered any of these questions: nothing to compare with")
+    else:
+        print_changes(out, found["changes"])
+
+
+def _dry_run(args: Args) -> int:
     """Connects to the cluster and finds the models as the run itself would, then prints the plan."""
     from raypipe.api.plans import plan
-    from raypipe.cli.plans import show
 
     if args.labels is not None:
         from raypipe.evaluation.labels import read_labels
 
         read_labels(Path(args.labels))
-    session = options.session(args, settings)
-    found = plan(
-        args.recipe, args.data, args.store, args.format, args.limit, args.refresh, check_run=True,
-        judge=args.judge, rule=args.rule, session=session, kind=args.kind, fields=args.fields,
-    )  # fmt: skip
-    return show(args, found)
+    return show(args, called(plan, args, check_run=True))
 
 
-def _options(args: argparse.Namespace, settings: Settings) -> EvalOptions:
-    """The options of an eval. Faults are checked after the report is printed."""
-    return {
-        "format": args.format,
-        "kind": args.kind,
-        "fields": args.fields,
-        "limit": args.limit,
-        "rule": args.rule,
-        "judge": args.judge,
-        "labels": args.labels,
-        "fresh": args.fresh,
-        "retry_faults": args.retry_faults,
-        "refresh": args.refresh,
-        "on_plan": _silent if args.json else _print_plan,
-        "check": False,
-        "max_calls": args.max_calls,
-        "max_usd": args.max_usd,
-        "max_hours": args.max_hours,
-        "session": options.session(args, settings, not args.json),
-        "began": args.began,
-    }
+@command(
+    "ann",
+    "raypipe ann my-recipe --store /data/store",
+    "recipe sets store cluster",
+    arg("--questions N", "stored questions on which recall is measured (200)", at_least(1), 200),
+    arg("--rebuild", "replace indexes that are there; questions of the whole store are then answered again"),
+    "json",
+)
+def _ann(args: Args) -> int:
+    from raypipe.api.ann import build_ann
+
+    found = called(build_ann, args, check=False)
+    printed(args, found, _print_recall)
+    found.check_recall()
+    return 0
 
 
-def _silent(plan: Plan) -> None:
-    """Nothing but JSON is printed on stdout."""
+def _print_recall(found: AnnResult) -> None:
+    from rich.text import Text
+
+    from raypipe.report.wording import ann_lines
+
+    out, rows = console(), list(found.rows())
+    for row, line in zip(rows, ann_lines({"ann": rows}), strict=True):
+        built = "built" if row["built"] else "was there"
+        out.print(Text(f"{row['stage']}: {row['index']}, {built}"), soft_wrap=True)
+        out.print(Text(f"  {line}; the worst is question {row['worst_question']}"), soft_wrap=True)
 
 
-def _print_plan(plan: Plan) -> None:
-    from raypipe.report.plans import print_plan
+@command(
+    "rank",
+    "raypipe rank local --corpus corpus.jsonl.gz --queries queries.jsonl.gz --out run.trec --by fuse",
+    "recipe sets store",
+    arg("--corpus F", "BEIR corpus.jsonl[.gz]"),
+    arg("--queries F", "BEIR queries.jsonl[.gz]"),
+    arg("--out R.trec", type=Path, required=True),
+    arg("--by BY", "a score's name, such as bm25, dense, fuse; or final (final)", default="final"),
+    arg("--top N", "documents a query (20)", at_least(1), 20),
+    "cluster",
+)
+def _rank(args: Args) -> int:
+    from raypipe.api.paths import require_writable
+    from raypipe.api.questions import rank
 
-    found: dict[str, Any] = plan.to_json()
-    print_plan(options.console(), found)
+    require_writable(args.out.parent, "--out")
+    found = called(rank, args)
+    found.write_trec(args.out)
+    print(f"{args.out}: {found.title}")
+    return 0

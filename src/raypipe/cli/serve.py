@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
 from typing import TYPE_CHECKING
 
-from raypipe.api.settings import Settings
-from raypipe.cli import options
+from raypipe.cli.command import Args, arg, at_least, between, called, command, graphs, say, share
 from raypipe.core.errors import ConfError
 from raypipe.serving.access import MEMO_MB
 
@@ -18,106 +15,63 @@ HOST = "127.0.0.1"  # this machine alone
 PORT = 8000
 
 
-def add(commands: options.Commands) -> None:
-    """Declares `serve`."""
-    made = options.command(commands, "serve", "raypipe serve rag --docs manuals --port 8000", _serve)
-    options.recipe(made, optional=True, live=True)
-    options.docs(made)
-    options.store(made)
-    options.cluster(made)
-    made.add_argument("--host", metavar="ADDRESS", default=HOST, help=f"to listen on (default: {HOST})")
-    made.add_argument(
-        "--port", metavar="N", type=options.between(1, 65535), default=PORT, help=f"default: {PORT}"
-    )
-    made.add_argument(
-        "--keys",
-        metavar="FILE",
-        help="file with one API key a line; keys in $RAYPIPE_KEYS, separated by commas, count as well",
-    )
-    made.add_argument(
-        "--tenants",
-        metavar="FILE",
-        help="file of tenants: keys with a name, a share, limits a minute, releases and filters (default: "
+@command(
+    "serve",
+    "raypipe serve rag --docs manuals --port 8000",
+    "live? docs store cluster",
+    arg("--host ADDRESS", f"to listen on (default: {HOST})", default=HOST),
+    arg("--port N", f"default: {PORT}", between(1, 65535), PORT),
+    arg(
+        "--keys FILE",
+        "file with one API key a line; keys in $RAYPIPE_KEYS, separated by commas, count as well",
+    ),
+    arg(
+        "--tenants FILE",
+        "file of tenants: keys with a name, a share, limits a minute, releases and filters (default: "
         "what $RAYPIPE_TENANTS says)",
-    )
-    made.add_argument("--auth", choices=("none",), help="none: anyone who reaches the port may ask")
-    made.add_argument(
-        "--gateways",
-        metavar="N",
-        type=options.at_least(1),
-        default=1,
-        help="with two, one may die (default: 1)",
-    )
-    made.add_argument(
-        "--fallback",
-        metavar="RECIPE",
-        help="its extract step answers while a language model is unavailable (default: i don't know)",
-    )
-    made.add_argument(
-        "--memo",
-        metavar="MB",
-        type=options.at_least(0),
-        default=MEMO_MB,
-        help="memory of a gateway for what models computed about the store: an equal question asks no model "
+    ),
+    arg("--auth", "none: anyone who reaches the port may ask", choices=("none",)),
+    arg("--gateways N", "with two, one may die (default: 1)", at_least(1), 1),
+    arg(
+        "--fallback RECIPE",
+        "its extract step answers while a language model is unavailable (default: i don't know)",
+    ),
+    arg(
+        "--memo MB",
+        "memory of a gateway for what models computed about the store: an equal question asks no model "
         f"again (default: {MEMO_MB}; 0: none)",
-    )
-    made.add_argument(
-        "--shadow",
-        metavar="DIR",
-        help="the --out folder of a finished eval, whose recipe answers some questions again after the reply",
-    )
-    made.add_argument(
-        "--share", metavar="SHARE", type=options.share, help="of the questions that the shadow answers: 0.05"
-    )
-    made.add_argument(
-        "--capture",
-        metavar="RATE",
-        type=options.share,
-        help="write this share of the questions, with evidence and answers, into the store (default: none)",
-    )
-    made.add_argument(
-        "--retention",
-        metavar="DAYS",
-        type=float,
-        help="delete captured answers after this many days (default: 7)",
-    )
-    made.add_argument(
-        "--redact",
-        metavar="MODULE:NAME",
-        help="your function of one text that takes out what may not be captured",
-    )
-
-
-def _serve(args: argparse.Namespace, settings: Settings) -> int:
+        at_least(0),
+        MEMO_MB,
+        dest="memo_mb",
+    ),
+    arg(
+        "--shadow DIR",
+        "the --out folder of a finished eval, whose recipe answers some questions again after the reply",
+    ),
+    arg("--share SHARE", "of the questions that the shadow answers: 0.05", share),
+    arg(
+        "--capture RATE",
+        "write this share of the questions, with evidence and answers, into the store (default: none)",
+        share,
+    ),
+    arg("--retention DAYS", "delete captured answers after this many days (default: 7)", float),
+    arg("--redact MODULE:NAME", "your function of one text that takes out what may not be captured"),
+)
+def _serve(args: Args) -> int:
     from raypipe.api.endpoint import ServeArgs, serve
 
-    store = args.store
     if args.docs is not None:
         from raypipe.api.docs import open_docs
 
-        session = options.session(args, settings, progress=True)
-        store = open_docs(args.recipe, args.docs, store, session).uri
-    endpoint = ServeArgs(
-        args.recipe,
-        args.models,
-        store,
-        args.cluster,
-        args.keys,
-        args.auth,
-        args.fallback,
-        gateways=args.gateways,
-        graphs=options.graphs(args),
-        llm=args.llm,
-        capture=_capture(args),
-        tenants=args.tenants,
-        memo_mb=args.memo,
-    )
-    _start_shadow(args, store, settings)
-    serve(endpoint, args.host, args.port, _say, settings)
+        args.store = called(open_docs, args).uri
+    capture = _capture(args)
+    endpoint = called(ServeArgs, args, graphs=graphs(args), capture=capture)
+    _start_shadow(args)
+    serve(endpoint, args.host, args.port, say, args.settings)
     return 0
 
 
-def _start_shadow(args: argparse.Namespace, store: str | None, settings: Settings) -> None:
+def _start_shadow(args: Args) -> None:
     """Puts the run of --shadow into the shadow. Raises ConfError for half of its options, and next to a named
     recipe."""
     if (args.shadow is None) != (args.share is None):
@@ -128,12 +82,12 @@ def _start_shadow(args: argparse.Namespace, store: str | None, settings: Setting
         raise ConfError("--shadow: a run is held against the live release: expected `raypipe serve live`")
     from raypipe.api.trials import start_shadow
 
-    opened = options.session(args, settings).store(store)
-    trial = start_shadow(args.shadow, args.share, opened)
-    _say(f"release {trial.release} answers {trial.share:.0%} of the questions in the shadow: `raypipe trial`")
+    # The store that is served, in the place of that of the run.
+    trial = called(start_shadow, args, run=args.shadow, store=args.settings.store_to_use(args.store))
+    say(f"release {trial.release} answers {trial.share:.0%} of the questions in the shadow: `raypipe trial`")
 
 
-def _capture(args: argparse.Namespace) -> CaptureConfig | None:
+def _capture(args: Args) -> CaptureConfig | None:
     """What is captured. Raises ConfError for options of a capture that is off."""
     from raypipe.serving.capture_config import RETENTION_DAYS, CaptureConfig
 
@@ -147,7 +101,3 @@ def _capture(args: argparse.Namespace) -> CaptureConfig | None:
         return CaptureConfig(args.capture, days, args.redact)
     except ValueError as e:
         raise ConfError(str(e)) from e
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

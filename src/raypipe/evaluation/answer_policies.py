@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from raypipe.metrics.calibration import best_threshold
 from raypipe.metrics.intervals import Interval, mean_interval
 from raypipe.metrics.kinds import Measure
 from raypipe.metrics.paired import Conclusion, PairedDifference, conclude, paired
+from raypipe.metrics.routing import by_label
 from raypipe.steps.answer_probability import AnswerProbability
 
 FIXED = 0.5  # the threshold that `extract` has by itself
@@ -61,78 +63,60 @@ class AnsweredSlice:
 
 
 Surety = Callable[[DecidedAnswer], "float | None"]
+Policy = tuple[str, Surety, "float | None"]
+"""Name, what it goes by, threshold."""
 
 
-def policies_of(
-    seen: Sequence[DecidedAnswer], probability: AnswerProbability
-) -> list[tuple[str, Surety, float | None]]:
-    """The fitted policy and those that it is held against: name, what they go by, threshold."""
-
-    def fitted(a: DecidedAnswer) -> float:
-        return probability.probability(a.features or {})
-
-    found: list[tuple[str, Surety, float | None]] = [
-        ("fitted", fitted, probability.threshold), ("every answer", lambda a: 1.0, None),
-    ]  # fmt: skip
+def policies_of(seen: Sequence[DecidedAnswer], probability: AnswerProbability) -> list[Policy]:
+    """The fitted policy and those that it is held against."""
+    found: list[Policy] = [
+        ("fitted", lambda a: probability.probability(a.features or {}), probability.threshold),
+        ("every answer", lambda a: 1.0, None),
+    ]
     answered = [a for a in seen if a.features is not None]
     if all(a.stated is not None for a in answered):
-        stated = np.array([a.stated for a in answered], float)
-        best = best_threshold(
-            stated, np.array([a.value for a in answered]), np.array([a.abstained for a in answered])
-        )
+        numbers = np.array([(a.stated, a.value, a.abstained) for a in answered], float).reshape(-1, 3)
+        best = short(best_threshold(*numbers.T))
         found.append(("stated confidence, fixed", lambda a: a.stated, FIXED))
-        found.append(
-            ("stated confidence, best threshold of the fitted half", lambda a: a.stated, short(best))
-        )
+        found.append(("stated confidence, best threshold of the fitted half", lambda a: a.stated, best))
     return found
 
 
-def given(a: DecidedAnswer, surety: Surety, threshold: float | None) -> bool:
-    """Whether a policy gives the answer."""
-    sure = surety(a) if a.features is not None else None
-    return sure is not None and (threshold is None or sure >= threshold)
-
-
 def policy_scores(
-    answers: Sequence[DecidedAnswer], policies: Sequence[tuple[str, Surety, float | None]], by: Measure,
-    group: str | None,
-) -> tuple[PolicyScore, ...]:  # fmt: skip
+    answers: Sequence[DecidedAnswer], policies: Sequence[Policy], by: Measure, group: str | None
+) -> tuple[PolicyScore, ...]:
     groups = None if group is None else [a.key for a in answers]
     out: list[PolicyScore] = []
     fitted: list[float] = []
-    for name, surety, threshold in policies:
-        gives = [given(a, surety, threshold) for a in answers]
-        values = [
-            a.value if g or a.features is None else a.abstained for a, g in zip(answers, gives, strict=True)
-        ]
+    for policy, surety, threshold in policies:
+        sure = [surety(a) if a.features is not None else None for a in answers]
+        gives = [s is not None and (threshold is None or s >= threshold) for s in sure]
+        pairs = list(zip(answers, gives, strict=True))
+        values = [a.value if g or a.features is None else a.abstained for a, g in pairs]
         fitted = fitted or values
-        gain = None if not out else paired(values, fitted, by.high - by.low, groups)
-        count = sum(gives)
-        right = sum(a.right for a, g in zip(answers, gives, strict=True) if g)
-        out.append(
-            PolicyScore(
-                policy=name,
-                threshold=threshold,
-                score=float(np.mean(values)),
-                interval=mean_interval(values, (by.low, by.high), groups),
-                answered=count / len(answers),
-                right=right / count if count else None,
-                gain=gain,
-                verdict=None if gain is None else conclude(gain),
-            )
-        )
+        count, right = sum(gives), sum(a.right for a, g in pairs if g)
+        share, scored = count / len(answers), held_against(values, fitted, by, groups)
+        fine = right / count if count else None
+        out.append(PolicyScore(policy=policy, threshold=threshold, answered=share, right=fine, **scored))
     return tuple(out)
+
+
+def held_against(
+    values: Sequence[float], first: Sequence[float], by: Measure, groups: Sequence[str] | None
+) -> dict[str, Any]:
+    """Mean and interval of one way's values, and what the first way gains over it; None: it is the first."""
+    gain = None if values is first else paired(values, first, by.high - by.low, groups)
+    within = mean_interval(values, (by.low, by.high), groups)
+    verdict = None if gain is None else conclude(gain)
+    return {"score": float(np.mean(values)), "interval": within, "gain": gain, "verdict": verdict}
 
 
 def answered_slices(
     unseen: Sequence[DecidedAnswer], probability: AnswerProbability
 ) -> tuple[AnsweredSlice, ...]:
-    members: dict[tuple[str, str], list[DecidedAnswer]] = {}
-    for a in unseen:
-        for label, value in a.labels.items():
-            members.setdefault((label, value), []).append(a)
     out = []
-    for (label, value), some in sorted(members.items()):
+    for (label, value), some in sorted(by_label((a.labels, a) for a in unseen).items()):
+        said = [a for a in some if a.features is not None]
         said = [a for a in some if a.features is not None]
         kept = [a for a in said if probability.probability(a.features or {}) >= probability.threshold]
         wrong, still = (sum(not a.right for a in x) for x in (said, kept))

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import tee
 
-from raypipe.core.records import ANSWERED, FAULT, Gold, Question
-from raypipe.evaluation.evidence_paragraphs import evidence_paragraphs
+from raypipe.core.protocols import Index
+from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, Block, Gold, Question, Quote
 from raypipe.evaluation.golds import golds_of
-from raypipe.evaluation.losses import LossFinder
+from raypipe.evaluation.losses import LossFinder, RankingLossFinder
 from raypipe.evaluation.prompts import PromptLookup
 from raypipe.evaluation.ranked_documents import FINAL, documents_of, ranked_documents
-from raypipe.evaluation.ranking_losses import RankingLossFinder
-from raypipe.evaluation.result_table import ResultTable, needed_texts, row
+from raypipe.evaluation.result_table import ResultTable, needed_texts, quotes_of, row
 from raypipe.evaluation.routing import RoutingCheck
 from raypipe.memo.disk import StoreMemo, memo_versions
 from raypipe.metrics.crag import Prediction, pair
@@ -34,13 +33,14 @@ from raypipe.pipeline.answer_sources import AnswerSources
 from raypipe.pipeline.driver import Pipeline, batches
 from raypipe.pipeline.recipe_tables import searched
 from raypipe.recipes.fits import fits_of, has_seen
-from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import models_of
 from raypipe.report.report import answer_of
 from raypipe.store import Store
 from raypipe.store.index import LanceIndex
 from raypipe.store.layouts import folder_roots, layouts_at, layouts_of
-from raypipe.text.fitted_on import FittedOn
+
+AT_ONCE = 100  # answers in memory: some 40 kB each with fifty citations and twenty hits
+HEADINGS = ("title", "heading")
 
 AT_ONCE = 100  # answers in memory: some 40 kB each with fifty citations and twenty hits
 
@@ -64,9 +64,7 @@ class Collected:
     lost: dict[str, LostAt] = field(default_factory=dict)  # question id -> where its gold was lost, if it was
     routing: Routing | None = None  # routers and calls against golds; None: not looked at yet
     loss_notes: tuple[str, ...] = ()  # what could not be told apart
-    prompt_injection: PromptInjection | None = (
-        None  # orders in pages that reached an answer; None: not looked for
-    )
+    prompt_injection: PromptInjection | None = None  # orders in pages that reached an answer
 
 
 def collect(
@@ -80,17 +78,15 @@ def collect(
     recipe has a language model. Raises KeyError for a passage without a text, which is a defect: no step
     makes one.
     """
-    found, index = Collected(), LanceIndex(searched(pipeline.store, pipeline.recipe))
-    store = pipeline.store
-    documents, roots = layouts_at(store), folder_roots(store)
-    lookup = PromptLookup(
-        pipeline.recipe, LocalKit(index), lambda: StoreMemo(store.uri, memo_versions(store))
-    )
+    store, recipe = pipeline.store, pipeline.recipe
+    found, index = Collected(), LanceIndex(searched(store, recipe))
+    documents, roots, kit = layouts_at(store), folder_roots(store), LocalKit(index)
+    lookup = PromptLookup(recipe, kit, lambda: StoreMemo(store.uri, memo_versions(store)))
     table.about["no_prompts"] = lookup.missing
-    fits = fits_of(pipeline.recipe).values()
-    routing = RoutingCheck(pipeline.recipe)
-    losses = _loss_finder(pipeline, index, form)
-    injections = any(m.kind == "generator" for s in pipeline.recipe.question for m in models_of(s.step))
+    fits, routing = fits_of(recipe).values(), RoutingCheck(recipe)
+    losses = RankingLossFinder(pipeline) if form == "grades" else LossFinder(pipeline, index, kit)
+    if any(m.kind == "generator" for s in recipe.question for m in models_of(s.step)):
+        found.prompt_injection = PromptInjection(0, 0)
     with asyncio.Runner() as loop:
         asked, questions = tee(questions)
         for pairs in batches(zip(asked, pipeline.answers(questions, sources), strict=True), AT_ONCE):
@@ -98,57 +94,35 @@ def collect(
             for question, answered in pairs:
                 _count(question, answered, found)
             golds = golds_of(store, [q.id for q in batch], form)
-            found.stated |= _stated(batch, golds, fits)
-            text = loop.run(_texts(index, batch))
+            seen = {q.id: has_seen(fits, q.text) for q in batch}
+            for q in batch:
+                if q.outcome == ANSWERED and q.id in golds and q.origin in q.replies and not seen[q.id]:
+                    found.stated[q.id] = q.replies[q.origin].confidence
+            chunks = list(dict.fromkeys(c for q in batch for c in needed_texts(q)))
+            text = dict(zip(chunks, loop.run(index.texts(chunks)), strict=True))
             layouts = layouts_of(documents, {h.source for q in batch for h in q.hits})
-            paragraphs = loop.run(evidence_paragraphs(index, batch)) if form == "annotators" else {}
+            paragraphs = loop.run(_evidence_paragraphs(index, batch)) if form == "annotators" else {}
             _pair(store, batch, golds, form, found, paragraphs)
             prompts = loop.run(lookup.of(batch))
+            rows = []
             for q in batch:
                 if q.id in golds:
                     routing.add(q, golds[q.id])
+                took = seconds.get(q.id)
+                if took is not None:
+                    let_in = {s.name for s in recipe.question if s.admits(q)}
+                    took = {stage: s for stage, s in took.items() if stage in let_in}
+                gold, sent = golds.get(q.id), prompts[q.id]
+                rows.append(row(q, gold, text, sent, layouts, seen[q.id], took, roots))
+            table.add(rows)
             found.lost |= loop.run(losses.of(pairs, golds))
-            table.add(
-                [
-                    row(
-                        q, golds.get(q.id), text, prompts[q.id], layouts, has_seen(fits, q.text),
-                        _own(pipeline.recipe, q, seconds.get(q.id)), roots,
-                    )
-                    for q in batch
-                ]
-            )  # fmt: skip
-            if injections:
-                before = found.prompt_injection or PromptInjection(0, 0)
-                found.prompt_injection = loop.run(_injected(index, batch, before))
+            if (before := found.prompt_injection) is not None:
+                here = followed(([text[c] for c in q.order], q.answer) for q in batch)
+                found.prompt_injection = before + here
     found.routing = routing.found()
     found.lost |= losses.rest()
     found.loss_notes = tuple(losses.notes)
     return found
-
-
-def _loss_finder(pipeline: Pipeline, index: LanceIndex, form: GoldForm) -> LossFinder | RankingLossFinder:
-    return RankingLossFinder(pipeline) if form == "grades" else LossFinder(pipeline, index, LocalKit(index))
-
-
-def _stated(
-    batch: Sequence[Question], golds: Mapping[str, Gold], fits: Collection[FittedOn]
-) -> dict[str, float | None]:
-    """The confidence of answers that can be scored."""
-    return {
-        q.id: q.replies[q.origin].confidence
-        for q in batch
-        if q.outcome == ANSWERED and q.id in golds and q.origin in q.replies and not has_seen(fits, q.text)
-    }
-
-
-def _own(
-    recipe: Recipe, question: Question, seconds: Mapping[str, float] | None
-) -> Mapping[str, float] | None:
-    """Of the seconds of stages those whose gate let the question in; None: this run did not answer it."""
-    if seconds is None:
-        return None
-    let_in = {s.name for s in recipe.question if s.admits(question)}
-    return {stage: taken for stage, taken in seconds.items() if stage in let_in}
 
 
 def _count(question: Question, answered: Question, found: Collected) -> None:
@@ -168,40 +142,51 @@ def _pair(
     store: Store, batch: Sequence[Question], golds: Mapping[str, Gold], form: GoldForm, found: Collected,
     paragraphs: Mapping[str, tuple[str, ...]],
 ) -> None:  # fmt: skip
-    """Adds what is scored of these answers."""
+    """Adds what is scored of these answers; of rankings the documents, of a question that failed none."""
     if form != "grades":
         rows, without = pair(batch, golds, {})
         rows = [replace(r, evidence=paragraphs.get(r.question, ())) for r in rows]
     else:
         judged = [q for q in batch if q.id in golds and golds[q.id].grades]
-        rows, without = _ranked(store, judged, golds), [q.id for q in batch if q not in judged]
+        sources = {h.source for q in judged for h in q.hits}
+        listed, rows = documents_of(store, sorted(sources)), []
+        for q in judged:
+            gold, scores = golds[q.id], ranked_documents(q, FINAL, listed, len(sources))
+            best = None if q.outcome in ("", FAULT) else tuple(ranked(scores))
+            rows.append(Prediction(q.id, answer_of(q), gold.answers, None, gold.labels, gold.grades, best))
+        without = [q.id for q in batch if q not in judged]
     found.rows += rows
     found.without_truth += len(without)
     text = {q.id: q.text for q in batch}
     found.texts.update((r.question, text[r.question]) for r in rows)
 
 
-def _ranked(store: Store, batch: Sequence[Question], golds: Mapping[str, Gold]) -> list[Prediction]:
-    """Each question with its documents in the order of its ranking; a failed one has none."""
-    sources = {h.source for q in batch for h in q.hits}
-    listed = documents_of(store, sorted(sources))
-    rows = []
-    for q in batch:
-        gold, scores = golds[q.id], ranked_documents(q, FINAL, listed, len(sources))
-        documents = None if q.outcome in ("", FAULT) else tuple(ranked(scores))
-        rows.append(Prediction(q.id, answer_of(q), gold.answers, None, gold.labels, gold.grades, documents))
-    return rows
+async def _evidence_paragraphs(index: Index, batch: Sequence[Question]) -> dict[str, tuple[str, ...]]:
+    """Question id -> the paragraphs of the best quote of its answer, as the parsed text has them; where the
+    answer quotes nothing, of the best passage of the ranking. None of a question without an answer."""
+    best = {q.id: place for q in batch if (place := _best(q)) is not None}
+    sources = list(dict.fromkeys(p.source for p in best.values()))
+    texts = dict(zip(sources, await index.source_texts(sources), strict=True))
+    blocks = dict(zip(sources, await index.blocks(sources), strict=True))
+    return {
+        id: tuple((texts[p.source] or "")[a:b] for a, b in _spans(p, blocks[p.source]))
+        for id, p in best.items()
+    }
 
 
-async def _texts(index: LanceIndex, batch: Sequence[Question]) -> dict[str, str]:
-    """Passage id -> text, of all passages that are kept with these answers."""
-    distinct = list(dict.fromkeys(c for q in batch for c in needed_texts(q)))
-    return dict(zip(distinct, await index.texts(distinct), strict=True))
+def _best(question: Question) -> Quote | None:
+    if question.outcome in ("", FAULT, ABSTAINED):
+        return None
+    if quotes := quotes_of(question):
+        return quotes[0]
+    hits = {h.chunk: h for h in question.hits}
+    first = next((hits[c] for c in question.order if c in hits), None)
+    return None if first is None else Quote(first.source, first.span)
 
 
-async def _injected(index: LanceIndex, batch: Sequence[Question], before: PromptInjection) -> PromptInjection:
-    """How often an order that a page gives reached an answer, with what was counted before."""
-    chunks = list(dict.fromkeys(c for q in batch for c in q.order))
-    text = dict(zip(chunks, await index.texts(chunks), strict=True))
-    here = followed(([text[c] for c in q.order], q.answer) for q in batch)
-    return PromptInjection(before.exposed + here.exposed, before.followed + here.followed)
+def _spans(place: Quote, blocks: Sequence[Block]) -> Iterator[tuple[int, int]]:
+    """Of the blocks that a stretch touches, but for headings."""
+    start, end = place.span
+    for b in blocks:
+        if b.start < end and start < b.end and b.kind not in HEADINGS:
+            yield b.start, b.end

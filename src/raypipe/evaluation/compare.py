@@ -15,6 +15,7 @@ from raypipe.core.errors import ConfError, DataError
 from raypipe.evaluation.scored_run import ScoredRun
 from raypipe.metrics.kinds import Measure, open_kind
 from raypipe.metrics.paired import MARGIN, Conclusion, PairedDifference, conclude, holm, paired
+from raypipe.metrics.routing import by_label
 from raypipe.runs.changes import causes
 from raypipe.store import Store
 
@@ -241,10 +242,7 @@ def _comparison(
 
 
 def _slices(a: ScoredRun, pairs: _Pairs, margin: float) -> tuple[SliceDifference, ...]:
-    members: dict[tuple[str, str], list[int]] = {}
-    for i, id in enumerate(pairs.ids):
-        for label, value in a.labels[id].items():
-            members.setdefault((label, value), []).append(i)
+    members = by_label((a.labels[id], i) for i, id in enumerate(pairs.ids))
     found = [(key, pairs.of(chosen).difference()) for key, chosen in sorted(members.items())]
     corrected = holm([f.p for _, f in found])
     return tuple(
@@ -256,27 +254,21 @@ def _slices(a: ScoredRun, pairs: _Pairs, margin: float) -> tuple[SliceDifference
 def _causes(a: ScoredRun, b: ScoredRun, pairs: _Pairs) -> tuple[Cause, ...]:
     """Where the answers differ. The shares of the difference sum to it: a question whose value moved
     is in exactly one cause."""
-    by_id, known = _parted(a, b), a.manifest and b.manifest and a.manifest.store == b.manifest.store
-    grouped: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    by_id: dict[str, tuple[str, str]] = {}
+    known = a.manifest and b.manifest and a.manifest.store == b.manifest.store
+    if a.manifest and b.manifest and known:
+        for id, c in causes(Store.open(a.manifest.store), a.manifest, b.manifest).items():
+            changed = f"{c.because.stage}.{c.because.field}" if c.because else ""
+            by_id[id] = (NOISE if c.noise else c.step, changed)
+    grouped: dict[tuple[str, str], list[float]] = {}
     for id, before, after in zip(pairs.ids, pairs.before, pairs.after, strict=True):
         where = by_id.get(id)
         if where is None and before != after:
             where = (NOISE if known else UNKNOWN, "")
         if where is not None:
-            grouped.setdefault(where, []).append((before, after))
+            grouped.setdefault(where, []).append(after - before)
     out = []
-    for (step, changed), moved in grouped.items():
-        gains = [after - before for before, after in moved]
+    for (step, changed), gains in grouped.items():
         up, down = sum(g > 0 for g in gains), sum(g < 0 for g in gains)
-        out.append(Cause(step, changed, len(moved), up, down, sum(gains) / len(pairs.ids)))
+        out.append(Cause(step, changed, len(gains), up, down, sum(gains) / len(pairs.ids)))
     return tuple(sorted(out, key=lambda c: (-abs(c.difference), -c.moved, c.step)))
-
-
-def _parted(a: ScoredRun, b: ScoredRun) -> dict[str, tuple[str, str]]:
-    """Question id -> step at which its paths part, and what differs in the recipe there; of those that do."""
-    if a.manifest is None or b.manifest is None or a.manifest.store != b.manifest.store:
-        return {}
-    return {
-        id: (NOISE if c.noise else c.step, f"{c.because.stage}.{c.because.field}" if c.because else "")
-        for id, c in causes(Store.open(a.manifest.store), a.manifest, b.manifest).items()
-    }

@@ -1,6 +1,6 @@
-"""The report of an eval, put together once from what was planned, done and scored.
+"""The answers of a run scored, by rule, judge and people, and the report of all that was planned and done.
 
-Knows counters, plans and stored tables; scores nothing and writes no file.
+Knows metrics, judges, labels, counters, plans and stored tables; computes no answer and writes no file.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -16,17 +16,24 @@ import pyarrow.compute as pc
 
 from raypipe.core.ann import AnnRecall
 from raypipe.evaluation.collect import Collected
-from raypipe.evaluation.score_answers import ScoredAnswers
-from raypipe.evaluation.seen import fit_lines, unseen_summary
+from raypipe.evaluation.golds import Scoring
+from raypipe.evaluation.judge import Judge, Spend
+from raypipe.evaluation.labels import PersonLabels, label_line, labelled
 from raypipe.metrics.calibration import stated_calibration
+from raypipe.metrics.crag import Marks, Prediction
+from raypipe.metrics.kinds import DataKind, RunScores, kind_id, marks_of, right_of, score
+from raypipe.metrics.kinds import golds_of as gold_form
+from raypipe.metrics.kinds.contract import summary_of
+from raypipe.metrics.losses import Losses, losses
 from raypipe.pipeline.counters import Counts, RunCounters
 from raypipe.pipeline.driver import Pipeline, batches
 from raypipe.pipeline.ingest_log import IngestSummary
 from raypipe.recipes.executor import StageCounters
+from raypipe.recipes.fits import fits_of, has_seen
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import answer_cut, asked_models
 from raypipe.report.costs import CostReport
-from raypipe.report.report import AnswerCut, EvalReport, FaultCount, JudgeLine, StepLine
+from raypipe.report.report import AnswerCut, EvalReport, FaultCount, FitLine, JudgeLine, LabelLine, StepLine
 from raypipe.runs.plan.money import asking, estimated, spent
 from raypipe.runs.plan.records import Plan
 from raypipe.store import Store
@@ -41,22 +48,69 @@ SOURCES_AT_ONCE = 4096  # whose chunks are counted in one look: some 10 MB
 
 
 @dataclass(frozen=True, slots=True)
-class EvalWork:
-    """What an eval did before it scored."""
+class ScoredAnswers:
+    """What was measured of a run's answers."""
 
-    questions: int
-    read: IngestSummary | None  # of the files it was given; None: it was given none
-    plan: Plan
-    done: RunCounters
-    ann: tuple[AnnRecall, ...]  # of the approximate indexes that were searched
-    oracle: str  # whose golds stood in the place of a stage: EvalReport.oracle
-    oracle_golds: int  # questions of which they did
+    answers: Collected
+    kind: DataKind
+    rows: Sequence[Prediction]  # those with a gold, with what judge and people say of them
+    marks: Marks
+    scores: RunScores
+    right: Mapping[str, bool | None]  # question id -> whether its answer is right; None: not scored
+    lost: Losses | None  # where the misses were lost; None: not looked for
+    judge: JudgeLine | None  # None: there was no judge
+    labels: LabelLine | None  # None: no labels were given
 
 
-def eval_report(pipeline: Pipeline, work: EvalWork, scored: ScoredAnswers) -> EvalReport:
-    """The report of a run whose answers are scored. Its id is made here."""
-    recipe, answers, planned, done = pipeline.recipe, scored.answers, work.plan.planned(), work.done
-    seconds = pipeline.clock.total()
+def score_answers(
+    store: Store, answers: Collected, scoring: Scoring, judge: Judge | None, labels: PersonLabels | None,
+    fresh: bool, spend: Spend | None,
+) -> ScoredAnswers:  # fmt: skip
+    """Scores what was collected. `judge` decides what the rule leaves open, and `fresh` asks it again;
+    `labels` outrank both. `spend` is told what the judge asks; None: nothing is capped."""
+    rows, said = list(answers.rows), None
+    if judge is not None:
+        replies, said = judge.ask(store, rows, answers.texts, fresh, spend)
+        rows = [replace(r, judge_response=replies.get(r.question)) for r in rows]
+    if labels is not None:
+        rows = labelled(rows, labels)
+    marks, scores = marks_of(scoring.kind, rows), score(scoring.kind, kind_id(scoring.name), rows)
+    right = verdicts(scoring.kind, rows, scores)
+    return ScoredAnswers(
+        answers=answers,
+        kind=scoring.kind,
+        rows=rows,
+        marks=marks,
+        scores=scores,
+        right=right,
+        lost=losses(right, answers.lost, answers.loss_notes),
+        judge=said,
+        labels=None if labels is None else label_line(labels, rows, marks),
+    )
+
+
+def verdicts(kind: DataKind, rows: Sequence[Prediction], scores: RunScores) -> dict[str, bool | None]:
+    """Question -> whether its answer is right; None: not scored. One that failed has no verdict, whatever
+    its kind measures of it."""
+    rankings = gold_form(kind) == "grades"
+    failed = {r.question for r in rows if (r.ranked if rankings else r.prediction) is None}
+    values = ((r.question, scores.values[r.question]) for r in rows)
+    return {id: None if id in failed else right_of(kind, v) for id, v in values}
+
+
+def eval_report(
+    pipeline: Pipeline, scored: ScoredAnswers, plan: Plan, done: RunCounters, read: IngestSummary | None,
+    questions: int, ann: Sequence[AnnRecall], oracle: str, oracle_golds: int,
+) -> EvalReport:  # fmt: skip
+    """The report of a run whose answers are scored. Its id is made here. `read`: of the files it was given;
+    `ann`: of the approximate indexes that were searched; `oracle` and `oracle_golds`: as in EvalReport."""
+    recipe, answers, seconds = pipeline.recipe, scored.answers, pipeline.clock.total()
+    asks, prices = asking(recipe), pipeline.caps.prices
+    attempt = _lines(recipe, plan.planned(), done.since(), {})
+    cut = next((c for s in recipe.question if (c := answer_cut(s.step)) is not None), None)
+    fits, texts = fits_of(recipe), answers.texts
+    unseen = [q for q, t in texts.items() if not has_seen(fits.values(), t)]
+    lead, values = scored.scores.lead, scored.scores.values
     return EvalReport(
         run=uuid.uuid4().hex,
         recipe=recipe.title,
@@ -65,53 +119,39 @@ def eval_report(pipeline: Pipeline, work: EvalWork, scored: ScoredAnswers) -> Ev
         clock=pipeline.clock.parts(),
         resumed=done.resumed,
         memo_damaged=done.memo_damaged,
-        questions=work.questions,
+        questions=questions,
         without_truth=answers.without_truth,
-        normalized=_normalized(work.read),
-        replaced=work.read.replaced if work.read else (),
-        cost=_cost(pipeline, work.plan, done, seconds, scored.judge),
-        faults=_faults(pipeline, answers, work.read),
-        steps=_lines(recipe, planned, done.counts, done.earlier.counts),
+        normalized={n: read.counts[n] for n in NORMALISED if read.counts.get(n)} if read else {},
+        replaced=read.replaced if read else (),
+        cost=CostReport(
+            plan.cost or estimated(plan, prices, asks),
+            spent(attempt, seconds, prices, asks, scored.judge),
+            prices.unpriced,
+        ),
+        faults=_faults(pipeline, answers, read),
+        steps=_lines(recipe, plan.planned(), done.counts, done.earlier.counts),
         marks=scored.marks,
         scores=scored.scores,
         judge=scored.judge,
         labels=scored.labels,
-        answer_cut=_answer_cut(recipe),
+        answer_cut=cut and AnswerCut(cut[0], cut[1].name, cut[1].weights),
         prompt_injection=answers.prompt_injection,
         losses=scored.lost,
         routing=answers.routing,
         calibration=stated_calibration(answers.stated, scored.right),
-        fits=fit_lines(recipe, answers.texts),
-        unseen=unseen_summary(recipe, scored.kind, scored.scores, answers.texts),
-        oracle=work.oracle,
-        oracle_golds=work.oracle_golds,
-        ann=work.ann,
+        fits=tuple(
+            FitLine(
+                step, on.data, on.split, on.metric, on.recipe, on.n or None,
+                sum(on.has_seen(t) for t in texts.values()) if on.seen else None, len(texts),
+            )
+            for step, on in fits.items()
+        ),
+        unseen=summary_of(scored.kind, lead, values, unseen) if len(unseen) < len(texts) else None,
+        oracle=oracle,
+        oracle_golds=oracle_golds,
+        ann=tuple(ann),
         **_corpus(pipeline, answers),
-    )
-
-
-def _cost(
-    pipeline: Pipeline, planned: Plan, done: RunCounters, seconds: float, judge: JudgeLine | None
-) -> CostReport:
-    """What the plan of this attempt expected, and what the attempt cost."""
-    asks, prices = asking(pipeline.recipe), pipeline.caps.prices
-    lines = _lines(pipeline.recipe, planned.planned(), done.since(), {})
-    expected = planned.cost or estimated(planned, prices, asks)
-    return CostReport(expected, spent(lines, seconds, prices, asks, judge), prices.unpriced)
-
-
-def _answer_cut(recipe: Recipe) -> AnswerCut | None:
-    """How the recipe cuts its answers, and with whose tokenizer."""
-    for stage in recipe.question:
-        if (cut := answer_cut(stage.step)) is not None:
-            tokens, tokenizer = cut
-            return AnswerCut(tokens, tokenizer.name, tokenizer.weights)
-    return None
-
-
-def _normalized(read: IngestSummary | None) -> dict[str, int]:
-    counts = read.counts if read else {}
-    return {name: counts[name] for name in NORMALISED if counts.get(name)}
+    )  # fmt: skip
 
 
 def _corpus(pipeline: Pipeline, answers: Collected) -> dict[str, Any]:
@@ -153,27 +193,18 @@ def _faults(pipeline: Pipeline, answers: Collected, read: IngestSummary | None) 
 def _lines(
     recipe: Recipe, planned: Mapping[str, int | None], counts: Counts, earlier: Counts
 ) -> tuple[StepLine, ...]:
-    stages = [(s.name, not asked_models(s.step)) for s in recipe.corpus]
-    stages += [(s.name, False) for s in recipe.question]
-    return tuple(
-        _line(name, works, planned[name], *(c.get(name, StageCounters()) for c in (counts, earlier)))
-        for name, works in stages
-    )
-
-
-def _line(
-    name: str, works: bool, planned: int | None, count: StageCounters, earlier: StageCounters
-) -> StepLine:
-    """`works`: the stage calls no model; its work is its rows. What earlier attempts computed was in their
-    own plans, and is added to this one's."""
-
-    def asked(c: StageCounters) -> int:
-        return c.rows - c.skipped if works else c.calls.computed
-
-    tokens = count.calls.tokens
-    whole = None if planned is None else planned + asked(earlier)
-    return StepLine(
-        name, count.rows, whole, asked(count), count.calls.cached, count.skipped,
-        count.faults, count.seconds, tokens.prompt, tokens.cached, tokens.generated, asked(earlier),
-        count.loading, tokens.thoughts,
-    )  # fmt: skip
+    """A line for each stage. The work of a stage that calls no model is its rows. What earlier attempts
+    computed was in their own plans, and is added to this one's."""
+    works = {s.name for s in recipe.corpus if not asked_models(s.step)}
+    out = []
+    for name in (s.name for half in (recipe.corpus, recipe.question) for s in half):
+        count, before = (c.get(name, StageCounters()) for c in (counts, earlier))
+        asked, resumed = (c.rows - c.skipped if name in works else c.calls.computed for c in (count, before))
+        tokens, bound = count.calls.tokens, planned[name]
+        line = StepLine(
+            name, count.rows, None if bound is None else bound + resumed, asked, count.calls.cached,
+            count.skipped, count.faults, count.seconds, tokens.prompt, tokens.cached, tokens.generated,
+            resumed, count.loading, tokens.thoughts,
+        )  # fmt: skip
+        out.append(line)
+    return tuple(out)

@@ -13,21 +13,20 @@ from pathlib import Path
 
 from raypipe.core.ann import AnnRecall
 from raypipe.evaluation.collect import collect
-from raypipe.evaluation.eval_report import EvalWork, eval_report
+from raypipe.evaluation.eval_report import eval_report, score_answers
 from raypipe.evaluation.fault_budget import UndoneRows, retry, undone_rows
 from raypipe.evaluation.golds import require_rule, scoring_of
-from raypipe.evaluation.judge import Judge, Spend
+from raypipe.evaluation.judge import Judge
 from raypipe.evaluation.labelling import holds_truths
 from raypipe.evaluation.labels import PersonLabels
 from raypipe.evaluation.losses import misses
 from raypipe.evaluation.oracle import Oracle, require_stage
 from raypipe.evaluation.plan_eval import PlannedWork, Planning, oracle_recipe, plan_eval
-from raypipe.evaluation.predictions import write_predictions
 from raypipe.evaluation.result_table import ResultTable
-from raypipe.evaluation.score_answers import score_answers
 from raypipe.evaluation.stored_questions import StoredQuestions, questions_of, require_questions
-from raypipe.evaluation.write_manifest import write_manifest
+from raypipe.evaluation.write_run import write_run
 from raypipe.memo.disk import memo_versions, merge_memo
+from raypipe.memo.memo import CallCounts
 from raypipe.memo.mend import mend_memo
 from raypipe.metrics.crag import Rule
 from raypipe.pipeline.answer_sources import AnswerSources
@@ -40,11 +39,9 @@ from raypipe.pipeline.ingest_log import driving
 from raypipe.pipeline.ingest_tasks import reading_of
 from raypipe.pipeline.wall_clock import WallClock
 from raypipe.readers import Format
-from raypipe.recipes.recipe import Recipe
-from raypipe.report.report import EvalReport, RunFolder, write_report
+from raypipe.report.report import EvalReport, RunFolder
 from raypipe.runs.manifest import Manifest, Origin
 from raypipe.runs.plan.records import Plan
-from raypipe.store.keep import compact, tables
 
 NOWHERE = Origin()
 
@@ -61,26 +58,13 @@ class Evaluation:
 
 
 def evaluate(
-    pipeline: Pipeline,
-    data: Sequence[Path],
-    format: Format,
-    limit: int | None,
-    rule: Rule | None,
-    out: Path,
-    judge: Judge | None = None,
-    fresh: bool = False,
-    again: bool = False,
-    origin: Origin = NOWHERE,
-    show: Callable[[Plan], None] = lambda plan: None,
-    refresh: bool = False,
-    measured: Sequence[Manifest] = (),
-    began: float | None = None,
-    only: Sequence[str] | None = None,
-    caps: Caps = NO_CAPS,
-    kind: str | None = None,
-    oracle: Oracle | None = None,
+    pipeline: Pipeline, data: Sequence[Path], format: Format, limit: int | None, rule: Rule | None, out: Path,
+    judge: Judge | None = None, fresh: bool = False, again: bool = False, origin: Origin = NOWHERE,
+    show: Callable[[Plan], None] = lambda plan: None, refresh: bool = False,
+    measured: Sequence[Manifest] = (), began: float | None = None, only: Sequence[str] | None = None,
+    caps: Caps = NO_CAPS, kind: str | None = None, oracle: Oracle | None = None,
     labels: PersonLabels | None = None,
-) -> Evaluation:
+) -> Evaluation:  # fmt: skip
     """Runs what is missing, scores every question, and writes the report. Without `data`: all that is stored.
 
     `kind` of the data says what is measured; None: as it was read. `rule` of scoring, for a kind that has
@@ -100,45 +84,47 @@ def evaluate(
         require_stage(pipeline.recipe, oracle)
     started, clock, planning = time.time(), WallClock(began=began), Planning(show, measured)
     pipeline = replace(pipeline, clock=clock, caps=caps)
-    with driving(pipeline.store, f"eval {pipeline.recipe.name}"):
+    store = pipeline.store
+    with driving(store, f"eval {pipeline.recipe.name}"):
         # A cluster that is too small is refused before the hour that a large file may take to read.
         with clock.part("reading"):
-            show_files, before = pipeline.progress, pipeline.start
             reading = reading_of(pipeline)
-            read = ingest(pipeline.store, data, format, show_files, before, kind, reading) if data else None
+            how = pipeline.progress, pipeline.start, kind, reading
+            read = ingest(store, data, format, *how) if data else None
         questions = questions_of(pipeline, only or (read.questions if read else None), limit)
-        require_questions(questions, data, pipeline.store)
+        require_questions(questions, data, store)
         scoring = scoring_of(pipeline, read, questions.ids, kind, rule, judge is not None)
         require_rule(scoring, labels)
-        done = RunCounters.load(pipeline.store, _work(pipeline.recipe, oracle))
+        done = RunCounters.load(store, pipeline.recipe.digest() + (f"-oracle-{oracle}" if oracle else ""))
         indexed, golds = None, 0
         if oracle is not None:
-            put, indexed = oracle_recipe(pipeline, oracle, questions, scoring, done, planning)
-            pipeline, golds = replace(pipeline, recipe=put.recipe), put.questions
+            recipe, golds, indexed = oracle_recipe(pipeline, oracle, questions, scoring, done, planning)
+            pipeline = replace(pipeline, recipe=recipe)
         if again:
             retry(pipeline, questions)
         with clock.part("storing"):
-            damaged = mend_memo(pipeline.store) + merge_memo(pipeline.store).damaged
-        memo = memo_versions(pipeline.store)
+            damaged = mend_memo(store) + merge_memo(store).damaged
+        memo = memo_versions(store)
         with clock.part("planning"):
             work = plan_eval(pipeline, questions, scoring, judge, fresh, refresh, planning, indexed)
         with clock.part("storing"):
             sources, todo, recalls = _answered(pipeline, questions, work, fresh, done)
         folder = RunFolder(out)
+
+        def spend(asked: CallCounts) -> None:
+            caps.check_judge(done, asked, clock.total())
+
         with clock.part("scoring"), ResultTable(folder.results) as results:
             answers = collect(pipeline, questions, sources, results, scoring.golds, done.seconds)
-            spend = _spend(pipeline, done)
-            scored = score_answers(pipeline.store, answers, scoring, judge, labels, fresh, spend)
+            capped = spend if caps.any else None
+            scored = score_answers(store, answers, scoring, judge, labels, fresh, capped)
             done.memo_damaged += damaged
-            marked = oracle or ("labels" if holds_truths(pipeline.recipe) else "")
-            did = EvalWork(len(questions), read, work.plan, done, recalls, marked, golds)
-            report = eval_report(pipeline, did, scored)
+            mark = oracle or ("labels" if holds_truths(pipeline.recipe) else "")
+            report = eval_report(
+                pipeline, scored, work.plan, done, read, len(questions), recalls, mark, golds
+            )
             results.finish(scored.rows, report, misses(answers.lost, scored.right))
-        write_predictions(folder)
-        write_report(folder, report)
-        for table in tables(pipeline.store):
-            compact(pipeline.store, table)
-        manifest = write_manifest(
+        manifest = write_run(
             pipeline, questions, sources, todo, report, work.plan, memo, started, origin,
             done.rows_by_worker, out,
         )  # fmt: skip
@@ -147,14 +133,9 @@ def evaluate(
         return Evaluation(report, folder, len(questions) - len(todo), manifest, undone)
 
 
-def _work(recipe: Recipe, oracle: Oracle | None) -> str:
-    """Names the work of a run before the golds of its oracle are known."""
-    return recipe.digest() if oracle is None else f"{recipe.digest()}-oracle-{oracle}"
-
-
 def _answered(
     pipeline: Pipeline, questions: StoredQuestions, work: PlannedWork, fresh: bool, done: RunCounters
-) -> tuple[AnswerSources, set[str], tuple[AnnRecall, ...]]:
+) -> tuple[AnswerSources, set[str], Sequence[AnnRecall]]:
     """Does what is planned. What the questions are answered from, the ids of those without an answer when
     that began, and the recall of the approximate indexes that are searched."""
     pipeline.index(questions, done)
@@ -163,11 +144,4 @@ def _answered(
     missing = questions.ids if fresh else pipeline.unanswered(pipeline.keys(questions, sources))
     todo = {*missing, *(work.renewed & set(questions.ids))}
     pipeline.answer(questions, fresh, done, work.expired)
-    return sources, todo, tuple(recalls)
-
-
-def _spend(pipeline: Pipeline, done: RunCounters) -> Spend | None:
-    """What the caps say to a judge; None: there are none."""
-    if not pipeline.caps.any:
-        return None
-    return lambda asked: pipeline.caps.check_judge(done, asked, pipeline.clock.total())
+    return sources, todo, recalls

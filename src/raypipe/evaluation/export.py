@@ -5,18 +5,15 @@ Knows the table; changes nothing of it.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal
 
 from raypipe.core.errors import DataError
 from raypipe.core.records import IDK, parse_chunk_id
-from raypipe.evaluation.predictions import prediction_lines
-from raypipe.evaluation.result_table import each
+from raypipe.evaluation.result_table import about, each, read_table
 from raypipe.metrics.ranking import write_run
-from raypipe.metrics.textfile import replaced
+from raypipe.metrics.textfile import replaced, write_json_lines
 from raypipe.report.report import RunFolder
 
 FileShape = Literal["predictions", "crag", "trec", "oag"]
@@ -31,72 +28,75 @@ def export(
     `documents`: source id -> ids of the documents of a collection that have this text; a passage of none is
     known by its page's address. Raises DataError for a folder without a table, and for a ranking of nothing.
     """
-    made: Mapping[FileShape, Callable[[], dict[str, int]]] = {
-        "predictions": lambda: _predictions(folder, out),
-        "crag": lambda: _crag(folder, out),
-        "trec": lambda: _trec(folder, out, documents),
-        "oag": lambda: _oag(folder, out, documents),
-    }
-    return made[shape]()
-
-
-def _predictions(folder: RunFolder, out: Path) -> dict[str, int]:
-    lines = 0
+    table = folder.results
+    if shape == "predictions":
+        return {"lines": write_json_lines(out, prediction_lines(folder))}
+    if shape == "crag":
+        failed = read_table(table, ["answer"])["answer"].null_count
+        return {"lines": write_json_lines(out, map(_crag_line, each(table))), "failed": failed}
+    run = {row["id"]: _ranked(row, documents) for row in each(table)}
+    if not any(run.values()):
+        raise DataError(f"{table}: expected a ranking, found none: the recipe ranks nothing")
+    if shape == "trec":  # a document's place is that of its best passage; scores are falling numbers
+        for id, names in run.items():
+            if odd := next((n for n in names if len(n.split()) != 1), None):
+                raise DataError(f"{table}: question {id}: {odd!r} is no name that a TREC run can hold")
+        scores = {id: {n: float(len(names) - i) for i, n in enumerate(names)} for id, names in run.items()}
+        write_run(out, scores, "raypipe")
+        return {"lines": sum(map(len, run.values()))}
+    # OAG-QA's submission: a line for each question, by id and so as its file has them; empty where it failed.
+    best = {id: run[id][:SUBMITTED] for id in sorted(run)}
+    if odd := next((n for names in best.values() for n in names if set(n) & set(",\n\r")), None):
+        raise DataError(f"{table}: {odd!r} is no id that a list with commas can hold")
     with replaced(out) as stream:
-        for line in prediction_lines(folder):
-            stream.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
-            lines += 1
-    return {"lines": lines}
+        stream.writelines(",".join(names) + "\n" for names in best.values())
+    return {"lines": len(best), "failed": sum(not names for names in best.values())}
 
 
-def _crag(folder: RunFolder, out: Path) -> dict[str, int]:
-    """What CRAG's evaluation takes: question, answer and prediction, as texts. A question that failed has no
-    answer; CRAG has no word for it but "i don't know", and it is counted."""
-    lines = failed = 0
-    with replaced(out) as stream:
-        for row in each(folder.results):
-            failed += row["answer"] is None
-            line = {
-                "interaction_id": row["id"],
-                "query": row["query"],
-                "query_time": row["asked_at"],
-                "answer": row["golds"][0] if row["golds"] else None,
-                "alt_ans": row["golds"][1:],
-                "prediction": IDK if row["answer"] is None else row["answer"],
-            }
-            stream.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
-            lines += 1
-    return {"lines": lines, "failed": failed}
+def write_predictions(folder: RunFolder) -> None:
+    """Writes predictions.jsonl, as `raypipe score crag` reads it."""
+    write_json_lines(folder.predictions, prediction_lines(folder))
 
 
-def _trec(
-    folder: RunFolder, out: Path, documents: Mapping[str, list[str]] = MappingProxyType({})
-) -> dict[str, int]:
-    """The ranking: a document's place is that of its best passage; scores are falling numbers."""
-    run: dict[str, dict[str, float]] = {}
+def prediction_lines(folder: RunFolder) -> Iterator[dict[str, Any]]:
+    """The lines of predictions.jsonl, one for each question."""
+    read_table(folder.results, ["id"])
+    known = about(folder.results)
+    judge, rule = known["judge"], known["rule"]
     for row in each(folder.results):
-        ranked = _ranked(row, documents)
-        if odd := next((name for name in ranked if len(name.split()) != 1), None):
-            raise DataError(
-                f"{folder.results}: question {row['id']}: {odd!r} is no name that a TREC run can hold"
-            )
-        run[row["id"]] = {name: float(len(ranked) - i) for i, name in enumerate(ranked)}
-    _require_ranking(folder, run.values())
-    write_run(out, run, "raypipe")
-    return {"lines": sum(map(len, run.values()))}
+        line = {
+            "id": row["id"],
+            "query": row["query"],
+            "prediction": row["answer"],
+            "outcome": row["outcome"],
+            "source": row["origin"],
+            "answer": row["golds"][0] if row["golds"] else None,
+            "alternatives": row["golds"][1:],
+            "verdict": row["verdict"],
+            "labels": row["labels"],
+        }
+        if judge:
+            line["judge"] = judge
+        if row["judge_response"] is not None:
+            line |= {"judge_response": row["judge_response"], "judge_rule": rule}
+        hits = [
+            {"chunk": h["chunk"], "url": h["url"], "span": [h["start"], h["end"]], "scores": h["scores"]}
+            for h in row["hits"]
+        ]
+        yield {**line, "hits": hits}
 
 
-def _oag(folder: RunFolder, out: Path, documents: Mapping[str, list[str]]) -> dict[str, int]:
-    """OAG-QA's submission: a line for each question, by id and so as its file has them; the ids of its best
-    papers with commas between them. The line of a question that failed is empty, and counted."""
-    run = {row["id"]: _ranked(row, documents)[:SUBMITTED] for row in each(folder.results)}
-    _require_ranking(folder, run.values())
-    if odd := next((name for names in run.values() for name in names if set(name) & set(",\n\r")), None):
-        raise DataError(f"{folder.results}: {odd!r} is no id that a list with commas can hold")
-    with replaced(out) as stream:
-        for id in sorted(run):
-            stream.write(",".join(run[id]) + "\n")
-    return {"lines": len(run), "failed": sum(not names for names in run.values())}
+def _crag_line(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What CRAG's evaluation takes: question, answer and prediction, as texts. A question that failed has no
+    answer; CRAG has no word for it but "i don't know"."""
+    return {
+        "interaction_id": row["id"],
+        "query": row["query"],
+        "query_time": row["asked_at"],
+        "answer": row["golds"][0] if row["golds"] else None,
+        "alt_ans": row["golds"][1:],
+        "prediction": IDK if row["answer"] is None else row["answer"],
+    }
 
 
 def _ranked(row: Mapping[str, Any], documents: Mapping[str, list[str]]) -> list[str]:
@@ -105,11 +105,5 @@ def _ranked(row: Mapping[str, Any], documents: Mapping[str, list[str]]) -> list[
     for hit in row["hits"]:
         if hit["ranked"]:
             source, _ = parse_chunk_id(hit["chunk"])
-            for name in documents.get(source) or [hit["url"] or source]:
-                found.setdefault(name)
+            found |= dict.fromkeys(documents.get(source) or [hit["url"] or source])
     return list(found)
-
-
-def _require_ranking(folder: RunFolder, rankings: Collection[Collection[str]]) -> None:
-    if not any(rankings):
-        raise DataError(f"{folder.results}: expected a ranking, found none: the recipe ranks nothing")

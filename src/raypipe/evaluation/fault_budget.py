@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -82,27 +82,22 @@ def undone_rows(pipeline: Pipeline, questions: Iterable[Question], lines: Mappin
     """The undone rows of a run, counted. `lines`: what was read (`readers.ReadCounts`), nothing where no
     file was; then the lines of all files that the store ever read are listed and not counted. A row that is
     neither done nor a dead letter is pending."""
-    wanted, tables = pipeline.sources(questions), _tables(pipeline)
+    wanted, tables = pipeline.sources(questions), table_names(pipeline.store, pipeline.recipe)
     evidence = pipeline.answer_sources(questions)
     keys, sources = pipeline.keys(questions, evidence), evidence.lacks.keys()
     left = {keys[k] for k in pipeline.store.missing("answers", "key", list(keys))}
     found: dict[tuple[str, str], UndoneRow] = {}
     for row in pipeline.store.scan("faults").to_pylist():
-        what: RowKind
         if row["run"] in READS:
-            what = "lines" if row["run"] == "ingest" else "files"
+            kind = _read_as(row)
         elif row["digest"] in tables and row["id"] in sources:
-            what = "sources"
+            kind = "sources"
         elif row["digest"] in keys and row["id"] in left:
-            what = "questions"
+            kind = "questions"
         else:
             continue  # of other rows, or done since
-        old = found.get((row["digest"], row["id"]))
-        found[row["digest"], row["id"]] = UndoneRow(
-            what, row["id"], row["step"], row["reason"], row["detail"],
-            row["transient"] and (old is None or old.transient),
-            row["attempts"] + (old.attempts if old else 0),
-        )  # fmt: skip
+        place = row["digest"], row["id"]
+        found[place] = _undone(kind, row, found.get(place))
     shown = sorted(found.values(), key=lambda x: (x.kind, x.step, x.reason, x.id))
     counted = [_tally("sources", wanted, sources, shown), _tally("questions", keys, left, shown)]
     if lines:
@@ -111,16 +106,21 @@ def undone_rows(pipeline: Pipeline, questions: Iterable[Question], lines: Mappin
     return UndoneRows(tuple(shown), tuple(counted))
 
 
+def _read_as(row: Mapping[str, Any]) -> RowKind:
+    return "lines" if row["run"] == "ingest" else "files"
+
+
+def _undone(kind: RowKind, r: Mapping[str, Any], earlier: UndoneRow | None = None) -> UndoneRow:
+    """A row of the table of faults; `earlier`: the same row, failed before."""
+    transient = r["transient"] and (earlier is None or earlier.transient)
+    attempts = r["attempts"] + (earlier.attempts if earlier else 0)
+    return UndoneRow(kind, r["id"], r["step"], r["reason"], r["detail"], transient, attempts)
+
+
 def unread_rows(store: Store) -> tuple[UndoneRow, ...]:
     """The lines and files that could not be read into a store, as they were read last."""
     rows = store.scan("faults", filter=f"run IN ({quoted(READS)})").to_pylist()
-    found = [
-        UndoneRow(
-            "lines" if r["run"] == "ingest" else "files", r["id"], r["step"], r["reason"], r["detail"],
-            r["transient"], r["attempts"],
-        )
-        for r in rows
-    ]  # fmt: skip
+    found = [_undone(_read_as(r), r) for r in rows]
     return tuple(sorted(found, key=lambda x: (x.kind, x.id)))
 
 
@@ -134,13 +134,9 @@ def _tally(
 def retry(pipeline: Pipeline, questions: Iterable[Question]) -> int:
     """Deletes the faults of sources and questions, so that the next run tries them again; how many."""
     store, keys = pipeline.store, pipeline.keys(questions, pipeline.answer_sources(questions))
-    wanted = [*_tables(pipeline), *keys]
+    wanted = [*table_names(store, pipeline.recipe), *keys]
     with driving(store, f"retry {pipeline.recipe.name}"):
         rows = store.scan("faults", ["digest"])["digest"]
         count: int = pc.sum(pc.is_in(rows, value_set=pa.array(wanted, pa.string()))).as_py() or 0
         store.forget("faults", "digest", wanted)
     return count
-
-
-def _tables(pipeline: Pipeline) -> list[str]:
-    return table_names(pipeline.store, pipeline.recipe)

@@ -29,7 +29,7 @@ from raypipe.evaluation.fit_rows import FitRun, measure_of, open_run, question_o
 from raypipe.metrics import logistic
 from raypipe.metrics.calibration import CalibrationReport, best_threshold, calibration
 from raypipe.metrics.crag import Prediction
-from raypipe.metrics.kinds import Measure, open_kind
+from raypipe.metrics.kinds import DataKind, Measure, open_kind
 from raypipe.metrics.kinds import golds_of as gold_form
 from raypipe.metrics.kinds.contract import rule_of
 from raypipe.recipes.step_contract import decides, given_by_fit
@@ -85,28 +85,21 @@ def fit_decide(
     can be fitted, DataError for too few answers."""
     run = open_run(folder, split, group)
     stage, step = _deciding(run)
-    _require_answers(run)
-    by = measure_of(run, measure)
+    kind, by = _kind_of(run), measure_of(run, measure)
     rows = run.rows()
-    answers = [a for r in rows if (a := _answer(run, r, step, by)) is not None]
+    answers = [a for r in rows if (a := _answer(run, r, step, kind, by)) is not None]
     if not answers:
         raise DataError(
             f"{folder}: no question has a value of {by.name}. A judge may have to decide: --judge MODEL"
         )
-    scored, ours = {a.id for a in answers}, {r["id"] for r in rows if run.fitted_half(r)}
-    before = sum(r["id"] in scored and run.seen_before(r) for r in rows)
-    fitted_rows = [r for r in rows if r["id"] in ours & scored]
-    on = run.fitted_on(
-        stage, fitted_rows, f"log loss of: the answer is right; threshold for the mean {by.name}"
-    )
-    held_out = {r["id"] for r in rows if run.held_out(r, on)}
+    what = f"log loss of: the answer is right; threshold for the mean {by.name}"
+    on, ours, held_out, before = run.halves(rows, {a.id for a in answers}, stage, what)
     seen = [a for a in answers if a.id in ours]
     unseen = [a for a in answers if a.id in held_out]
     found, strength, effects = _fitted(folder, seen, by)
     probability = AnswerProbability(*found, on)
     left_out = (len(rows) - len(answers), before)
-    report = _report(run, by, probability, seen, unseen, strength, effects, left_out)
-    return probability, report
+    return probability, _report(run, by, probability, seen, unseen, strength, effects, left_out)
 
 
 def _deciding(run: FitRun) -> tuple[str, Decide]:
@@ -124,23 +117,26 @@ def _deciding(run: FitRun) -> tuple[str, Decide]:
     return last.name, step
 
 
-def _require_answers(run: FitRun) -> None:
-    """Raises ConfError for a kind whose golds are more than answers: a run's table has none of that, so
-    nothing says what "i don't know" would score."""
-    if (form := gold_form(open_kind(run.manifest.kind.partition("@")[0]))) != "answers":
+def _kind_of(run: FitRun) -> DataKind:
+    """The kind of the run's data, scoring by the run's rule. Raises ConfError for one whose golds are more
+    than answers: a run's table has none of that, so nothing says what "i don't know" would score."""
+    kind = open_kind(run.kind)
+    if (form := gold_form(kind)) != "answers":
         raise ConfError(
             f"fit decide: {run.folder} has kind {run.manifest.kind}, which scores by {form}. The table of a "
             'run has gold answers alone, so nothing says what "i don\'t know" would score. Fit on a run of '
             "a kind that scores by answers, such as eval --kind qa"
         )
+    if rule_of(kind) is not None:
+        kind = open_kind(run.kind, run.manifest.rule.partition("@")[0] or None)
+    return kind
 
 
-def _answer(run: FitRun, row: Mapping[str, Any], step: Decide, by: Measure) -> DecidedAnswer | None:
+def _answer(
+    run: FitRun, row: Mapping[str, Any], step: Decide, kind: DataKind, by: Measure
+) -> DecidedAnswer | None:
     """A question of the run; None: it has no value of the measure."""
     value = (row["measures"] or {}).get(by.name)
-    kind = open_kind(run.manifest.kind.partition("@")[0])
-    if rule_of(kind) is not None:
-        kind = open_kind(run.manifest.kind.partition("@")[0], run.manifest.rule.partition("@")[0] or None)
     idk = Prediction(row["id"], IDK, tuple(row["golds"]), None, row["labels"])
     if value is None or not row["golds"] or (abstained := kind.values(idk).get(by.name)) is None:
         return None
@@ -160,10 +156,11 @@ def _fitted(
     """Threshold, bias, weights and means; the ridge; the effect of each feature."""
     answered = [a for a in seen if a.features is not None]
     right = np.array([a.right for a in answered], float)
-    if min(right.sum(), len(right) - right.sum()) < FEWEST:
+    fine, wrong = int(right.sum()), int(len(right) - right.sum())
+    if min(fine, wrong) < FEWEST:
         raise DataError(
             f"{folder}: expected at least {FEWEST} right and {FEWEST} wrong answers in the half to fit on, "
-            f"found {int(right.sum())} and {int(len(right) - right.sum())}. Fit on a run of more questions, "
+            f"found {fine} and {wrong}. Fit on a run of more questions, "
             "or one whose steps abstain less (such as --set extract.threshold=0)"
         )
     names, x = _matrix(answered)

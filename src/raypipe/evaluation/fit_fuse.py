@@ -17,15 +17,16 @@ import numpy.typing as npt
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Question
+from raypipe.evaluation.answer_policies import held_against, short
 from raypipe.evaluation.fit_rows import FitRun, measure_of, open_run, question_of
 from raypipe.evaluation.golds import golds_of
 from raypipe.evaluation.ranked_documents import FINAL, documents_of, ranked_documents
 from raypipe.metrics.coordinate_ascent import climb
 from raypipe.metrics.crag import Prediction
-from raypipe.metrics.intervals import Interval, mean_interval
+from raypipe.metrics.intervals import Interval
 from raypipe.metrics.kinds import DataKind, Measure, open_kind
 from raypipe.metrics.kinds import golds_of as gold_form
-from raypipe.metrics.paired import Conclusion, PairedDifference, conclude, paired
+from raypipe.metrics.paired import Conclusion, PairedDifference
 from raypipe.metrics.ranking import ranked
 from raypipe.recipes.step_contract import given_by_fit
 from raypipe.steps.fuse import Fuse, FusionWeights
@@ -86,7 +87,7 @@ def fit_fuse(
     DataError for data without judged documents and for too few questions."""
     run = open_run(folder, split, group)
     name, fuse = _fusing(run, step)
-    kind, by = open_kind(run.manifest.kind.partition("@")[0]), measure_of(run, measure)
+    kind, by = open_kind(run.kind), measure_of(run, measure)
     if gold_form(kind) != "grades":
         raise DataError(
             f"{folder}: expected judged documents to fit a ranking to, found kind {run.manifest.kind}. "
@@ -95,36 +96,42 @@ def fit_fuse(
     rows = run.rows()
     names = tuple(scores) or tuple(fuse.weighed())
     _require_scores(run, name, rows, names)
-    bare = replace(fuse, fitted=None, weights=dict.fromkeys(names, 1.0), norms=_norms(fuse, names))
-    judged = _judged(run, store, rows, bare, names)
-    ours = {r["id"] for r in rows if run.fitted_half(r)}
+    step_of = _Weighed(fuse, kind, by)
+    judged = _judged(run, store, rows, step_of.by(dict.fromkeys(names, 1.0)), names)
+    what = f"mean {by.name} of the ranking of {name}, by coordinate ascent"
+    on, ours, held_out, before = run.halves(rows, {j.question.id for j in judged}, name, what)
     seen = [j for j in judged if j.question.id in ours]
+    unseen = [j for j in judged if j.question.id in held_out]
     if len(seen) < FEWEST:
         raise DataError(
             f"{folder}: expected at least {FEWEST} questions with judged documents in half {split}, found "
             f"{len(seen)}. Fit on a run of more questions"
         )
-    own = np.array([fuse.weighed().get(n, 0.0) for n in names])
-    starts = [*([own] if own.sum() > 0 else []), np.ones(len(names))]
-    weights, _ = climb(lambda w: float(np.mean([_value(j, w, bare, kind, by) for j in seen])), starts)
-    fitted_rows = [r for r in rows if r["id"] in {j.question.id for j in seen}]
-    on = run.fitted_on(name, fitted_rows, f"mean {by.name} of the ranking of {name}, by coordinate ascent")
-    short = {n: float(f"{w:.6g}") for n, w in zip(names, weights, strict=True)}
-    held_out = {r["id"] for r in rows if run.held_out(r, on)}
-    before = {r["id"] for r in rows if run.seen_before(r)} & {j.question.id for j in judged}
-    unseen = [j for j in judged if j.question.id in held_out]
     if not unseen:
         raise DataError(
             f"{folder}: no judged question in the half that is not fitted on, and that no fit of the recipe "
-            f"has seen ({len(before)} questions were seen). Fit on a run of more questions"
+            f"has seen ({before} questions were seen). Fit on a run of more questions"
         )
-    ways = _ways(seen, bare, names, short, fuse, kind, by)
+    own = {n: w for n, w in fuse.weighed().items() if n in names}
+    starts = [np.ones(len(names))]
+    if sum(own.values()) > 0:
+        starts.insert(0, np.array([own.get(n, 0.0) for n in names]))
+    weights, _ = climb(lambda w: float(np.mean([step_of.near(j, w) for j in seen])), starts)
+    fitted = {n: short(w) for n, w in zip(names, weights, strict=True)}
+    alone = {n: float(np.mean([step_of.exact(j, {n: 1.0}) for j in seen])) for n in names}
+    best = max(names, key=lambda n: alone[n])
+    ways: dict[str, Mapping[str, float]] = {
+        "fitted": fitted,
+        "the recipe's": own,
+        "equal": dict.fromkeys(names, 1.0),
+    }
+    ways[f"{best} alone, the best of the fitted half"] = {best: 1.0}
+    worth = (step_of.scored(some, ways, group) for some in (unseen, seen))
     report = FuseFitReport(
         run.manifest.run, run.recipe.title, name, run.manifest.kind, by.name, on.split, len(seen),
-        len(unseen), len(rows) - len(judged), len(before), _scored(unseen, ways, bare, kind, by, group),
-        _scored(seen, ways, bare, kind, by, group),
+        len(unseen), len(rows) - len(judged), before, *worth,
     )  # fmt: skip
-    return FusionWeights(short, on), report
+    return FusionWeights(fitted, on), report
 
 
 def _fusing(run: FitRun, step: str | None) -> tuple[str, Fuse]:
@@ -138,10 +145,6 @@ def _fusing(run: FitRun, step: str | None) -> tuple[str, Fuse]:
             f"--step {name}: recipe {run.recipe.title} has no such fuse; {did_you_mean(name, known)}"
         )
     return name, cast(Fuse, known[name].step)
-
-
-def _norms(fuse: Fuse, names: Sequence[str]) -> dict[str, Any]:
-    return {n: norm for n, norm in fuse.norms.items() if n in names}
 
 
 def _require_scores(run: FitRun, step: str, rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
@@ -183,56 +186,44 @@ def _judged(
     return out
 
 
-def _value(j: JudgedRanking, w: Floats, fuse: Fuse, kind: DataKind, by: Measure) -> float:
-    """The measure of the ranking that these weights give: as the step ranks, up to ties."""
-    totals = j.columns @ w
-    order = sorted(range(len(totals)), key=lambda i: (-totals[i], j.question.hits[i].chunk))[: fuse.top]
-    documents = list(dict.fromkeys(d for i in order for d in sorted(j.documents[i])))
-    return _measured(j, tuple(documents), kind, by)
+@dataclass(frozen=True, slots=True)
+class _Weighed:
+    """A step with other weights, and how its rankings are measured."""
 
+    fuse: Fuse
+    kind: DataKind
+    by_measure: Measure
 
-def _measured(j: JudgedRanking, documents: tuple[str, ...], kind: DataKind, by: Measure) -> float:
-    row = Prediction(j.question.id, None, (), None, {}, j.grades, documents)
-    return kind.values(row)[by.name]
+    def by(self, weights: Mapping[str, float]) -> Fuse:
+        norms = {n: norm for n, norm in self.fuse.norms.items() if n in weights}
+        return replace(self.fuse, fitted=None, weights=weights, norms=norms)
 
+    def near(self, j: JudgedRanking, w: Floats) -> float:
+        """The measure of the ranking that these weights give: as the step ranks, up to ties."""
+        totals = j.columns @ w
+        order = sorted(range(len(totals)), key=lambda i: (-totals[i], j.question.hits[i].chunk))
+        documents = dict.fromkeys(d for i in order[: self.fuse.top] for d in sorted(j.documents[i]))
+        return self._value(j, list(documents))
 
-def _exact(j: JudgedRanking, weights: Mapping[str, float], bare: Fuse, kind: DataKind, by: Measure) -> float:
-    """The same by the step itself, over all its candidates: what a run with these weights scores."""
-    used = {n: w for n, w in weights.items() if w}
-    step = replace(bare, weights=used, norms=_norms(bare, tuple(used)))
-    done = step.fused(j.question)
-    listed: dict[str, Sequence[str]] = {
-        h.source: d for h, d in zip(j.question.hits, j.documents, strict=True)
-    }
-    found = ranked_documents(done, FINAL, listed, len(j.question.hits))
-    return _measured(j, tuple(ranked(found)), kind, by)
+    def exact(self, j: JudgedRanking, weights: Mapping[str, float]) -> float:
+        """The same by the step itself, over all its candidates: what a run with these weights scores."""
+        done = self.by({n: w for n, w in weights.items() if w}).fused(j.question)
+        listed = {h.source: d for h, d in zip(j.question.hits, j.documents, strict=True)}
+        return self._value(j, ranked(ranked_documents(done, FINAL, listed, len(j.question.hits))))
 
+    def _value(self, j: JudgedRanking, documents: Sequence[str]) -> float:
+        row = Prediction(j.question.id, None, (), None, {}, j.grades, tuple(documents))
+        return self.kind.values(row)[self.by_measure.name]
 
-def _ways(
-    seen: Sequence[JudgedRanking], bare: Fuse, names: Sequence[str], fitted: Mapping[str, float], fuse: Fuse,
-    kind: DataKind, by: Measure,
-) -> list[tuple[str, Mapping[str, float]]]:  # fmt: skip
-    """The fitted weights, and those that they are held against."""
-    alone = {n: float(np.mean([_exact(j, {n: 1.0}, bare, kind, by) for j in seen])) for n in names}
-    best = max(names, key=lambda n: alone[n])
-    own = {n: w for n, w in fuse.weighed().items() if n in names}
-    found = [("fitted", fitted), ("the recipe's", own), ("equal", dict.fromkeys(names, 1.0))]
-    found.append((f"{best} alone, the best of the fitted half", {best: 1.0}))
-    return [(what, dict(w)) for what, w in found if any(w.values())]
-
-
-def _scored(
-    some: Sequence[JudgedRanking], ways: Sequence[tuple[str, Mapping[str, float]]], bare: Fuse,
-    kind: DataKind, by: Measure, group: str | None,
-) -> tuple[WeightScore, ...]:  # fmt: skip
-    groups = None if group is None else [j.key for j in some]
-    fitted: list[float] = []
-    out: list[WeightScore] = []
-    for what, weights in ways:
-        values = [_exact(j, weights, bare, kind, by) for j in some]
-        fitted = fitted or values
-        gain = paired(values, fitted, by.high - by.low, groups) if out else None
-        interval = mean_interval(values, (by.low, by.high), groups)
-        verdict = None if gain is None else conclude(gain)
-        out.append(WeightScore(what, weights, float(np.mean(values)), interval, gain, verdict))
-    return tuple(out)
+    def scored(
+        self, some: Sequence[JudgedRanking], ways: Mapping[str, Mapping[str, float]], group: str | None
+    ) -> tuple[WeightScore, ...]:
+        """What each way to weigh is worth on some questions, next to the first."""
+        groups = None if group is None else [j.key for j in some]
+        used = {what: w for what, w in ways.items() if any(w.values())}
+        values = {what: [self.exact(j, w) for j in some] for what, w in used.items()}
+        first = next(iter(values.values()))
+        return tuple(
+            WeightScore(what, used[what], **held_against(v, first, self.by_measure, groups))
+            for what, v in values.items()
+        )

@@ -5,7 +5,7 @@ Reads the run's folder and its recipe; knows no model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,48 +33,49 @@ class FitRun:
     split: int  # the half that is fitted on, 0 or 1
     group: str | None  # label whose values are groups of questions; None: each question by itself
 
+    @property
+    def kind(self) -> str:
+        """Of its data: the name that opens it."""
+        return self.manifest.kind.partition("@")[0]
+
     def rows(self) -> list[dict[str, Any]]:
         """The rows of its table, in order. Raises DataError for a question without the label of groups."""
         found = list(each(RunFolder(self.folder).results))
-        if self.group is not None:
-            for row in found:
-                if self.group not in row["labels"]:
-                    raise DataError(
-                        f"{self.folder}: expected a label {self.group!r} at every question, {row['id']} has "
-                        f"{', '.join(row['labels']) or 'none'}"
-                    )
+        for row in found if self.group is not None else ():
+            if self.group not in row["labels"]:
+                raise DataError(
+                    f"{self.folder}: expected a label {self.group!r} at every question, {row['id']} has "
+                    f"{', '.join(row['labels']) or 'none'}"
+                )
         return found
 
     def key(self, row: Mapping[str, Any]) -> str:
         """What a row's half follows from."""
         return str(row["id"] if self.group is None else row["labels"][self.group])
 
-    def fitted_half(self, row: Mapping[str, Any]) -> bool:
-        """Whether a row is in the half that is fitted on."""
-        return half_of(self.key(row)) == self.split
-
-    def held_out(self, row: Mapping[str, Any], on: FittedOn) -> bool:
-        """Whether a row says what a fit is worth: in the other half, with a question that no fit has seen."""
-        return not self.fitted_half(row) and not on.has_seen(row["query"]) and not self.seen_before(row)
-
-    def seen_before(self, row: Mapping[str, Any]) -> bool:
-        """Whether a row is in the other half, and a fit of the recipe that ran has seen it: what rests on
-        that fit is too good there."""
-        return not self.fitted_half(row) and has_seen(fits_of(self.recipe).values(), row["query"])
-
-    def fitted_on(self, stage: str, rows: Sequence[Mapping[str, Any]], metric: str) -> FittedOn:
-        """Where numbers come from that were fitted for a stage to these rows."""
-        by = "its id" if self.group is None else f"its {self.group}"
-        named = digest(*(part for r in rows for part in (r["id"], r["query"], *r["golds"])))
-        return FittedOn(
+    def halves(
+        self, rows: Sequence[Mapping[str, Any]], scored: Collection[str], stage: str, metric: str
+    ) -> tuple[FittedOn, set[str], set[str], int]:
+        """Where numbers come from that are fitted for a stage to the scored rows of one half; the ids of
+        these rows; those of the other half that no fit has seen, so that they say what the fit is worth; and
+        how many of it a fit of the recipe that ran has seen: what rests on that is too good there."""
+        known = [r for r in rows if r["id"] in scored]
+        ours = [r for r in known if half_of(self.key(r)) == self.split]
+        others = [r for r in known if half_of(self.key(r)) != self.split]
+        named = digest(*(part for r in ours for part in (r["id"], r["query"], *r["golds"])))
+        on = FittedOn(
             data=f"run {self.manifest.run} of {self.manifest.questions} questions, rows {named}",
-            split=f"half {self.split} of {HALVES} by a hash of {by}",
+            split=f"half {self.split} of {HALVES} by a hash of its {self.group or 'id'}",
             metric=metric,
-            n=len(rows),
+            n=len(ours),
             recipe=self.recipe.title,
             basis=basis(self.recipe, stage),
-            seen=seen_rows(r["query"] for r in rows),
+            seen=seen_rows(r["query"] for r in ours),
         )
+        fits = fits_of(self.recipe).values()
+        left = [r for r in others if not has_seen(fits, r["query"])]
+        unseen = {r["id"] for r in left if not on.has_seen(r["query"])}
+        return on, {r["id"] for r in ours}, unseen, len(others) - len(left)
 
 
 def open_run(folder: Path, split: int, group: str | None) -> FitRun:
@@ -92,7 +93,7 @@ def open_run(folder: Path, split: int, group: str | None) -> FitRun:
 
 def measure_of(run: FitRun, name: str | None) -> Measure:
     """The measure of a run's kind of data that is named; None: the one that its report begins with."""
-    known = {m.name: m for m in open_kind(run.manifest.kind.partition("@")[0]).measures}
+    known = {m.name: m for m in open_kind(run.kind).measures}
     chosen = name or run.manifest.lead
     if chosen not in known:
         raise ConfError(

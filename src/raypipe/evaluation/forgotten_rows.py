@@ -8,7 +8,6 @@ run's folder.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raypipe.core.records import parse_chunk_id
-from raypipe.evaluation.predictions import write_predictions
+from raypipe.evaluation.export import write_predictions
 from raypipe.evaluation.result_table import each
 from raypipe.evaluation.view.run_page import write_page
 from raypipe.metrics.textfile import replaced
@@ -100,17 +99,12 @@ def _table(path: Path, decision: ForgetDecision) -> None:
         return
     schema = pq.read_schema(path)
     whole = path.with_name(f".{path.name}.whole")
-    with pq.ParquetWriter(whole, schema, compression="zstd") as out:
-        for rows in _batches(path):
-            left = [_without(r, decision, told) for r in rows if r["id"] not in decision.target.questions]
+    with pq.ParquetFile(path) as found, pq.ParquetWriter(whole, schema, compression="zstd") as out:
+        for batch in found.iter_batches(ROWS):
+            rows = [r for r in batch.to_pylist() if r["id"] not in decision.target.questions]
+            left = [_without(r, decision, told) for r in rows]
             out.write_table(pa.Table.from_pylist(left, schema))
     whole.replace(path)
-
-
-def _batches(path: Path) -> Iterator[list[dict[str, Any]]]:
-    with pq.ParquetFile(path) as found:
-        for batch in found.iter_batches(ROWS):
-            yield batch.to_pylist()
 
 
 def _without(row: dict[str, Any], decision: ForgetDecision, told: Mentions) -> dict[str, Any]:

@@ -82,17 +82,10 @@ class ModelJudge:
         finally:
             merge_memo(store)
         line = JudgeLine(
-            model=self.model.name,
-            pairs=done.pairs,
-            computed=tally.replies.computed,
-            cached=tally.replies.cached,
-            unreadable=done.unreadable,
-            no_reply=done.no_reply,
-            faults=dict(done.faults),
-            prompt_tokens=tally.tokens.prompt,
-            cached_tokens=tally.tokens.cached,
-            generated_tokens=tally.tokens.generated,
-        )
+            self.model.name, done.pairs, tally.replies.computed, tally.replies.cached, done.unreadable,
+            done.no_reply, dict(done.faults), tally.tokens.prompt, tally.tokens.cached,
+            tally.tokens.generated,
+        )  # fmt: skip
         return done.replies, line
 
 
@@ -182,39 +175,42 @@ async def judged(
     kept before one that says wrong; where a call got no reply none is kept, since it may have said right.
     """
     done = JudgeResult()
-    asks = {r.question: _asks(judge, r, texts[r.question]) for r in rows}
-    asks = {id: chats for id, chats in asks.items() if chats}
+    render, rule = judge.prompt.renderer(), judge.rule
+    asks: dict[str, list[Chat]] = {}
+    for row in rows:
+        if truths := open_truths(row, rule):
+            text = escape_markup(texts[row.question])
+            values = {"text": text, "prediction": escape_markup(row.prediction or "")}
+            each = [{"truth": escape_markup(truth)} for truth in truths]
+            if rule == "accuracy":
+                each = [{"truths": escape_markup(json.dumps(truths, ensure_ascii=False))}]
+            asks[row.question] = [render({**values, **one}) for one in each]
     done.pairs = len(asks)
     said: dict[str, list[str | Fault]] = {id: [] for id in asks}
     sampling, turn = Sampling(max_tokens=MAX_TOKENS + judge.model.thought_tokens), 0
-    while left := [id for id in asks if turn < len(asks[id]) and not _right(judge.rule, said[id])]:
+
+    def scored(id: str, score: int) -> list[str]:
+        """The replies about a question that have this score."""
+        return [s for s in said[id] if isinstance(s, str) and _score(rule, s) == score]
+
+    while left := [id for id in asks if turn < len(asks[id]) and not scored(id, 1)]:
         replies = await generate([asks[id][turn] for id in left], sampling)
         for id, reply in zip(left, replies, strict=True):
-            said[id].append(_judgement(reply.text) if isinstance(reply, Generated) else reply)
+            if isinstance(reply, Generated):  # thoughts alone are a text that is no judgement
+                said[id].append(split_thoughts(reply.text).answer or "(thoughts alone)")
+            else:
+                said[id].append(reply)
         turn += 1
     for id, replies_of in said.items():
-        _settle(judge.rule, id, replies_of, done)
+        right, unreadable, wrong = (scored(id, score) for score in (1, -1, 0))
+        faults = [s.reason for s in replies_of if isinstance(s, Fault)]
+        done.faults.update(faults)
+        if faults and not right:
+            done.no_reply += 1
+            continue
+        done.unreadable += bool(unreadable and not right)
+        done.replies[id] = (right or unreadable or wrong)[0]
     return done
-
-
-def _judgement(text: str) -> str:
-    """A reply without the judge's thoughts; of thoughts alone a text that is no judgement."""
-    return split_thoughts(text).answer or "(thoughts alone)"
-
-
-def _asks(judge: ModelJudge, row: Prediction, text: str) -> list[Chat]:
-    """The chats that may be needed for one prediction, in order."""
-    if not (truths := open_truths(row, judge.rule)):
-        return []
-    render = judge.prompt.renderer()
-    values = {"text": escape_markup(text), "prediction": escape_markup(row.prediction or "")}
-    if judge.rule == "accuracy":
-        return [render({**values, "truths": escape_markup(json.dumps(truths, ensure_ascii=False))})]
-    return [render({**values, "truth": escape_markup(truth)}) for truth in truths]
-
-
-def _right(rule: Rule, said: Sequence[str | Fault]) -> bool:
-    return any(isinstance(s, str) and _score(rule, s) == 1 for s in said)
 
 
 def _score(rule: Rule, reply: str) -> int:
@@ -223,16 +219,3 @@ def _score(rule: Rule, reply: str) -> int:
         found = reply.lower()
         return 1 if "true" in found else 0 if "false" in found else -1
     return parse_response(reply).score
-
-
-def _settle(rule: Rule, id: str, said: Sequence[str | Fault], done: JudgeResult) -> None:
-    replies = [s for s in said if isinstance(s, str)]
-    faults = [s for s in said if isinstance(s, Fault)]
-    done.faults.update(f.reason for f in faults)
-    right = [r for r in replies if _score(rule, r) == 1]
-    if faults and not right:
-        done.no_reply += 1
-        return
-    unreadable = [r for r in replies if _score(rule, r) == -1]
-    done.unreadable += bool(unreadable and not right)
-    done.replies[id] = (right or unreadable or replies)[0]

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from raypipe.core.errors import ConfError, DataError
 from raypipe.evaluation.judged_run import NEEDS_JUDGE, JudgedRun, decided_by_judge, prediction_lines
-from raypipe.evaluation.labels import PersonLabels, Picked
+from raypipe.evaluation.labels import PersonLabels
 from raypipe.metrics.agreement import Agreement, Checked, CorrectedScore, agreement, corrected_score
-from raypipe.metrics.crag import Marks, Prediction, Verdict
-
-RIGHT = ("exact", "correct")
+from raypipe.metrics.crag import RIGHT, Prediction, Verdict
+from raypipe.metrics.routing import by_label
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,18 +79,13 @@ def check(run: JudgedRun, labels: PersonLabels) -> JudgeCheck:
         elsewhere=elsewhere,
         unlabelled=labels.unlabelled,
         found=agreement([(judge, people) for _, judge, people in pairs]) if pairs else None,
-        slices=_slices(pairs),
+        slices=tuple(
+            SliceAgreement(*key, agreement(some))
+            for key, some in sorted(by_label((r.labels, (j, p)) for r, j, p in pairs).items())
+        ),
         corrected=corrected,
         why_not=why_not,
     )
-
-
-def _slices(pairs: Sequence[tuple[Prediction, bool, bool]]) -> tuple[SliceAgreement, ...]:
-    members: dict[tuple[str, str], list[tuple[bool, bool]]] = {}
-    for row, judge, people in pairs:
-        for label, value in row.labels.items():
-            members.setdefault((label, value), []).append((judge, people))
-    return tuple(SliceAgreement(*key, agreement(found)) for key, found in sorted(members.items()))
 
 
 def _corrected(
@@ -152,9 +146,11 @@ def pick(
     drawn = random.Random(seed).sample(open_, min(at_random, len(open_)))
     taken = {row.question for row, _ in drawn}
     chosen = [row for row, _ in _by_doubt(run, open_, other) if row.question not in taken][:disagreements]
-    picked: list[tuple[str, Picked]] = [(row.question, "random") for row, _ in drawn]
-    picked += [(row.question, "chosen") for row in chosen]
-    return list(_lines(run, marks, picked))
+    lines = {line["id"]: line for line in prediction_lines(run, marks)}
+    return [
+        *({**lines[row.question], "picked": "random", "label": None} for row, _ in drawn),
+        *({**lines[row.question], "picked": "chosen", "label": None} for row in chosen),
+    ]
 
 
 def _by_doubt(
@@ -176,16 +172,5 @@ def _by_doubt(
 
 def _overlap(row: Prediction) -> float:
     """The largest share of a truth's words that the prediction has, 0..1."""
-    said = set(_words(row.prediction or ""))
-    truths = [set(_words(t)) for t in row.truths]
+    said, *truths = (set(re.findall(r"\w+", t.lower())) for t in (row.prediction or "", *row.truths))
     return max((len(t & said) / len(t) for t in truths if t), default=0.0)
-
-
-def _words(text: str) -> list[str]:
-    return re.findall(r"\w+", text.lower())
-
-
-def _lines(run: JudgedRun, marks: Marks, picked: Sequence[tuple[str, Picked]]) -> Iterator[dict[str, Any]]:
-    lines = {line["id"]: line for line in prediction_lines(run, marks)}
-    for id, how in picked:
-        yield {**lines[id], "picked": how, "label": None}

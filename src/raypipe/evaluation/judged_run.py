@@ -5,7 +5,7 @@ Reads the folder of a finished eval, or a file of predictions of any system. Sco
 
 from __future__ import annotations
 
-import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from raypipe.core.errors import DataError
 from raypipe.evaluation.labels import PersonLabels, changed, labelled
 from raypipe.metrics import crag
 from raypipe.metrics.files import read_predictions
-from raypipe.metrics.textfile import replaced
+from raypipe.metrics.textfile import write_json_lines
 from raypipe.report.report import JudgeLine, RunFolder
 
 if TYPE_CHECKING:  # a file of predictions is scored without a store
@@ -61,29 +61,27 @@ def judged_run(path: Path, rule: crag.Rule | None = None) -> JudgedRun:
         return JudgedRun(
             str(path), chosen, found.judge, found.trim, found.rows, found.texts, normalized=found.normalized
         )
-    import pyarrow.parquet as pq
-
-    from raypipe.evaluation.result_table import each
+    from raypipe.evaluation.result_table import about, each
     from raypipe.runs.manifest import read
 
     results = RunFolder(path).results
     rows = [r for r in each(results) if r["golds"]]
-    about = {k.decode(): v.decode() for k, v in pq.read_schema(results).metadata.items()}
-    own = bool(about["rule"]) and (rule is None or crag.rule_id(rule) == about["rule"])
+    known = about(results)
+    own = bool(known["rule"]) and (rule is None or crag.rule_id(rule) == known["rule"])
     return JudgedRun(
         str(path),
-        about["rule"].partition("@")[0] if own else rule or crag.DEFAULT_RULE,
-        about["judge"] if own else "",
-        about.get("trim", ""),
-        tuple(_prediction(r, own) for r in rows),
+        known["rule"].partition("@")[0] if own else rule or crag.DEFAULT_RULE,
+        known["judge"] if own else "",
+        known.get("trim", ""),
+        tuple(
+            crag.Prediction(
+                r["id"], r["answer"], tuple(r["golds"]), r["judge_response"] if own else None, r["labels"]
+            )
+            for r in rows
+        ),
         {r["id"]: r["query"] for r in rows},
         read(path),
     )
-
-
-def _prediction(row: Mapping[str, Any], judged: bool) -> crag.Prediction:
-    response = row["judge_response"] if judged else None
-    return crag.Prediction(row["id"], row["answer"], tuple(row["golds"]), response, row["labels"])
 
 
 def trimmed(run: JudgedRun, cut: Callable[[str], str], name: str) -> JudgedRun:
@@ -133,21 +131,16 @@ def prediction_lines(run: JudgedRun, marks: crag.Marks) -> list[dict[str, Any]]:
 
 def write_predictions(run: JudgedRun, marks: crag.Marks, path: Path) -> None:
     """Writes the predictions as they were scored: what `score crag` and `compare` read."""
-    with replaced(path) as out:
-        for line in prediction_lines(run, marks):
-            out.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
+    write_json_lines(path, prediction_lines(run, marks))
 
 
 def require_distinct(run: JudgedRun) -> None:
     """Raises DataError for a question that stands there twice."""
-    seen: set[str] = set()
-    for row in run.rows:
-        if row.question in seen:
-            raise DataError(
-                f"{run.name}: expected each question once, found {row.question!r} twice. Remove one "
-                "of its lines"
-            )
-        seen.add(row.question)
+    seen = Counter(row.question for row in run.rows)
+    if twice := next((id for id, n in seen.items() if n > 1), None):
+        raise DataError(
+            f"{run.name}: expected each question once, found {twice!r} twice. Remove one of its lines"
+        )
 
 
 def require_readable(run: JudgedRun) -> None:

@@ -10,7 +10,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast, get_args
 
@@ -73,7 +73,7 @@ class LabelFolder:
 
 def labels_digest(labels: Sequence[Label]) -> str:
     """32 hex digits that name the content of labels, in order."""
-    return digest(*(_content(x) for x in labels))
+    return digest(*(json.dumps(asdict(x), sort_keys=True, separators=(",", ":")) for x in labels))
 
 
 def counts(labels: Sequence[Label]) -> dict[str, dict[str, int]]:
@@ -98,7 +98,7 @@ def write_labels(
     folder.mkdir(parents=True, exist_ok=True)
     draft = folder / f".{ROWS}.{os.getpid()}.tmp"
     try:
-        pq.write_table(pa.Table.from_pylist([_row(x) for x in labels], SCHEMA), draft, compression="zstd")
+        pq.write_table(pa.Table.from_pylist([asdict(x) for x in labels], SCHEMA), draft, compression="zstd")
         os.replace(draft, folder / ROWS)
     finally:
         draft.unlink(missing_ok=True)
@@ -167,18 +167,6 @@ def _require(labels: Sequence[Label], where: str) -> None:
         raise DataError(f"{where}: expected a label that says something, found an empty one of {empty[0]}")
 
 
-def _row(label: Label) -> dict[str, object]:
-    return {
-        "question_id": label.question_id,
-        "messages": [{"role": m.role, "content": m.content} for m in label.messages],
-        "label": label.label,
-        "rule": label.rule,
-        "domain": label.domain,
-        "split": label.split,
-        "gold": label.gold,
-    }
-
-
 def _label(row: Mapping[str, object], path: Path, number: int) -> Label:
     where = f"{path}: row {number}"
     for name in ("question_id", "label"):
@@ -198,8 +186,3 @@ def _label(row: Mapping[str, object], path: Path, number: int) -> Label:
         str(row["question_id"]), chat, str(row["label"]), cast("LabelRule", row["rule"]),
         cast("str | None", row["domain"]), cast("Split", row["split"]), cast("str | None", row["gold"]),
     )  # fmt: skip
-
-
-def _content(label: Label) -> str:
-    """A label as one text, the same in every process."""
-    return json.dumps(_row(label), ensure_ascii=True, sort_keys=True, separators=(",", ":"))

@@ -5,10 +5,9 @@ Pure; knows `training_labels` and the label files.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from raypipe.core.records import digest
 from raypipe.evaluation.label_files import Label, Split
 from raypipe.evaluation.leaks import groups
 from raypipe.evaluation.training_labels import PATHS, JudgedAnswer, Unlabelled
-from raypipe.metrics.textfile import TextLine, filled, replaced
+from raypipe.metrics.textfile import TextLine, filled, write_json_lines
 from raypipe.text.fitted_on import part_of
 from raypipe.text.replies import abstains
 
@@ -72,17 +71,12 @@ def labels_from(
         rule, label = (a.rule, a.label) if said is None else ("imported", said)
         if rule is None or not a.chat:
             continue
-        out: Split = (
-            "held-out" if part_of(first[a.question.id], _PARTS, "held-out") < held_out * _PARTS else "train"
-        )
+        part = part_of(first[a.question.id], _PARTS, "held-out")
+        out: Split = "held-out" if part < held_out * _PARTS else "train"
         gold = a.gold.answers[0] if a.gold is not None and a.gold.answers else None
-        found.append(Label(a.question.id, a.chat, label, rule, domain_of(a), out, gold))
+        domain = a.gold.labels.get("domain") if a.gold is not None else None
+        found.append(Label(a.question.id, a.chat, label, rule, domain, out, gold))
     return mixed(found, idk_share)
-
-
-def domain_of(answer: JudgedAnswer) -> str | None:
-    """The domain of a question, where the data names one."""
-    return answer.gold.labels.get("domain") if answer.gold is not None else None
 
 
 def mixed(labels: Sequence[Label], idk_share: float | None) -> tuple[Label, ...]:
@@ -111,7 +105,7 @@ def require_kinds(labels: Sequence[Label], judged: bool) -> None:
     train = [x.label for x in labels if x.split == "train"]
     if not train:
         raise DataError("labels: expected train rows, found none. Lower --held-out, or label more questions")
-    kinds = Counter(map(_kind, train) if judged else train)
+    kinds = Counter([_kind(x) if judged else x for x in train])
     if len(kinds) < 2:
         only = next(iter(kinds))
         raise DataError(
@@ -122,21 +116,21 @@ def require_kinds(labels: Sequence[Label], judged: bool) -> None:
 
 
 def _kind(label: str) -> str:
-    return (
-        "i don't know" if abstains(label) else "invalid question" if "invalid" in label.lower() else "answer"
-    )
+    if abstains(label):
+        return "i don't know"
+    return "invalid question" if "invalid" in label.lower() else "answer"
 
 
 def mix_of(labels: Sequence[Label]) -> tuple[MixLine, ...]:
     """The label mix by domain, then of all."""
     domains = sorted({x.domain or "" for x in labels})
     shown = [(d, [x for x in labels if (x.domain or "") == d]) for d in domains]
-    return tuple(_mix(d, of) for d, of in [*shown, ("all", list(labels))])
-
-
-def _mix(domain: str, labels: Sequence[Label]) -> MixLine:
-    rules = dict(sorted(Counter[str](x.rule for x in labels).items()))
-    return MixLine(domain, len(labels), rules, sum(abstains(x.label) for x in labels) / max(len(labels), 1))
+    out = []
+    for domain, some in [*shown, ("all", list(labels))]:
+        rules = dict(sorted(Counter[str](x.rule for x in some).items()))
+        idk = sum(abstains(x.label) for x in some)
+        out.append(MixLine(domain, len(some), rules, idk / max(len(some), 1)))
+    return tuple(out)
 
 
 def paths_of(judged: Sequence[JudgedAnswer], reviewed: Mapping[str, str]) -> tuple[LabelPath, ...]:
@@ -158,17 +152,9 @@ def examples_of(
         if label is None or seen[label.rule] >= each:
             continue
         seen[label.rule] += 1
-        said = a.reply.text if a.reply is not None else ""
+        said, q = a.reply.text if a.reply is not None else "", a.question
         found.append(
-            LabelExample(
-                label.rule,
-                a.question.id,
-                a.question.text,
-                label.gold or "",
-                said,
-                dict(a.judgements),
-                label.label,
-            )
+            LabelExample(label.rule, q.id, q.text, label.gold or "", said, dict(a.judgements), label.label)
         )
     return tuple(sorted(found, key=lambda e: e.rule))
 
@@ -180,16 +166,12 @@ def write_review(path: Path, judged: Sequence[JudgedAnswer], into: str) -> int:
         raise DataError(
             f"{path}: expected no file there, since it may hold corrections. Name another --review"
         )
-    with replaced(path) as out:
-        lines = [_review_line(a, into) for a in judged if a.chat]
-        for line in lines:
-            out.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
-    return len(lines)
+    return write_json_lines(path, (_review_line(a, into) for a in judged if a.chat))
 
 
 def _review_line(answer: JudgedAnswer, into: str) -> dict[str, Any]:
     said = answer.reply.text if answer.reply is not None else ""
-    line = {
+    return {
         "id": answer.question.id,
         "query": answer.question.text,
         "query_time": answer.question.asked_at,
@@ -199,8 +181,8 @@ def _review_line(answer: JudgedAnswer, into: str) -> dict[str, Any]:
         "rule": answer.rule,
         "label": answer.label or said,
         "use": False,
+        **({"gave": answer.facts} if answer.facts else {}),
     }
-    return {**line, "gave": answer.facts} if answer.facts else line
 
 
 def read_review(path: Path) -> dict[str, tuple[str, TextLine]]:
@@ -208,11 +190,8 @@ def read_review(path: Path) -> dict[str, tuple[str, TextLine]]:
     DataError."""
     found: dict[str, tuple[str, TextLine]] = {}
     for line in filled(path):
-        try:
-            tree = json.loads(line.text)
-        except (ValueError, RecursionError) as e:
-            raise line.error(f"a JSON object ({e})", line.text) from e
-        if not isinstance(tree, dict) or not isinstance(tree.get("id"), str):
+        tree = line.object()
+        if not isinstance(tree.get("id"), str):
             raise line.error("an object with an id", tree)
         if tree.get("use") is not True:
             continue
@@ -230,8 +209,3 @@ def require_share(name: str, value: float | None) -> None:
     """Raises ConfError for a share that is none."""
     if value is not None and not 0 <= value < 1:
         raise ConfError(f"{name}: expected a share from 0 up to, not including, 1; found {value:g}")
-
-
-def plain(rows: Sequence[Any]) -> list[dict[str, Any]]:
-    """Records as JSON holds them."""
-    return [asdict(r) for r in rows]

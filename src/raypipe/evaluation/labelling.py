@@ -65,7 +65,6 @@ class Labelling:
 
     @property
     def into(self) -> str:
-        """The name of the step's reply."""
         return self.step.into
 
 
@@ -100,8 +99,9 @@ def labelling(
             judging = _judging(recipe, step, judge or step.model, check, context)
         stages = [*before, truths, replace(stage, step=step, when=when), *judging]
     else:
-        after = [s for s in recipe.question[at + 1 :] if _runs(s.step, step.into)]
-        stages = [*before, replace(stage, step=step, when=when), *(replace(s, when={}) for s in after)]
+        runs = (s for s in recipe.question[at + 1 :] if graph_replies(s.step) is not None)
+        after = [replace(s, when={}) for s in runs if REPLY + step.into in s.step.reads()]
+        stages = [*before, replace(stage, step=step, when=when), *after]
     stages.append(Stage("decide", Decide(prefer=(step.into,))))
     name = f"{recipe.name}+labels-{step.into}"
     whole = replace(recipe, name=name, file=f"{recipe.file}+labels-{step.into}", question=tuple(stages))
@@ -122,9 +122,8 @@ def _stage_of(recipe: Recipe, into: str | None) -> int:
             f"--step {into}: recipe {recipe.name} has no generate step of that reply; "
             f"{did_you_mean(into, known)}"
         )
-    words = [
-        n for n in known.values() if cast(Generate, recipe.question[n].step).reply in ("plain", "confidence")
-    ]
+    answering = ("plain", "confidence")
+    words = [n for n in known.values() if cast(Generate, recipe.question[n].step).reply in answering]
     if into is None and not words:
         raise ConfError(f"recipe {recipe.name} has no generate step that answers: name one with --step")
     at = words[-1] if into is None else known[into]
@@ -134,7 +133,7 @@ def _stage_of(recipe: Recipe, into: str | None) -> int:
             f"recipe {recipe.name}: {recipe.question[at].name} asks no model, so there is nothing to label. "
             "Name a model with --set or --llm"
         )
-    if step.reply not in ("plain", "confidence", "calls"):
+    if step.reply not in (*answering, "calls"):
         raise ConfError(
             f"--step {step.into}: expected a step that answers or writes calls, found reply: {step.reply}"
         )
@@ -173,7 +172,6 @@ def _ungated(stage: Stage[Step], made: set[str]) -> Stage[Step]:
 def _judging(
     recipe: Recipe, step: Generate, judge: Model, check: Prompt, context: Prompt
 ) -> tuple[Stage[Step], Stage[Step]]:
-    """The stages of p_check_gt and p_context."""
     agrees = Generate(
         model=judge,
         prompt=ByLabel(reading(check, {"truths": TRUTHS, "prediction": step.into})),
@@ -214,21 +212,11 @@ def reading(prompt: Prompt, replies: Mapping[str, str]) -> Prompt:
     """
 
     def put(text: str) -> str:
-        return (
-            "".join(
-                f"{{% set {name} = replies[{json.dumps(replies[name])}] %}}"
-                for name in sorted(uses(text) & set(replies))
-            )
-            + text
-        )
+        put_in = sorted(uses(text) & set(replies))
+        return "".join(f"{{% set {n} = replies[{json.dumps(replies[n])}] %}}" for n in put_in) + text
 
     variables = tuple(REPLY + replies[v] if v in replies else v for v in prompt.variables)
     return Prompt(put(prompt.user), put(prompt.system), variables)
-
-
-def _runs(step: Step, calls: str) -> bool:
-    """Whether a step runs these calls over a graph."""
-    return graph_replies(step) is not None and REPLY + calls in step.reads()
 
 
 def _own_stage(name: str, step: Truths | WordJudge, when: Mapping[str, Labels]) -> Stage[Step]:

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from raypipe.core.errors import DataError
 from raypipe.metrics.crag import Marks, Prediction, Verdict
-from raypipe.metrics.textfile import TextLine, filled, replaced
+from raypipe.metrics.textfile import filled, write_json_lines
 from raypipe.report.report import LabelLine
 
 PersonLabel: TypeAlias = Literal["right", "wrong", "unclear"]
@@ -44,7 +44,6 @@ class PersonLabels:
 
     @property
     def unlabelled(self) -> int:
-        """Answers whose label is still to be given."""
         return len(self.open)
 
     def of(self, row: Prediction) -> LabelledAnswer | None:
@@ -57,7 +56,12 @@ def read_labels(path: Path) -> PersonLabels:
     found: dict[AnswerOf, LabelledAnswer] = {}
     open_: dict[AnswerOf, Picked] = {}
     for line in filled(path):
-        record = _record(line)
+        record = line.object()
+        if not {"id", "prediction", "label"} <= record.keys():
+            raise line.error("the fields id, prediction and label", record)
+        for name in ("id", "prediction"):
+            if not isinstance(record[name], str):
+                raise line.error(f"text as {name!r}", record[name])
         id, answer, label = record["id"], record["prediction"], record["label"]
         if label is not None and label not in get_args(PersonLabel):
             raise line.error(f"a label of {', '.join(get_args(PersonLabel))}, or null", label)
@@ -72,26 +76,11 @@ def read_labels(path: Path) -> PersonLabels:
     return PersonLabels(str(path), found, open_)
 
 
-def _record(line: TextLine) -> dict[str, Any]:
-    try:
-        record = json.loads(line.text)
-    except (ValueError, RecursionError) as e:
-        raise line.error(f"a JSON object ({e})", line.text) from e
-    if not isinstance(record, dict) or not {"id", "prediction", "label"} <= record.keys():
-        raise line.error("the fields id, prediction and label", record)
-    for name in ("id", "prediction"):
-        if not isinstance(record[name], str):
-            raise line.error(f"text as {name!r}", record[name])
-    return record
-
-
 def labelled(rows: Sequence[Prediction], labels: PersonLabels) -> list[Prediction]:
     """The predictions with what people say of them; an unclear answer keeps its verdict."""
-    return [replace(r, person=_right(labels.of(r))) for r in rows]
-
-
-def _right(said: LabelledAnswer | None) -> bool | None:
-    return None if said is None or said.label == "unclear" else said.label == "right"
+    said = [labels.of(r) for r in rows]
+    known = [None if s is None or s.label == "unclear" else s.label == "right" for s in said]
+    return [replace(r, person=right) for r, right in zip(rows, known, strict=True)]
 
 
 def label_line(labels: PersonLabels, rows: Sequence[Prediction], marks: Marks) -> LabelLine:
@@ -109,9 +98,7 @@ def write_to_label(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
     """Writes answers for people to label. Raises DataError for a file that is there: it may hold labels."""
     if path.exists():
         raise DataError(f"{path}: expected no file there, since it may hold labels. Name another --out")
-    with replaced(path) as out:
-        for line in lines:
-            out.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
+    write_json_lines(path, lines)
 
 
 def add_label(path: Path, id: str, answer: str, label: PersonLabel) -> None:

@@ -7,7 +7,7 @@ its contract (`recipes.step_contract`). Pure functions on answered questions; re
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,8 +61,7 @@ class RecipePaths:
         self._everything = recipe.searches_all()
         self._graph = next(((s, g) for s in stages if (g := graph_replies(s.step)) is not None), None)
         self.from_graph = self._following()
-        read = self._deciding.step.reads() if self._deciding else frozenset()
-        self._decided = {r.removeprefix(REPLY) for r in read if r.startswith(REPLY)}
+        self._decided = set(_replies(self._deciding.step.reads() if self._deciding else ()))
 
     def _following(self) -> frozenset[str]:
         """Names of the replies that are made of what the graph says, and of no passage."""
@@ -86,13 +85,13 @@ class RecipePaths:
 
     def place(self, e: GoldEvidence) -> LostAt:
         """Where the gold was lost, should the answer not be right."""
-        replies, decision = e.answered.replies, self._deciding.name if self._deciding else ""
+        replies = e.answered.replies
         if e.gold.said(e.answered.answer):
             return LostAt(Loss.VERDICT)
         for name in sorted(self._decided):
             reply = replies.get(name)
             if reply and reply.label in (ANSWERED, INVALID) and e.gold.said(reply.text):
-                return LostAt(Loss.DECISION, decision)
+                return LostAt(Loss.DECISION, self._deciding.name if self._deciding else "")
         graph = self._on_graph(e)
         if graph is not None and (e.answered.origin in self.from_graph or not self.showing):
             return graph
@@ -129,8 +128,14 @@ class RecipePaths:
             return LostAt(Loss.PROGRAM, writer)
         if facts is None or facts.label == SKIPPED:
             return LostAt(Loss.ROUTING, stage.name)
-        lost = _run(_lines(replies, names), facts, self._abstained(replies, names), e.gold.denies)
-        return LostAt(lost, stage.name if lost is not Loss.RULE else self._concluding(replies, stage, names))
+        abstained = names.answer is not None and replies.get(names.answer, _NONE).label == ABSTAINED
+        lost = _run(_lines(replies, names), facts, abstained, e.gold.denies)
+        if lost is not Loss.RULE:
+            return LostAt(lost, stage.name)
+        made = self.from_graph - {names.facts, names.answer or names.facts}
+        later = [s.name for s in self._stages for n in (w.removeprefix(REPLY) for w in s.step.writes())
+                 if n in made and replies.get(n, _NONE).label != SKIPPED]  # fmt: skip
+        return LostAt(lost, later[-1] if later else stage.name)  # the last that made a reply of what it gave
 
     def _misrouted(self, e: GoldEvidence) -> str | None:
         """The stage that gave a question another label than its gold has, where the graph's path is chosen by
@@ -140,21 +145,11 @@ class RecipePaths:
         routed = stage.step.reads() | stage.gate_reads()
         if (writer := self._writers.get(REPLY + names.calls)) is not None:
             routed |= writer.step.reads() | writer.gate_reads()
-        for name in sorted(r.removeprefix(REPLY) for r in routed if r.startswith(REPLY)):
+        for name in sorted(_replies(routed)):
             reply = e.answered.replies.get(name)
             if name in e.labels and reply and reply.label not in (e.labels[name], SKIPPED, FAULT):
                 return self._writer(REPLY + name)
         return None
-
-    def _abstained(self, replies: Mapping[str, Reply], names: GraphReplies) -> bool:
-        return names.answer is not None and replies.get(names.answer, _NONE).label == ABSTAINED
-
-    def _concluding(self, replies: Mapping[str, Reply], stage: Stage[Step], names: GraphReplies) -> str:
-        """The last stage that made a reply of what the graph gave."""
-        made = self.from_graph - {names.facts, names.answer or names.facts}
-        later = [s.name for s in self._stages for w in s.step.writes() if w.removeprefix(REPLY) in made
-                 and replies.get(w.removeprefix(REPLY), _NONE).label != SKIPPED]  # fmt: skip
-        return later[-1] if later else stage.name
 
     def _told(self, e: GoldEvidence) -> bool:
         """Whether what the graph found says it."""
@@ -188,10 +183,9 @@ class RecipePaths:
 
     def _repeats(self, stage: Stage[Step], e: GoldEvidence) -> bool:
         """Whether a reply that a stage of `_telling` reads has the gold's words."""
-        read = [r.removeprefix(REPLY) for r in stage.step.reads() if r.startswith(REPLY)]
-        return stage not in self.showing and any(
-            e.gold.said(e.answered.replies[r].text) for r in read if r in e.answered.replies
-        )
+        replies = e.answered.replies
+        read = [replies[n].text for n in _replies(stage.step.reads()) if n in replies]
+        return stage not in self.showing and any(map(e.gold.said, read))
 
     def _not_ranked(self, e: GoldEvidence) -> LostAt:
         """A hit holds it, and the last ranking does not: the stage from which on no ranking did."""
@@ -223,7 +217,6 @@ class RecipePaths:
         return [*outs[:-1], (outs[-1][0], frozenset(q.order))] if outs else []
 
     def _not_found(self, e: GoldEvidence) -> LostAt:
-        """No hit holds it."""
         there = e.sources or SourcesHolding()
         if not there.passages:
             if there.texts:
@@ -243,11 +236,15 @@ class RecipePaths:
 
     def replied(self, stage: Stage[Step], answered: Question) -> bool:
         """Whether a stage made a reply, be it a fault."""
-        names = [w.removeprefix(REPLY) for w in stage.step.writes() if w.startswith(REPLY)]
-        return any(answered.replies.get(n, _NONE).label != SKIPPED for n in names)
+        return any(answered.replies.get(n, _NONE).label != SKIPPED for n in _replies(stage.step.writes()))
 
 
 _NONE = Reply("", SKIPPED)
+
+
+def _replies(fields: Iterable[str]) -> list[str]:
+    """The names of the replies among the fields that a step reads or writes."""
+    return [f.removeprefix(REPLY) for f in fields if f.startswith(REPLY)]
 
 
 def _lines(replies: Mapping[str, Reply], names: GraphReplies) -> list[dict[str, Any]]:

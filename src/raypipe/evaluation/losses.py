@@ -1,7 +1,9 @@
 """Looks for the golds of answered questions in what the run was made of, to find where each was lost.
 
 Reads passages, parsed texts and sources of the store, for the questions whose gold is not in what comes
-later: an answer that has it is not looked through any further. Runs no model and changes nothing.
+later: an answer that has it is not looked through any further. A question whose golds are judged documents is
+right if one is among the first ten (`metrics.kinds.ranking`); where none is, they are looked for in ranking,
+hits, passages and store. Runs no model and changes nothing.
 """
 
 from __future__ import annotations
@@ -79,19 +81,18 @@ class LossFinder:
         return {id: self._paths.place(replace(s.evidence, sources=s.found)) for id, s in waiting.items()}
 
     async def _evidence(self, rows: Sequence[GoldEvidence]) -> list[GoldEvidence]:
-        """With what passages, contexts and sources say."""
         chunks = list(dict.fromkeys(h.chunk for e in rows for h in e.answered.hits))
         texts = dict(zip(chunks, await self._index.texts(chunks), strict=True))
-        out = []
-        for e in rows:
-            held = frozenset(h.chunk for h in e.answered.hits if e.gold.held(texts[h.chunk]))
-            out.append(replace(e, passages=held))
+        out = [
+            replace(e, passages=frozenset(h.chunk for h in e.answered.hits if e.gold.held(texts[h.chunk])))
+            for e in rows
+        ]
         for stage, shown in self._shown:
             at = [i for i, e in enumerate(out) if e.answered.order and self._paths.replied(stage, e.answered)]
             said = await shown([out[i].answered for i in at]) if at else []
             for i, text in zip(at, said, strict=True):
-                e = out[i]
-                out[i] = replace(e, shown={**e.shown, stage.name: e.gold.held(text)})
+                held = out[i].gold.held(text)
+                out[i] = replace(out[i], shown={**out[i].shown, stage.name: held})
         return [await self._with_sources(e) for e in out]
 
     async def _with_sources(self, e: GoldEvidence) -> GoldEvidence:
@@ -102,9 +103,14 @@ class LossFinder:
         texts = dict(zip(cited, await self._index.source_texts(cited), strict=True))
         held = {s: text for s, text in texts.items() if text is not None and e.gold.held(text)}
         if held:
-            whole = self._whole(held, e.gold)
-            return replace(e, sources=SourcesHolding(True, frozenset(held), whole))
-        return replace(e, sources=SourcesHolding(self._in_content(cited, e.gold)))
+            found = SourcesHolding(True, frozenset(held), self._whole(held, e.gold))
+            return replace(e, sources=found)
+        read = (
+            self._pipeline.store.rows("sources", "id", some, ["content"])["content"].to_pylist()
+            for some in batches(cited, PAGES_AT_ONCE)
+        )
+        said = any(e.gold.in_source(content) for contents in read for content in contents)
+        return replace(e, sources=SourcesHolding(said))
 
     def _whole(self, texts: Mapping[str, str], gold: GoldText) -> frozenset[str]:
         """The sources with a passage that holds all of the gold."""
@@ -113,40 +119,29 @@ class LossFinder:
         spans = {(r["source"], r["parent_start"], r["parent_end"]) for r in found.to_pylist()}
         return frozenset(s for s, start, end in spans if gold.held(texts[s][start:end]))
 
-    def _in_content(self, sources: Sequence[str], gold: GoldText) -> bool:
-        for some in batches(sources, PAGES_AT_ONCE):
-            rows = self._pipeline.store.rows("sources", "id", some, ["content"])
-            if any(gold.in_source(content) for content in rows["content"].to_pylist()):
-                return True
-        return False
-
     def _search_texts(self) -> None:
-        """One pass over all texts."""
-        searches = list(self._waiting.values())
-        near = _by_first_word(searches)
+        """One pass over all texts, which notes those that hold a gold, until a passage of one does."""
+        near = _by_first_word(list(self._waiting.values()))
         for batch in self._pipeline.store.batches(self._pipeline.texts_table, ["source", "text"]):
             for row in batch.to_pylist():
-                for search in _likely(row["text"] or "", near):
-                    self._look(search, row["source"], row["text"] or "")
-
-    def _look(self, search: _Search, source: str, text: str) -> None:
-        """Notes a text that holds the gold, while none is known of which a passage does."""
-        if search.found.passages or not search.evidence.gold.held(text):
-            return
-        whole = self._whole({source: text}, search.evidence.gold)
-        texts = search.found.texts | {source}
-        search.found = SourcesHolding(True, texts, search.found.passages | whole)
+                source, text = row["source"], row["text"] or ""
+                for search in _likely(text, near):
+                    gold, found = search.evidence.gold, search.found
+                    if not found.passages and gold.held(text):
+                        whole = self._whole({source: text}, gold)
+                        search.found = SourcesHolding(True, found.texts | {source}, found.passages | whole)
 
     def _search_contents(self) -> None:
         """One pass over all sources, for the golds that no text holds."""
         near = _by_first_word([s for s in self._waiting.values() if not s.found.texts])
         if not near:
             return
-        for batch in self._pipeline.store.batches("sources", ["content"], PAGES_AT_ONCE):
-            for text in (t for content in batch["content"].to_pylist() for t in read_through(content)):
-                for search in _likely(text, near):
-                    if not search.found.content and search.evidence.gold.held(text):
-                        search.found = SourcesHolding(True)
+        batches_of = self._pipeline.store.batches("sources", ["content"], PAGES_AT_ONCE)
+        contents = (content for batch in batches_of for content in batch["content"].to_pylist())
+        for text in (t for content in contents for t in read_through(content)):
+            for search in _likely(text, near):
+                if not search.found.content and search.evidence.gold.held(text):
+                    search.found = SourcesHolding(True)
 
 
 def _by_first_word(searches: Sequence[_Search]) -> dict[str, list[_Search]]:
@@ -169,3 +164,51 @@ def _likely(text: str, near: Mapping[str, list[_Search]]) -> Iterator[_Search]:
 def misses(found: Mapping[str, LostAt], right: Mapping[str, bool | None]) -> dict[str, LostAt]:
     """The places of the questions alone whose answer is wrong, as the table of results has them."""
     return {id: at for id, at in found.items() if right.get(id) is False}
+
+
+class RankingLossFinder:
+    """The same for questions whose golds are judged documents. `notes` stays empty."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.notes: list[str] = []
+        self._pipeline, self._paths = pipeline, RecipePaths(pipeline.recipe)
+
+    async def of(
+        self, pairs: Sequence[tuple[Question, Question]], golds: Mapping[str, Gold]
+    ) -> dict[str, LostAt]:
+        """Question id -> where its relevant documents were lost, should none be among the first. `pairs`: as
+        it was asked, and answered. None of questions without a relevant document."""
+        relevant = {
+            asked.id: {d for d, grade in golds[asked.id].grades.items() if grade > 0}
+            for asked, _ in pairs
+            if asked.id in golds
+        }
+        ids = sorted({d for some in relevant.values() for d in some})
+        rows = self._pipeline.store.rows("documents", "id", ids, ["id", "source"]).to_pylist()
+        source_of = {r["id"]: r["source"] for r in rows}
+        found = {}
+        for asked, answered in pairs:
+            if documents := relevant.get(asked.id):
+                sources = {source_of[d] for d in documents if d in source_of}
+                if (searched := self._paths.searched(asked)) is not None:
+                    sources &= set(searched)
+                passages = frozenset(h.chunk for h in answered.hits if h.source in sources)
+                held = SourcesHolding() if passages else self._held(sorted(sources))
+                evidence = GoldEvidence(asked, answered, GoldText(()), passages=passages, sources=held)
+                found[asked.id] = self._paths.place_of_documents(evidence)
+        return found
+
+    def rest(self) -> dict[str, LostAt]:
+        """Nothing is left to look for."""
+        return {}
+
+    def _held(self, ids: Sequence[str]) -> SourcesHolding:
+        """Which of some sources have a text, and passages."""
+        store, p = self._pipeline.store, self._pipeline
+        texts = store.rows(p.texts_table, "source", ids, ["source", "text"]).to_pylist()
+        spans = store.rows(p.passages_table, "source", ids, ["source", "start", "end"]).to_pylist()
+        return SourcesHolding(
+            bool(ids),
+            frozenset(r["source"] for r in texts if (r["text"] or "").strip()),
+            frozenset(r["source"] for r in spans if r["end"] > r["start"]),
+        )

@@ -7,7 +7,7 @@ run that was stopped begins again where it was, and a longer one asks only for w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
 
@@ -15,6 +15,7 @@ from raypipe.core.llm import Chat, Generated, Generator, Sampling
 from raypipe.core.records import digest
 from raypipe.evaluation.drawn_passages import Draw, DrawnPassage
 from raypipe.metrics import squad
+from raypipe.pipeline.driver import batches
 from raypipe.text.made_questions import PASSAGES, MadeKind, MadeText, Rejected, doubles, read, words
 from raypipe.text.prompt import Prompt
 from raypipe.text.replies import abstains
@@ -59,9 +60,7 @@ class MadeSet:
 
     kept: list[MadeQuestion] = field(default_factory=list)
     written: int = 0  # candidates
-    rejected: Counter[str] = field(
-        default_factory=Counter
-    )  # reason (text.made_questions.REASONS) -> candidates
+    rejected: Counter[str] = field(default_factory=Counter)  # reason (text.made_questions.REASONS)
 
 
 def candidates(draw: Draw, wanted: int) -> list[Candidate]:
@@ -86,21 +85,16 @@ def calls_at_most(planned: Sequence[Candidate]) -> int:
 
 
 def written_chats(planned: Sequence[Candidate], prompts: Mapping[str, Prompt]) -> list[Chat]:
-    """The chat that writes each candidate."""
     return [prompts[c.kind].renderer()({"passages": shown(c.passages)}) for c in planned]
 
 
 async def make(
-    planned: Sequence[Candidate],
-    draw: Draw,
-    wanted: int,
-    generate: Generator,
-    prompts: Mapping[str, Prompt],
+    planned: Sequence[Candidate], draw: Draw, wanted: int, generate: Generator, prompts: Mapping[str, Prompt],
     advance: Callable[[MadeSet], None] = lambda made: None,
-) -> MadeSet:
+) -> MadeSet:  # fmt: skip
     """Questions from candidates, in their order, until there are as many as are wanted."""
     made, seen = MadeSet(), list[frozenset[str]]()
-    for some in _batches(planned):
+    for some in batches(planned, AT_ONCE):
         if len(made.kept) >= wanted:
             break
         texts = await _written(some, generate, prompts, made)
@@ -111,9 +105,10 @@ async def make(
             else:
                 seen.append(words(text.question))
                 alike.append((candidate, text))
-        for candidate, text in await _checked(alike, draw, generate, prompts, made):
+        for c, text in await _checked(alike, draw, generate, prompts, made):
             if len(made.kept) < wanted:
-                made.kept.append(_question(candidate, text))
+                named = digest(c.kind, text.question, *(p.source for p in c.passages))
+                made.kept.append(MadeQuestion(f"made-{named[:12]}", c.kind, text, c.passages))
         advance(made)
     return made
 
@@ -131,10 +126,6 @@ def agrees(said: str, text: MadeText) -> bool:
     if text.items:
         return all(squad.contains(said, [item]) for item in text.items)
     return bool(squad.contains(said, text.answers)) or squad.token_f1(said, text.answers) >= AGREES_F1
-
-
-def _batches(planned: Sequence[Candidate]) -> Iterator[Sequence[Candidate]]:
-    return (planned[i : i + AT_ONCE] for i in range(0, len(planned), AT_ONCE))
 
 
 async def _written(
@@ -156,12 +147,9 @@ async def _written(
 
 
 async def _checked(
-    texts: Sequence[tuple[Candidate, MadeText]],
-    draw: Draw,
-    generate: Generator,
-    prompts: Mapping[str, Prompt],
-    made: MadeSet,
-) -> list[tuple[Candidate, MadeText]]:
+    texts: Sequence[tuple[Candidate, MadeText]], draw: Draw, generate: Generator,
+    prompts: Mapping[str, Prompt], made: MadeSet,
+) -> list[tuple[Candidate, MadeText]]:  # fmt: skip
     """Those that the passages answer, and the question alone does not; of the unanswerable ones those that
     neither their passage nor the nearest others answer."""
     if not texts:
@@ -186,20 +174,15 @@ async def _checked(
         else:
             left.append(pair)
     asked = [pair for pair in left if pair[0].kind != "unanswerable"]
-    said = (
-        await generate([alone({"text": escape_markup(t.question)}) for _, t in asked], CHECK) if asked else []
-    )
-    out = {id(pair) for pair in left if pair[0].kind == "unanswerable"}
-    for pair, reply in zip(asked, said, strict=True):
-        if not isinstance(reply, Generated):
+    chats = [alone({"text": escape_markup(t.question)}) for _, t in asked]
+    said = dict(zip(map(id, asked), await generate(chats, CHECK) if asked else [], strict=True))
+    out = []
+    for pair in left:
+        own = said.get(id(pair))
+        if id(pair) in said and not isinstance(own, Generated):
             made.rejected["no_reply"] += 1
-        elif not abstains(reply.text) and agrees(reply.text, pair[1]):
+        elif isinstance(own, Generated) and not abstains(own.text) and agrees(own.text, pair[1]):
             made.rejected["known_without"] += 1
         else:
-            out.add(id(pair))
-    return [pair for pair in left if id(pair) in out]
-
-
-def _question(candidate: Candidate, text: MadeText) -> MadeQuestion:
-    id = f"made-{digest(candidate.kind, text.question, *(p.source for p in candidate.passages))[:12]}"
-    return MadeQuestion(id, candidate.kind, text, candidate.passages)
+            out.append(pair)
+    return out

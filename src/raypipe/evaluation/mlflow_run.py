@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 from raypipe.core.records import digest
@@ -19,9 +18,7 @@ from raypipe.runs.field_diff import recipe_text, recipe_values
 from raypipe.runs.manifest import Manifest, read
 
 RUN_TAG = "raypipe.run"  # by which a run that is there already is found
-MOST_CHARS = (
-    500  # of a param: servers of MLflow before 2.8 take no more; prompts are whole in the text of the recipe
-)
+MOST_CHARS = 500  # of a param: servers of MLflow before 2.8 take no more; the recipe's text has prompts whole
 FINISHED = "FINISHED"  # MLflow's word for a run that is whole
 
 
@@ -56,7 +53,10 @@ def log_run(folder: RunFolder, client: MlflowClient, experiment: str) -> MlflowR
     there is left as it is. Raises DataError for a folder of no finished run."""
     read_table(folder.results, ["id"])
     manifest, report = read(folder.path), read_report(folder)
-    params, metrics, files = params_of(manifest), metrics_of(report), _files(folder)
+    metrics = {_name(key): float(value) for key, value in _numbers(report) if value is not None}
+    params = params_of(manifest)
+    kept = (folder.page, folder.report, folder.results, folder.predictions, folder.manifest)
+    files = [f for f in kept if f.is_file()]
     known = client.get_experiment_by_name(experiment)
     place = client.create_experiment(experiment) if known is None else known.experiment_id
     counts = len(params), len(metrics), len(files) + 1
@@ -92,15 +92,15 @@ def params_of(manifest: Manifest) -> dict[str, str]:
         "commit": manifest.origin.commit,
     }
     found |= {f"recipe/{path}": value for path, value in recipe_values(manifest.recipe)}
-    return {_name(key): _short(value) for key, value in found.items() if value}
-
-
-def metrics_of(report: Mapping[str, Any]) -> dict[str, float]:
-    """What a report measures, as numbers. What is not known, such as a mean of nothing, is left out."""
-    return {_name(key): float(value) for key, value in _numbers(report) if value is not None}
+    return {
+        _name(key): v if len(v) <= MOST_CHARS else f"{len(v)} characters, digest {digest(v)}"
+        for key, v in found.items()
+        if v
+    }
 
 
 def _numbers(report: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
+    """What a report measures. What is not known, such as a mean of nothing, is None."""
     for m in report["measures"]:
         yield m["measure"], m["mean"]
         yield f"{m['measure']}/scored", m["scored"]
@@ -121,15 +121,6 @@ def _numbers(report: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
         yield f"step/{s['step']}/computed", s["computed"]
 
 
-def _files(folder: RunFolder) -> list[Path]:
-    files = (folder.page, folder.report, folder.results, folder.predictions, folder.manifest)
-    return [f for f in files if f.is_file()]
-
-
 def _name(text: str) -> str:
     """As MLflow takes names on every system: letters, digits and _ - . / and spaces."""
     return re.sub(r"[^\w./ -]", "-", text, flags=re.ASCII)
-
-
-def _short(value: str) -> str:
-    return value if len(value) <= MOST_CHARS else f"{len(value)} characters, digest {digest(value)}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, TypeAlias, get_args
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from raypipe.core.errors import ConfError
 from raypipe.core.protocols import Ask, Bound, Index, Kit, Reach, Step
@@ -36,7 +36,6 @@ from raypipe.steps.ranking import grown
 from raypipe.store.index import LanceIndex
 
 Oracle: TypeAlias = Literal["passages", "answer"]
-ORACLES: tuple[Oracle, ...] = get_args(Oracle)
 MOST = 20  # gold passages of one question, where the step that they replace has no `top`: as in `local`
 
 
@@ -60,16 +59,16 @@ class OraclePassages:
 
     def open(self, kit: Kit) -> Ask:
         async def ask(questions: list[Question]) -> list[Question]:
-            return [self._put(q) for q in questions]
+            out = []
+            for q in questions:
+                if order := self.order.get(q.id, ()):
+                    known = {h.chunk for h in q.hits}
+                    more = (Hit(c, *parse_chunk_id(c)) for c in order if c not in known)
+                    q = replace(q, hits=(*q.hits, *more), order=order)
+                out.append(q)
+            return out
 
         return ask
-
-    def _put(self, question: Question) -> Question:
-        if not (order := self.order.get(question.id, ())):
-            return question
-        known = {h.chunk for h in question.hits}
-        more = tuple(Hit(c, *parse_chunk_id(c)) for c in order if c not in known)
-        return replace(question, hits=(*question.hits, *more), order=order)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,20 +91,17 @@ class OracleAnswer:
         return Bound(0, reach, "never")
 
     def shown(self, kit: Kit) -> Callable[[Sequence[Question]], Awaitable[list[str]]]:
-        """What the step would have read."""
         return shown_of(self.step, kit)
 
     def open(self, kit: Kit) -> Ask:
-        show = self.shown(kit)
-        names = [w.removeprefix("replies.") for w in self.writes()]
+        show, names = self.shown(kit), [w.removeprefix("replies.") for w in self.writes()]
 
         async def ask(questions: list[Question]) -> list[Question]:
-            texts = await show(questions)
-            said = [self._reply(q, text) for q, text in zip(questions, texts, strict=True)]
-            return [
-                replace(q, replies={**q.replies, **dict.fromkeys(names, reply)})
-                for q, reply in zip(questions, said, strict=True)
-            ]
+            out = []
+            for q, text in zip(questions, await show(questions), strict=True):
+                said = dict.fromkeys(names, self._reply(q, text))
+                out.append(replace(q, replies={**q.replies, **said}))
+            return out
 
         return ask
 
@@ -114,14 +110,6 @@ class OracleAnswer:
         if not truths or not (gold := GoldText(truths)).held(text):
             return Reply(IDK, ABSTAINED)
         return Reply(truths[0], INVALID if gold.denies else ANSWERED)
-
-
-@dataclass(frozen=True, slots=True)
-class OracleRecipe:
-    """A recipe with golds in the place of a stage's output."""
-
-    recipe: Recipe
-    questions: int  # for which there are golds in it
 
 
 def require_stage(recipe: Recipe, oracle: Oracle) -> None:
@@ -141,9 +129,9 @@ def require_stage(recipe: Recipe, oracle: Oracle) -> None:
 
 def with_oracle(
     pipeline: Pipeline, oracle: Oracle, questions: Iterable[Question], golds: Mapping[str, Gold]
-) -> OracleRecipe:
-    """The pipeline's recipe with an oracle. For `passages` its corpus half must be done. The recipe must have
-    such a stage (`require_stage`)."""
+) -> tuple[Recipe, int]:
+    """The pipeline's recipe with an oracle, and the number of questions for which there are golds in it. For
+    `passages` its corpus half must be done. The recipe must have such a stage (`require_stage`)."""
     recipe, truths = pipeline.recipe, {q: g.answers for q, g in golds.items() if g.answers}
     stages = list(recipe.question)
     if oracle == "answer":
@@ -155,13 +143,14 @@ def with_oracle(
         order = _gold_passages(pipeline, questions, truths, getattr(last.step, "top", None) or MOST)
         put = len(order)
         stages.insert(stages.index(last) + 1, _stage("oracle", OraclePassages(order=order), last))
-    label = f"{recipe.name}+oracle-{oracle}"
-    file = f"{recipe.file}+oracle-{oracle}"
-    return OracleRecipe(replace(recipe, name=label, file=file, question=tuple(stages)), put)
+    name, file = (f"{known}+oracle-{oracle}" for known in (recipe.name, recipe.file))
+    return replace(recipe, name=name, file=file, question=tuple(stages)), put
 
 
 def _answering(recipe: Recipe) -> list[Stage[Step]]:
-    return [s for s in recipe.question if shows_passages(s.step) and not _absent(s.step)]
+    """The stages that reply from passages, but for those whose model is absent."""
+    found = [s for s in recipe.question if shows_passages(s.step)]
+    return [s for s in found if not getattr(getattr(s.step, "model", None), "absent", False)]
 
 
 def _ranking(recipe: Recipe) -> list[Stage[Step]]:
@@ -172,11 +161,6 @@ def _stage(name: str, step: Any, of: Stage[Step]) -> Stage[Step]:
     """A stage with the gate of another. Its class is named by path, as a step from outside."""
     _, plugin = step_class(f"{__name__}:{type(step).__name__}")
     return Stage(name, step, of.when, plugin)
-
-
-def _absent(step: Step) -> bool:
-    """Whether the step replies nothing, since its model is absent."""
-    return bool(getattr(getattr(step, "model", None), "absent", False))
 
 
 def _gold_passages(
@@ -199,10 +183,9 @@ async def _holding(
     pipeline: Pipeline, index: Index, sources: Sequence[str] | None, gold: GoldText
 ) -> list[str]:
     if sources is None:
-        rows = pipeline.store.batches(pipeline.texts_table, ["source", "text"])
-        texts = {
-            r["source"]: r["text"] for batch in rows for r in batch.to_pylist() if gold.held(r["text"] or "")
-        }
+        every = pipeline.store.batches(pipeline.texts_table, ["source", "text"])
+        rows = (r for batch in every for r in batch.to_pylist())
+        texts = {r["source"]: r["text"] for r in rows if gold.held(r["text"] or "")}
     else:
         read = zip(sources, await index.source_texts(sources), strict=True)
         texts = {s: text for s, text in read if text is not None and gold.held(text)}

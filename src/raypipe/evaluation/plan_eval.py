@@ -12,10 +12,11 @@ from raypipe.core.errors import ConfError
 from raypipe.evaluation.expiry import expired_answers
 from raypipe.evaluation.golds import Scoring, golds_of
 from raypipe.evaluation.judge import Judge, ModelJudge, judge_plan
-from raypipe.evaluation.oracle import Oracle, OracleRecipe, with_oracle
+from raypipe.evaluation.oracle import Oracle, with_oracle
 from raypipe.evaluation.stored_questions import StoredQuestions
 from raypipe.pipeline.counters import RunCounters
 from raypipe.pipeline.driver import Pipeline
+from raypipe.recipes.recipe import Recipe
 from raypipe.runs.manifest import Manifest
 from raypipe.runs.plan.money import priced
 from raypipe.runs.plan.planner import plan
@@ -43,10 +44,10 @@ class PlannedWork:
 def oracle_recipe(
     pipeline: Pipeline, oracle: Oracle, questions: StoredQuestions, scoring: Scoring, done: RunCounters,
     planning: Planning,
-) -> tuple[OracleRecipe, Plan | None]:  # fmt: skip
-    """The recipe with golds in the place of a stage. Those of passages are looked for in the tables, which
-    are made before: the plan of that is shown first and returned. Raises ConfError where no question has a
-    gold text."""
+) -> tuple[Recipe, int, Plan | None]:  # fmt: skip
+    """The recipe with golds in the place of a stage, and for how many questions. Those of passages are looked
+    for in the tables, which are made before: the plan of that is shown first and returned. Raises ConfError
+    where no question has a gold text."""
     golds = golds_of(pipeline.store, questions.ids, scoring.golds)
     if not any(g.answers for g in golds.values()):
         raise ConfError(
@@ -57,7 +58,7 @@ def oracle_recipe(
     if oracle == "passages":
         indexed = _shown(pipeline, questions, (), False, planning, None)[0]
         pipeline.index(questions, done)
-    return with_oracle(pipeline, oracle, questions, golds), indexed
+    return *with_oracle(pipeline, oracle, questions, golds), indexed
 
 
 def plan_eval(
@@ -68,28 +69,16 @@ def plan_eval(
     rests on expired replies of a graph. `indexed`: the plan of a corpus half that is done already; None:
     none is. Raises DiskFull where there is no room for what is planned."""
     expired = expired_answers(pipeline, questions) if refresh else {}
-    judging = _judging(pipeline, judge, questions, scoring)
+    judging = None
+    if isinstance(judge, ModelJudge):
+        golds = golds_of(pipeline.store, questions.ids, scoring.golds)
+        judging = judge_plan(judge.model, judge.rule, golds.values())
     planned, renewed = _shown(pipeline, questions, expired, fresh, planning, judging)
     if indexed is not None:
-        planned = _joined(indexed, planned, pipeline)
+        before = (s for s in indexed.steps if s.half == "corpus")
+        steps = (*before, *(s for s in planned.steps if s.half == "question"))
+        planned = priced(replace(planned, steps=steps), pipeline.caps.prices, pipeline.recipe)
     return PlannedWork(planned, expired.keys(), renewed)
-
-
-def _judging(
-    pipeline: Pipeline, judge: Judge | None, questions: StoredQuestions, scoring: Scoring
-) -> JudgePlan | None:
-    """The most that a model that judges may be asked; None: no model judges."""
-    if not isinstance(judge, ModelJudge):
-        return None
-    golds = golds_of(pipeline.store, questions.ids, scoring.golds)
-    return judge_plan(judge.model, judge.rule, golds.values())
-
-
-def _joined(indexed: Plan, answered: Plan, pipeline: Pipeline) -> Plan:
-    """The plan of a run whose corpus half was planned and done before its question half."""
-    steps = (*(s for s in indexed.steps if s.half == "corpus"),
-             *(s for s in answered.steps if s.half == "question"))  # fmt: skip
-    return priced(replace(answered, steps=steps), pipeline.caps.prices, pipeline.recipe)
 
 
 def _shown(

@@ -31,7 +31,7 @@ class RenderedPrompt:
     finish: str  # stop, or length: the reply was cut
 
 
-class _Unasked(ForwardingKit[Kit]):
+class Unasked(ForwardingKit[Kit]):
     """A kit whose language models reply nothing."""
 
     def generator(self, model: Model) -> Generator:
@@ -43,8 +43,8 @@ class _Unasked(ForwardingKit[Kit]):
         return generate
 
 
-class _Recorder(ForwardingKit[Kit]):
-    """Keeps the chats of each call with their replies, by adapter."""
+class AskedChats(ForwardingKit[Kit]):
+    """Keeps the chats of a step with their replies, by adapter, in order."""
 
     def __init__(self, kit: Kit) -> None:
         super().__init__(kit)
@@ -57,7 +57,7 @@ class _Recorder(ForwardingKit[Kit]):
             chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
         ) -> list[Generated | Fault]:
             replies = await generate(chats, sampling, adapter)
-            self.calls[adapter] = list(zip(chats, replies, strict=True))
+            self.calls.setdefault(adapter, []).extend(zip(chats, replies, strict=True))
             return replies
 
         return record
@@ -71,11 +71,11 @@ class PromptLookup:
 
     def __init__(self, recipe: Recipe, kit: Kit, memo: Callable[[], Memo]) -> None:
         self.missing = ""
-        self._stages: list[tuple[Stage[Step], Generate, _Recorder, Ask]] = []
+        self._stages: list[tuple[Stage[Step], Generate, AskedChats, Ask]] = []
         for stage in recipe.question:
             if not isinstance(step := stage.step, Generate):
                 continue
-            recorder = _Recorder(cached(_Unasked(kit), memo(), CallCounts()))
+            recorder = AskedChats(cached(Unasked(kit), memo(), CallCounts()))
             try:
                 ask = step.open(recorder)
             except (ConfError, ModelMissing) as e:
@@ -90,11 +90,8 @@ class PromptLookup:
             into = step.into
             asked = [q for q in batch if into in q.replies and q.replies[into].label != SKIPPED]
             asked = [q for q in asked if stage.admits(q)]
-            if not asked:
-                continue
             recorder.calls.clear()
-            again = await ask(asked)
-            for question, made in zip(asked, again, strict=True):
+            for question, made in zip(asked, await ask(asked) if asked else (), strict=True):
                 chat, reply = recorder.calls[step.adapter.of(question)].pop(0)
                 if isinstance(reply, Generated) and made.replies[into] == question.replies[into]:
                     found[question.id][into] = RenderedPrompt(

@@ -26,14 +26,11 @@ def ranked_documents(
     `final` is the order that the recipe ended with, as falling numbers; any other name is that score.
     """
     best: dict[str, float] = {}
-    for source, score in _scores(question, by):
-        for id in listed.get(source, ()):
+    source = {h.chunk: h.source for h in question.hits}
+    scores = [(h.source, h.scores[by]) for h in question.hits if by in h.scores]
+    if by == FINAL:
+        scores = [(source[c], float(len(question.order) - i)) for i, c in enumerate(question.order)]
+    for source_id, score in scores:
+        for id in listed.get(source_id, ()):
             best[id] = max(score, best.get(id, score))
     return dict(sorted(best.items(), key=lambda item: (-item[1], item[0]))[:top])
-
-
-def _scores(question: Question, by: str) -> Sequence[tuple[str, float]]:
-    source = {h.chunk: h.source for h in question.hits}
-    if by == FINAL:
-        return [(source[c], float(len(question.order) - i)) for i, c in enumerate(question.order)]
-    return [(h.source, h.scores[by]) for h in question.hits if by in h.scores]

@@ -7,8 +7,8 @@ import math
 from raypipe.evaluation.compare import RunComparison, compare
 from raypipe.evaluation.scored_run import ScoredRun
 from raypipe.metrics.paired import PairedDifference, not_worse
+from raypipe.runs.gates import NAMED, GateFailed
 from raypipe.runs.relative_gate_text import RelativeGate
-from raypipe.runs.release import NAMED, GateFailed
 
 _POWER = 2.49  # z(.95) + z(.8): a margin of 2.49 standard errors is kept in 80 % of runs
 
@@ -37,14 +37,12 @@ def _why(gate: RelativeGate, found: RunComparison) -> str:
             said.append(f"a fit of {name} has seen {n} of them")
     missing = (
         (found.only_before, "are not in this run"), (found.only_after, f"are not in {found.before}"),
-        (found.unscored, "are not scored in both"),
-        (found.other_questions, "are other questions there"),
+        (found.unscored, "are not scored in both"), (found.other_questions, "are other questions there"),
     )  # fmt: skip
     for ids, what in missing:
         if ids:
-            said.append(
-                f"{len(ids)} questions {what} ({', '.join(ids[:NAMED])}{', ...' * (len(ids) > NAMED)})"
-            )
+            more = ", ..." * (len(ids) > NAMED)
+            said.append(f"{len(ids)} questions {what} ({', '.join(ids[:NAMED])}{more})")
     return "; ".join(said) + ". live stays as it is"
 
 

@@ -47,8 +47,18 @@ def repeats(runs: Sequence[ScoredRun]) -> Repeats:
             raise DataError(
                 f"{run.name}: expected the questions of {runs[0].name}: a repeat has the same ones"
             )
-    found = tuple(_question(id, runs) for id in ids)
-    scores = [_score(r) for r in runs]
+    leads = [measures_of(r.kind)[0].name for r in runs]  # what is repeated
+    values = [{q: v.get(lead) for q, v in r.values.items()} for r, lead in zip(runs, leads, strict=True)]
+    found = []
+    for id in ids:
+        of = [v[id] for v in values]
+        known = [v for v in of if v is not None]
+        plain = ["unscored" if v is None else f"{v:.3f}" for v in of]
+        said = tuple(r.verdicts.get(id) or text for r, text in zip(runs, plain, strict=True))
+        spread = statistics.pstdev(known) if known else 0.0
+        found.append(RepeatedQuestion(id, said, statistics.fmean(known) if known else None, spread))
+    scored = [[v for v in of_run.values() if v is not None] for of_run in values]
+    scores = [statistics.fmean(some) if some else None for some in scored]
     known = [s for s in scores if s is not None]
     return Repeats(
         runs=tuple(r.name for r in runs),
@@ -57,27 +67,5 @@ def repeats(runs: Sequence[ScoredRun]) -> Repeats:
         spread=statistics.stdev(known) if len(known) > 1 else 0.0,
         moved=sum(len(set(q.verdicts)) > 1 for q in found),
         verdicts=tuple(c.verdict for c in compare(runs)) if known else (),
-        questions=found,
+        questions=tuple(found),
     )
-
-
-def _question(id: str, runs: Sequence[ScoredRun]) -> RepeatedQuestion:
-    values = [v for r in runs if (v := r.values[id].get(_measure(r))) is not None]
-    spread = statistics.pstdev(values) if values else 0.0
-    said = tuple(r.verdicts.get(id) or _said(r.values[id].get(_measure(r))) for r in runs)
-    return RepeatedQuestion(id, said, statistics.fmean(values) if values else None, spread)
-
-
-def _said(value: float | None) -> str:
-    """A value where there is no verdict."""
-    return "unscored" if value is None else f"{value:.3f}"
-
-
-def _score(run: ScoredRun) -> float | None:
-    values = [v[_measure(run)] for v in run.values.values() if _measure(run) in v]
-    return statistics.fmean(values) if values else None
-
-
-def _measure(run: ScoredRun) -> str:
-    """What is repeated: the first measure of the kind of the data."""
-    return measures_of(run.kind)[0].name

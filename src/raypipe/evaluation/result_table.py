@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raypipe.core.errors import DataError
-from raypipe.core.records import Gold, Hit, Layout, Question, Quote, chunk_id
+from raypipe.core.records import Gold, Layout, Question, Quote, chunk_id
 from raypipe.evaluation.prompts import RenderedPrompt
 from raypipe.metrics.crag import Prediction
 from raypipe.metrics.losses import LostAt
@@ -29,75 +29,54 @@ from raypipe.text.places import place
 
 TEXTS = 20  # passages whose text is kept, in rank order; those in the ranking and the quoted ones always are
 
-_SPAN = [("start", pa.int32()), ("end", pa.int32())]
-_SCORES = pa.map_(pa.string(), pa.float64())
+_TEXT, _INT, _FLOAT, _BOOL = pa.string(), pa.int64(), pa.float64(), pa.bool_()
+_SCORES = pa.map_(_TEXT, _FLOAT)
+_SPAN = {"start": pa.int32(), "end": pa.int32()}
+
+
+def _records(**fields: pa.DataType) -> pa.DataType:
+    return pa.list_(pa.struct(list(fields.items())))
+
+
+_REPLIES = _records(
+    step=_TEXT, text=_TEXT, label=_TEXT, confidence=_FLOAT, logprob=_FLOAT,
+    # of a language model's reply, where the memo still has it; finish: stop, or length: it was cut
+    prompt=_records(role=_TEXT, content=_TEXT), prompt_tokens=_INT, generated_tokens=_INT, finish=_TEXT,
+)  # fmt: skip
+_HITS = _records(
+    chunk=_TEXT,
+    url=_TEXT,  # null: no citation brought it; of a folder: its file#page=N
+    file=_TEXT,  # of a folder: where that is, file:///...; null: of none
+    **_SPAN,
+    scores=_SCORES,
+    ranked=_BOOL,
+    text=_TEXT,  # null: beyond TEXTS
+)
 SCHEMA = pa.schema(
     [
-        ("id", pa.string()),
-        ("query", pa.string()),
-        ("asked_at", pa.string()),
-        ("labels", pa.map_(pa.string(), pa.string())),
-        ("golds", pa.list_(pa.string())),  # none: the dataset has no answer
-        ("grades", pa.map_(pa.string(), pa.int32())),  # judged document -> grade; none: the dataset has none
-        ("answer", pa.string()),  # null: the question failed
-        ("outcome", pa.string()),
-        ("origin", pa.string()),  # name of the reply that the answer came from
-        ("confidence", pa.float64()),  # of that reply, where its step states one
-        ("verdict", pa.string()),  # null: no gold
-        ("reason", pa.string()),
-        ("judge_response", pa.string()),  # null: no judge was asked
-        (
-            "replies",
-            pa.list_(
-                pa.struct(
-                    [
-                        ("step", pa.string()),
-                        ("text", pa.string()),
-                        ("label", pa.string()),
-                        ("confidence", pa.float64()),
-                        ("logprob", pa.float64()),
-                        # of a language model's reply, where the memo still has it
-                        ("prompt", pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))),
-                        ("prompt_tokens", pa.int64()),
-                        ("generated_tokens", pa.int64()),
-                        ("finish", pa.string()),  # stop, or length: it was cut
-                    ]
-                )
-            ),
-        ),
-        (
-            "hits",  # the ranking, best first, then the candidates that did not make it
-            pa.list_(
-                pa.struct(
-                    [
-                        ("chunk", pa.string()),
-                        (
-                            "url",
-                            pa.string(),
-                        ),  # null: no citation brought it; of a folder: its file#page=N
-                        ("file", pa.string()),  # of a folder: where that is, file:///...; null: of none
-                        *_SPAN,
-                        ("scores", _SCORES),
-                        ("ranked", pa.bool_()),
-                        ("text", pa.string()),  # null: beyond TEXTS
-                    ]
-                )
-            ),
-        ),
-        (
-            "quotes",
-            pa.list_(pa.struct([("source", pa.string()), *_SPAN, ("text", pa.string())])),
-        ),
-        (
-            "faults",
-            pa.list_(pa.struct([("step", pa.string()), ("reason", pa.string()), ("transient", pa.bool_())])),
-        ),
-        ("degraded", pa.list_(pa.string())),  # steps left out because of time or a dead service
+        ("id", _TEXT),
+        ("query", _TEXT),
+        ("asked_at", _TEXT),
+        ("labels", pa.map_(_TEXT, _TEXT)),
+        ("golds", pa.list_(_TEXT)),  # none: the dataset has no answer
+        ("grades", pa.map_(_TEXT, pa.int32())),  # judged document -> grade; none: the dataset has none
+        ("answer", _TEXT),  # null: the question failed
+        ("outcome", _TEXT),
+        ("origin", _TEXT),  # name of the reply that the answer came from
+        ("confidence", _FLOAT),  # of that reply, where its step states one
+        ("verdict", _TEXT),  # null: no gold
+        ("reason", _TEXT),
+        ("judge_response", _TEXT),  # null: no judge was asked
+        ("replies", _REPLIES),
+        ("hits", _HITS),  # the ranking, best first, then the candidates that did not make it
+        ("quotes", _records(source=_TEXT, **_SPAN, text=_TEXT)),
+        ("faults", _records(step=_TEXT, reason=_TEXT, transient=_BOOL)),
+        ("degraded", pa.list_(_TEXT)),  # steps left out because of time or a dead service
         ("seconds", _SCORES),  # stage -> its share of the task that answered it; null: an earlier run did
         ("measures", _SCORES),  # what the kind of the data measures -> value; null: no gold
-        ("seen", pa.bool_()),  # a fit of the recipe has seen the question: its scores are too good
-        ("lost", pa.string()),  # metrics.losses.Loss; null: right, or not scored
-        ("lost_step", pa.string()),  # the stage there; null: nothing is lost, or before any stage
+        ("seen", _BOOL),  # a fit of the recipe has seen the question: its scores are too good
+        ("lost", _TEXT),  # metrics.losses.Loss; null: right, or not scored
+        ("lost_step", _TEXT),  # the stage there; null: nothing is lost, or before any stage
     ]
 )
 
@@ -105,21 +84,16 @@ SCHEMA = pa.schema(
 def needed_texts(question: Question) -> list[str]:
     """Ids of the passages whose text belongs into the table."""
     shown = [h.chunk for h in ranking(question)[:TEXTS]]
-    return list(
-        dict.fromkeys([*shown, *question.order, *(chunk_id(q.source, q.span) for q in quotes_of(question))])
-    )
+    quoted = (chunk_id(q.source, q.span) for q in quotes_of(question))
+    return list(dict.fromkeys([*shown, *question.order, *quoted]))
 
 
 def row(
-    question: Question,
-    gold: Gold | None,
-    text: Mapping[str, str],
+    question: Question, gold: Gold | None, text: Mapping[str, str],
     prompts: Mapping[str, RenderedPrompt] = MappingProxyType({}),
-    layouts: Mapping[str, Layout] = MappingProxyType({}),
-    seen: bool = False,
-    seconds: Mapping[str, float] | None = None,
-    roots: Mapping[str, str] = MappingProxyType({}),
-) -> dict[str, Any]:
+    layouts: Mapping[str, Layout] = MappingProxyType({}), seen: bool = False,
+    seconds: Mapping[str, float] | None = None, roots: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, Any]:  # fmt: skip
     """One question, without its verdict. `text` has what `needed_texts` names, `prompts` those of replies by
     the replies' names; `layouts` are of the sources of its hits that are documents of folders, which lie at
     `roots`; `seen`: by a fit of the recipe; `seconds`: of each stage; None: this run did not answer it."""
@@ -179,20 +153,22 @@ def _hits(
 ) -> list[dict[str, Any]]:
     url, chosen = urls(question), set(question.order)
 
-    def one(h: Hit) -> dict[str, Any]:
+    found = []
+    for h in ranking(question):
         layout = layouts.get(h.source)
-        return {
-            "chunk": h.chunk,
-            "url": place(layout, h.span).url if layout else url.get(h.source),
-            "file": file_address(layout, roots) if layout else None,
-            "start": h.span[0],
-            "end": h.span[1],
-            "scores": [(name, float(value)) for name, value in h.scores.items()],
-            "ranked": h.chunk in chosen,
-            "text": text.get(h.chunk),
-        }
-
-    return [one(h) for h in ranking(question)]
+        found.append(
+            {
+                "chunk": h.chunk,
+                "url": place(layout, h.span).url if layout else url.get(h.source),
+                "file": file_address(layout, roots) if layout else None,
+                "start": h.span[0],
+                "end": h.span[1],
+                "scores": [(name, float(value)) for name, value in h.scores.items()],
+                "ranked": h.chunk in chosen,
+                "text": text.get(h.chunk),
+            }
+        )
+    return found
 
 
 class ResultTable:
@@ -201,10 +177,7 @@ class ResultTable:
     def __init__(self, path: Path) -> None:
         self.about: dict[str, str] = {}  # what its metadata say beyond the run
         self._path = path
-        self._draft, self._whole = (
-            path.with_name(f".{path.name}.draft"),
-            path.with_name(f".{path.name}.whole"),
-        )
+        self._draft, self._whole = (path.with_name(f".{path.name}.{end}") for end in ("draft", "whole"))
         path.parent.mkdir(parents=True, exist_ok=True)
         self._writer = pq.ParquetWriter(self._draft, SCHEMA, compression="zstd")
 
@@ -231,8 +204,7 @@ class ResultTable:
         judged = {r.question: r.judge_response for r in scored}
         judge = report.judge.model if report.judge else ""
         about = {"run": report.run, "recipe": report.recipe, "rule": report.marks.rule, "judge": judge}
-        about |= {"kind": report.scores.kind}
-        about |= self.about
+        about |= {"kind": report.scores.kind, **self.about}
         about["steps"] = json.dumps([asdict(s) for s in report.steps])  # seconds, calls and tokens of each
         schema = SCHEMA.with_metadata(about)
         with (
@@ -241,23 +213,21 @@ class ResultTable:
         ):
             for group in range(draft.num_row_groups):
                 table = draft.read_row_group(group).select(SCHEMA.names)
-                found = [verdicts.get(id) for id in table["id"].to_pylist()]
+                ids = table["id"].to_pylist()
+                found, at = [verdicts.get(id) for id in ids], [lost.get(id) for id in ids]
+                of = [report.scores.values.get(id) for id in ids]
                 columns = {
                     "verdict": [v.outcome if v else None for v in found],
                     "reason": [v.reason if v else None for v in found],
-                    "judge_response": [judged.get(id) for id in table["id"].to_pylist()],
-                    "lost": [lost[id].loss if id in lost else None for id in table["id"].to_pylist()],
-                    "lost_step": [
-                        lost[id].step or None if id in lost else None for id in table["id"].to_pylist()
-                    ],
+                    "judge_response": [judged.get(id) for id in ids],
+                    "lost": [x.loss if x else None for x in at],
+                    "lost_step": [x.step or None if x else None for x in at],
+                    "measures": [None if v is None else list(v.items()) for v in of],
                 }
-                of = [report.scores.values.get(id) for id in table["id"].to_pylist()]
-                measured = [None if v is None else list(v.items()) for v in of]
-                at = SCHEMA.get_field_index("measures")
-                table = table.set_column(at, SCHEMA.field(at), pa.array(measured, _SCORES))
                 for name, values in columns.items():
-                    at = SCHEMA.get_field_index(name)
-                    table = table.set_column(at, SCHEMA.field(name), pa.array(values, pa.string()))
+                    field = SCHEMA.field(name)
+                    place_of = SCHEMA.get_field_index(name)
+                    table = table.set_column(place_of, field, pa.array(values, field.type))
                 out.write_table(table.cast(schema))
         os.replace(self._whole, self._path)
 
@@ -276,6 +246,11 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
                 f"{path}: expected the columns {', '.join(SCHEMA.names)}; {lacking[0]!r} is missing"
             )
         return found.read(list(columns) if columns else None)
+
+
+def about(path: Path) -> dict[str, str]:
+    """What the table of a finished run says of the run: its rule, judge, kind, ..."""
+    return {k.decode(): v.decode() for k, v in (pq.read_schema(path).metadata or {}).items()}
 
 
 def each(path: Path) -> Iterator[dict[str, Any]]:

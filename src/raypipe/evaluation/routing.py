@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from raypipe.core.protocols import GraphReplies
@@ -9,7 +10,7 @@ from raypipe.core.records import ANSWERED, FAULT, INVALID, SKIPPED, Gold, Questi
 from raypipe.kg.language.parser import parser
 from raypipe.kg.language.program import Program, print_program
 from raypipe.metrics.losses import GoldText
-from raypipe.metrics.routing import PROGRAM, RULE, CallScore, Routing, RoutingCounts
+from raypipe.metrics.routing import PROGRAM, RULE, CallScore, Routing, router_scores
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import graph_replies, graphs_of
 
@@ -20,7 +21,8 @@ class RoutingCheck:
     """Counts, question by question, what golds say of replies."""
 
     def __init__(self, recipe: Recipe) -> None:
-        self._counts = RoutingCounts()
+        self._confusion: dict[str, dict[str, Counter[str]]] = {}  # reply -> label of the gold, of the reply
+        self._calls = Counter[str]()
         self._names: GraphReplies | None = None
         self._grammar = ""
         self._parse: Callable[[str], Program] | None = None
@@ -29,16 +31,13 @@ class RoutingCheck:
                 self._names, self._grammar = names, graphs_of(stage.step)[0].grammar
 
     def add(self, question: Question, gold: Gold) -> None:
-        """One answered question."""
+        replies, count, names = question.replies, self._calls, self._names
         for name, label in gold.labels.items():
-            reply = question.replies.get(name, _NONE)
-            if reply.label not in (SKIPPED, FAULT):
-                self._counts.routed(name, label, reply.label)
-        if self._names is not None and PROGRAM in gold.labels:
-            self._call(question, gold, self._names)
-
-    def _call(self, question: Question, gold: Gold, names: GraphReplies) -> None:
-        count, replies = self._counts.calls, question.replies
+            said = replies.get(name, _NONE).label
+            if said not in (SKIPPED, FAULT):
+                self._confusion.setdefault(name, {}).setdefault(label, Counter())[said] += 1
+        if names is None or PROGRAM not in gold.labels:
+            return
         count["questions"] += 1
         program = replies.get(names.calls, _NONE)
         if program.label == ANSWERED:
@@ -47,8 +46,7 @@ class RoutingCheck:
                 count["same"] += 1
                 count["same_rule"] += replies.get(names.rule or "", _NONE).label == gold.labels.get(RULE)
         answer = replies.get(names.answer or "", _NONE)
-        said = answer.label in (ANSWERED, INVALID) and GoldText(gold.answers).said(answer.text)
-        count["right"] += said
+        count["right"] += answer.label in (ANSWERED, INVALID) and GoldText(gold.answers).said(answer.text)
 
     def _canonical(self, program: str) -> str:
         if self._parse is None:  # reading the grammar takes .4 s
@@ -56,13 +54,11 @@ class RoutingCheck:
         return print_program(self._parse(program)).casefold()
 
     def found(self) -> Routing:
-        """What was counted."""
-        count, names = self._counts.calls, self._names
-        if names is None or not count["questions"]:
-            return Routing(self._counts.routers(), None)
-        calls = CallScore(
-            names.calls, count["questions"], count["given"], count["same"],
-            None if names.rule is None else count["same_rule"],
-            None if names.answer is None else count["right"],
-        )  # fmt: skip
-        return Routing(self._counts.routers(), calls)
+        count, names, calls = self._calls, self._names, None
+        if names is not None and count["questions"]:
+            calls = CallScore(
+                names.calls, count["questions"], count["given"], count["same"],
+                None if names.rule is None else count["same_rule"],
+                None if names.answer is None else count["right"],
+            )  # fmt: skip
+        return Routing(router_scores(self._confusion), calls)

@@ -9,13 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import pyarrow.parquet as pq
-
 from raypipe.core import arrow
 from raypipe.core.errors import DataError
 from raypipe.evaluation.judged_run import JudgedRun, judged_run, require_distinct, require_readable
 from raypipe.evaluation.labels import PersonLabels
-from raypipe.evaluation.result_table import each
+from raypipe.evaluation.result_table import about, each
 from raypipe.metrics import crag
 from raypipe.metrics.kinds.qa import answer_values
 from raypipe.metrics.routing import shared
@@ -49,7 +47,7 @@ class ScoredRun:
 def scored_run(path: Path, rule: crag.Rule) -> ScoredRun:
     """What was measured in a run's folder, or in a file of predictions scored by `rule`. Raises DataError."""
     if not path.is_dir():
-        return _from_file(path, rule)
+        return judged_again(judged_run(path, rule), None)
     folder = RunFolder(path)
     values: dict[str, Mapping[str, float]] = {}
     verdicts: dict[str, str] = {}
@@ -66,10 +64,10 @@ def scored_run(path: Path, rule: crag.Rule) -> ScoredRun:
             texts[row["id"]] = row["query"]
         if row["verdict"] is not None:
             verdicts[row["id"]] = row["verdict"]
-    about = {k.decode(): v.decode() for k, v in pq.read_schema(folder.results).metadata.items()}
-    kind = about.get("kind", "crag")
+    known = about(folder.results)
+    kind = known.get("kind", "crag")
     return ScoredRun(
-        str(path), about["rule"], about["judge"], values, labels, read(path), kind=kind, verdicts=verdicts,
+        str(path), known["rule"], known["judge"], values, labels, read(path), kind=kind, verdicts=verdicts,
         seen=frozenset(seen), people=people, texts=texts,
     )  # fmt: skip
 
@@ -126,10 +124,6 @@ def _seen(store: Store, manifest: Manifest, questions: Sequence[str]) -> frozens
         return frozenset()
     texts = store.rows("questions", "id", questions, ["id", "text"]).to_pylist()
     return frozenset(r["id"] for r in texts if has_seen(fits, r["text"]))
-
-
-def _from_file(path: Path, rule: crag.Rule) -> ScoredRun:
-    return judged_again(judged_run(path, rule), None)
 
 
 def unseen_alone(runs: Sequence[ScoredRun]) -> list[ScoredRun]:

@@ -24,8 +24,7 @@ from raypipe.evaluation.compare import RunComparison, compare, measures_of
 from raypipe.evaluation.evaluate import Evaluation
 from raypipe.evaluation.scored_run import ScoredRun, scored_run
 from raypipe.metrics.kinds import Measure
-from raypipe.metrics.max_t import max_t
-from raypipe.metrics.paired import Conclusion, PairedDifference, conclude, paired
+from raypipe.metrics.paired import Conclusion, PairedDifference, conclude, max_t, paired
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.set_fields import read_points
 from raypipe.report.costs import Costs, Estimate
@@ -68,9 +67,7 @@ class PointResult:
     against_first: PairedDifference | None  # None: it is the first
     p: float | None  # corrected for the number of points (maxT)
     verdict: Conclusion | None
-    calls_per_question: (
-        float | None
-    )  # that its questions ask, computed or cached: what it costs by itself; None: not known
+    calls_per_question: float | None  # that its questions ask, computed or cached; None: not known
     cost: Costs  # of what was new; what earlier points computed is not in it
 
 
@@ -204,19 +201,12 @@ def _results(
         against = paired(values[0], value, span) if n else None
         p = corrected[n - 1] if n else None
         verdict = conclude(against, margin, p) if against is not None else None
-        out.append(
-            PointResult(
-                point.name,
-                point.recipe.digest(),
-                str(evaluation.folder.path),
-                float(value.mean()),
-                against,
-                p,
-                verdict,
-                _calls_per_question(evaluation),
-                _cost(evaluation),
-            )
-        )
+        assert evaluation.report.cost is not None
+        result = PointResult(
+            point.name, point.recipe.digest(), str(evaluation.folder.path), float(value.mean()), against, p,
+            verdict, _calls_per_question(evaluation), evaluation.report.cost.actual,
+        )  # fmt: skip
+        out.append(result)
     return out
 
 
@@ -232,8 +222,3 @@ def _calls_per_question(done: Evaluation) -> float | None:
         if rows := max((s.rows for s in lines), default=0):
             return sum(s.computed + s.cached for s in lines) / rows
     return None
-
-
-def _cost(done: Evaluation) -> Costs:
-    assert done.report.cost is not None
-    return done.report.cost.actual

@@ -11,9 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from raypipe.core.kits import ForwardingKit
-from raypipe.core.llm import STEP, Chat, Generated, Generator, Sampling
-from raypipe.core.protocols import Kit, Model
+from raypipe.core.llm import Chat
 from raypipe.core.records import (
     ABSTAINED,
     ANSWERED,
@@ -22,7 +20,6 @@ from raypipe.core.records import (
     INVALID,
     INVALID_QUESTION,
     SKIPPED,
-    Fault,
     Gold,
     Question,
     Reply,
@@ -30,6 +27,7 @@ from raypipe.core.records import (
 )
 from raypipe.evaluation.label_files import LabelRule
 from raypipe.evaluation.labelling import Labelling
+from raypipe.evaluation.prompts import AskedChats, Unasked
 from raypipe.evaluation.truth_steps import AGREES, MENTIONED, NO, RIGHT, TRUTH, WRONG, YES
 from raypipe.pipeline.driver import Pipeline, batches
 from raypipe.pipeline.recipe_tables import searched
@@ -97,21 +95,16 @@ def label_of(
         return None, "", "not_asked"
     if said.label not in (ANSWERED, ABSTAINED, INVALID):
         return None, "", "no_reply"
-    agrees = _label(replies, AGREES)
+    agrees, mentioned = (replies[n].label if n in replies else SKIPPED for n in (AGREES, MENTIONED))
     if said.label != ABSTAINED and agrees == RIGHT:
         return "3.1", gold.answers[0], None
     if said.label != ABSTAINED and agrees != WRONG:
         return None, "", "no_judgement"
-    mentioned = _label(replies, MENTIONED)
     if mentioned == NO:
         return "3.2.1", IDK, None
     if mentioned == YES:
         return "3.2.2", gold.answers[0], None
     return None, "", "no_context_judgement"
-
-
-def _label(replies: Mapping[str, Reply], name: str) -> str:
-    return replies[name].label if name in replies else SKIPPED
 
 
 def judged_answers(
@@ -120,15 +113,16 @@ def judged_answers(
     """The stored answers of these questions by the labelling recipe, each with its label or why it has none,
     in order. Asks no model; the tokenizer that counts a context must be here."""
     kit = pipeline.worker.kit(LanceIndex(searched(pipeline.store, pipeline.recipe)))
-    recorder = _ChatRecorder(kit)
+    recorder = AskedChats(Unasked(kit))
     ask = of.step.open(recorder)
 
     async def chats(batch: Sequence[Question]) -> dict[str, Chat]:
         whole = [q for q in batch if q.outcome not in ("", FAULT)]
-        recorder.chats.clear()
+        recorder.calls.clear()
         if whole:
             await ask(whole)
-        return {q.id: chat for q, chat in zip(whole, recorder.chats, strict=True)}
+        sent = recorder.calls.get(None, ())
+        return {q.id: chat for q, (chat, _) in zip(whole, sent, strict=True)}
 
     with asyncio.Runner() as loop:
         sources = pipeline.answer_sources(questions)
@@ -153,23 +147,6 @@ def _judged(question: Question, chat: Chat, gold: Gold | None, of: Labelling) ->
     texts = {n: replies[n].text for n in (AGREES, MENTIONED) if n in replies and replies[n].label != SKIPPED}
     facts = [r.text for n, r in replies.items() if not of.judged and n != into and r.label == ANSWERED]
     return JudgedAnswer(question, chat, gold, replies.get(into), texts, rule, label, why, "\n".join(facts))
-
-
-class _ChatRecorder(ForwardingKit[Kit]):
-    """Keeps the chats that a step would send, and replies nothing."""
-
-    def __init__(self, kit: Kit) -> None:
-        super().__init__(kit)
-        self.chats: list[Chat] = []
-
-    def generator(self, model: Model) -> Generator:
-        async def generate(
-            chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
-        ) -> list[Generated | Fault]:
-            self.chats += chats
-            return [Fault(STEP, "not_asked", "the chat is rendered, not sent", transient=False)] * len(chats)
-
-        return generate
 
 
 def data_digest(questions: Sequence[Question], golds: Mapping[str, Gold]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 
-from raypipe.core.kg import CallResult, Value
+from raypipe.core.kg import CallResult
 from raypipe.core.records import ABSTAINED
 from raypipe.kg.language.answer_rules import apply_rule, operands, plain
 from raypipe.kg.language.program import Bad, Empty, Program, print_program
@@ -66,7 +66,6 @@ def match_of(gold: RunProgram, written: RunProgram, rule: str, today: date) -> C
 
 
 def calls(program: Program) -> bool:
-    """Whether a program says anything but None."""
     return any(not isinstance(line, Empty) for line in program.lines)
 
 
@@ -83,10 +82,6 @@ def _values(run: RunProgram) -> list[tuple[str, ...]]:
     """What every call that no other uses gives: its values, or that there are none for the names that it is
     about; in an order of their own, since calls have none."""
     return sorted(
-        tuple(map(_written, r.values)) or ("", *sorted(link.key for link in r.links))
+        tuple(plain(v).lower() for v in r.values) or ("", *sorted(link.key for link in r.links))
         for r in operands(run.results)
     )
-
-
-def _written(value: Value) -> str:
-    return plain(value).lower()

@@ -71,7 +71,6 @@ class ServerConnection:
         self._asking: Ask | None = None
 
     async def ask(self, path: str, body: Mapping[str, Any]) -> Any:
-        """As `Ask`."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop or self._asking is None:
             stack = AsyncExitStack()

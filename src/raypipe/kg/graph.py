@@ -84,5 +84,4 @@ def open_folder(
 
 
 def over(tables: Tables, strictness: Strictness | None, vectors: Vectors | None) -> FolderBackend:
-    """A graph over tables that are loaded."""
     return FolderBackend(tables, Linker(tables, strictness, vectors))

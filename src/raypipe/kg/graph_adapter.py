@@ -45,8 +45,17 @@ class GraphAdapter:
     async def mentions(self, texts: Sequence[str], asked_at: Sequence[str]) -> list[list[Mention] | Fault]:
         if isinstance(self.graph, FolderBackend):
             return [self.graph.linker.mentions(text) for text in texts]
-        questions = zip(texts, asked_at, strict=True)
-        return list(await asyncio.gather(*(_mentions(self.graph, text, when) for text, when in questions)))
+        server = self.graph
+
+        async def found(text: str, when: str) -> list[Mention] | Fault:
+            try:
+                return await find_mentions(server, text, moment(when))
+            except GraphFault as e:
+                return dataclasses.replace(e.fault, step="match_calls")
+            except DataError as e:
+                return Fault("match_calls", "bad_time", str(e), False)
+
+        return list(await asyncio.gather(*map(found, texts, asked_at)))
 
     def through(self, wrap: Callable[[Request], Request], embedder: Callable[[Model], Embed]) -> GraphAdapter:
         vectors = _vectors(self.ref, embedder)
@@ -59,17 +68,7 @@ class GraphAdapter:
         return dataclasses.replace(self, graph=FolderBackend(self.graph.tables, linker))
 
 
-async def _mentions(graph: ServerBackend, text: str, asked_at: str) -> list[Mention] | Fault:
-    try:
-        return await find_mentions(graph, text, moment(asked_at))
-    except GraphFault as e:
-        return dataclasses.replace(e.fault, step="match_calls")
-    except DataError as e:
-        return Fault("match_calls", "bad_time", str(e), False)
-
-
 def require_location(ref: GraphRef) -> None:
-    """Raises ConfError for an entry without a location."""
     if not ref.where:
         raise ConfError(
             f"graph {ref.name!r}: expected its location, as --graph {ref.name}=FOLDER; data of "

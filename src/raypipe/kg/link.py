@@ -12,7 +12,7 @@ Knows names. Does not know tables' other columns, nor calls.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -69,12 +69,10 @@ class Linker:
     async def link(self, written: str, kind: str) -> Link | None:
         """The name of this kind that is meant, or None."""
         pool = self._pool(kind)
-        query = fold(written) or ""
-        if not query:
-            return None
         for level in self._strict.levels.get(kind, ("exact",)):
-            found = await self._at(level, pool, query, written)
-            if found is not None:
+            if level == "embedding" and self._vectors is None:
+                continue
+            if found := await pool.at(level, written, self._strict, self._vectors):
                 key, score = found
                 return Link(written, kind, key, pool.names[key], level, score)
         return None
@@ -108,18 +106,6 @@ class Linker:
             self._pools[kind] = _read_pool(self._tables, kind)
         return self._pools[kind]
 
-    async def _at(self, level: Level, pool: NamePool, query: str, written: str) -> tuple[str, float] | None:
-        match level:
-            case "exact":
-                return pool.exact(query, written)
-            case "substring":
-                return pool.inside(query, self._strict.least_inside)
-            case "tokens":
-                return pool.shared(query, self._strict.least_shared)
-            case "embedding" if self._vectors is not None:
-                return await pool.near(written, self._vectors, self._strict.least_near)
-        return None
-
 
 @dataclass(slots=True)
 class NamePool:
@@ -127,9 +113,7 @@ class NamePool:
 
     company: bool  # a legal form or "common stock" is no part of a name, and a ticker may be marked as one
     names: dict[str, str] = field(default_factory=dict)  # key -> as spelled first
-    aliases: dict[str, str] = field(
-        default_factory=dict
-    )  # folded name -> key; the first to claim it keeps it
+    aliases: dict[str, str] = field(default_factory=dict)  # folded name -> key; the first claim counts
     by_word: dict[str, list[str]] = field(default_factory=dict)  # word -> aliases that have it
     vectors: np.ndarray | None = None  # (names, dim) float32, unit rows, in their order; None: not needed yet
 
@@ -139,50 +123,44 @@ class NamePool:
             for word in set(alias.split()):
                 self.by_word.setdefault(word, []).append(alias)
 
-    def _sharing(self, query: str) -> dict[str, int]:
-        """Aliases that share a word with the query -> how many of its distinct words."""
-        counts: dict[str, int] = {}
-        for word in set(query.split()):
-            for alias in self.by_word.get(word, ()):
-                counts[alias] = counts.get(alias, 0) + 1
-        return counts
+    def _sharing(self, words: set[str]) -> set[str]:
+        """Aliases that share a word with these."""
+        return {alias for word in words for alias in self.by_word.get(word, ())}
 
-    def exact(self, query: str, written: str) -> tuple[str, float] | None:
-        """The name or alias that is the query itself."""
-        same = [query]
-        if self.company:
-            same += [short_company(query), fold(ticker(written)) or ""]
-        key = next((self.aliases[s] for s in same if s in self.aliases), None)
-        return None if key is None else (key, 1.0)
+    async def at(
+        self, level: Level, written: str, strict: Strictness, vectors: Vectors | None
+    ) -> tuple[str, float] | None:
+        """The key of the name that a written one means at this level, and its score."""
+        query = fold(written) or ""
+        if not query:
+            return None
+        match level:
+            case "exact":
+                same = [query]
+                if self.company:
+                    same += [short_company(query), fold(ticker(written)) or ""]
+                key = next((self.aliases[s] for s in same if s in self.aliases), None)
+                return None if key is None else (key, 1.0)
+            case "substring":
+                return self._best(query, lambda alias: _inside(query, alias, strict.least_inside))
+            case "tokens":
+                words, least = self._words(query), strict.least_shared
+                return self._best(" ".join(words), lambda a: _jaccard(words, self._words(a), least))
+            case "embedding":
+                if vectors is None:
+                    raise ValueError("level embedding: expected what compares names by meaning")
+                return await self._near(written, vectors, strict.least_near)
 
-    def inside(self, query: str, least: float) -> tuple[str, float] | None:
-        """The name nearest in length that holds the query's words in a row, or stands so in the query."""
-        best: tuple[float, str] | None = None
-        size = len(query.split())
-        for alias in self._sharing(query):
-            length = len(alias.split())
-            if f" {query} " in f" {alias} ":
-                score = size / length
-            elif f" {alias} " in f" {query} " and length / size >= least:
-                score = length / size
-            else:
-                continue
-            if best is None or (-score, alias) < best:
-                best = (-score, alias)
-        return None if best is None else (self.aliases[best[1]], -best[0])
+    def _words(self, folded: str) -> set[str]:
+        return set((short_company(folded) if self.company else folded).split())
 
-    def shared(self, query: str, least: float) -> tuple[str, float] | None:
-        """The name with the largest Jaccard of words."""
-        words = set(short_company(query).split() if self.company else query.split())
-        best: tuple[float, str] | None = None
-        for alias in self._sharing(" ".join(words)):
-            theirs = set(short_company(alias).split() if self.company else alias.split())
-            score = len(words & theirs) / len(words | theirs)
-            if score >= least and (best is None or (-score, alias) < best):
-                best = (-score, alias)
-        return None if best is None else (self.aliases[best[1]], -best[0])
+    def _best(self, query: str, score: Callable[[str], float | None]) -> tuple[str, float] | None:
+        """Of the aliases that share a word with the query the one with the highest score."""
+        rated = ((-rate, alias) for alias in self._sharing(set(query.split())) if (rate := score(alias)))
+        found = min(rated, default=None)
+        return None if found is None else (self.aliases[found[1]], -found[0])
 
-    async def near(self, written: str, vectors: Vectors, least: float) -> tuple[str, float] | None:
+    async def _near(self, written: str, vectors: Vectors, least: float) -> tuple[str, float] | None:
         """The name with the largest cosine. Raises ConfError for more names than are compared so. All calls
         take vectors of one model."""
         if not self.names:
@@ -198,6 +176,19 @@ class NamePool:
         scores = self.vectors @ (await vectors([written]))[0]
         score, key = max(zip(scores.tolist(), self.names, strict=True))
         return (key, score) if score >= least else None
+
+
+def _jaccard(words: set[str], theirs: set[str], least: float) -> float | None:
+    score = len(words & theirs) / len(words | theirs)
+    return score if score >= least else None
+
+
+def _inside(query: str, alias: str, least: float) -> float | None:
+    """How much of the longer the shorter is, in words, where it stands in the other in a row."""
+    size, length = len(query.split()), len(alias.split())
+    if f" {query} " in f" {alias} ":
+        return size / length
+    return length / size if f" {alias} " in f" {query} " and length / size >= least else None
 
 
 def _read_pool(tables: Tables, kind: str) -> NamePool:

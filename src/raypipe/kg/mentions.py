@@ -47,7 +47,12 @@ async def find_mentions(graph: ServerBackend, text: str, now: Moment) -> list[Me
     for table, names in zip(_SEARCHES, found, strict=True):
         rows.tables.insert(table, [{"name": n} for n in names])
     await _companies(rows, text, companies)
-    await _teams(rows, now)
+    teams = [{"name": t, "sport": sport} for sport, names in TEAMS.items() for t in names]
+    nicknames = [{"name": t, "sport": "nba", "alias": t.split()[-1]} for t in TEAMS["nba"]]
+    rows.tables.insert("team", [*teams, *nicknames])
+    sunday = now.day - timedelta(days=(now.day.weekday() + 1) % 7)
+    for day in (sunday - timedelta(days=1), sunday):
+        await rows.ensure(RowRequest(_GAMES, ((),), (), When("days", day, day), now))
     rows.linker.forget()
     return rows.linker.mentions(text)
 
@@ -55,7 +60,8 @@ async def find_mentions(graph: ServerBackend, text: str, now: Moment) -> list[Me
 async def _companies(rows: FetchedTables, text: str, names: list[str]) -> None:
     """The companies that the text names, with their tickers, which calls use."""
     there = f" {fold(text)} "
-    meant = [n for n in names if any(f" {a} " in there for a in _spoken(n))]
+    folded = {n: fold(n) or "" for n in names}
+    meant = [n for n in names if any(f" {a} " in there for a in (folded[n], short_company(folded[n])))]
     tickers = await rows.all((_TICKER, {"query": n}) for n in meant)
     known = [{"ticker": t, "name": n} for n, t in zip(meant, tickers, strict=True) if isinstance(t, str)]
     rows.tables.insert("company", known)
@@ -63,17 +69,3 @@ async def _companies(rows: FetchedTables, text: str, names: list[str]) -> None:
     infos = await rows.all((_INFO, {"query": s}) for s in symbols)
     there_are = [s for s, info in zip(symbols, infos, strict=True) if mapping(info, _INFO) is not None]
     rows.tables.insert("company", [{"ticker": s} for s in there_are])
-
-
-def _spoken(company: str) -> list[str]:
-    folded = fold(company) or ""
-    return [folded, short_company(folded)]
-
-
-async def _teams(rows: FetchedTables, now: Moment) -> None:
-    teams = [{"name": t, "sport": sport} for sport, names in TEAMS.items() for t in names]
-    nicknames = [{"name": t, "sport": "nba", "alias": t.split()[-1]} for t in TEAMS["nba"]]
-    rows.tables.insert("team", [*teams, *nicknames])
-    sunday = now.day - timedelta(days=(now.day.weekday() + 1) % 7)
-    for day in (sunday - timedelta(days=1), sunday):
-        await rows.ensure(RowRequest(_GAMES, ((),), (), When("days", day, day), now))

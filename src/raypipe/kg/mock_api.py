@@ -15,14 +15,13 @@ from __future__ import annotations
 import json
 import string
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 from rank_bm25 import BM25Okapi
 
-from raypipe.kg.schema import Kind
-from raypipe.kg.tables import Tables, quoted, read
+from raypipe.kg.tables import Tables, named_values, quoted
 
 Row: TypeAlias = dict[str, Any]
 Body: TypeAlias = Mapping[str, Any]
@@ -32,7 +31,6 @@ YEARS: Final = range(1990, 2022)  # of get_year_info; another year is its error 
 RARE: Final = 4.0  # a word of a music search counts only above this idf
 TOP: Final = 10
 
-_QUERY: Final[dict[str, Type]] = {"query": "string"}
 _NUMBER: Final[dict[str, Type]] = {"query": "int"}
 _GAMES: Final[dict[str, Type]] = {"date": "string", "team_name": "string?"}
 
@@ -46,8 +44,8 @@ Answer: TypeAlias = "Callable[[MockApi, Body], Any]"
 
 @dataclass(frozen=True, slots=True)
 class MockEndpoint:
-    fields: Mapping[str, Type]
     answer: Answer
+    fields: Mapping[str, Type] = field(default_factory=lambda: {"query": "string"})
 
 
 class MockApi:
@@ -58,20 +56,15 @@ class MockApi:
         self._searches: dict[str, _Search] = {}
 
     def rows(self, table: str, where: str = "1", params: Sequence[Any] = ()) -> list[Row]:
-        """Rows of a table as column -> value, in the table's order."""
         if table not in self._tables.columns:
             return []
-        columns: dict[str, Kind] = self._tables.columns[table]
+        columns = self._tables.columns[table]
         listed = ", ".join(quoted(c) for c in columns)
         sql = f"SELECT {listed} FROM {quoted(table)} WHERE {where} ORDER BY rowid"
         found = self._tables.query(sql, params)
-        return [
-            {name: read(v, kind) for (name, kind), v in zip(columns.items(), row, strict=True)}
-            for row in found
-        ]
+        return [named_values(columns, row) for row in found]
 
     def one(self, table: str, column: str, value: Any) -> Row | None:
-        """The first row whose column is exactly the value."""
         found = self.rows(table, f"{quoted(column)} = ?", (value,))
         return found[0] if found else None
 
@@ -117,20 +110,27 @@ def normal(text: str) -> str:
 # ---------------------------------------------------------------- movie
 
 
-def _field(table: str, column: str, key: str = "name") -> Answer:
-    """A column of the row whose key is the query."""
+Made: TypeAlias = Callable[[MockApi, Row], Any]
+"""What is shown of a row."""
+
+
+def _one(table: str, key: str, made: Made) -> Answer:
+    """The row whose key is the query; null for none."""
 
     def answer(api: MockApi, body: Body) -> Any:
         row = api.one(table, key, body["query"])
-        return None if row is None else row[column]
+        return None if row is None else made(api, row)
 
     return answer
 
 
-def _raw(row: Row | None, made: Callable[[Row], Any]) -> Any:
-    if row is None:
-        return None
-    return json.loads(row["raw"]) if row.get("raw") else made(row)
+def _field(table: str, column: str, key: str = "name") -> Answer:
+    return _one(table, key, lambda api, row: row[column])
+
+
+def _or_raw(made: Made) -> Made:
+    """The object of a row's column `raw`, where it has one."""
+    return lambda api, row: json.loads(row["raw"]) if row.get("raw") else made(api, row)
 
 
 def _award(row: Row) -> Row:
@@ -138,47 +138,39 @@ def _award(row: Row) -> Row:
     return {"year_ceremony": row["year"], **{k: row[k] for k in keys}}
 
 
-def _film(api: MockApi, row: Row) -> Any:
-    def made(row: Row) -> Row:
-        hidden = ("year", "raw", "genres")
-        film = {k: v for k, v in row.items() if k not in hidden and v is not None}
-        film["genres"] = [{"id": i, "name": g} for i, g in enumerate(row["genres"] or ())]
-        for table, keys in (("cast", ("name", "character", "gender", "order")), ("crew", ("name", "job"))):
-            film[table] = [
-                {"id": p["person_id"], **{k: p[k] for k in keys}}
-                for p in api.rows(table, "movie_id = ?", (row["id"],))
-            ]
-        awards = [_award(r) for r in api.rows("oscar", "film = ? AND year >= ?", (row["title"], row["year"]))]
-        return {**film, **({"oscar_awards": awards} if awards else {})}
-
-    return _raw(row, made)
+@_or_raw
+def _film(api: MockApi, row: Row) -> Row:
+    film = {k: v for k, v in row.items() if k not in ("year", "raw", "genres") and v is not None}
+    film["genres"] = [{"id": i, "name": g} for i, g in enumerate(row["genres"] or ())]
+    for table, keys in (("cast", ("name", "character", "gender", "order")), ("crew", ("name", "job"))):
+        people = api.rows(table, "movie_id = ?", (row["id"],))
+        film[table] = [{"id": p["person_id"], **{k: p[k] for k in keys}} for p in people]
+    awards = [_award(r) for r in api.rows("oscar", "film = ? AND year >= ?", (row["title"], row["year"]))]
+    return {**film, **({"oscar_awards": awards} if awards else {})}
 
 
-def _human(api: MockApi, row: Row) -> Any:
-    def made(row: Row) -> Row:
-        acted = [r["movie_id"] for r in api.rows("cast", "person_id = ?", (row["id"],))]
-        directed = [
-            r["movie_id"] for r in api.rows("crew", "person_id = ? AND lower(job) = 'director'", (row["id"],))
-        ]
-        awards = [_award(r) for r in api.rows("oscar", "name = ?", (row["name"],))]
-        person = {"name": row["name"], "id": row["id"], "birthday": row["birthday"]}
-        lists = {
-            "acted_movies": list(dict.fromkeys(acted)),
-            "directed_movies": directed,
-            "oscar_awards": awards,
-        }
-        return person | {k: v for k, v in lists.items() if v}
-
-    return _raw(row, made)
+@_or_raw
+def _human(api: MockApi, row: Row) -> Row:
+    acted = api.rows("cast", "person_id = ?", (row["id"],))
+    directed = api.rows("crew", "person_id = ? AND lower(job) = 'director'", (row["id"],))
+    lists = {
+        "acted_movies": list(dict.fromkeys(r["movie_id"] for r in acted)),
+        "directed_movies": [r["movie_id"] for r in directed],
+        "oscar_awards": [_award(r) for r in api.rows("oscar", "name = ?", (row["name"],))],
+    }
+    person = {k: row[k] for k in ("name", "id", "birthday")}
+    return person | {k: v for k, v in lists.items() if v}
 
 
-def _found(
-    api: MockApi, table: str, column: str, text: str, made: Callable[[MockApi, Row], Any]
-) -> list[Any]:
-    out: list[Any] = []
-    for name in api.search(table, column, text):
-        out += [made(api, r) for r in api.rows(table, f"{quoted(column)} = ?", (name,))]
-    return out[:TOP]
+def _found(table: str, column: str, made: Made) -> Answer:
+    """The rows whose name the search finds."""
+
+    def answer(api: MockApi, body: Body) -> list[Any]:
+        names = api.search(table, column, body["query"])
+        rows = (r for n in names for r in api.rows(table, f"{quoted(column)} = ?", (n,)))
+        return [made(api, r) for r in rows][:TOP]
+
+    return answer
 
 
 def _year_info(api: MockApi, body: Body) -> Any:
@@ -193,14 +185,6 @@ def _year_info(api: MockApi, body: Body) -> Any:
     return {"movie_list": films, "oscar_awards": awards} if films or awards else None
 
 
-def _by_id(table: str, made: Callable[[MockApi, Row], Any]) -> Answer:
-    def answer(api: MockApi, body: Body) -> Any:
-        row = api.one(table, "id", body["query"])
-        return None if row is None else made(api, row)
-
-    return answer
-
-
 # ---------------------------------------------------------------- finance
 
 _BARS: Final = ("Open", "High", "Low", "Close", "Volume")
@@ -208,10 +192,11 @@ _BARS: Final = ("Open", "High", "Low", "Close", "Volume")
 
 def _bars(table: str) -> Answer:
     def answer(api: MockApi, body: Body) -> Any:
-        rows = api.rows(table, "ticker = ?", (body["query"],))
-        return {
-            f"{r['date']} {r.get('time', '00:00')}:00 EST": {b: r[b.lower()] for b in _BARS} for r in rows
-        } or None
+        stamped = (
+            (f"{r['date']} {r.get('time', '00:00')}:00 EST", r)
+            for r in api.rows(table, "ticker = ?", (body["query"],))
+        )
+        return {at: {b: r[b.lower()] for b in _BARS} for at, r in stamped} or None
 
     return answer
 
@@ -221,17 +206,12 @@ def _dividends(api: MockApi, body: Body) -> Any:
     return {f"{r['date']} 00:00:00 EST": r["value"] for r in rows} or None
 
 
-def _company_info(api: MockApi, body: Body) -> Any:
-    row = api.one("company", "ticker", body["query"])
-    return _raw(row, lambda r: {"symbol": r["ticker"]} | {k: v for k, v in r.items() if v is not None})
+@_or_raw
+def _company(api: MockApi, row: Row) -> Row:
+    return {"symbol": row["ticker"]} | {k: v for k, v in row.items() if v is not None}
 
 
 # ---------------------------------------------------------------- music
-
-
-def _lifespan(api: MockApi, body: Body) -> Any:
-    row = api.one("artist", "name", body["query"])
-    return None if row is None else [row["birth_date"], row["end_date"]]
 
 
 def _best(category: str) -> Answer:
@@ -263,12 +243,10 @@ def _billboard_attribute(api: MockApi, body: Body) -> Any:
 # ---------------------------------------------------------------- open, sports
 
 
-def _entity(api: MockApi, body: Body) -> Any:
-    def made(row: Row) -> Row:
-        keys = ("summary_text", "summary_structured")
-        return {k: row[k] for k in keys if row[k] is not None} | {"raw_mediawiki": row["summary_text"]}
-
-    return _raw(api.one("entity", "name", body["query"]), made)
+@_or_raw
+def _entity(api: MockApi, row: Row) -> Row:
+    keys = ("summary_text", "summary_structured")
+    return {k: row[k] for k in keys if row[k] is not None} | {"raw_mediawiki": row["summary_text"]}
 
 
 def _columns(rows: Mapping[str, Row]) -> dict[str, Row] | None:
@@ -282,15 +260,13 @@ def _columns(rows: Mapping[str, Row]) -> dict[str, Row] | None:
 
 def _soccer(api: MockApi, body: Body) -> Any:
     day, team = body["date"], body.get("team_name")
-    rows = api.rows("soccer_game", "date LIKE ? || '%' AND (? IS NULL OR team = ?)", (day, team, team))
-    hidden = ("league", "season", "team", "game")
     out: dict[str, Row] = {}
-    for r in rows:
+    for r in api.rows("soccer_game", "date LIKE ? || '%' AND (? IS NULL OR team = ?)", (day, team, team)):
         home, away = (r["team"], r["opponent"]) if r["venue"] == "Home" else (r["opponent"], r["team"])
         key = str((r["league"], r["season"], r["team"], r.get("game") or f"{r['date']} {home}-{away}"))
         time = f"{r['time']}:00" if r["time"] and len(r["time"]) == 5 else r["time"]
         shown = {**r, "date": f"{r['date']}T00:00:00.000", "time": time}
-        out[key] = {k: v for k, v in shown.items() if k not in hidden}
+        out[key] = {k: v for k, v in shown.items() if k not in ("league", "season", "team", "game")}
     return _columns(out)
 
 
@@ -299,8 +275,8 @@ def _nba(api: MockApi, body: Body) -> Any:
     where = "date LIKE ? || '%' AND (? IS NULL OR team_name_home = ? OR team_name_away = ?)"
     out: dict[str, Row] = {}
     for i, r in enumerate(api.rows("nba_game", where, (day, team, team, team))):
-        shown = {k: v for k, v in r.items() if k != "date"}
-        out[str(i)] = {**shown, "game_date": f"{r['date']} 00:00:00"}
+        date = r.pop("date")
+        out[str(i)] = {**r, "game_date": f"{date} 00:00:00"}
     return _columns(out)
 
 
@@ -310,64 +286,58 @@ def _play_by_play(api: MockApi, body: Body) -> Any:
     return _columns({str(i): r for i, r in enumerate(rows)})
 
 
+def _search(table: str, rare: float | None = None) -> Answer:
+    return lambda api, body: api.search(table, "name", body["query"], rare)
+
+
+def _new_artists(api: MockApi, body: Body) -> list[str]:
+    rows = api.rows("grammy", "winner AND lower(category) = 'best new artist'")
+    return list(dict.fromkeys(r["nominee"] for r in rows))
+
+
 ENDPOINTS: Final[Mapping[str, MockEndpoint]] = {
-    "/open/search_entity_by_name": MockEndpoint(_QUERY, lambda a, b: a.search("entity", "name", b["query"])),
-    "/open/get_entity": MockEndpoint(_QUERY, _entity),
-    "/movie/get_person_info": MockEndpoint(
-        _QUERY, lambda a, b: _found(a, "person", "name", b["query"], _human)
-    ),
-    "/movie/get_movie_info": MockEndpoint(
-        _QUERY, lambda a, b: _found(a, "movie", "title", b["query"], _film)
-    ),
-    "/movie/get_year_info": MockEndpoint(_QUERY, _year_info),
-    "/movie/get_movie_info_by_id": MockEndpoint(_NUMBER, _by_id("movie", _film)),
-    "/movie/get_person_info_by_id": MockEndpoint(_NUMBER, _by_id("person", _human)),
-    "/finance/get_company_name": MockEndpoint(_QUERY, lambda a, b: a.search("company", "name", b["query"])),
-    "/finance/get_ticker_by_name": MockEndpoint(_QUERY, _field("company", "ticker")),
-    "/finance/get_price_history": MockEndpoint(_QUERY, _bars("price")),
-    "/finance/get_detailed_price_history": MockEndpoint(_QUERY, _bars("price_detail")),
-    "/finance/get_dividends_history": MockEndpoint(_QUERY, _dividends),
-    "/finance/get_market_capitalization": MockEndpoint(_QUERY, _field("company", "market_cap", "ticker")),
-    "/finance/get_eps": MockEndpoint(_QUERY, _field("company", "eps", "ticker")),
-    "/finance/get_pe_ratio": MockEndpoint(_QUERY, _field("company", "pe_ratio", "ticker")),
-    "/finance/get_info": MockEndpoint(_QUERY, _company_info),
-    "/music/search_artist_entity_by_name": MockEndpoint(
-        _QUERY, lambda a, b: a.search("artist", "name", b["query"], RARE)
-    ),
-    "/music/search_song_entity_by_name": MockEndpoint(
-        _QUERY, lambda a, b: a.search("song", "name", b["query"], RARE)
-    ),
-    "/music/get_billboard_rank_date": MockEndpoint({"rank": "int", "date": "string?"}, _billboard),
+    "/open/search_entity_by_name": MockEndpoint(_search("entity")),
+    "/open/get_entity": MockEndpoint(_one("entity", "name", _entity)),
+    "/movie/get_person_info": MockEndpoint(_found("person", "name", _human)),
+    "/movie/get_movie_info": MockEndpoint(_found("movie", "title", _film)),
+    "/movie/get_year_info": MockEndpoint(_year_info),
+    "/movie/get_movie_info_by_id": MockEndpoint(_one("movie", "id", _film), _NUMBER),
+    "/movie/get_person_info_by_id": MockEndpoint(_one("person", "id", _human), _NUMBER),
+    "/finance/get_company_name": MockEndpoint(_search("company")),
+    "/finance/get_ticker_by_name": MockEndpoint(_field("company", "ticker")),
+    "/finance/get_price_history": MockEndpoint(_bars("price")),
+    "/finance/get_detailed_price_history": MockEndpoint(_bars("price_detail")),
+    "/finance/get_dividends_history": MockEndpoint(_dividends),
+    "/finance/get_market_capitalization": MockEndpoint(_field("company", "market_cap", "ticker")),
+    "/finance/get_eps": MockEndpoint(_field("company", "eps", "ticker")),
+    "/finance/get_pe_ratio": MockEndpoint(_field("company", "pe_ratio", "ticker")),
+    "/finance/get_info": MockEndpoint(_one("company", "ticker", _company)),
+    "/music/search_artist_entity_by_name": MockEndpoint(_search("artist", RARE)),
+    "/music/search_song_entity_by_name": MockEndpoint(_search("song", RARE)),
+    "/music/get_billboard_rank_date": MockEndpoint(_billboard, {"rank": "int", "date": "string?"}),
     "/music/get_billboard_attributes": MockEndpoint(
-        {"date": "string", "attribute": "string", "song_name": "string"}, _billboard_attribute
+        _billboard_attribute, {"date": "string", "attribute": "string", "song_name": "string"}
     ),
-    "/music/grammy_get_best_artist_by_year": MockEndpoint(_NUMBER, _best("best new artist")),
-    "/music/grammy_get_award_count_by_artist": MockEndpoint(
-        _QUERY, lambda a, b: len(_awards("artist", b, a))
-    ),
-    "/music/grammy_get_award_count_by_song": MockEndpoint(_QUERY, lambda a, b: len(_awards("nominee", b, a))),
-    "/music/grammy_get_best_song_by_year": MockEndpoint(_NUMBER, _best("song of the year")),
+    "/music/grammy_get_best_artist_by_year": MockEndpoint(_best("best new artist"), _NUMBER),
+    "/music/grammy_get_award_count_by_artist": MockEndpoint(lambda a, b: len(_awards("artist", b, a))),
+    "/music/grammy_get_award_count_by_song": MockEndpoint(lambda a, b: len(_awards("nominee", b, a))),
+    "/music/grammy_get_best_song_by_year": MockEndpoint(_best("song of the year"), _NUMBER),
     "/music/grammy_get_award_date_by_artist": MockEndpoint(
-        _QUERY, lambda a, b: list(dict.fromkeys(r["year"] for r in _awards("artist", b, a)))
+        lambda a, b: list(dict.fromkeys(r["year"] for r in _awards("artist", b, a)))
     ),
-    "/music/grammy_get_best_album_by_year": MockEndpoint(_NUMBER, _best("album of the year")),
-    "/music/grammy_get_all_awarded_artists": MockEndpoint(
-        {},
-        lambda a, b: list(
-            dict.fromkeys(
-                r["nominee"] for r in a.rows("grammy", "winner AND lower(category) = 'best new artist'")
-            )
-        ),
+    "/music/grammy_get_best_album_by_year": MockEndpoint(_best("album of the year"), _NUMBER),
+    "/music/grammy_get_all_awarded_artists": MockEndpoint(_new_artists, {}),
+    "/music/get_artist_birth_place": MockEndpoint(_field("artist", "birth_place")),
+    "/music/get_artist_birth_date": MockEndpoint(_field("artist", "birth_date")),
+    "/music/get_members": MockEndpoint(_field("artist", "members")),
+    "/music/get_lifespan": MockEndpoint(
+        _one("artist", "name", lambda a, r: [r["birth_date"], r["end_date"]])
     ),
-    "/music/get_artist_birth_place": MockEndpoint(_QUERY, _field("artist", "birth_place")),
-    "/music/get_artist_birth_date": MockEndpoint(_QUERY, _field("artist", "birth_date")),
-    "/music/get_members": MockEndpoint(_QUERY, _field("artist", "members")),
-    "/music/get_lifespan": MockEndpoint(_QUERY, _lifespan),
-    "/music/get_song_author": MockEndpoint(_QUERY, _field("song", "author")),
-    "/music/get_song_release_country": MockEndpoint(_QUERY, _field("song", "release_country")),
-    "/music/get_song_release_date": MockEndpoint(_QUERY, _field("song", "release_date")),
-    "/music/get_artist_all_works": MockEndpoint(_QUERY, _field("artist", "music")),
-    "/sports/soccer/get_games_on_date": MockEndpoint(_GAMES, _soccer),
-    "/sports/nba/get_games_on_date": MockEndpoint(_GAMES, _nba),
-    "/sports/nba/get_play_by_play_data_by_game_ids": MockEndpoint({"game_ids": "strings"}, _play_by_play),
+    "/music/get_song_author": MockEndpoint(_field("song", "author")),
+    "/music/get_song_release_country": MockEndpoint(_field("song", "release_country")),
+    "/music/get_song_release_date": MockEndpoint(_field("song", "release_date")),
+    "/music/get_artist_all_works": MockEndpoint(_field("artist", "music")),
+    "/sports/soccer/get_games_on_date": MockEndpoint(_soccer, _GAMES),
+    "/sports/nba/get_games_on_date": MockEndpoint(_nba, _GAMES),
+    "/sports/nba/get_play_by_play_data_by_game_ids": MockEndpoint(_play_by_play, {"game_ids": "strings"}),
 }

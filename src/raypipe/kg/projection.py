@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from raypipe.core.kg import Value
 from raypipe.kg.relation import ORDER, Column, Relation
-from raypipe.kg.tables import Tables, quoted, read
+from raypipe.kg.tables import Tables, named_values, quoted, read
 
 MOST_ROWS: Final = 1_000  # of one line that later lines get; counts, means and sorts are over all rows
 
@@ -27,26 +27,20 @@ def column_values(relation: Relation, column: Column, tables: Tables, limit: int
 
 
 def first_rows(relation: Relation, tables: Tables, limit: int) -> tuple[Mapping[str, Any], ...]:
-    """The first rows, in order, as column -> value."""
     listed = ", ".join(f"r.{quoted(c)}" for c in relation.columns)
     sql = f"SELECT {listed} FROM ({relation.sql}) AS r ORDER BY r.{ORDER} LIMIT {limit}"
-    found = tables.query(sql, relation.params)
-    return tuple(
-        {name: read(v, kind) for (name, kind), v in zip(relation.columns.items(), row, strict=True)}
-        for row in found
-    )
-
-
-def _count(sql: str, params: tuple[Any, ...], tables: Tables) -> int:
-    return int(tables.query(f"SELECT count(*) FROM ({sql})", params)[0][0])
+    return tuple(named_values(relation.columns, row) for row in tables.query(sql, relation.params))
 
 
 def counted(relation: Relation, column: Column | None, tables: Tables) -> int:
     """The number of rows, or of values of a column."""
+    rows, params = f"({relation.sql}) AS r", relation.params
     if column is None:
-        return _count(relation.sql, relation.params, tables)
-    if column.kind == "list":
-        sql = f"SELECT 1 FROM ({relation.sql}) AS r, json_each({column.sql}) AS j WHERE j.value IS NOT NULL"
-        return _count(sql, (*relation.params, *column.params), tables)
-    sql = f"SELECT 1 FROM ({relation.sql}) AS r WHERE {column.sql} IS NOT NULL"
-    return _count(sql, (*relation.params, *column.params), tables)
+        sql = f"SELECT count(*) FROM {rows}"
+    elif column.kind == "list":
+        sql = f"SELECT count(j.value) FROM {rows}, json_each({column.sql}) AS j"
+        params = (*params, *column.params)
+    else:
+        sql = f"SELECT count({column.sql}) FROM {rows}"
+        params = (*column.params, *params)
+    return int(tables.query(sql, params)[0][0])

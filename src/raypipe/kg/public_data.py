@@ -32,6 +32,7 @@ Kind: TypeAlias = Literal["oscar", "grammy", "movielens", "stocks"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 SCHEMA: Final = pa.schema([("year", pa.int32()), ("names", pa.list_(pa.string())), ("text", pa.string())])
 MOST_CHARS: Final = 4_000  # of one text: a film's cast alone can have hundreds of names
+_MAKE: Final = "`raypipe facts build` makes such a file"
 STRICT: Final = Strictness()  # db3 takes the best Jaccard of words; here it is at least .5
 
 Row: TypeAlias = Mapping[str, str]
@@ -39,8 +40,6 @@ Row: TypeAlias = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class PublicFact:
-    """One text."""
-
     text: str
     year: int | None = None  # of what is looked up by year
     names: tuple[str, ...] = ()  # of what is looked up by name
@@ -48,8 +47,6 @@ class PublicFact:
 
 @dataclass(frozen=True, slots=True)
 class BuildSummary:
-    """Counts of a build."""
-
     facts: int
     lines: int  # of the CSV, without its header
     skipped: int  # lines that lack a required column
@@ -64,22 +61,21 @@ def build(source: Path, kind: Kind, out: Path, credits: Path | None = None) -> B
         raise ConfError(f"--credits {credits}: expected with --source movielens alone")
     rows = list(_rows(source, _NEEDED[kind]))
     people = {} if credits is None else _people(credits)
-    facts, skipped = _READ[kind](rows, people)
+    made = [_MADE[kind](row, people) for row in rows]
+    facts = [fact for fact in made if fact is not None and fact.text]
+    if kind == "grammy":
+        facts = _by_year(facts)
     if not facts:
         raise DataError(f"{source}: expected lines of kind {kind}, found none that could be used")
+    valid = (f.text.encode("utf-8", "replace").decode().replace("\0", " ") for f in facts)
     columns = {
         "year": [f.year for f in facts],
         "names": [list(f.names) for f in facts],
-        "text": [_clean(f.text) for f in facts],
+        "text": [" ".join(text.split())[:MOST_CHARS] for text in valid],
     }
     out.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table(columns, schema=SCHEMA), out, compression="zstd")
-    return BuildSummary(len(facts), len(rows), skipped)
-
-
-def _clean(text: str) -> str:
-    """One line of valid text, of bounded length."""
-    return " ".join(text.encode("utf-8", "replace").decode().replace("\0", " ").split())[:MOST_CHARS]
+    return BuildSummary(len(facts), len(rows), made.count(None))
 
 
 def _rows(source: Path, needed: Sequence[tuple[str, ...]]) -> Iterator[Row]:
@@ -111,68 +107,52 @@ def _year(text: str) -> int | None:
     return int(text[:4]) if len(text) >= 4 and text[:4].isdecimal() and text[:4].isascii() else None
 
 
-Read: TypeAlias = Callable[[Sequence[Row], Mapping[str, str]], tuple[list[PublicFact], int]]
+def _oscar(row: Row, people: Mapping[str, str]) -> PublicFact | None:
+    year, category, name, film = _year(row["year_ceremony"]), row["category"], row["name"], row["film"]
+    if year is None or not category or not (name or film):
+        return None
+    number = row.get("ceremony", "")
+    at = f" at the {ordinal(int(number))} Academy Awards" if number.isdecimal() else ""
+    won = row["winner"].lower() in ("true", "1", "yes")
+    did = "won the Oscar" if won else "was nominated for the Oscar but did not win"
+    of = f" for the film {film}" if name and film else ""
+    return PublicFact(f"In {year}{at}, {name or film} {did} in the category {category}{of}.", year)
 
 
-def _oscar(rows: Sequence[Row], people: Mapping[str, str]) -> tuple[list[PublicFact], int]:
-    facts, skipped = [], 0
-    for row in rows:
-        year, category, name = _year(row["year_ceremony"]), row["category"], row["name"]
-        if year is None or not category or not (name or row["film"]):
-            skipped += 1
-            continue
-        number = row.get("ceremony", "")
-        at = f" at the {ordinal(int(number))} Academy Awards" if number.isdecimal() else ""
-        won = row["winner"].lower() in ("true", "1", "yes")
-        did = "won the Oscar" if won else "was nominated for the Oscar but did not win"
-        film = f" for the film {row['film']}" if name and row["film"] else ""
-        who = f"{name or row['film']} {did} in the category {category}{film}"
-        facts.append(PublicFact(f"In {year}{at}, {who}.", year))
-    return facts, skipped
+_BEST: Final = frozenset({"best new artist", "song of the year", "album of the year"})
 
 
-_BEST: Final = {
-    "best new artist": "best new artist",
-    "song of the year": "song of the year",
-    "album of the year": "album of the year",
-}
+def _grammy(row: Row, people: Mapping[str, str]) -> PublicFact | None:
+    """Best new artist, song or album of the year with who made it; without text another winner."""
+    year, category, nominee = _year(row["year"]), fold(row["category"]) or "", row["nominee"]
+    if year is None or not nominee or row["winner"].lower() in ("false", "0", "no"):
+        return None
+    maker = _first(row, "artist", "workers")
+    by = f" by {maker}" if maker and category != "best new artist" else ""
+    return PublicFact(f"The {category} is {nominee}{by}." if category in _BEST else "", year)
 
 
-def _grammy(rows: Sequence[Row], people: Mapping[str, str]) -> tuple[list[PublicFact], int]:
-    """Per year one text: best new artist, song and album of the year with who made them."""
-    by_year: dict[int, list[str]] = {}
-    skipped = 0
-    for row in rows:
-        year, category, nominee = _year(row["year"]), fold(row["category"]) or "", row["nominee"]
-        if year is None or not nominee or row["winner"].lower() in ("false", "0", "no"):
-            skipped += 1
-            continue
-        if category not in _BEST:
-            continue
-        maker = _first(row, "artist", "workers")
-        by = f" by {maker}" if maker and category != "best new artist" else ""
-        by_year.setdefault(year, []).append(f"The {_BEST[category]} is {nominee}{by}.")
-    return [PublicFact(f"Grammy awards of {y}: {' '.join(by_year[y])}", y) for y in sorted(by_year)], skipped
+def _by_year(facts: Sequence[PublicFact]) -> list[PublicFact]:
+    years: dict[int, list[str]] = {}
+    for fact in facts:
+        years.setdefault(fact.year or 0, []).append(fact.text)
+    return [PublicFact(f"Grammy awards of {y}: {' '.join(years[y])}", y) for y in sorted(years)]
 
 
 _DULL: Final = frozenset({"id", "imdb_id", "poster_path", "homepage", "video", "backdrop_path", "overview"})
 
 
-def _movielens(rows: Sequence[Row], people: Mapping[str, str]) -> tuple[list[PublicFact], int]:
-    facts, skipped = [], 0
-    for row in rows:
-        names = tuple(dict.fromkeys(n for n in (row["title"], row.get("original_title", "")) if n))
-        if not names:
-            skipped += 1
-            continue
-        parts = [
-            f"the {key.replace('_', ' ')} is {value}."
-            for key, value in ((k, _listed(v)) for k, v in row.items() if k not in _DULL)
-            if value and key != "title"
-        ]
-        text = f"The title is {names[0]}. {' '.join(parts)} {people.get(row.get('id', ''), '')}"
-        facts.append(PublicFact(text, names=names))
-    return facts, skipped
+def _movielens(row: Row, people: Mapping[str, str]) -> PublicFact | None:
+    names = tuple(dict.fromkeys(n for n in (row["title"], row.get("original_title", "")) if n))
+    if not names:
+        return None
+    told = (  # of a list of objects their names
+        (k, ", ".join(x["name"] for x in _items(v)) if v.startswith("[") else v)
+        for k, v in row.items()
+        if k not in _DULL and k != "title"
+    )
+    parts = " ".join(f"the {key.replace('_', ' ')} is {value}." for key, value in told if value)
+    return PublicFact(f"The title is {names[0]}. {parts} {people.get(row.get('id', ''), '')}", names=names)
 
 
 def _people(credits: Path) -> dict[str, str]:
@@ -201,23 +181,12 @@ def _items(text: str) -> list[dict[str, Any]]:
     return [x for x in found if isinstance(x, dict) and isinstance(x.get("name"), str)]
 
 
-def _listed(text: str) -> str:
-    """The names of a list of objects; any other text as it is."""
-    return ", ".join(x["name"] for x in _items(text)) if text.startswith("[") else text
-
-
-def _stocks(rows: Sequence[Row], people: Mapping[str, str]) -> tuple[list[PublicFact], int]:
-    facts, skipped = [], 0
-    for row in rows:
-        ticker, name = _first(row, *_TICKER), _first(row, *_COMPANY)
-        parts = [f"the {what} is {v}" for what, names in _MEASURES if (v := _first(row, *names))]
-        if not ticker or not name or not parts:
-            skipped += 1
-            continue
-        facts.append(
-            PublicFact(f"the information of {name}({ticker}): {', '.join(parts)}.", names=(ticker, name))
-        )
-    return facts, skipped
+def _stocks(row: Row, people: Mapping[str, str]) -> PublicFact | None:
+    ticker, name = _first(row, *_TICKER), _first(row, *_COMPANY)
+    parts = [f"the {what} is {v}" for what, names in _MEASURES if (v := _first(row, *names))]
+    if not ticker or not name or not parts:
+        return None
+    return PublicFact(f"the information of {name}({ticker}): {', '.join(parts)}.", names=(ticker, name))
 
 
 _TICKER: Final = ("symbol", "ticker")
@@ -233,12 +202,17 @@ _NEEDED: Final[Mapping[Kind, Sequence[tuple[str, ...]]]] = {
     "movielens": [("title",)],
     "stocks": [_TICKER, _COMPANY],
 }
-_READ: Final[Mapping[Kind, Read]] = {
+_MADE: Final[Mapping[Kind, Callable[[Row, Mapping[str, str]], PublicFact | None]]] = {
     "oscar": _oscar, "grammy": _grammy, "movielens": _movielens, "stocks": _stocks,
 }  # fmt: skip
+"""A line of the CSV, and what is known of people -> its fact; None for a line that lacks something."""
 
 
 # ---------------------------------------------------------------- looked up
+
+
+NamedTexts: TypeAlias = tuple[NamePool, Mapping[str, list[str]]]
+"""The names of a table, and each name, folded -> its texts."""
 
 
 @dataclass(slots=True)
@@ -256,27 +230,14 @@ class FactsTable:
     async def about(
         self, name: str, levels: Sequence[Level], company: bool, near: Near | None = None
     ) -> tuple[str, ...]:
-        query = fold(name) or ""
-        if not query:
-            return ()
         key = (company, near.model if near else "")
         if key not in self.shelves:
             self.shelves[key] = _named_texts(self.texts, company)
-        shelf = self.shelves[key]
+        pool, texts = self.shelves[key]
+        strict = Strictness(least_near=near.least) if near else STRICT
         for level in levels:
-            match level:
-                case "exact":
-                    found = shelf.pool.exact(query, name)
-                case "substring":
-                    found = shelf.pool.inside(query, STRICT.least_inside)
-                case "tokens":
-                    found = shelf.pool.shared(query, STRICT.least_shared)
-                case "embedding":
-                    if near is None:
-                        raise ValueError("level embedding: expected what compares names by meaning")
-                    found = await shelf.pool.near(name, near.vectors, near.least)
-            if found is not None:
-                return tuple(shelf.texts[found[0]])
+            if found := await pool.at(level, name, strict, near.vectors if near else None):
+                return tuple(texts[found[0]])
         return ()
 
     def add(self, text: str, year: int | None, names: Sequence[str]) -> None:
@@ -285,14 +246,6 @@ class FactsTable:
         if names:
             self.texts.append((text, tuple(names)))
             self.shelves.clear()
-
-
-@dataclass(frozen=True, slots=True)
-class NamedTexts:
-    """The texts of a table by name."""
-
-    pool: NamePool
-    texts: Mapping[str, list[str]]  # name, folded -> its texts
 
 
 def _named_texts(rows: Sequence[tuple[str, tuple[str, ...]]], company: bool) -> NamedTexts:
@@ -308,7 +261,7 @@ def _named_texts(rows: Sequence[tuple[str, tuple[str, ...]]], company: bool) -> 
                 texts.setdefault(key, []).append(text)
                 pool.names.setdefault(key, name)
                 pool.add(key, key)
-    return NamedTexts(pool, texts)
+    return pool, texts
 
 
 def open_facts(ref: FactsRef) -> FactsTable:
@@ -323,10 +276,8 @@ def open_facts(ref: FactsRef) -> FactsTable:
 def require_facts(ref: FactsRef) -> pa.Table:
     """An entry's rows. Raises as `open_facts`."""
     if not ref.where:
-        raise ConfError(
-            f"public data {ref.name!r}: expected their location, as --graph {ref.name}=FILE; "
-            f"`raypipe facts build` makes such a file"
-        )
+        expected = f"expected their location, as --graph {ref.name}=FILE"
+        raise ConfError(f"public data {ref.name!r}: {expected}; {_MAKE}")
     table, version = _read(Path(ref.where))
     require_version(f"public data {ref.name!r}", ref.where, ref.version, version)
     return table
@@ -345,8 +296,6 @@ def _read(path: Path) -> tuple[pa.Table, str]:
     except (OSError, pa.ArrowException) as e:
         raise DataError(f"{path}: cannot be read as a table of facts: {e}") from e
     if table.schema.names != SCHEMA.names:
-        raise DataError(
-            f"{path}: expected the columns {', '.join(SCHEMA.names)}, found {', '.join(table.schema.names)}. "
-            f"`raypipe facts build` makes such a file"
-        )
+        expected, found = (", ".join(names) for names in (SCHEMA.names, table.schema.names))
+        raise DataError(f"{path}: expected the columns {expected}, found {found}. {_MAKE}")
     return table, f"facts:{hashlib.blake2b(content, digest_size=16).hexdigest()}"

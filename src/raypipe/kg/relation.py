@@ -76,7 +76,6 @@ class Relation:
         return replace(self, sql=sql, params=(*params, *self.params))
 
     def known(self) -> str:
-        """Lists the columns, in words."""
         shown = [c for c in self.columns if c != FACTS]
         return f"a {self.noun} has {', '.join(shown)}"
 
@@ -92,13 +91,8 @@ class Column:
 
     def ordered(self) -> Sql:
         """The SQL expression to order or average by."""
-        match self.kind:
-            case None:
-                return f"typed({self.sql})", self.params
-            case "text":
-                return f"fold({self.sql})", self.params
-            case _:
-                return self.sql, self.params
+        function = {None: "typed", "text": "fold"}.get(self.kind, "")
+        return f"{function}({self.sql})", self.params
 
 
 # ---------------------------------------------------------------- conditions
@@ -129,7 +123,6 @@ _CATEGORIES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def conditions(rel: Relation, conds: Sequence[Cond], now: Moment, stars: Stars) -> Sql:
-    """All conditions on a row `r` of the relation."""
     parts = [_condition(rel, c, now, stars) for c in conds]
     return " AND ".join(text for text, _ in parts), tuple(p for _, params in parts for p in params)
 
@@ -139,38 +132,37 @@ def _condition(rel: Relation, cond: Cond, now: Moment, stars: Stars) -> Sql:
     if column is None:
         raise GraphFault("unknown_key", f"{cond.op}: there is no key {cond.key}; {rel.known()}")
     value, sign = cond.value, _SIGNS[cond.op]
-    if isinstance(value, Nothing):
+    if isinstance(value, Nothing | Star):
+        what = "None" if isinstance(value, Nothing) else "*"
         if cond.op not in ("eq", "neq"):
-            raise GraphFault("bad_condition", f"{cond.op}({cond.key}, None): None is only equal or not")
-        return f"{column.sql} IS {'NOT ' if cond.op == 'neq' else ''}NULL", column.params
-    if isinstance(value, Star):
-        if cond.op not in ("eq", "neq"):
-            raise GraphFault("bad_condition", f"{cond.op}({cond.key}, *): * is only equal or not")
-        star = stars[value.call]
-        marks = ", ".join("?" * len(star)) or "NULL"
-        return (
-            f"fold({column.sql}) {'NOT ' if cond.op == 'neq' else ''}IN ({marks})",
-            (*column.params, *(fold(v) for v in star)),
-        )
-    if isinstance(value, Text) and value.bare:
-        other = rel.column(value.value) if value.value in rel.columns else None
-        if other is not None:  # between two columns >= and <= are strict: open to close means it rose
-            strict = {"ge": ">", "le": "<"}.get(cond.op, sign)
-            (a, before), (b, after) = column.ordered(), other.ordered()
-            return f"{a} {strict} {b}", (*before, *after)
+            raise GraphFault("bad_condition", f"{cond.op}({cond.key}, {what}): {what} is only equal or not")
+        if isinstance(value, Nothing):
+            return f"{column.sql} IS {'NOT ' if cond.op == 'neq' else ''}NULL", column.params
+        return _among(column, cond.op, [fold(v) for v in stars[value.call]])
+    bare = value.value if isinstance(value, Text) and value.bare else ""
+    if bare in rel.columns and (other := rel.column(bare)):
+        # between two columns >= and <= are strict: open to close means it rose
+        strict = {"ge": ">", "le": "<"}.get(cond.op, sign)
+        (a, before), (b, after) = column.ordered(), other.ordered()
+        return f"{a} {strict} {b}", (*before, *after)
     return _compared(column, cond.op, sign, value, now)
 
 
+def _among(column: Column, op: str, values: Sequence[str | None]) -> Sql:
+    marks = ", ".join("?" * len(values)) or "NULL"
+    return f"fold({column.sql}) {'NOT ' if op == 'neq' else ''}IN ({marks})", (*column.params, *values)
+
+
 def _compared(column: Column, op: str, sign: str, value: Value, now: Moment) -> Sql:
-    """A column against a literal, by the column's kind."""
     text = str(value.value) if isinstance(value, Text | Number) else ""
     match column.kind:
         case "list":
             equal = "=" if op == "neq" else sign
             found = f"EXISTS (SELECT 1 FROM json_each({column.sql}) AS j WHERE fold(j.value) {equal} ?)"
-            whole = f"{column.sql} IS NOT NULL AND NOT {found}" if op == "neq" else found
-            twice = column.params * (2 if op == "neq" else 1)
-            return f"({whole})", (*twice, fold(text))
+            if op == "neq":
+                both = (*column.params, *column.params, fold(text))
+                return f"({column.sql} IS NOT NULL AND NOT {found})", both
+            return f"({found})", (*column.params, fold(text))
         case "bool":
             if text.lower() not in _TRUE:
                 raise GraphFault("bad_condition", f"{column.name} is true or false, found {text!r}")
@@ -180,10 +172,9 @@ def _compared(column: Column, op: str, sign: str, value: Value, now: Moment) -> 
         case "date":
             return _dates(column, op, text, now)
         case None:
-            there = value.value if isinstance(value, Number) else None
-            if there is None:
-                return f"typed({column.sql}) {sign} typed(?)", (*column.params, text)
-            return f"typed({column.sql}) {sign} ?", (*column.params, there)
+            number = isinstance(value, Number)
+            there = value.value if isinstance(value, Number) else text
+            return f"typed({column.sql}) {sign} {'?' if number else 'typed(?)'}", (*column.params, there)
         case _:
             return _texts(column, op, sign, text)
 
@@ -209,25 +200,17 @@ def _dates(column: Column, op: str, text: str, now: Moment) -> Sql:
     if there is None:
         raise GraphFault("bad_condition", f"{column.name} is a date, found {text!r}")
     first, last = str(there.first), str(there.last)
-    sql, params = column.sql, column.params
-    match op:
-        case "eq":
-            return f"{sql} BETWEEN ? AND ?", (*params, first, last)
-        case "neq":
-            return f"{sql} NOT BETWEEN ? AND ?", (*params, first, last)
-        case "ge" | "lt":
-            return f"{sql} {_SIGNS[op]} ?", (*params, first)
-        case _:
-            return f"{sql} {_SIGNS[op]} ?", (*params, last)
+    if op in ("eq", "neq"):
+        between = f"{column.sql} {'NOT ' if op == 'neq' else ''}BETWEEN ? AND ?"
+        return between, (*column.params, first, last)
+    return f"{column.sql} {_SIGNS[op]} ?", (*column.params, first if op in ("ge", "lt") else last)
 
 
 def _texts(column: Column, op: str, sign: str, text: str) -> Sql:
     folded, sql, params = fold(text) or "", column.sql, column.params
     if op in ("eq", "neq") and column.name == "category":
         short = folded.removeprefix("best ")
-        names = {folded, short, *_CATEGORIES.get(short.removesuffix(" award"), ())}
-        marks = ", ".join("?" * len(names))
-        return f"fold({sql}) {'NOT ' if op == 'neq' else ''}IN ({marks})", (*params, *sorted(names))
+        return _among(column, op, sorted({folded, short, *_CATEGORIES.get(short.removesuffix(" award"), ())}))
     if op == "eq" and column.name == "character":  # "Jack" for "Jack Dawson (young)", and the other way
         return f"(instr(fold({sql}), ?) > 0 OR instr(?, fold({sql})) > 0)", (*params, folded, folded, *params)
     return f"fold({sql}) {sign} ?", (*params, folded)

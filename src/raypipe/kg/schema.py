@@ -11,12 +11,8 @@ from typing import Final, Literal, TypeAlias
 Kind: TypeAlias = Literal["text", "int", "real", "bool", "date", "list", "map"]
 
 _OHLC: Final[dict[str, Kind]] = {
-    "open": "real",
-    "high": "real",
-    "low": "real",
-    "close": "real",
-    "volume": "int",
-}
+    "open": "real", "high": "real", "low": "real", "close": "real", "volume": "int",
+}  # fmt: skip
 TABLES: Final[dict[str, dict[str, Kind]]] = {
     "person": {"id": "int", "name": "text", "birthday": "date", "gender": "int"},
     "movie": {

@@ -26,8 +26,6 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class LineResult:
-    """The result of a line, to be verbalized."""
-
     relation: Relation
     rows: tuple[Row, ...]
     key: str | None  # None: the whole of each row
@@ -82,9 +80,8 @@ def _value(relation: Relation, row: Row, key: str) -> Any:
     column = relation.column(key)
     if column is not None and column.kind is not None:
         return row.get(column.name)
-    wanted = key.replace("_", " ").lower()
-    facts = row.get(FACTS) or {}
-    return next((v for k, v in facts.items() if k.replace("_", " ").lower() == wanted), None)
+    wanted = _words(key).lower()
+    return next((v for k, v in (row.get(FACTS) or {}).items() if _words(k).lower() == wanted), None)
 
 
 def _words(key: str) -> str:
@@ -104,21 +101,23 @@ def _text(value: Any) -> str:
 # ---------------------------------------------------------------- rows that tie things together
 
 
-def _cast(row: Row, key: str | None, relation: Relation) -> str:
+def _film(row: Row) -> str:
     year = f" ({row['year']})" if row.get("year") is not None else ""
+    return f"the movie {row.get('movie_name')}{year}"
+
+
+def _cast(row: Row, key: str | None, relation: Relation) -> str:
     role = f" played {row['character']}" if row.get("character") else " acted"
-    return f"{row.get('name')}{role} in the movie {row.get('movie_name')}{year}."
+    return f"{row.get('name')}{role} in {_film(row)}."
 
 
 def _crew(row: Row, key: str | None, relation: Relation) -> str:
-    year = f" ({row['year']})" if row.get("year") is not None else ""
-    return f"The {row.get('job')} of the movie {row.get('movie_name')}{year} was {row.get('name')}."
+    return f"The {row.get('job')} of {_film(row)} was {row.get('name')}."
 
 
 def _oscar(row: Row, key: str | None, relation: Relation) -> str:
-    ceremony = (
-        f", at the {ordinal(row['ceremony'])} Academy Awards" if row.get("ceremony") is not None else ""
-    )
+    number = row.get("ceremony")
+    ceremony = "" if number is None else f", at the {ordinal(number)} Academy Awards"
     film = f" for the film {row['film']}" if row.get("film") else ""
     won = "won the Oscar" if row.get("winner") else "was nominated for the Oscar but did not win"
     who = f"{row.get('name')} {won} in the category {row.get('category')}"
@@ -135,15 +134,14 @@ def ordinal(n: int) -> str:
     return f"{n}{ending}"
 
 
+_BARS: Final = ("open", "high", "low", "close", "volume")
+
+
 def _price(row: Row, key: str | None, relation: Relation) -> str:
     minute = f" at {row['time']} Eastern" if ":" in str(row.get("time")) else ""
     who = f"{row.get('name') or row.get('ticker')} ({row.get('ticker')})"
     if key in (None, "time", "date", "name"):
-        prices = ", ".join(
-            f"{k} {_text(row[k])}"
-            for k in ("open", "high", "low", "close", "volume")
-            if row.get(k) is not None
-        )
+        prices = ", ".join(f"{k} {_text(row[k])}" for k in _BARS if row.get(k) is not None)
         return f"On {row.get('date')}{minute} the prices of {who} were {prices}."
     return f"On {row.get('date')}{minute} the {_words(key)} of {who} was {_text(_value(relation, row, key))}."
 
@@ -163,11 +161,8 @@ def _game(row: Row, key: str | None, relation: Relation) -> str:
         ended = {"W": "won", "L": "lost", "D": "drew"}.get(str(row.get("result")), "played")
         text = f"{day} {team} {ended} {row.get('GF')}-{row.get('GA')} {where} against {opponent}."
     value = None if key is None else _value(relation, row, key)
-    if (
-        value is not None
-        and key is not None
-        and key.lower() not in ("gf", "ga", "date", "time", "opponent", "result", "venue")
-    ):
+    said = ("gf", "ga", "date", "time", "opponent", "result", "venue")
+    if value is not None and key is not None and key.lower() not in said:
         text += f" The {_words(key)} of {team} was {_text(value)}."
     return " ".join(text.split())
 
@@ -186,7 +181,7 @@ def _together(relation: Relation, rows: tuple[Row, ...]) -> tuple[str, ...]:
         first, last, name = rows[0], rows[-1], rows[0].get("name")
         days = sorted((str(first.get("date")), str(last.get("date"))))
         parts = []
-        for key in ("open", "high", "low", "close", "volume"):
+        for key in _BARS:
             values = [r[key] for r in rows if r.get(key) is not None]
             if values:
                 parts.append(f"{key} {_text(round(statistics.fmean(values), 4))}")

@@ -50,7 +50,6 @@ _FIELDS: Final[dict[Type, Any]] = {
 
 
 def application(api: MockApi) -> FastAPI:
-    """The endpoints over one graph's answers."""
     app = FastAPI(title="knowledge graph", docs_url=None, redoc_url=None)
 
     @app.get("/")

@@ -14,10 +14,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import re
 import sqlite3
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -107,32 +106,33 @@ def read(value: Any, kind: Kind) -> Any:
     return json.loads(value) if kind in ("list", "map") else value
 
 
+def named_values(columns: Mapping[str, Kind], row: Sequence[Any]) -> dict[str, Any]:
+    """A row of a SELECT of all columns, as column -> value."""
+    return {name: read(v, kind) for (name, kind), v in zip(columns.items(), row, strict=True)}
+
+
 def _stored(value: Any, kind: Kind) -> Any:
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return None
     if kind == "list":
         items = value if isinstance(value, list | tuple) else [value]
-        return json.dumps([_name(i) for i in items if i is not None], ensure_ascii=False)
+        whole = [dict(i) if isinstance(i, Mapping) else i for i in items if i is not None]
+        named = (  # of an object with a name, as in {"id": 18, "name": "Drama"}, the name
+            i.get("name") or json.dumps(i, ensure_ascii=False, default=str) if isinstance(i, dict) else i
+            for i in whole
+        )
+        return json.dumps(list(named), ensure_ascii=False)
     if kind == "map":
         return json.dumps(dict(value), ensure_ascii=False, default=str)
     if kind == "bool":
-        return (
-            int(value.strip().lower() in ("true", "1", "yes")) if isinstance(value, str) else int(bool(value))
-        )
+        said = value.strip().lower() in ("true", "1", "yes") if isinstance(value, str) else value
+        return int(bool(said))
     if kind == "date":
         return str(value)[:10]
-    if isinstance(value, str | int | float) and not isinstance(value, bool):
-        return value if kind != "text" else str(value)
-    return (
-        json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, list | dict) else str(value)
-    )
-
-
-def _name(item: Any) -> Any:
-    """A list's item; of an object with a name, as in {"id": 18, "name": "Drama"}, the name."""
-    if isinstance(item, Mapping):
-        return item.get("name") or json.dumps(dict(item), ensure_ascii=False, default=str)
-    return item
+    if isinstance(value, str | int | float) and not isinstance(value, bool) and kind != "text":
+        return value
+    nested = isinstance(value, list | dict)
+    return json.dumps(value, ensure_ascii=False, default=str) if nested else str(value)
 
 
 # ---------------------------------------------------------------- files
@@ -140,8 +140,12 @@ def _name(item: Any) -> Any:
 _SUFFIXES: Final = (".parquet", ".csv", ".json", ".jsonl")
 
 
-def files_of(folder: Path) -> list[Path]:
-    """The files of a folder by table name: `movie.parquet`, `cast.csv`, `oscar.json`, ...
+Contents: TypeAlias = Mapping[Path, bytes]
+"""The files of a folder, each read once: what is loaded is what its digest was made of."""
+
+
+def read_files(folder: Path) -> Contents:
+    """Reads the files of a folder by table name: `movie.parquet`, `cast.csv`, `oscar.json`, ...
 
     If the folder has a folder `kg`, that is used. Raises DataError for a folder without tables, or with two
     files of one table.
@@ -157,17 +161,8 @@ def files_of(folder: Path) -> list[Path]:
         )
     if twice := sorted({p.stem for p in files if sum(p.stem == q.stem for q in files) > 1}):
         raise DataError(f"{folder}: the table {twice[0]} stands there twice. Keep one of its files.")
-    return files
-
-
-Contents: TypeAlias = Mapping[Path, bytes]
-"""The files of a folder, each read once: what is loaded is what its digest was made of."""
-
-
-def read_files(folder: Path) -> Contents:
-    """Reads the files of a folder (`files_of`). Raises DataError."""
     try:
-        return {path: path.read_bytes() for path in files_of(folder)}
+        return {path: path.read_bytes() for path in files}
     except OSError as e:
         raise DataError(f"{folder}: cannot be read: {e}") from e
 
@@ -193,7 +188,7 @@ def require_version(what: str, where: str, expected: str, found: str) -> None:
 
 
 def load(folder: Path) -> Tables:
-    """Loads the graph in a folder (`files_of`). Raises DataError, also for a file that is no table."""
+    """Loads the graph in a folder. Raises DataError, also for a file that is no table."""
     return tables_of(read_files(folder))
 
 
@@ -209,43 +204,34 @@ def tables_of(contents: Contents) -> Tables:
 
 
 def _parsed(path: Path, content: bytes) -> pa.Table:
+    """The table in a file: of JSON an array of objects, or one object per line."""
     try:
         if path.suffix == ".parquet":
             return pq.read_table(pa.BufferReader(content))
         if path.suffix == ".csv":
             return pyarrow.csv.read_csv(pa.BufferReader(content))
-        rows = _json_rows(content.decode("utf-8"))
-        return pa.Table.from_pylist([dict(r) for r in rows])
+        text = content.decode("utf-8")
+        whole = text.lstrip().startswith("[")
+        rows = json.loads(text) if whole else [json.loads(x) for x in text.splitlines() if x.strip()]
+        if not all(isinstance(r, dict) for r in rows):
+            raise ValueError("expected an array of objects, or one object a line")
+        return pa.Table.from_pylist(rows)
     except (OSError, ValueError, TypeError, pa.ArrowException) as e:
         raise DataError(f"{path}: cannot be read as a table: {' '.join(str(e).split())[:300]}") from e
 
 
-def _json_rows(text: str) -> list[Any]:
-    """The rows of a JSON array of objects, or of one object per line."""
-    if text.lstrip().startswith("["):
-        rows = json.loads(text)
-    else:
-        rows = [json.loads(line) for line in text.splitlines() if line.strip()]
-    if not all(isinstance(r, dict) for r in rows):
-        raise ValueError("expected an array of objects, or one object a line")
-    return list(rows)
-
-
-_DAY = re.compile(r".*(?:date|birthday)$")
-
-
 def _kind(field: Any) -> Kind:
-    t = field.type
-    if pa.types.is_boolean(t):
-        return "bool"
-    if pa.types.is_integer(t):
-        return "int"
-    if pa.types.is_floating(t) or pa.types.is_decimal(t):
-        return "real"
-    if pa.types.is_date(t) or pa.types.is_timestamp(t):
-        return "date"
-    if pa.types.is_map(t) or pa.types.is_struct(t):
-        return "map"
-    if pa.types.is_list(t) or pa.types.is_large_list(t):
-        return "list"
-    return "date" if _DAY.fullmatch(field.name) else "text"
+    for kind, tests in _OF_TYPE.items():
+        if any(test(field.type) for test in tests):
+            return kind
+    return "date" if field.name.endswith(("date", "birthday")) else "text"
+
+
+_OF_TYPE: Final[Mapping[Kind, tuple[Callable[[Any], bool], ...]]] = {
+    "bool": (pa.types.is_boolean,),
+    "int": (pa.types.is_integer,),
+    "real": (pa.types.is_floating, pa.types.is_decimal),
+    "date": (pa.types.is_date, pa.types.is_timestamp),
+    "map": (pa.types.is_map, pa.types.is_struct),
+    "list": (pa.types.is_list, pa.types.is_large_list),
+}

@@ -92,7 +92,7 @@ def corrected_score(
     n = int(counts.sum())
     if not n:
         raise ValueError("no scored question, no score")
-    kind, strict = (_rate(c) for c in (called_right, called_wrong))
+    kind, strict = (c.errors / c.labelled if c.labelled else 0.0 for c in (called_right, called_wrong))
     judged = (right - wrong + called_right.answers - called_wrong.answers) / n
     corrected = judged + 2 * (strict * called_wrong.answers - kind * called_right.answers) / n
     rng = np.random.default_rng(0)
@@ -104,7 +104,3 @@ def corrected_score(
     low, high = np.quantile(drawn, [0.025, 0.975])
     interval = min(float(low), corrected), max(float(high), corrected)
     return CorrectedScore(judged, corrected, interval, called_right.labelled + called_wrong.labelled)
-
-
-def _rate(found: Checked) -> float:
-    return found.errors / found.labelled if found.labelled else 0.0

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raypipe.metrics.intervals import Interval, rate_interval
+from raypipe.metrics.logistic import log_loss
 
 Floats = npt.NDArray[np.float64]
 
@@ -47,9 +48,7 @@ class CalibrationReport:
     """How well the probabilities of some answers hold."""
 
     n: int  # answers
-    ece: (
-        float  # expected calibration error: mean distance of a bin's probability from its share of right ones
-    )
+    ece: float  # expected calibration error: mean distance of a bin's probability from its share right
     ece_interval: Interval  # percentile bootstrap over answers; it holds the noise of the bins, too
     ece_if_perfect: float  # what as many answers would show if the probabilities were exact: noise alone
     brier: float  # mean squared distance of the probability from what came
@@ -63,8 +62,6 @@ class CalibrationReport:
 def calibration(p: Floats, right: Floats) -> CalibrationReport:
     """Holds probabilities against what came: (answers,) 0..1 and (answers,) of 0 and 1, at least one each."""
     rng = np.random.default_rng(0)
-    safe = np.clip(p, 1e-12, 1 - 1e-12)
-    loss = -np.mean(right * np.log(safe) + (1 - right) * np.log(1 - safe))
     drawn = [rng.integers(0, len(p), len(p)) for _ in range(_RESAMPLES)]
     errors = [ece(p[i], right[i]) for i in drawn]
     areas = [risk_area(p[i], right[i]) for i in drawn]
@@ -75,10 +72,15 @@ def calibration(p: Floats, right: Floats) -> CalibrationReport:
         ece_interval=_ends(errors, ece(p, right)),
         ece_if_perfect=float(np.mean(perfect)),
         brier=float(np.mean((p - right) ** 2)),
-        log_loss=float(loss),
+        log_loss=log_loss(p, right),
         risk_area=risk_area(p, right),
         risk_area_interval=_ends(areas, risk_area(p, right)),
-        bins=tuple(_bin(p[b], right[b]) for b in _binned(p)),
+        bins=tuple(
+            ReliabilityBin(
+                float(p[b].mean()), float(right[b].mean()), rate_interval(int(right[b].sum()), len(b)), len(b)
+            )
+            for b in _binned(p)
+        ),
         curve=_curve(p, right),
     )
 
@@ -103,11 +105,6 @@ def _ends(values: list[float], found: float) -> Interval:
 def _binned(p: Floats) -> list[npt.NDArray[np.int64]]:
     """Places of the answers of each bin: equally many, by rising probability."""
     return [b for b in np.array_split(np.argsort(p, kind="stable"), BINS) if len(b)]
-
-
-def _bin(p: Floats, right: Floats) -> ReliabilityBin:
-    hits = int(right.sum())
-    return ReliabilityBin(float(p.mean()), hits / len(p), rate_interval(hits, len(p)), len(p))
 
 
 def ece(p: Floats, right: Floats) -> float:

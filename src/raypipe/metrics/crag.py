@@ -18,23 +18,15 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias, get_args
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal, TypeAlias, get_args
 
 from raypipe.core import plugins
 from raypipe.core.errors import ConfError
 from raypipe.core.plugins import Plugin, is_path
-from raypipe.core.records import (
-    FAULT,
-    IDK,
-    INVALID_QUESTION,
-    RANKED,
-    AnnotatorAnswer,
-    Gold,
-    Question,
-)
+from raypipe.core.records import FAULT, IDK, INVALID_QUESTION, RANKED, AnnotatorAnswer, Gold, Question
 from raypipe.metrics.intervals import Interval, rate_interval, score_interval
-from raypipe.metrics.routing import shared
+from raypipe.metrics.routing import by_size, shared
 from raypipe.text.replies import parse_response
 
 Rule: TypeAlias = str
@@ -76,9 +68,7 @@ class Prediction:
     judge_response: str | None = None  # as the judge wrote it, may be ""; None: no judge was asked
     labels: Mapping[str, str] = field(default_factory=dict)  # domain, question_type, ...
     grades: Mapping[str, int] = field(default_factory=dict)  # judged document -> relevance
-    ranked: tuple[str, ...] | None = (
-        None  # ids of documents, best first; None: it failed, or is not asked for
-    )
+    ranked: tuple[str, ...] | None = None  # ids of documents, best first; None: it failed, or none is asked
     annotators: tuple[AnnotatorAnswer, ...] = ()  # of a question about a paper
     evidence: tuple[str, ...] = ()  # paragraphs of the paper that the answer rests on
     person: bool | None = None  # a person calls it right, or wrong; None: no person says
@@ -150,7 +140,10 @@ def _outcome(row: Prediction, rule: Rule) -> tuple[VerdictOutcome, Reason]:
     if row.prediction is None:
         return "unscored", "no_prediction"
     if is_path(rule):
-        return _said_outside(row, rule), "rule"
+        said: VerdictOutcome = _from_outside(rule)[0](row)
+        if said not in (known := get_args(VerdictOutcome)):
+            raise ConfError(f"{rule}: expected a verdict, one of {', '.join(known)}; found {said!r:.80}")
+        return said, "rule"
     prediction = row.prediction.strip().lower()
     truths = [t.strip().lower() for t in row.truths]
     if IDK in prediction:
@@ -167,17 +160,9 @@ def _outcome(row: Prediction, rule: Rule) -> tuple[VerdictOutcome, Reason]:
         return "unscored", "no_judge_reply"
     if rule == "accuracy":
         return ("correct" if "true" in row.judge_response.lower() else "hallucination"), "judge"
-    said = parse_response(row.judge_response).score
-    if said == -1:
-        return "hallucination", "judge_unreadable"
-    return ("correct" if said == 1 else "hallucination"), "judge"
-
-
-def _said_outside(row: Prediction, rule: Rule) -> VerdictOutcome:
-    outcome: VerdictOutcome = _from_outside(rule)[0](row)
-    if outcome not in (known := get_args(VerdictOutcome)):
-        raise ConfError(f"{rule}: expected a verdict, one of {', '.join(known)}; found {outcome!r:.80}")
-    return outcome
+    score = parse_response(row.judge_response).score
+    outcome: VerdictOutcome = "correct" if score == 1 else "hallucination"
+    return outcome, "judge_unreadable" if score == -1 else "judge"
 
 
 @functools.cache
@@ -234,7 +219,6 @@ def total(verdicts: Iterable[Verdict]) -> CragScore:
 
 
 def score(rows: Iterable[Prediction], rule: Rule) -> CragScore:
-    """The score of these predictions."""
     return total(judge(r, rule) for r in rows)
 
 
@@ -252,11 +236,10 @@ def controls(rows: Sequence[Prediction], rule: Rule) -> dict[str, CragScore]:
     No judge rates a constant: "invalid question" is wrong wherever the rule alone does not accept
     it.
     """
-
-    def constant(answer: str) -> CragScore:
-        return score((replace(r, prediction=answer, judge_response="", person=None) for r in rows), rule)
-
-    return {answer: constant(answer) for answer in (IDK, INVALID_QUESTION)}
+    return {
+        answer: score((replace(r, prediction=answer, judge_response="", person=None) for r in rows), rule)
+        for answer in (IDK, INVALID_QUESTION)
+    }
 
 
 def interval(score: CragScore) -> tuple[float, float] | None:
@@ -281,25 +264,16 @@ def rate_intervals(score: CragScore) -> dict[str, Interval]:
 
 def slices(rows: Sequence[Prediction], verdicts: Sequence[Verdict]) -> tuple[Slice, ...]:
     """The score for each value of each label, labels in the order met, values by size and then by name."""
-    groups: dict[str, dict[str, list[Verdict]]] = {}
-    for row, verdict in zip(rows, verdicts, strict=True):
-        for label, value in row.labels.items():
-            groups.setdefault(label, {}).setdefault(value, []).append(verdict)
     out = []
-    for label, values in groups.items():
-        for value, members in sorted(values.items(), key=lambda kv: (-len(kv[1]), kv[0])):
-            part = total(members)
-            out.append(Slice(label, value, part, interval(part)))
+    for (label, value), members in by_size(zip((r.labels for r in rows), verdicts, strict=True)):
+        part = total(members)
+        out.append(Slice(label, value, part, interval(part)))
     return tuple(out)
 
 
 def mark(rows: Sequence[Prediction], rule: Rule) -> Marks:
     """Verdicts, score, controls and slices of one run."""
-    return marked(rows, tuple(judge(r, rule) for r in rows), rule)
-
-
-def marked(rows: Sequence[Prediction], verdicts: tuple[Verdict, ...], rule: Rule) -> Marks:
-    """Score, controls and slices of these verdicts, one per prediction, in order."""
+    verdicts = tuple(judge(r, rule) for r in rows)
     overall = total(verdicts)
     return Marks(
         rule=rule_id(rule),
@@ -310,6 +284,20 @@ def marked(rows: Sequence[Prediction], verdicts: tuple[Verdict, ...], rule: Rule
         slices=slices(rows, verdicts),
         verdicts=verdicts,
     )
+
+
+def intervals_to_json(marks: Marks) -> dict[str, Any]:
+    """What reports say of how sure a score is."""
+    rates = rate_intervals(marks.score)
+    return {"interval": marks.interval, "rate_intervals": rates, "bounds": marks.bounds}
+
+
+def parts_to_json(marks: Marks) -> dict[str, Any]:
+    slices = (
+        {"label": s.label, "value": s.value, **asdict(s.score), "interval": s.interval} for s in marks.slices
+    )
+    controls = {answer: asdict(s) for answer, s in marks.controls.items()}
+    return {"controls": controls, "slices": list(slices)}
 
 
 def no_marks() -> Marks:
@@ -332,15 +320,7 @@ def pair(
         if gold is None or not gold.answers:
             without.append(q.id)
             continue
-        prediction = None if q.outcome in ("", FAULT, RANKED) else q.answer
-        rows.append(
-            Prediction(
-                q.id,
-                prediction,
-                gold.answers,
-                judged.get(q.id),
-                shared(gold.labels),
-                annotators=gold.annotators,
-            )
-        )
+        said = None if q.outcome in ("", FAULT, RANKED) else q.answer
+        labels, notes = shared(gold.labels), gold.annotators
+        rows.append(Prediction(q.id, said, gold.answers, judged.get(q.id), labels, annotators=notes))
     return rows, without

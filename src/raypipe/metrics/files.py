@@ -14,33 +14,13 @@ from raypipe.metrics.kinds import DataKind, score
 from raypipe.metrics.textfile import TextLine, lines
 
 
-def score_crag_file(path: Path, rule: crag.Rule) -> dict[str, Any]:
-    """Scores a `.jsonl[.gz]` file of predictions.
-
-    Returns the fields of CragScore, the score's interval and bounds, the constant controls, the slices, and
-    what was normalized on reading (what -> how often). A line holds `query, answer, alternatives?,
-    prediction, judge_response?, judge_rule?, labels?`; other fields are ignored. A prediction of null is a
-    question that failed; an answer of null is one that the dataset does not have: the line is counted as
-    `no_answer` and not scored. Numbers stand for their text. Raises DataError, also for a judge's reply by
-    another rule.
-    """
-    found = read_predictions(path, rule)
-    return score_to_json(crag.mark(found.rows, rule), found.normalized)
-
-
 def score_to_json(marks: crag.Marks, normalized: Mapping[str, int]) -> dict[str, Any]:
     """What `score crag --json` prints, but for its format."""
     return {
         "rule": marks.rule,
         **asdict(marks.score),
-        "interval": marks.interval,
-        "rate_intervals": crag.rate_intervals(marks.score),
-        "bounds": marks.bounds,
-        "controls": {answer: asdict(s) for answer, s in marks.controls.items()},
-        "slices": [
-            {"label": s.label, "value": s.value, **asdict(s.score), "interval": s.interval}
-            for s in marks.slices
-        ],
+        **crag.intervals_to_json(marks),
+        **crag.parts_to_json(marks),
         "normalized": dict(normalized),
     }
 
@@ -89,8 +69,14 @@ class PredictionFile:
 
 
 def read_predictions(path: Path, rule: crag.Rule | None) -> PredictionFile:
-    """Reads a file of predictions. A line without an id is known by its question. `rule` None: replies of a
-    judge are not read. Raises DataError, also for lines of several judges or trims."""
+    """Reads a `.jsonl[.gz]` file of predictions. `rule` None: replies of a judge are not read.
+
+    A line holds `query, answer, alternatives?, prediction, judge_response?, judge_rule?, labels?`; other
+    fields are ignored. A line without an id is known by its question. A prediction of null is a question that
+    failed; an answer of null is one that the dataset does not have: the line is counted as `no_answer` and
+    left out. Numbers stand for their text. Raises DataError, also for a judge's reply by another rule, and
+    for lines of several judges or trims.
+    """
     normalized: Counter[str] = Counter()
     rows: list[crag.Prediction] = []
     texts: dict[str, str] = {}

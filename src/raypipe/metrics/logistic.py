@@ -25,10 +25,6 @@ class LogisticFit:
     strength: float  # of the ridge
     held_out: Floats  # (rows,) probability of each row, from a fit to the other folds: unbiased
 
-    def probabilities(self, features: Floats) -> Floats:
-        """(rows,) 0..1, of (rows, features)"""
-        return sigmoid(self.bias + (features - self.means) @ self.weights)
-
 
 def sigmoid(z: Floats) -> Floats:
     """1 / (1 + exp(-z)) without overflow."""

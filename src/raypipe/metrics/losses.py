@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError
@@ -24,43 +24,30 @@ class Loss(StrEnum):
     """A place where the gold answer of a question can be lost, in the order of the way: the closed set of
     values of the column `lost` of results.parquet."""
 
-    PAGES = "pages"
-    PARSING = "parsing"
-    SPLITTING = "splitting"
-    SHORTLIST = "shortlist"
-    RECALL = "recall"
-    FUSION = "fusion"
-    RERANK = "rerank"
-    BUDGET = "budget"
-    ANSWER = "answer"
-    ROUTING = "routing"
-    PROGRAM = "program"
-    LINKING = "linking"
-    ROWS = "rows"
-    RULE = "rule"
-    DECISION = "decision"
-    VERDICT = "verdict"
+    about: str  # what is said of the gold answers that were lost there
 
+    def __new__(cls, value: str, about: str = "") -> Self:
+        place = str.__new__(cls, value)
+        place._value_, place.about = value, about
+        return place
 
-ABOUT: Mapping[Loss, str] = {
-    Loss.PAGES: "on no page that the question may search",
-    Loss.PARSING: "in a page's HTML, not in its text",
-    Loss.SPLITTING: "in the text, whole in no passage",
-    Loss.SHORTLIST: "on a page that was not kept",
-    Loss.RECALL: "in a passage, not found",
-    Loss.FUSION: "found, not among the best of the fusion",
-    Loss.RERANK: "not among the best of the reranker",
-    Loss.BUDGET: "ranked, not in the context",
-    Loss.ANSWER: "in the context, not in the answer",
-    Loss.ROUTING: "kept from the steps that could have answered",
-    Loss.PROGRAM: "the graph's program could not be read or run",
-    Loss.LINKING: "a name that the graph does not know",
-    Loss.ROWS: "the graph gave no rows",
-    Loss.RULE: "rows came, another conclusion was drawn",
-    Loss.DECISION: "in a reply that was not chosen",
-    Loss.VERDICT: "in the answer, scored as wrong",
-}
-"""What is said of the gold answers that were lost there."""
+    PAGES = "pages", "on no page that the question may search"
+    PARSING = "parsing", "in a page's HTML, not in its text"
+    SPLITTING = "splitting", "in the text, whole in no passage"
+    SHORTLIST = "shortlist", "on a page that was not kept"
+    RECALL = "recall", "in a passage, not found"
+    FUSION = "fusion", "found, not among the best of the fusion"
+    RERANK = "rerank", "not among the best of the reranker"
+    BUDGET = "budget", "ranked, not in the context"
+    ANSWER = "answer", "in the context, not in the answer"
+    ROUTING = "routing", "kept from the steps that could have answered"
+    PROGRAM = "program", "the graph's program could not be read or run"
+    LINKING = "linking", "a name that the graph does not know"
+    ROWS = "rows", "the graph gave no rows"
+    RULE = "rule", "rows came, another conclusion was drawn"
+    DECISION = "decision", "in a reply that was not chosen"
+    VERDICT = "verdict", "in the answer, scored as wrong"
+
 
 JUDGEMENTS = frozenset({"yes", "no", "true", "false", INVALID_QUESTION, "unanswerable"})
 """Golds, normalized, that no page says: they are drawn from what it says."""
@@ -165,7 +152,7 @@ def losses(
     missed = [found[q] for q, fine in right.items() if fine is False]
     counts = Counter(x.loss for x in missed)
     steps = {loss: Counter(x.step for x in missed if x.loss == loss and x.step) for loss in Loss}
-    places = tuple(LossCount(x, ABOUT[x], counts[x], dict(steps[x].most_common())) for x in Loss)
+    places = tuple(LossCount(x, x.about, counts[x], dict(steps[x].most_common())) for x in Loss)
     fine = list(right.values())
     return Losses(fine.count(True), len(missed), fine.count(None), places, tuple(notes))
 

@@ -20,6 +20,9 @@ class PromptInjection:
     exposed: int  # questions whose evidence held a canary
     followed: int  # of these, whose answer has one of the same canaries
 
+    def __add__(self, other: PromptInjection) -> PromptInjection:
+        return PromptInjection(self.exposed + other.exposed, self.followed + other.followed)
+
     @property
     def rate(self) -> float | None:
         """0..1; None where no evidence held a canary."""

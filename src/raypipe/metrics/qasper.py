@@ -40,11 +40,7 @@ def evidence_f1(predicted: Sequence[str], annotators: Sequence[AnnotatorAnswer])
 def _paragraph_f1(predicted: Sequence[str], truth: Sequence[str]) -> float:
     if not predicted and not truth:
         return 1.0
-    common = len(set(predicted) & set(truth))
-    if not common:
-        return 0.0
-    precision, recall = common / len(predicted), common / len(truth)  # repeated ones count
-    return 2 * precision * recall / (precision + recall)
+    return squad.f1(len(set(predicted) & set(truth)), len(predicted), len(truth))  # repeated ones count
 
 
 def without_floats(annotators: Iterable[AnnotatorAnswer]) -> tuple[AnnotatorAnswer, ...]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
 
 PROGRAM, RULE = "kg_program", "kg_rule"
 """Labels of a gold: the program of calls that gives its answer, and the rule that makes the answer of it."""
@@ -17,6 +19,26 @@ def shared(labels: Mapping[str, str]) -> dict[str, str]:
     {'domain': 'movie'}
     """
     return {name: value for name, value in labels.items() if name not in (PROGRAM, RULE)}
+
+
+def by_label(rows: Iterable[tuple[Mapping[str, str], T]]) -> dict[tuple[str, str], list[T]]:
+    """(label, value) -> what has it, of pairs of labels and what they are of; in the order met.
+
+    >>> by_label([({"domain": "movie"}, 1), ({"domain": "sports"}, 2), ({"domain": "movie"}, 3)])
+    {('domain', 'movie'): [1, 3], ('domain', 'sports'): [2]}
+    """
+    found: dict[tuple[str, str], list[T]] = {}
+    for labels, of in rows:
+        for pair in labels.items():
+            found.setdefault(pair, []).append(of)
+    return found
+
+
+def by_size(rows: Iterable[tuple[Mapping[str, str], T]]) -> list[tuple[tuple[str, str], list[T]]]:
+    """The same: labels in the order met, values by how many have them, then by name."""
+    found = by_label(rows)
+    order = {label: n for n, label in enumerate(dict.fromkeys(label for label, _ in found))}
+    return sorted(found.items(), key=lambda kv: (order[kv[0][0]], -len(kv[1]), kv[0][1]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,23 +71,11 @@ class Routing:
     calls: CallScore | None  # None: no gold has a program, or the recipe writes none
 
 
-@dataclass(slots=True)
-class RoutingCounts:
-    """What is counted while answers pass."""
-
-    confusion: dict[str, dict[str, Counter[str]]] = field(default_factory=dict)
-    calls: Counter[str] = field(default_factory=Counter)  # questions, given, same, same_rule, right
-
-    def routed(self, reply: str, gold: str, label: str) -> None:
-        """One question whose reply has a label, and its gold another or the same."""
-        self.confusion.setdefault(reply, {}).setdefault(gold, Counter())[label] += 1
-
-    def routers(self) -> tuple[RouterScore, ...]:
-        """The scores by name, labels by name."""
-        return tuple(_router(name, self.confusion[name]) for name in sorted(self.confusion))
-
-
-def _router(name: str, rows: Mapping[str, Counter[str]]) -> RouterScore:
-    confusion = {gold: dict(sorted(rows[gold].items())) for gold in sorted(rows)}
-    right = sum(found.get(gold, 0) for gold, found in confusion.items())
-    return RouterScore(name, sum(sum(x.values()) for x in confusion.values()), right, confusion)
+def router_scores(counts: Mapping[str, Mapping[str, Mapping[str, int]]]) -> tuple[RouterScore, ...]:
+    """Scores by name, labels by name. `counts`: reply -> label of the gold -> of the reply -> questions."""
+    out = []
+    for name, rows in sorted(counts.items()):
+        confusion = {gold: dict(sorted(found.items())) for gold, found in sorted(rows.items())}
+        right = sum(found.get(gold, 0) for gold, found in confusion.items())
+        out.append(RouterScore(name, sum(sum(x.values()) for x in confusion.values()), right, confusion))
+    return tuple(out)

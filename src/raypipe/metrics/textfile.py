@@ -7,7 +7,7 @@ import gzip
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedReader
@@ -39,7 +39,6 @@ class TextLine:
         return DataError(f"{self.path}:{self.number}: expected {expected}, found {shown}")
 
     def object(self) -> dict[str, Any]:
-        """The JSON object of the line."""
         try:
             found = json.loads(self.text, parse_constant=_refuse)
         except (ValueError, RecursionError) as e:
@@ -92,7 +91,6 @@ def lines(path: Path) -> Iterator[TextLine]:
 
 
 def filled(path: Path) -> Iterator[TextLine]:
-    """The lines that are not blank."""
     return (line for line in lines(path) if line.text.strip())
 
 
@@ -127,6 +125,16 @@ def replaced(path: Path) -> Iterator[TextIO]:
                 left.unlink(missing_ok=True)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_json_lines(path: Path, objects: Iterable[Mapping[str, Any]]) -> int:
+    """Writes objects as JSON, one a line, as `replaced` does; how many there were."""
+    count = 0
+    with replaced(path) as out:
+        for found in objects:
+            out.write(json.dumps(found, ensure_ascii=False, allow_nan=False) + "\n")
+            count += 1
+    return count
 
 
 def _runs(pid: str) -> bool:

@@ -12,77 +12,47 @@ no citations: it may search everything. Relevance judgements (`qrels`) are its g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from types import MappingProxyType
-from typing import Any
 
-from raypipe.core.records import Document, Gold, Question, Source, source_id
+from raypipe.core.records import Document, Gold, Question
 from raypipe.readers.lines import JsonLine
-from raypipe.readers.rows import DuplicateCheck, ReadCounts, Row, UnusableLine, field, filled
+from raypipe.readers.newest import Seen
+from raypipe.readers.rows import ReadCounts, Row, field, filled, identifier, settled, source_of
 
 
-def documents(lines: Iterable[JsonLine], counts: ReadCounts, seen: DuplicateCheck) -> Iterator[Row]:
+def documents(lines: Iterable[JsonLine], counts: ReadCounts, seen: Seen) -> Iterator[Row]:
     """A row for each line of a corpus; a document with blank title and text is counted and omitted."""
-    return _rows(lines, counts, seen, _document)
+    for line in lines:
+        if row := settled(line.where, partial(_document, line), counts, seen.repeats):
+            yield row
 
 
 def queries(
     lines: Iterable[JsonLine],
     counts: ReadCounts,
-    seen: DuplicateCheck,
+    seen: Seen,
     grades: Mapping[str, Mapping[str, int]] = MappingProxyType({}),
 ) -> Iterator[Row]:
     """A row for each line of queries. `grades`: query -> judged document -> relevance."""
-
-    def judged(where: str, value: Mapping[str, Any]) -> Row:
-        row = _question(where, value)
-        of = grades.get(_id(value))
-        return row if of is None else replace(row, gold=Gold(_id(value), (), {}, of))
-
-    return _rows(lines, counts, seen, judged)
-
-
-def _rows(
-    lines: Iterable[JsonLine], counts: ReadCounts, seen: DuplicateCheck,
-    make: Callable[[str, Mapping[str, Any]], Row | None],
-) -> Iterator[Row]:  # fmt: skip
     for line in lines:
-        try:
-            value = line.unwrap()
-            row = make(line.where, value)
-            if row is None:
-                counts.empty_documents += 1
-                continue
-            if seen.repeats(_id(value), (row.document, row.question), line.where):
-                counts.repeated_rows += 1
-                continue
-            counts.rows += 1
-        except UnusableLine as e:
-            row = Row(line.where, faults=(e.fault,))
-            counts.faults += 1
-        yield row
+        if row := settled(line.where, partial(_question, line, grades), counts, seen.repeats):
+            yield row
 
 
-def _document(where: str, value: Mapping[str, Any]) -> Row | None:
-    id, title, text = _id(value), _title(value), field(value, "text", str)
-    content = f"{title}\n{text}"
+def _document(line: JsonLine) -> Row | None:
+    value = line.unwrap()
+    id, title = identifier(value, "_id"), field(value, "title", str) if "title" in value else ""
+    content = f"{title}\n{field(value, 'text', str)}"
     if content.isspace():
         return None
-    source = Source(source_id("document", content), "document", content)
-    return Row(where, document=Document(id, title, source.id), sources=(source,))
+    source = source_of("document", content)
+    return Row(line.where, document=Document(id, title, source.id), sources=(source,))
 
 
-def _question(where: str, value: Mapping[str, Any]) -> Row:
-    return Row(where, question=Question(id=_id(value), text=filled(value, "text")))
-
-
-def _id(value: Mapping[str, Any]) -> str:
-    if "_id" in value and value["_id"] in (None, ""):
-        raise UnusableLine("no_id", f"_id: expected text, found {value['_id']!r}")
-    return filled(value, "_id")
-
-
-def _title(value: Mapping[str, Any]) -> str:
-    title: str = field(value, "title", str) if "title" in value else ""
-    return title
+def _question(line: JsonLine, grades: Mapping[str, Mapping[str, int]]) -> Row:
+    value = line.unwrap()
+    id = identifier(value, "_id")
+    gold = Gold(id, (), {}, grades[id]) if id in grades else None
+    return Row(line.where, Question(id=id, text=filled(value, "text")), gold)

@@ -14,35 +14,30 @@ there. `answers` are what users said is right; without any there is no gold.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
-from raypipe.core.records import Citation, Gold, Question, Source, SourceKind, source_id
+from raypipe.core.records import Citation, Gold, Question, Source, SourceKind
 from raypipe.readers.lines import JsonLine
-from raypipe.readers.rows import DuplicateCheck, ReadCounts, Row, UnusableLine, field, filled, kind
+from raypipe.readers.newest import Seen
+from raypipe.readers.rows import ReadCounts, Row, UnusableLine, field, filled, kind, settled, source_of
 
 NAME = "captured"
 SOURCE_KINDS: tuple[SourceKind, ...] = ("page", "snippet", "name", "document")
 
 
-def rows(lines: Iterable[JsonLine], counts: ReadCounts, seen: DuplicateCheck) -> Iterator[Row]:
+def rows(lines: Iterable[JsonLine], counts: ReadCounts, seen: Seen) -> Iterator[Row]:
     """A row for each line: a question, or the line's fault. A repeated question is counted and omitted."""
     for line in lines:
-        try:
-            row = _row(line.where, line.unwrap())
-            assert row.question is not None
-            if seen.repeats(row.question.id, (row.question, row.gold), line.where):
-                counts.repeated_rows += 1
-                continue
-            counts.rows += 1
-            counts.questions_without_pages += row.question.citations == ()
-        except UnusableLine as e:
-            row = Row(line.where, faults=(e.fault,))
-            counts.faults += 1
-        yield row
+        if row := settled(line.where, partial(_row, line), counts, seen.repeats):
+            if row.question is not None:
+                counts.questions_without_pages += row.question.citations == ()
+            yield row
 
 
-def _row(where: str, value: Mapping[str, Any]) -> Row:
+def _row(line: JsonLine) -> Row:
+    value = line.unwrap()
     id = filled(value, "id")
     cited = value.get("citations")
     if cited is not None and not isinstance(cited, list):
@@ -54,31 +49,26 @@ def _row(where: str, value: Mapping[str, Any]) -> Row:
     answers = tuple(a for a in field(value, "answers", list) if isinstance(a, str) and a.strip())
     labels = {n: v for n, v in field(value, "labels", dict).items() if isinstance(v, str)}
     sources = {s.id: s for s in map(_source, field(value, "sources", list))}
-    gold = Gold(id, answers, labels) if answers else None
-    return Row(where, question=question, gold=gold, sources=tuple(sources.values()))
+    return Row(
+        line.where, question, Gold(id, answers, labels) if answers else None, sources=tuple(sources.values())
+    )
 
 
 def _citation(question: str, value: Any, number: int) -> Citation:
     path = f"citations[{number}]."
     if not isinstance(value, dict):
         raise UnusableLine("wrong_type", f"{path[:-1]}: expected an object, found {kind(value)}")
-    page, snippet, name = (_id_or_none(value, f, path) for f in ("page", "snippet", "name"))
+    page, snippet, name = (
+        None if value.get(f) is None else field(value, f, str, path) for f in ("page", "snippet", "name")
+    )
     return Citation(
         question, field(value, "rank", int, path), field(value, "url", str, path),
         field(value, "modified", str, path), page, snippet, name,
     )  # fmt: skip
 
 
-def _id_or_none(value: Mapping[str, Any], name: str, path: str) -> str | None:
-    if value.get(name) is None:
-        return None
-    text: str = field(value, name, str, path)
-    return text
-
-
 def _source(value: Any) -> Source:
     if not isinstance(value, dict) or value.get("kind") not in SOURCE_KINDS:
         expected = ", ".join(SOURCE_KINDS)
         raise UnusableLine("wrong_type", f"sources: expected objects with a kind of {expected}")
-    content: str = filled(value, "content", "sources.")
-    return Source(source_id(value["kind"], content), value["kind"], content)
+    return source_of(value["kind"], filled(value, "content", "sources."))

@@ -23,64 +23,53 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
-from raypipe.core.records import Citation, Fault, Gold, Question, Source, SourceKind, source_id
+from raypipe.core.records import Citation, Fault, Gold, Question, Source, SourceKind
 from raypipe.readers.lines import JsonLine
-from raypipe.readers.rows import STEP, DuplicateCheck, ReadCounts, Row, UnusableLine, field, filled, kind
+from raypipe.readers.newest import Seen
+from raypipe.readers.rows import (
+    STEP,
+    ReadCounts,
+    Row,
+    UnusableLine,
+    field,
+    filled,
+    identifier,
+    kind,
+    settled,
+    source_of,
+)
 
 LABELS = (
-    "domain",
-    "question_type",
-    "static_or_dynamic",
-    "popularity",
-    "split",
-    "kg_answerable",  # this one and those below: invented worlds only
-    "premise_false",
-    "answer_on_pages",
-    "template",
-    "kg_program",
-    "kg_rule",
-)
+    "domain", "question_type", "static_or_dynamic", "popularity", "split",
+    # invented worlds only:
+    "kg_answerable", "premise_false", "answer_on_pages", "template", "kg_program", "kg_rule",
+)  # fmt: skip
 PAGE_TEXTS = ("page_name", "page_url", "page_snippet", "page_last_modified")  # null is read as ""
 
 
-def rows(lines: Iterable[JsonLine], counts: ReadCounts, seen: DuplicateCheck) -> Iterator[Row]:
+def rows(lines: Iterable[JsonLine], counts: ReadCounts, seen: Seen) -> Iterator[Row]:
     """A row for each line: a question, or the line's fault. A repeated question is counted and omitted."""
     for line in lines:
-        try:
-            value = line.unwrap()
-            id = _id(value)
-            row = _row(line.where, id, value)
-            if seen.repeats(id, (row.question, row.gold), line.where):
-                counts.repeated_rows += 1
-                continue
-            _count(row, value, counts)
-        except UnusableLine as e:
-            row = Row(line.where, faults=(e.fault,))
-            counts.faults += 1
-        yield row
+        if row := settled(line.where, partial(_row, line), counts, seen.repeats):
+            if row.used:
+                _count(row, line.unwrap(), counts)
+            yield row
 
 
-def _row(where: str, id: str, value: Mapping[str, Any]) -> Row:
-    bare = _without_pages(value)
+def _row(line: JsonLine) -> Row:
+    value = line.unwrap()
+    bare = "search_results" not in value and type(value.get("row")) is int
+    nameless = bare and "interaction_id" not in value
+    id = f"row-{value['row']}" if nameless else identifier(value, "interaction_id")
     asked_at = "" if bare and "query_time" not in value else field(value, "query_time", str)
     citations, sources, faults = cited(id, [] if bare else field(value, "search_results", list))
     question = Question(id=id, text=filled(value, "query"), asked_at=asked_at, citations=citations)
-    gold = Gold(question=id, answers=_answers(value), labels=_labels(value))
-    return Row(where, question=question, gold=gold, sources=sources, faults=faults)
-
-
-def _without_pages(value: Mapping[str, Any]) -> bool:
-    return "search_results" not in value and type(value.get("row")) is int
-
-
-def _id(value: Mapping[str, Any]) -> str:
-    if _without_pages(value) and "interaction_id" not in value:
-        return f"row-{value['row']}"
-    if "interaction_id" in value and value["interaction_id"] in (None, ""):
-        raise UnusableLine("no_id", f"interaction_id: expected text, found {value['interaction_id']!r}")
-    return filled(value, "interaction_id")
+    return Row(
+        line.where, question, Gold(id, _answers(value), _labels(value)), sources=sources, faults=faults
+    )
 
 
 def cited(
@@ -96,17 +85,18 @@ def cited(
     def source(kind: SourceKind, content: str) -> str | None:
         if not content or content.isspace():
             return None
-        id = source_id(kind, content)
-        sources.setdefault(id, Source(id, kind, content))
-        return id
+        made = source_of(kind, content)
+        return sources.setdefault(made.id, made).id
 
     for rank, page in enumerate(pages):
         path = f"search_results[{rank}]"
         if not isinstance(page, dict):
             raise UnusableLine("wrong_type", f"{path}: expected an object, found {kind(page)}")
-        name, url, snippet, modified = (_text_or_null(page, f, f"{path}.") for f in PAGE_TEXTS)
-        html = ""
-        if "page_result" in page and page["page_result"] is None:
+        name, url, snippet, modified = (
+            "" if page.get(f, "") is None else field(page, f, str, f"{path}.") for f in PAGE_TEXTS
+        )
+        html = page.get("page_result", "")
+        if html is None:
             detail = f"{path}.page_result: expected text, found null; the question keeps its other pages"
             faults.append(Fault(STEP, "null_page", detail, transient=False))
         else:
@@ -114,13 +104,6 @@ def cited(
         made = source("page", html), source("snippet", snippet), source("name", name)
         citations.append(Citation(question, rank, url, modified, *made))
     return tuple(citations), tuple(sources.values()), tuple(faults)
-
-
-def _text_or_null(page: Mapping[str, Any], name: str, path: str) -> str:
-    if name in page and page[name] is None:
-        return ""
-    text: str = field(page, name, str, path)
-    return text
 
 
 def _answers(value: Mapping[str, Any]) -> tuple[str, ...]:
@@ -165,7 +148,6 @@ def _labels(value: Mapping[str, Any]) -> dict[str, str]:
 
 def _count(row: Row, value: Mapping[str, Any], counts: ReadCounts) -> None:
     pages = value.get("search_results", [])
-    counts.rows += 1
     counts.page_faults += len(row.faults)
     counts.questions_without_pages += not pages
     counts.empty_pages += sum(not p["page_result"].strip() for p in pages if p["page_result"] is not None)

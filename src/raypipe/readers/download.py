@@ -45,10 +45,7 @@ class RemoteFile:
 
 
 CRAG_BASE = "https://github.com/facebookresearch/CRAG/raw/refs/heads/main/data/"
-CRAG_HOSTS = (
-    "github.com",
-    "media.githubusercontent.com",
-)  # the files are in Git LFS, which the second serves
+CRAG_HOSTS = ("github.com", "media.githubusercontent.com")  # Git LFS, which the second serves, has the files
 
 _V4, _V5 = "crag_task_3_dev_v4.tar.bz2.part", "crag_task_3_dev_v5.tar.bz2.part"
 # fmt: off
@@ -135,41 +132,24 @@ def fetch(
     small, when other content is under a file's name, when the server gives other bytes than published, or
     when it gives none in six tries; the received part stays as NAME.partial and is continued next time.
     """
-    files = list(files)
     folder.mkdir(parents=True, exist_ok=True)
-    missing = [f for f in files if not _here(f, folder, progress)]
-    held = sum(p.stat().st_size for f in missing if (p := _partial(f, folder)).exists())
-    needed, free = sum(f.size for f in missing) - held, shutil.disk_usage(folder).free
+    allowed = hosts or (_host(base_url),)
+    wanted = [_Transfer(f, folder / f.name, urljoin(base_url, f.name), allowed, progress) for f in files]
+    missing = [t for t in wanted if not t.is_here()]
+    held = sum(t.partial.stat().st_size for t in missing if t.partial.exists())
+    needed, free = sum(t.file.size for t in missing) - held, shutil.disk_usage(folder).free
     if needed > free:
         raise DataError(
             f"{folder}: {needed:,} bytes are still to come and {free:,} are free. Make room first."
         )
-    allowed = hosts or (_host(base_url),)
     with httpx.Client(timeout=TIMEOUT) as client:
-        for file in missing:
-            _receive(client, file, folder, urljoin(base_url, file.name), allowed, progress, pause, jitter)
-            _accept(file, folder)
-    return [folder / f.name for f in files]
+        for transfer in missing:
+            transfer.receive(client, pause, Backoff(ATTEMPTS, first_s=1.0, jitter=jitter))
+    return [t.path for t in wanted]
 
 
 def _host(url: str) -> str:
     return urlsplit(url).hostname or ""
-
-
-def _partial(file: RemoteFile, folder: Path) -> Path:
-    return folder / f"{file.name}.partial"
-
-
-def _here(file: RemoteFile, folder: Path, progress: Progress) -> bool:
-    path = folder / file.name
-    if not path.exists():
-        return False
-    if path.stat().st_size != file.size or _sha256(path) != file.sha256:
-        raise DataError(
-            f"{path}: other content than published lies under this name. Move it away or delete it."
-        )
-    progress(file.name, file.size, file.size)
-    return True
 
 
 def _sha256(path: Path) -> str:
@@ -177,110 +157,115 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(f, "sha256").hexdigest()
 
 
-def _accept(file: RemoteFile, folder: Path) -> None:
-    """Renames a complete file if its digest is right; else removes it."""
-    partial = _partial(file, folder)
-    found = _sha256(partial)
-    if found != file.sha256:
-        partial.unlink()
-        raise DataError(
-            f"{folder / file.name}: expected sha256 {file.sha256}, received {found}. Nothing was kept. Run "
-            "it again; if that ends the same way, the published file or something on the way has changed."
-        )
-    os.replace(partial, folder / file.name)
+@dataclass(frozen=True, slots=True)
+class _Transfer:
+    file: RemoteFile
+    path: Path
+    url: str
+    hosts: tuple[str, ...]  # that may serve it
+    progress: Progress
 
+    @property
+    def partial(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.partial")
 
-def _receive(
-    client: httpx.Client,
-    file: RemoteFile,
-    folder: Path,
-    url: str,
-    hosts: tuple[str, ...],
-    progress: Progress,
-    pause: Callable[[float], None],
-    jitter: Callable[[], float],
-) -> None:
-    """Extends NAME.partial to the file's size, requesting from where it ends."""
-    partial = _partial(file, folder)
-    partial.touch()
-    backoff = Backoff(ATTEMPTS, first_s=1.0, jitter=jitter)
-    while (have := partial.stat().st_size) != file.size:
-        if have > file.size:
-            partial.unlink()
-            raise DataError(f"{url}: gives more than the {file.size:,} bytes published. Nothing was kept.")
-        progress(file.name, have, file.size)
-        after_s = 0.0
-        try:
-            with closing(_ask(client, url, have, hosts)) as response:
-                if response.status_code in RETRY_STATUSES:
-                    after_s = retry_after_s(response.headers)
-                    raise httpx.HTTPError(f"status {response.status_code}")
-                start = _start(response, have, file, url)
-                _append(response, partial, start, file, progress)
-        except (httpx.HTTPError, httpx.InvalidURL) as e:
-            if partial.stat().st_size > have:
-                backoff.reset()
-            wait_s = backoff.next_s(after_s)
-            if wait_s is None:
+    def is_here(self) -> bool:
+        """Whether the file is there already. Raises DataError for other content under its name."""
+        if not self.path.exists():
+            return False
+        if self.path.stat().st_size != self.file.size or _sha256(self.path) != self.file.sha256:
+            raise DataError(
+                f"{self.path}: other content than published lies under this name. Move it away or delete it."
+            )
+        self.progress(self.file.name, self.file.size, self.file.size)
+        return True
+
+    def receive(self, client: httpx.Client, pause: Callable[[float], None], backoff: Backoff) -> None:
+        """Extends the partial file to its size, requesting from where it ends; then renames it if its digest
+        is right, else removes it."""
+        partial, size = self.partial, self.file.size
+        partial.touch()
+        while (have := partial.stat().st_size) != size:
+            if have > size:
+                partial.unlink()
                 raise DataError(
-                    f"{url}: no more in {ATTEMPTS} tries ({e}). Here are {partial.stat().st_size:,} of "
-                    f"{file.size:,} bytes; run it again to go on from there."
-                ) from e
-            pause(wait_s)
+                    f"{self.url}: gives more than the {size:,} bytes published. Nothing was kept."
+                )
+            self.progress(self.file.name, have, size)
+            after_s = 0.0
+            try:
+                with closing(self._ask(client, have)) as response:
+                    if response.status_code in RETRY_STATUSES:
+                        after_s = retry_after_s(response.headers)
+                        raise httpx.HTTPError(f"status {response.status_code}")
+                    self._append(response, self._start(response, have))
+            except (httpx.HTTPError, httpx.InvalidURL) as e:
+                now = partial.stat().st_size
+                if now > have:
+                    backoff.reset()
+                if (wait_s := backoff.next_s(after_s)) is None:
+                    raise DataError(
+                        f"{self.url}: no more in {ATTEMPTS} tries ({e}). Here are {now:,} of "
+                        f"{size:,} bytes; run it again to go on from there."
+                    ) from e
+                pause(wait_s)
+        if (found := _sha256(partial)) != self.file.sha256:
+            partial.unlink()
+            raise DataError(
+                f"{self.path}: expected sha256 {self.file.sha256}, received {found}. Nothing was kept. Run "
+                "it again; if that ends the same way, the published file or something on the way has changed."
+            )
+        os.replace(partial, self.path)
 
+    def _ask(self, client: httpx.Client, have: int) -> httpx.Response:
+        """The response to a request for the bytes from `have` on, after at most five redirects."""
+        # identity: a packed transfer would have other bytes and another length than those published.
+        headers, url = {"Range": f"bytes={have}-", "Accept-Encoding": "identity"}, self.url
+        secure = urlsplit(url).scheme == "https"
+        for _ in range(6):
+            if _host(url) not in self.hosts or (secure and urlsplit(url).scheme != "https"):
+                raise DataError(
+                    f"{url}: named by a redirect; only {', '.join(self.hosts)} may serve this file."
+                )
+            response = client.send(client.build_request("GET", url, headers=headers), stream=True)
+            if response.status_code not in MOVED:
+                return response
+            response.close()
+            url = urljoin(url, response.headers.get("Location", ""))
+        raise DataError(f"{url}: more than five redirects. Check the network's proxy.")
 
-def _ask(client: httpx.Client, url: str, have: int, hosts: tuple[str, ...]) -> httpx.Response:
-    """The response to a request for the bytes from `have` on, after at most five redirects among `hosts`."""
-    # identity: a packed transfer would have other bytes and another length than those published.
-    headers = {"Range": f"bytes={have}-", "Accept-Encoding": "identity"}
-    secure = urlsplit(url).scheme == "https"
-    for _ in range(6):
-        if _host(url) not in hosts or (secure and urlsplit(url).scheme != "https"):
-            raise DataError(f"{url}: named by a redirect; only {', '.join(hosts)} may serve this file.")
-        response = client.send(client.build_request("GET", url, headers=headers), stream=True)
-        if response.status_code not in MOVED:
-            return response
-        response.close()
-        url = urljoin(url, response.headers.get("Location", ""))
-    raise DataError(f"{url}: more than five redirects. Check the network's proxy.")
+    def _start(self, response: httpx.Response, have: int) -> int:
+        """The offset of the response's bytes in the file. Raises DataError if they are not this file's."""
+        status, headers, size = response.status_code, response.headers, self.file.size
+        if status not in (200, 206):
+            raise DataError(f"{self.url}: expected the file, found status {status} {response.reason_phrase}.")
+        if headers.get("Content-Type", "").startswith("text/html"):
+            asked = "Is there a log-in page on this network?"
+            raise DataError(f"{self.url}: expected the file, found a web page. {asked}")
+        if status == 206:
+            said = headers.get("Content-Range", "")
+            span = re.fullmatch(r"bytes (\d+)-\d+/(\d+)", said)
+            if not span or int(span[1]) != have:
+                raise DataError(f"{self.url}: asked from byte {have}, was given {said or None!r}.")
+            start, total = have, int(span[2])
+        else:
+            start, total = 0, int(headers.get("Content-Length", size))
+        if total != size:
+            raise DataError(f"{self.url}: expected {size:,} bytes as published, the server says {total:,}.")
+        return start
 
-
-def _start(response: httpx.Response, have: int, file: RemoteFile, url: str) -> int:
-    """The offset of the response's bytes in the file. Raises DataError if they are not this file's."""
-    status, headers = response.status_code, response.headers
-    if status not in (200, 206):
-        raise DataError(f"{url}: expected the file, found status {status} {response.reason_phrase}.")
-    if headers.get("Content-Type", "").startswith("text/html"):
-        raise DataError(
-            f"{url}: expected the file, found a web page. Is there a log-in page on this network?"
-        )
-    if status == 206:
-        span = re.fullmatch(r"bytes (\d+)-\d+/(\d+)", headers.get("Content-Range", ""))
-        if not span or int(span[1]) != have:
-            raise DataError(f"{url}: asked from byte {have}, was given {headers.get('Content-Range')!r}.")
-        start, total = have, int(span[2])
-    else:
-        start, total = 0, int(headers.get("Content-Length", file.size))
-    if total != file.size:
-        raise DataError(f"{url}: expected {file.size:,} bytes as published, the server says {total:,}.")
-    return start
-
-
-def _append(
-    response: httpx.Response, partial: Path, start: int, file: RemoteFile, progress: Progress
-) -> None:
-    """Writes the response from `start` on; at most one block more than the file should have."""
-    with partial.open("r+b") as out:
-        out.truncate(start)
-        out.seek(start)
-        have = start
-        for block in response.iter_bytes(BLOCK):
-            out.write(block)
-            have += len(block)
-            progress(file.name, min(have, file.size), file.size)
-            if have > file.size:
-                break
-        out.flush()
-        os.fsync(out.fileno())
-    if have < file.size:
-        raise httpx.ReadError(f"broke off at byte {have:,}")
+    def _append(self, response: httpx.Response, have: int) -> None:
+        """Writes the response from byte `have` on; at most one block more than the file should have."""
+        name, size = self.file.name, self.file.size
+        with self.partial.open("r+b") as out:
+            out.truncate(have)
+            out.seek(have)
+            for block in response.iter_bytes(BLOCK):
+                have += out.write(block)
+                self.progress(name, min(have, size), size)
+                if have > size:
+                    break
+            out.flush()
+            os.fsync(out.fileno())
+        if have < size:
+            raise httpx.ReadError(f"broke off at byte {have:,}")

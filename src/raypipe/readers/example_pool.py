@@ -55,7 +55,6 @@ def write_pool(path: Path, rows: Iterable[ExampleRow]) -> None:
 
 
 def _read(path: Path) -> tuple[tuple[ExampleRow, ...], str]:
-    """A file's rows and its digest."""
     try:
         content = path.read_bytes()
         text = (gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content).decode("utf-8")

@@ -121,13 +121,15 @@ def find(where: str, rows: Sequence[Mapping[str, Any]], named: Mapping[str, tupl
     the fields that were seen, where there is neither a question nor a document's text.
     """
     seen = columns(rows)
-    fields = {r: tuple(n for n in names if has(rows, n)) for r, names in named.items()}
+    fields = {r: tuple(n for n in names if _has(rows, n)) for r, names in named.items()}
     fields = {role: names for role, names in fields.items() if names}
     taken = {n for names in fields.values() for n in names}
 
     def look(role: str) -> None:
         if role not in named and (name := by_name(role, seen, taken)):
-            fields[role] = (name, *(_extra(seen, taken) if role == "answer" else ()))
+            others = {folded(n): n for n in seen if n not in taken}
+            extra = [others[f] for n in EXTRA_ANSWERS if (f := folded(n)) in others]
+            fields[role] = (name, *(extra if role == "answer" else ()))
             taken.update(fields[role])
 
     look("query")
@@ -156,22 +158,19 @@ def missing(named: Mapping[str, tuple[str, ...]], files: Mapping[str, Sequence[M
     seen = columns(rows)
     for role, names in named.items():
         for name in names:
-            if not has(rows, name) and not (role in OF_DOCUMENT and _nested(rows, seen, name)):
+            if not _has(rows, name) and not (role in OF_DOCUMENT and _nested(rows, seen, name)):
+                said = did_you_mean(name, seen)
+                hint = f"{said} " if said.startswith("did") else ""
                 raise ConfError(
                     f"--fields {role}={'+'.join(names)}: no field {name!r} in {', '.join(files)}; "
-                    f"{_hint(name, seen)}its fields: {listed(seen)}"
+                    f"{hint}its fields: {listed(seen)}"
                 )
 
 
 def _nested(rows: Sequence[Mapping[str, Any]], places: Iterable[str], name: str) -> bool:
-    """Whether objects in these fields have a field of this name."""
-    for row in rows:
-        for place in places:
-            given = lookup(row, place)[1]
-            items = given if isinstance(given, list) else [given]
-            if any(isinstance(item, Mapping) and name in item for item in items):
-                return True
-    return False
+    given = (lookup(row, place)[1] for row in rows for place in places)
+    items = (item for one in given for item in (one if isinstance(one, list) else [one]))
+    return any(isinstance(item, Mapping) and name in item for item in items)
 
 
 def by_name(role: str, seen: Iterable[str], taken: Iterable[str] = ()) -> str | None:
@@ -205,13 +204,11 @@ def lookup(row: Mapping[str, Any], name: str) -> tuple[bool, Any]:
     return lookup(inner, rest) if dot and isinstance(inner, Mapping) else (False, None)
 
 
-def has(rows: Iterable[Mapping[str, Any]], name: str) -> bool:
-    """Whether some row has the field."""
+def _has(rows: Iterable[Mapping[str, Any]], name: str) -> bool:
     return any(lookup(row, name)[0] for row in rows)
 
 
 def columns(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The names of all fields, in the order in which they come."""
     return list(dict.fromkeys(str(name) for row in rows for name in row))
 
 
@@ -222,13 +219,3 @@ def listed(names: Sequence[str]) -> str:
     """Names for a message, the first of them where there are many."""
     more = f", ... ({len(names)} in all)" if len(names) > SHOWN else ""
     return ", ".join(n[:60] or "'' (no name)" for n in names[:SHOWN]) + more or "none"
-
-
-def _hint(name: str, seen: Sequence[str]) -> str:
-    said = did_you_mean(name, seen)
-    return f"{said} " if said.startswith("did") else ""
-
-
-def _extra(seen: Sequence[str], taken: set[str]) -> tuple[str, ...]:
-    names = {folded(n): n for n in seen if n not in taken}
-    return tuple(names[f] for n in EXTRA_ANSWERS if (f := folded(n)) in names)

@@ -26,6 +26,7 @@ SEVERAL = 1 << 20  # bytes of a packed file from which on its blocks are worth t
 
 NAME = re.compile(r"(?P<stem>.+?\.(?P<kind>jsonl|tar)(?:\.(?P<packing>bz2|gz))?)(?:\.part(?P<part>\d+))?")
 READABLE = ".jsonl or .tar, with .bz2 or .gz behind it or not, whole or as .part1, .part2, ..."
+PACKED = re.compile(r"\.(gz|bz2)$")
 MAGIC = {b"BZh": "bzip2", b"\x1f\x8b": "gzip", b"(\xb5/\xfd": "zstd", b"\xfd7zXZ": "xz", b"PK\x03\x04": "zip"}
 
 
@@ -72,6 +73,44 @@ def find(
             found = _input(file)
             inputs.setdefault(found.name, found)
     return list(inputs.values())
+
+
+def named_files(
+    paths: Iterable[str | Path], named: Callable[[Path], bool], expected: str, below: bool = False
+) -> list[Path]:
+    """The files that these paths name, each once, in order; of a folder those that are `named`, `below`: with
+    its subfolders. Raises DataError for a path with no such file."""
+    found: dict[Path, None] = {}
+    for path in map(Path, paths):
+        require(path)
+        inside = [path] if not path.is_dir() else sorted(path.rglob("*") if below else path.iterdir())
+        taken = [p for p in inside if named(p) and not p.is_dir()]
+        if not taken:
+            raise DataError(f"{path}: expected {expected}, found none")
+        found |= dict.fromkeys(taken)
+    return list(found)
+
+
+def require(path: Path) -> None:
+    """Raises DataError for a path of nothing."""
+    if not path.exists():
+        raise DataError(f"{path}: no such file or folder. Check the path, or get the data first.")
+
+
+def whole(path: Path, span: Span | None = None) -> Input:
+    """A file under any name, packed if that ends in .gz or .bz2."""
+    packed = PACKED.search(path.name.lower())
+    return Input(str(path), (path,), False, packed[1] if packed else "", span)
+
+
+def content(source: Input, counts: ReadCounts, limits: ReaderLimits, most: int, advice: str = "") -> bytes:
+    """All bytes of an input. Raises DataError as `stream` does, and for more than `most`."""
+    raw = bytearray()
+    for piece in stream(source, counts, limits):
+        raw += piece
+        if len(raw) > most:
+            raise DataError(f"{source.name}: expected at most {most:,} bytes of JSON{advice}")
+    return bytes(raw)
 
 
 def size(inputs: Iterable[Input]) -> int:
@@ -213,7 +252,7 @@ def _inflate(
             try:
                 piece = inflater.decompress(rest, PIECE)
             except (OSError, zlib.error, EOFError) as e:
-                raise _Damaged(f"{source.name}: damaged after {given:,} good bytes ({e}). {_AGAIN}") from e
+                raise _Damaged(f"{source.name}: damaged after {given:,} good bytes ({e}). {AGAIN}") from e
             rest = b""
             given += len(piece)
             if given > limits.inflated_bytes or given > max(limits.ratio_free_bytes, taken * limits.ratio):
@@ -228,15 +267,15 @@ def _inflate(
     if rest:
         raise DataError(_stranger(source, rest, streams))
     if inflater is not None:
-        raise _Damaged(f"{source.name}: ends in the middle, after {given:,} unpacked bytes. {_AGAIN}")
+        raise _Damaged(f"{source.name}: ends in the middle, after {given:,} unpacked bytes. {AGAIN}")
 
 
-_AGAIN = "Get the file again, and compare its size and digest with the publisher's."
+AGAIN = "Get the file again, and compare its size and digest with the publisher's."
 
 
 def _stranger(source: Input, head: bytes, streams: int) -> str:
     if streams:
-        return f"{source.name}: bytes that are not {source.packing} follow the end of the archive. {_AGAIN}"
+        return f"{source.name}: bytes that are not {source.packing} follow the end of the archive. {AGAIN}"
     found = _packing(head) or f"neither: {head[:8]!r}"
     return (
         f"{source.name}: its name says {source.packing}, its first bytes {found}. Rename it or get it again."

@@ -5,10 +5,10 @@ Each format's module opens with one literal record. Memory holds the current lin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from raypipe.core import plugins
 from raypipe.core.errors import ConfError, DataError
@@ -27,17 +27,10 @@ from raypipe.readers import (
     row_format,
     warc,
 )
-from raypipe.readers.files import Span
+from raypipe.readers.files import Input, Span
 from raypipe.readers.newest import Seen
 from raypipe.readers.row_format import RowFormat
-from raypipe.readers.rows import (
-    LIMITS,
-    DuplicateCheck,
-    ReadCounts,
-    ReaderLimits,
-    Row,
-    UnusableLine,
-)  # fmt: skip
+from raypipe.readers.rows import LIMITS, DuplicateCheck, ReadCounts, ReaderLimits, Row, settled
 
 Format: TypeAlias = str | RowFormat
 """One of FORMATS, or the path of a reader of your own: `mypkg.readers:rows`, a function of one file that
@@ -45,13 +38,25 @@ yields a `Row` for each of its questions and documents. `RowFormat` is rows with
 FORMATS: tuple[str, ...] = (
     "crag", "beir", "synth", "qasper", "oag", "warc", row_format.NAME, captured.NAME,
 )  # fmt: skip
+Paths: TypeAlias = Iterable[str | Path]
 
+
+class Reader(NamedTuple):
+    files_of: Callable[[Paths], list[Path]]
+    rows: Callable[[Paths, ReadCounts, ReaderLimits, Seen], Iterator[Row]]
+
+
+_READERS = {
+    "qasper": Reader(qasper.files_of, qasper.rows),
+    "oag": Reader(oag.files_of, oag.rows),
+    "warc": Reader(warc.files_of, warc.rows),
+}
 _KINDS = {"crag": "crag", "synth": "crag", "beir": "ranking", "qasper": "qasper", "oag": "ranking"}
 OWN_KIND = "qa"
 """Kind of what other formats read, and of a reader from outside that has no attribute `kind`."""
 
-# The files read from a folder of each format; files named one by one are read under any name, except that
-# BEIR's are told apart by name.
+# The files of JSON lines read from a folder of each format; files named one by one are read under any name,
+# except that BEIR's are told apart by name.
 _WANTED: dict[str, tuple[str, ...]] = {
     "crag": ("",),
     "beir": ("corpus", "queries"),
@@ -61,7 +66,7 @@ _WANTED: dict[str, tuple[str, ...]] = {
 
 
 def open(
-    paths: Iterable[str | Path], format: Format, counts: ReadCounts, limits: ReaderLimits = LIMITS,
+    paths: Paths, format: Format, counts: ReadCounts, limits: ReaderLimits = LIMITS,
     seen: Seen | None = None, span: Span | None = None,
 ) -> Iterator[Row]:  # fmt: skip
     """The rows of these files and folders, in order; `counts` grows while they are taken.
@@ -78,49 +83,53 @@ def open(
         return row_format.open(paths, rows, counts, limits, seen, span)
     if is_path(format):
         return _from_outside(paths, str(format), counts)
-    if format == "qasper":
-        return qasper.rows(paths, counts, limits)
-    if format == "oag":
-        return oag.rows(paths, counts, limits)
-    if format == "warc":
-        return warc.rows(paths, counts, seen.newest)
-    judged, others = _judgements(paths, format)
-    inputs = [replace(i, span=span) for i in _find(others, format, counts, judged)]
-    if format == captured.NAME:
-        return captured.rows(lines.read(inputs, counts, limits), counts, seen.questions)
-    if format != "beir":
-        return crag.rows(lines.read(inputs, counts, limits), counts, seen.questions)
-    return _beir(inputs, judged, counts, limits, seen)
+    if format in _READERS:
+        return _READERS[str(format)].rows(paths, counts, limits, seen)
+    inputs, judged = inputs_of(paths, format, counts)
+    inputs = [replace(i, span=span) for i in inputs]
+    if format == "beir":
+        return _beir(inputs, judged, counts, limits, seen)
+    read = captured.rows if format == captured.NAME else crag.rows
+    return read(lines.read(inputs, counts, limits), counts, seen)
 
 
-def size(paths: Iterable[str | Path], format: Format) -> int:
+def size(paths: Paths, format: Format) -> int:
     """Bytes on disk that `open` will read: `counts.bytes_read / size(...)` is the progress."""
     return sum(p.stat().st_size for p in files_of(paths, format))
 
 
-def files_of(paths: Iterable[str | Path], format: Format) -> list[Path]:
+def files_of(paths: Paths, format: Format) -> list[Path]:
     """The files that `open` will read, every part of a split one, in order."""
     if _rows(format) is not None:
-        return row_format.files_of(paths)
+        return [f.path for f in row_files.find(paths)]
     if is_path(format):
-        return _plain_files(paths)
-    if format == "qasper":
-        return qasper.files_of(paths)
-    if format == "oag":
-        return oag.files_of(paths)
-    if format == "warc":
-        return warc.files_of(paths)
-    judged, others = _judgements(paths, format)
-    return [part for found in _find(others, format, None, judged) for part in found.parts] + judged
+        return files.named_files(paths, lambda p: p.is_file() and p.name[0] != ".", "files to read")
+    if format in _READERS:
+        return _READERS[str(format)].files_of(paths)
+    inputs, judged = inputs_of(paths, format, None)
+    return [part for found in inputs for part in found.parts] + judged
 
 
-def inputs_of(
-    paths: Iterable[str | Path], format: Format, counts: ReadCounts
-) -> tuple[list[files.Input], list[Path]]:
-    """The files of JSON lines that `open` will read, and those of relevance judgements; `counts` gets the
-    other files of folders."""
-    judged, others = _judgements(paths, format)
-    return _find(others, format, counts, judged), judged
+def inputs_of(paths: Paths, format: Format, counts: ReadCounts | None) -> tuple[list[Input], list[Path]]:
+    """The files of JSON lines that `open` will read, and those of relevance judgements, which only BEIR has;
+    `counts` gets the other files of folders."""
+    if format not in FORMATS:
+        raise ConfError(f"{format!r} is no format: expected one of {', '.join(FORMATS)}, or MODULE:NAME.")
+    judged: dict[Path, None] = {}
+    others = []
+    for path in map(Path, paths):
+        named = format == "beir" and path.is_file() and qrels.is_qrels(path)
+        if format == "beir":
+            judged |= dict.fromkeys([path] if named else qrels.of_folder(path) if path.is_dir() else ())
+        if not named:
+            others.append(path)
+    found = files.find(others, lambda name: name.startswith(_WANTED[str(format)]), counts)
+    if not found and not judged:
+        raise ConfError("No path was given: expected files or folders to read.")
+    for file in found if format == "beir" else ():
+        if not Path(file.name).name.startswith(_WANTED["beir"]):
+            raise DataError(f"{file.name}: expected a name that starts with corpus, queries or qrels.")
+    return found, list(judged)
 
 
 def reader_id(format: Format) -> str:
@@ -143,13 +152,13 @@ def format_name(format: Format) -> str:
     return row_format.NAME if isinstance(format, RowFormat) else format
 
 
-def referenced(paths: Iterable[str | Path], format: Format) -> list[Path]:
+def referenced(paths: Paths, format: Format) -> list[Path]:
     """Further files that the rows name, whose bytes are part of the data."""
     rows = _rows(format)
     return [] if rows is None else row_format.referenced(paths, rows)
 
 
-def check(paths: Iterable[str | Path], format: Format) -> None:
+def check(paths: Paths, format: Format) -> None:
     """Raises what can be known before anything is read: a missing file; of rows, a field that is not there,
     and CSV whose lines differ in length."""
     if (rows := _rows(format)) is not None:
@@ -158,7 +167,7 @@ def check(paths: Iterable[str | Path], format: Format) -> None:
         files_of(paths, format)
 
 
-def looks_like(paths: Iterable[str | Path]) -> Format:
+def looks_like(paths: Paths) -> Format:
     """The format of files by their looks: crag, where nothing else is sure.
 
     A folder of `raypipe synth` is synth, JSON that begins as a paper is qasper, names that end in .warc or
@@ -215,84 +224,28 @@ def _reader(format: str) -> tuple[Any, tuple[str, str]]:
     return rows, (plugin.path, plugin.source)
 
 
-def _plain_files(paths: Iterable[str | Path]) -> list[Path]:
-    """The files that paths name, of a folder all that are not hidden, in name order."""
-    found: dict[Path, None] = {}
-    for path in map(Path, paths):
-        if not path.exists():
-            raise DataError(f"{path}: no such file or folder. Check the path, or get the data first.")
-        inside = sorted(path.iterdir()) if path.is_dir() else [path]
-        found |= dict.fromkeys(f for f in inside if f.is_file() and not f.name.startswith("."))
-    if not found:
-        raise DataError("Expected files to read, found none.")
-    return list(found)
-
-
-def _from_outside(paths: Iterable[str | Path], format: str, counts: ReadCounts) -> Iterator[Row]:
+def _from_outside(paths: Paths, format: str, counts: ReadCounts) -> Iterator[Row]:
     """The rows of a reader from outside, checked and counted as those of any other."""
     rows, ids = _reader(format)[0], DuplicateCheck()
-    for file in _plain_files(paths):
+    seen = Seen(ids, ids)  # a question and a document have no id in common
+    for file in files_of(paths, format):
         counts.files += 1
         for row in rows(file):
             if not isinstance(row, Row):
                 raise DataError(f"{format}: expected rows of class readers.Row, found {row!r:.80}")
             counts.lines += 1
-            if (given := _once(row, ids)) is None:
-                counts.repeated_rows += 1
-                continue
-            used = given.question is not None or given.document is not None
-            counts.rows += used
-            counts.faults += not used
-            yield given
+            if given := settled(row.where, lambda: row, counts, seen.repeats):  # noqa: B023, called at once
+                yield given
         counts.bytes_read += file.stat().st_size
 
 
-def _once(row: Row, ids: DuplicateCheck) -> Row | None:
-    """The row; None for one that came before, a fault for an id that came with other content."""
-    said = row.question or row.document
-    try:
-        if said is not None and ids.repeats(said.id, (said, row.gold), row.where):
-            return None
-    except UnusableLine as e:
-        return Row(row.where, faults=(e.fault,))
-    return row
-
-
-def _judgements(paths: Iterable[str | Path], format: Format) -> tuple[list[Path], list[Path]]:
-    """The files of relevance judgements that paths name, and all other paths. Only BEIR has such."""
-    judged: dict[Path, None] = {}
-    others = []
-    for path in map(Path, paths):
-        named = format == "beir" and path.is_file() and qrels.is_qrels(path)
-        if format == "beir":
-            judged |= dict.fromkeys([path] if named else qrels.of_folder(path) if path.is_dir() else ())
-        if not named:
-            others.append(path)
-    return list(judged), others
-
-
-def _find(
-    paths: Iterable[str | Path], format: Format, counts: ReadCounts | None, judged: Sequence[Path] = ()
-) -> list[files.Input]:
-    if format not in FORMATS:
-        raise ConfError(f"{format!r} is no format: expected one of {', '.join(FORMATS)}, or MODULE:NAME.")
-    found = files.find(paths, lambda name: name.startswith(_WANTED[format]), counts)
-    if not found and not judged:
-        raise ConfError("No path was given: expected files or folders to read.")
-    if format == "beir":
-        for file in found:
-            if not Path(file.name).name.startswith(_WANTED["beir"]):
-                raise DataError(f"{file.name}: expected a name that starts with corpus, queries or qrels.")
-    return found
-
-
 def _beir(
-    inputs: list[files.Input], judged: list[Path], counts: ReadCounts, limits: ReaderLimits, seen: Seen
+    inputs: Sequence[Input], judged: list[Path], counts: ReadCounts, limits: ReaderLimits, seen: Seen
 ) -> Iterator[Row]:
     grades = qrels.read(judged, counts, limits)
     corpora = [i for i in inputs if Path(i.name).name.startswith("corpus")]
     questions = [i for i in inputs if i not in corpora]
-    yield from beir.documents(lines.read(corpora, counts, limits), counts, seen.documents)
-    yield from beir.queries(lines.read(questions, counts, limits), counts, seen.questions, grades)
+    yield from beir.documents(lines.read(corpora, counts, limits), counts, seen)
+    yield from beir.queries(lines.read(questions, counts, limits), counts, seen, grades)
     if not questions:  # judgements of queries that the store has
         yield from (Row(str(judged[0]), gold=Gold(q, (), {}, g)) for q, g in grades.items())

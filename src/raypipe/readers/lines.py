@@ -21,6 +21,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from raypipe.core.errors import DataError
@@ -38,7 +39,7 @@ class JsonLine:
     file: str  # path as given; a tar's member stands behind it
     number: int  # from 1
     value: dict[str, Any] | None  # None where there is a fault
-    fault: Fault | None
+    fault: Fault | None = None
 
     @property
     def where(self) -> str:
@@ -58,31 +59,26 @@ def read(
     then drop all earlier lines of the same file."""
     for source in inputs:
         chunks = files.stream(source, counts, limits)
-        if source.tar:
-            yield from _tar(source.name, chunks, counts, limits)
-        else:
-            first = source.span.first if source.span else 1
-            yield from _file(source.name, chunks, counts, limits, first)
-
-
-def _tar(name: str, chunks: Iterator[bytes], counts: ReadCounts, limits: ReaderLimits) -> Iterator[JsonLine]:
-    taken, others = 0, 0
-    for member, content in tar.members(name, chunks):
-        base = member.rpartition("/")[2]
-        if base.endswith(".jsonl") and not base.startswith("."):
-            taken += 1
-            yield from _file(f"{name}/{member}", content, counts, limits)
-        else:
-            others += 1
-    counts.other_files += others
-    if others and not taken:
-        raise DataError(f"{name}: expected .jsonl files in the archive; found {others} files of other kinds.")
+        if not source.tar:
+            yield from _file(source.name, chunks, counts, limits, source.span.first if source.span else 1)
+            continue
+        taken, others = 0, 0
+        for member, content in tar.members(source.name, chunks):
+            base = member.rpartition("/")[2]
+            if base.endswith(".jsonl") and not base.startswith("."):
+                taken += 1
+                yield from _file(f"{source.name}/{member}", content, counts, limits)
+            else:
+                others += 1
+        counts.other_files += others
+        if others and not taken:
+            found = f"found {others} files of other kinds"
+            raise DataError(f"{source.name}: expected .jsonl files in the archive; {found}.")
 
 
 def _file(
     name: str, chunks: Iterator[bytes], counts: ReadCounts, limits: ReaderLimits, first: int = 1
 ) -> Iterator[JsonLine]:
-    """`first`: number of the first line."""
     for number, raw, size in split(chunks, limits.line_bytes, first):
         counts.lines += 1
         if raw is None:
@@ -97,7 +93,7 @@ def _file(
             counts.blank_lines += 1
             continue
         try:
-            yield JsonLine(name, number, decode(raw, counts), None)
+            yield JsonLine(name, number, decode(raw, counts))
         except UnusableLine as e:
             yield JsonLine(name, number, None, e.fault)
 
@@ -194,20 +190,20 @@ _DECODER = json.JSONDecoder(
 
 def without_nul(value: Any) -> Any:
     """A JSON value without U+0000 in its texts. Raises UnusableLine where two names of a field become one."""
+
+    def stripped(value: Any) -> Any:
+        if isinstance(value, str):
+            return value.replace("\0", "")
+        if isinstance(value, list):
+            return [stripped(v) for v in value]
+        if isinstance(value, dict):
+            return _object([(stripped(k), stripped(v)) for k, v in value.items()])
+        return value
+
     try:
-        return _stripped(value)
+        return stripped(value)
     except RecursionError as e:
         raise UnusableLine("too_deep", _TOO_DEEP) from e
-
-
-def _stripped(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.replace("\0", "")
-    if isinstance(value, list):
-        return [_stripped(v) for v in value]
-    if isinstance(value, dict):
-        return _object([(_stripped(k), _stripped(v)) for k, v in value.items()])
-    return value
 
 
 def _refuse_surrogates(value: Any) -> None:
@@ -217,10 +213,6 @@ def _refuse_surrogates(value: Any) -> None:
         except UnicodeEncodeError as e:
             detail = f"half a surrogate pair, \\u{ord(value[e.start]):04x}, at character {e.start} of a text"
             raise UnusableLine("surrogate", detail) from e
-    elif isinstance(value, list):
-        for v in value:
-            _refuse_surrogates(v)
-    elif isinstance(value, dict):
-        for k, v in value.items():
-            _refuse_surrogates(k)
+    elif isinstance(value, list | dict):
+        for v in value if isinstance(value, list) else chain.from_iterable(value.items()):
             _refuse_surrogates(v)

@@ -18,123 +18,87 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from raypipe.core.errors import DataError
-from raypipe.core.records import Document, Gold, Question, Source, source_id
+from raypipe.core.records import Document, Gold, Question
 from raypipe.readers import files, lines
-from raypipe.readers.rows import DuplicateCheck, ReadCounts, ReaderLimits, Row, UnusableLine, field, filled
+from raypipe.readers.newest import Seen
+from raypipe.readers.rows import (
+    ReadCounts,
+    ReaderLimits,
+    Row,
+    UnusableLine,
+    field,
+    filled,
+    settled,
+    source_of,
+)
 
 QUESTIONS = re.compile(r"(?P<stem>qa[-_].+?)\.(?:txt|jsonl|json)(?:\.gz)?")
 PAPERS = re.compile(r"(?P<stem>pid[-_]to[-_]title[-_]abs.*?)\.json(?:\.gz)?")
 PAPER_CHARS = 4 << 20  # of one paper in the file, title and abstract together: abstracts have some thousand
+_NAMED = "OAG-QA's files, named as qa-train.txt or pid-to-title-abs-new.json"
 
 
 def is_oag(file: Path) -> bool:
-    """Whether a file is named as one of OAG-QA is."""
     return bool(QUESTIONS.fullmatch(file.name) or PAPERS.fullmatch(file.name))
 
 
 def files_of(paths: Iterable[str | Path]) -> list[Path]:
     """The files that paths name, papers first. Raises DataError for a missing file or another name."""
-    found: dict[Path, None] = {}
-    for path in map(Path, paths):
-        if not path.exists():
-            raise DataError(f"{path}: no such file or folder. Check the path, or get the data first.")
-        inside = sorted(p for p in path.iterdir() if is_oag(p)) if path.is_dir() else [path]
-        if not inside or not is_oag(inside[0]):
-            raise DataError(
-                f"{path}: expected OAG-QA's files, named as qa-train.txt or pid-to-title-abs-new.json, found "
-                f"none"
-            )
-        found |= dict.fromkeys(inside)
-    return sorted(found, key=lambda p: PAPERS.fullmatch(p.name) is None)
+    return sorted(files.named_files(paths, is_oag, _NAMED), key=lambda p: not PAPERS.fullmatch(p.name))
 
 
-def rows(paths: Iterable[str | Path], counts: ReadCounts, limits: ReaderLimits) -> Iterator[Row]:
+def rows(paths: Iterable[str | Path], counts: ReadCounts, limits: ReaderLimits, seen: Seen) -> Iterator[Row]:
     """A row for each paper, then one for each question. Raises DataError for a file of papers that is no
     object from end to end."""
-    papers, questions = DuplicateCheck(), DuplicateCheck()
     known = False  # whether papers were read, so that golds can be held against them
     for path in files_of(paths):
         if PAPERS.fullmatch(path.name):
             known = True
             for where, pid, value in _papers(path, counts, limits):
                 counts.lines += 1
-                yield from _counted(where, partial(_paper, where, pid, value, counts), papers, counts)
+                if row := settled(where, partial(_paper, where, pid, value, counts), counts, seen.repeats):
+                    yield row
             continue
-        stem = _stem(path)
-        for line in lines.read([_input(path)], counts, limits):
-            for row in _counted(line.where, partial(_question, line, stem, counts), questions, counts):
+        for line in lines.read([files.whole(path)], counts, limits):
+            if row := settled(line.where, partial(_question, line, path, counts), counts, seen.repeats):
                 if known and row.gold is not None:
-                    counts.unknown_golds += sum(not papers.knows(pid) for pid in row.gold.grades)
+                    counts.unknown_golds += sum(not seen.documents.knows(pid) for pid in row.gold.grades)
                 yield row
-
-
-def _counted(
-    where: str, make: Callable[[], Row | None], seen: DuplicateCheck, counts: ReadCounts
-) -> Iterator[Row]:
-    """The row, unless it is empty or came before; the fault of one that cannot be used."""
-    try:
-        row = make()
-        if row is None:
-            counts.empty_documents += 1
-            return
-        said = row.document or row.question
-        assert said is not None
-        if seen.repeats(said.id, (said, row.gold), where):
-            counts.repeated_rows += 1
-            return
-    except UnusableLine as e:
-        counts.faults += 1
-        yield Row(where, faults=(e.fault,))
-        return
-    counts.rows += 1
-    yield row
 
 
 def _paper(where: str, pid: str, raw: str, counts: ReadCounts) -> Row | None:
     value = lines.decode(raw.encode(), counts)
     title, abstract = (_text(value, name, counts) for name in ("title", "abstract"))
-    content = f"{' '.join(title.split())}\n{abstract}"
+    title = " ".join(title.split())
+    content = f"{title}\n{abstract}"
     if content.isspace():
         return None
-    source = Source(source_id("document", content), "document", content)
-    return Row(where, document=Document(pid, " ".join(title.split()), source.id), sources=(source,))
+    source = source_of("document", content)
+    return Row(where, document=Document(pid, title, source.id), sources=(source,))
 
 
-def _question(line: lines.JsonLine, stem: str, counts: ReadCounts) -> Row:
-    value = line.unwrap()
-    id = f"{stem}-{line.number:07d}"
+def _question(line: lines.JsonLine, path: Path, counts: ReadCounts) -> Row:
+    value, name = line.unwrap(), QUESTIONS.fullmatch(path.name)
+    assert name is not None
+    id = f"{name['stem'].replace('_', '-')}-{line.number:07d}"
     question = Question(id, filled(value, "question"), _text(value, "body", counts))
-    if "pids" not in value:
-        return Row(line.where, question)
-    pids = field(value, "pids", list)
+    pids = field(value, "pids", list) if "pids" in value else []
     if strange := [p for p in pids if not isinstance(p, str) or not p]:
         raise UnusableLine("wrong_type", f"pids: expected ids of papers as texts, found {strange[0]!r:.60}")
-    gold = Gold(id, (), {}, dict.fromkeys(pids, 1)) if pids else None
-    return Row(line.where, question, gold)
+    return Row(line.where, question, Gold(id, (), {}, dict.fromkeys(pids, 1)) if pids else None)
 
 
 def _text(value: Mapping[str, Any], name: str, counts: ReadCounts) -> str:
-    """A text that may be null or missing."""
     if value.get(name) is None:
         counts.null_fields += 1
         return ""
     return str(field(value, name, str))
-
-
-def _stem(path: Path) -> str:
-    found = QUESTIONS.fullmatch(path.name)
-    assert found is not None
-    return found["stem"].replace("_", "-")
-
-
-def _input(path: Path) -> files.Input:
-    return files.Input(str(path), (path,), False, "gz" if path.suffix == ".gz" else "")
 
 
 def _papers(path: Path, counts: ReadCounts, limits: ReaderLimits) -> Iterator[tuple[str, str, str]]:
@@ -160,7 +124,7 @@ class _Text:
 
     def __init__(self, path: Path, counts: ReadCounts, limits: ReaderLimits) -> None:
         self._path = path
-        self._chunks = files.stream(_input(path), counts, limits)
+        self._chunks = files.stream(files.whole(path), counts, limits)
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
         self._json = json.JSONDecoder()
         self._text, self._at, self._whole, self._before = "", 0, False, 0

@@ -22,7 +22,6 @@ TRIES = 4  # of one object
 
 
 def is_remote(place: str) -> bool:
-    """Whether a location is a URI, not a path."""
     return "://" in place
 
 
@@ -32,28 +31,21 @@ def download(uri: str, cache: Path, wanted: Callable[[str], bool] = lambda below
     A copy with the same size and time is reused. Raises DataError if it cannot be read."""
     try:
         system, path = FileSystem.from_uri(uri)
-        found = _objects(system, path)
+        info = system.get_file_info(path)
+        inside = FileSelector(path, recursive=True, allow_not_found=True)
+        below = [info] if info.type is FileType.File else system.get_file_info(inside)
+        found = [f for f in below if f.type is FileType.File]
     except (OSError, pa.ArrowInvalid) as e:
-        raise DataError(
-            f"{uri}: cannot be read: {e}. Check the address, and the keys in the environment"
-        ) from e
+        advice = "Check the address, and the keys in the environment"
+        raise DataError(f"{uri}: cannot be read: {e}. {advice}") from e
     if not found:
         raise DataError(f"{uri}: nothing is there. Expected an object, or a prefix with objects below it")
-    name = Path(path).name
-    home = cache / digest(uri)[:16] / name
+    home = cache / digest(uri)[:16] / Path(path).name
     for info in found:
         below = info.path.removeprefix(path).lstrip("/")
         if wanted(below):
             _fetch(system, info, home / below if below else home, uri)
     return home
-
-
-def _objects(system: FileSystem, path: str) -> list[FileInfo]:
-    info = system.get_file_info(path)
-    if info.type is FileType.File:
-        return [info]
-    below = system.get_file_info(FileSelector(path, recursive=True, allow_not_found=True))
-    return [f for f in below if f.type is FileType.File]
 
 
 def _fetch(system: FileSystem, info: FileInfo, here: Path, uri: str) -> None:

@@ -18,32 +18,25 @@ yes or no.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from raypipe.core.errors import DataError
 from raypipe.core.papers import UNANSWERABLE
-from raypipe.core.records import (
-    AnnotatorAnswer,
-    Citation,
-    Document,
-    Gold,
-    Layout,
-    Mark,
-    Question,
-    Source,
-    source_id,
-)
+from raypipe.core.records import AnnotatorAnswer, Citation, Document, Gold, Layout, Mark, Question
 from raypipe.readers import files, lines, row_files
+from raypipe.readers.newest import Seen
 from raypipe.readers.rows import (
     LIMITS,
-    DuplicateCheck,
     ReadCounts,
     ReaderLimits,
     Row,
     UnusableLine,
     field,
     filled,
+    settled,
+    source_of,
 )
 
 ARXIV = "https://arxiv.org/abs/"
@@ -56,31 +49,23 @@ def is_qasper(file: Path) -> bool:
     if row_files.kind_of(file) != "json":
         return False
     try:
-        head = next(_stream(file, ReadCounts(), LIMITS), b"")
+        head = next(files.stream(files.whole(file), ReadCounts(), LIMITS), b"")
     except DataError:
         return False  # its reader says what is wrong
     return head.lstrip().startswith(b"{") and b'"full_text"' in head and b'"abstract"' in head
 
 
 def files_of(paths: Iterable[str | Path]) -> list[Path]:
-    """The JSON files that paths name, in order."""
-    found: dict[Path, None] = {}
-    for path in map(Path, paths):
-        if not path.exists():
-            raise DataError(f"{path}: no such file or folder. Check the path, or get the data first.")
-        inside = sorted(path.iterdir()) if path.is_dir() else [path]
-        json = [p for p in inside if p.name[0] != "." and row_files.kind_of(p) == "json"]
-        if not json:
-            raise DataError(f"{path}: expected QASPER's .json or .json.gz, found none")
-        found |= dict.fromkeys(json)
-    return list(found)
+    return files.named_files(
+        paths, lambda p: p.name[0] != "." and row_files.kind_of(p) == "json", "QASPER's .json or .json.gz"
+    )
 
 
-def rows(paths: Iterable[str | Path], counts: ReadCounts, limits: ReaderLimits = LIMITS) -> Iterator[Row]:
+def rows(paths: Iterable[str | Path], counts: ReadCounts, limits: ReaderLimits, seen: Seen) -> Iterator[Row]:
     """A row for each paper, then one for each of its questions."""
-    documents, questions = DuplicateCheck(), DuplicateCheck()
     for path in files_of(paths):
-        for id, (where, paper) in _papers(path, counts, limits):
+        for id, paper in _papers(path, counts, limits).items():
+            where = f"{path}:{id}"
             counts.lines += 1
             try:
                 row, asked = _paper(where, id, paper), _listed(paper, "qas")
@@ -88,20 +73,21 @@ def rows(paths: Iterable[str | Path], counts: ReadCounts, limits: ReaderLimits =
                 counts.faults += 1
                 yield Row(where, faults=(e.fault,))
                 continue
-            cited: Source | None = row.sources[0] if row.sources else None
-            if row.document is None:
-                counts.empty_documents += 1
-            else:
-                yield from _counted(row, documents, counts)
+            if new := settled(where, lambda: row, counts, seen.repeats):  # noqa: B023, called at once
+                yield new
+            cited = row.sources[0].id if row else None
             for n, qa in enumerate(asked):
                 counts.lines += 1
-                yield from _asked(f"{where}.qas[{n}]", qa, ARXIV + id, cited, questions, counts)
+                at = f"{where}.qas[{n}]"
+                make = partial(_asked, at, qa, ARXIV + id, cited, counts)
+                if new := settled(at, make, counts, seen.repeats):
+                    yield new
 
 
 def papers(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Where it stands, and the paper. Raises DataError for a file that is none of papers."""
-    for _, found in _papers(path, ReadCounts(), LIMITS):
-        yield found
+    for id, paper in _papers(path, ReadCounts(), LIMITS).items():
+        yield f"{path}:{id}", paper
 
 
 def annotators(question: Mapping[str, Any]) -> tuple[AnnotatorAnswer, ...]:
@@ -137,88 +123,47 @@ def _annotator(answer: Mapping[str, Any], where: str) -> AnnotatorAnswer:
     )
 
 
-def _papers(
-    path: Path, counts: ReadCounts, limits: ReaderLimits
-) -> Iterator[tuple[str, tuple[str, Mapping[str, Any]]]]:
-    raw, size = [], 0
-    for piece in _stream(path, counts, limits):
-        raw.append(piece)
-        size += len(piece)
-        if size > row_files.JSON_BYTES:
-            raise DataError(f"{path}: expected at most {row_files.JSON_BYTES:,} bytes of JSON")
+def _papers(path: Path, counts: ReadCounts, limits: ReaderLimits) -> dict[str, Mapping[str, Any]]:
+    raw = files.content(files.whole(path), counts, limits, row_files.JSON_BYTES)
     try:
-        tree = lines.without_nul(lines.parse(b"".join(raw)))
+        tree = lines.without_nul(lines.parse(raw))
     except UnusableLine as e:
         raise DataError(f"{path}: expected JSON: {e.fault.detail}") from e
     if not isinstance(tree, dict) or not all(isinstance(paper, dict) for paper in tree.values()):
         raise DataError(f"{path}: expected an object, paper id -> paper, as QASPER's files are")
-    for id, paper in tree.items():
-        yield id, (f"{path}:{id}", paper)
+    return tree
 
 
-def _stream(path: Path, counts: ReadCounts, limits: ReaderLimits) -> Iterator[bytes]:
-    [file] = row_files.find([path])
-    return files.stream(files.Input(file.name, (path,), False, file.packing), counts, limits)
-
-
-def _counted(row: Row, seen: DuplicateCheck, counts: ReadCounts) -> Iterator[Row]:
-    """The row, unless it came before; the fault of one whose id came with other content."""
-    said = row.question or row.document
-    assert said is not None
-    try:
-        if seen.repeats(said.id, (said, row.gold), row.where):
-            counts.repeated_rows += 1
-            return
-    except UnusableLine as e:
-        counts.faults += 1
-        yield Row(row.where, faults=(e.fault,))
-        return
-    counts.rows += 1
-    yield row
-
-
-def _asked(
-    where: str, qa: Any, url: str, cited: Source | None, seen: DuplicateCheck, counts: ReadCounts
-) -> Iterator[Row]:
-    try:
-        id, text = (filled(_object(qa, "qa"), name) for name in ("question_id", "question"))
-        said = annotators(qa)
-    except UnusableLine as e:
-        counts.faults += 1
-        yield Row(where, faults=(e.fault,))
-        return
-    citations = () if cited is None else (Citation(id, 0, url, "", cited.id, None, None),)
+def _asked(where: str, qa: Any, url: str, cited: str | None, counts: ReadCounts) -> Row:
+    id, text = (filled(_object(qa, "qa"), name) for name in ("question_id", "question"))
+    said = annotators(qa)
     counts.questions_without_pages += cited is None
     answers = tuple(dict.fromkeys(a.answer for a in said))
     gold = Gold(id, answers, {"answer_type": said[0].kind}, annotators=said) if said else None
-    yield from _counted(Row(where, Question(id, text, citations=citations), gold), seen, counts)
+    citations = () if cited is None else (Citation(id, 0, url, "", cited, None, None),)
+    return Row(where, Question(id, text, citations=citations), gold)
 
 
-def _paper(where: str, id: str, paper: Mapping[str, Any]) -> Row:
-    """The document of a paper; a row without one where nothing of it is text."""
-    title, pieces = _folded(paper.get("title")), [_folded(paper.get("abstract"))]
+def _paper(where: str, id: str, paper: Mapping[str, Any]) -> Row | None:
+    """The document of a paper; None where nothing of it is text."""
+    pieces = [_folded(paper.get("title")), _folded(paper.get("abstract"))]
     sections: list[tuple[int, str]] = []  # piece that it begins with, name
     for n, section in enumerate(_listed(paper, "full_text")):
         name = _folded(_object(section, f"full_text[{n}]").get("section_name"))
         sections.append((len(pieces), name))
-        pieces += [
-            f"# {name}" if name else "",
-            *map(_folded, _texts(section, "paragraphs", f"full_text[{n}].")),
-        ]
-    captions = [
-        _folded(f.get("caption")) for f in _listed(paper, "figures_and_tables") if isinstance(f, dict)
-    ]
+        texts = _texts(section, "paragraphs", f"full_text[{n}].")
+        pieces += [f"# {name}" if name else "", *map(_folded, texts)]
+    figures = _listed(paper, "figures_and_tables")
+    captions = [_folded(f.get("caption")) for f in figures if isinstance(f, dict)]
     if any(captions):
         sections.append((len(pieces), CAPTIONS))
         pieces += [f"# {CAPTIONS}", *captions]
-    pieces = [title, *pieces]
     content = "\n\n".join(p for p in pieces if p)
     if not content:
-        return Row(where)
-    source = Source(source_id("document", content), "document", content)
-    marks = _marks(pieces, [(at + 1, name) for at, name in sections])
-    layout = Layout(id, source.id, ARXIV + id, title, (), marks)
-    return Row(where, document=Document(id, title, source.id), layout=layout, sources=(source,))
+        return None
+    source = source_of("document", content)
+    layout = Layout(id, source.id, ARXIV + id, pieces[0], (), _marks(pieces, sections))
+    return Row(where, document=Document(id, pieces[0], source.id), layout=layout, sources=(source,))
 
 
 def _marks(pieces: list[str], sections: list[tuple[int, str]]) -> tuple[Mark, ...]:

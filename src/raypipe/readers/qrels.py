@@ -54,12 +54,16 @@ def read(paths: Iterable[Path], counts: ReadCounts, limits: ReaderLimits) -> dic
     and differently."""
     grades: dict[str, dict[str, int]] = {}
     for path in paths:
-        packing = "gz" if path.suffix == ".gz" else ""
-        chunks = files.stream(files.Input(str(path), (path,), False, packing), counts, limits)
         beir = False
-        for number, raw, _ in split(chunks, limits.line_bytes):
+        for number, raw, _ in split(files.stream(files.whole(path), counts, limits), limits.line_bytes):
             where = f"{path}:{number}"
-            text = _text(where, raw).strip()
+            if raw is None:
+                raise DataError(f"{where}: expected a judgement, found a line of many megabytes")
+            try:
+                text = raw.decode("utf-8-sig").strip()
+            except UnicodeDecodeError as e:
+                found = repr(raw[e.start : e.start + 8])
+                raise DataError(f"{where}: expected UTF-8 text, found {found}") from e
             values = text.split("\t") if beir and text else text.split()
             if number == 1 and values == BEIR.split():
                 beir = True
@@ -69,15 +73,6 @@ def read(paths: Iterable[Path], counts: ReadCounts, limits: ReaderLimits) -> dic
                     raise DataError(f"{where}: document {document!r} has two grades for query {query!r}")
                 counts.judgements += 1
     return grades
-
-
-def _text(where: str, raw: bytes | None) -> str:
-    if raw is None:
-        raise DataError(f"{where}: expected a judgement, found a line of many megabytes")
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as e:
-        raise DataError(f"{where}: expected UTF-8 text, found {raw[e.start : e.start + 8]!r}") from e
 
 
 def _fields(where: str, values: list[str], beir: bool) -> tuple[str, str, int]:

@@ -23,8 +23,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raypipe.core.errors import DataError
-from raypipe.core.records import Fault
 from raypipe.readers import files, lines
+from raypipe.readers.lines import JsonLine
 from raypipe.readers.rows import LIMITS, ReadCounts, ReaderLimits, UnusableLine, kind
 
 Kind: TypeAlias = Literal["jsonl", "json", "csv", "parquet", "arrow"]
@@ -37,44 +37,39 @@ PEEKED = 50  # rows in which the fields of a file are looked for
 BATCH = 16  # rows of a table turned into Python values at a time: a row may hold fifty pages
 JSON_BYTES = 256 << 20  # of a file that is one JSON value: it is read as a whole
 GROUP_BYTES = 4 << 30  # of an uncompressed row group of Parquet, which is read as a whole
-PACKED = re.compile(r"\.(gz|bz2)$")
 
 
 @dataclass(frozen=True, slots=True)
 class RowFile:
-    """A file of rows."""
-
-    name: str  # path as given
-    path: Path
+    path: Path  # as given
     kind: Kind
-    packing: str = ""  # "gz", "bz2" or ""
     span: files.Span | None = None  # of JSON lines that are not packed, or of Parquet; None: all of it
 
+    @property
+    def name(self) -> str:
+        return str(self.path)
 
-@dataclass(frozen=True, slots=True)
-class PlainRow:
-    """One row: its fields, or why it has none."""
-
-    where: str  # file:line, of tables file:row, both from 1
-    value: Mapping[str, Any] | None  # None where there is a fault
-    fault: Fault | None = None
+    @property
+    def input(self) -> files.Input:
+        return files.whole(self.path, self.span)
 
 
 def kind_of(path: Path) -> Kind | None:
     """What a file is by its name; None for a name that no reader of rows takes."""
-    name = path.name.lower()
-    return next((k for e, k in ENDINGS.items() if PACKED.sub("", name).endswith(e)), None)
+    name = files.PACKED.sub("", path.name.lower())
+    return next((k for e, k in ENDINGS.items() if name.endswith(e)), None)
 
 
 def find(paths: Iterable[str | Path]) -> list[RowFile]:
     """The files that these paths name, each once, in order: files, folders of files (without subfolders), and
     folders of `save_to_disk`. Raises DataError for a path that is none of them."""
-    found: dict[str, RowFile] = {}
+    found: dict[Path, RowFile] = {}
     for path in map(Path, paths):
-        if not path.exists():
-            raise DataError(f"{path}: no such file or folder. Check the path, or get the data first.")
+        files.require(path)
         for file in _inside(path) if path.is_dir() else [path]:
-            found.setdefault(str(file), _row_file(file))
+            if (kind := kind_of(file)) is None:
+                raise DataError(f"{file}: expected a file of rows: {READABLE}.")
+            found.setdefault(file, RowFile(file, kind))
     if not found:
         raise DataError("No path was given: expected files or folders to read.")
     return list(found.values())
@@ -85,12 +80,12 @@ def is_saved(folder: Path) -> bool:
     return (folder / "state.json").is_file() or (folder / "dataset_dict.json").is_file()
 
 
-def rows(file: RowFile, counts: ReadCounts, limits: ReaderLimits = LIMITS) -> Iterator[PlainRow]:
+def rows(file: RowFile, counts: ReadCounts, limits: ReaderLimits = LIMITS) -> Iterator[JsonLine]:
     """The rows of a file, in order. Raises DataError for a file that cannot be trusted as a whole: truncated,
     damaged, mislabelled, or CSV whose lines differ in length; then drop its earlier rows."""
     match file.kind:
         case "jsonl":
-            yield from _json_lines(file, counts, limits)
+            yield from lines.read([file.input], counts, limits)
         case "json":
             yield from _json(file, counts, limits)
         case "csv":
@@ -114,14 +109,6 @@ def require_regular(file: RowFile, limits: ReaderLimits = LIMITS) -> None:
             pass
 
 
-def _row_file(path: Path) -> RowFile:
-    kind = kind_of(path)
-    if kind is None:
-        raise DataError(f"{path}: expected a file of rows: {READABLE}.")
-    packed = PACKED.search(path.name.lower())
-    return RowFile(str(path), path, kind, packed[1] if packed else "")
-
-
 def _inside(folder: Path) -> list[Path]:
     if (folder / "dataset_dict.json").is_file():
         splits = [s for s in _json_file(folder / "dataset_dict.json", "splits") if isinstance(s, str)]
@@ -132,16 +119,16 @@ def _inside(folder: Path) -> list[Path]:
     if (folder / "state.json").is_file():
         listed = _json_file(folder / "state.json", "_data_files")
         named = [f.get("filename", "") for f in listed if isinstance(f, dict)]
-        files = [folder / Path(name).name for name in named if isinstance(name, str) and name]
-        if absent := [f.name for f in files if not f.is_file()]:
+        parts = [folder / Path(name).name for name in named if isinstance(name, str) and name]
+        if absent := [f.name for f in parts if not f.is_file()]:
             raise DataError(f"{folder}: state.json names files that are not there: {', '.join(absent)}")
-        return files
-    files = sorted(p for p in folder.iterdir() if p.is_file() and p.name[0] != ".")
-    taken = [p for p in files if kind_of(p)]
+        return parts
+    inside = sorted(p for p in folder.iterdir() if p.is_file() and p.name[0] != ".")
+    taken = [p for p in inside if kind_of(p)]
     if not taken:
         raise DataError(
             f"{folder}: expected files of rows ({READABLE}), or a folder of save_to_disk; found none in "
-            f"{len(files)} files."
+            f"{len(inside)} files."
         )
     return taken
 
@@ -158,52 +145,33 @@ def _json_file(path: Path, key: str) -> list[Any]:
     return found
 
 
-def _bytes(file: RowFile, counts: ReadCounts, limits: ReaderLimits) -> Iterator[bytes]:
-    return files.stream(files.Input(file.name, (file.path,), False, file.packing), counts, limits)
-
-
-def _json_lines(file: RowFile, counts: ReadCounts, limits: ReaderLimits) -> Iterator[PlainRow]:
-    source = files.Input(file.name, (file.path,), False, file.packing, file.span)
-    for line in lines.read([source], counts, limits):
-        yield PlainRow(line.where, line.value, line.fault)
-
-
-def _json(file: RowFile, counts: ReadCounts, limits: ReaderLimits) -> Iterator[PlainRow]:
+def _json(file: RowFile, counts: ReadCounts, limits: ReaderLimits) -> Iterator[JsonLine]:
     """A list of objects, an object with such a list in it, SQuAD's nested form, or JSON lines after all."""
-    pieces, size = [], 0
-    for piece in _bytes(file, counts, limits):
-        pieces.append(piece)
-        size += len(piece)
-        if size > JSON_BYTES:
-            raise DataError(
-                f"{file.name}: expected at most {JSON_BYTES:,} bytes of JSON in one value. Write JSON lines, "
-                "an object a line, which are read one by one (.jsonl)."
-            )
-    raw = b"".join(pieces).removeprefix(codecs.BOM_UTF8)
+    advice = " in one value. Write JSON lines, an object a line, which are read one by one (.jsonl)."
+    raw = files.content(file.input, counts, limits, JSON_BYTES, advice).removeprefix(codecs.BOM_UTF8)
     try:
         found = _objects(file, lines.parse(raw))
     except UnusableLine as e:
-        if b"\n" in raw.strip() and _starts_with_object(raw):
+        if b"\n" in raw.strip() and _is_object(raw.lstrip().split(b"\n", 1)[0]):
+            # JSON lines under another name
             counts.files, counts.bytes_read = counts.files - 1, counts.bytes_read - file.path.stat().st_size
-            yield from _json_lines(file, counts, limits)
+            yield from lines.read([file.input], counts, limits)
             return
         raise DataError(f"{file.name}: expected JSON: {e.fault.detail}") from e
     for number, value in enumerate(found, 1):
         counts.lines += 1
-        yield _plain_row(f"{file.name}:{number}", value, counts)
+        yield _line(file, number, value, counts)
 
 
-def _starts_with_object(raw: bytes) -> bool:
-    """Whether the first line is an object: then the file has JSON lines under another name."""
+def _is_object(raw: bytes) -> bool:
     try:
-        lines.decode(raw.lstrip().split(b"\n", 1)[0], ReadCounts())
+        lines.decode(raw, ReadCounts())
     except UnusableLine:
         return False
     return True
 
 
 def _objects(file: RowFile, tree: Any) -> list[Any]:
-    """The rows of a JSON value."""
     if isinstance(tree, dict):
         inner = {k: v for k, v in tree.items() if isinstance(v, list) and v and isinstance(v[0], dict)}
         if len(inner) != 1:
@@ -212,11 +180,9 @@ def _objects(file: RowFile, tree: Any) -> list[Any]:
         tree = next(iter(inner.values()))
     if not isinstance(tree, list):
         raise DataError(f"{file.name}: expected a list of objects, one a row; found one value")
-    return list(_squad(tree)) if tree and _is_squad(tree[0]) else tree
-
-
-def _is_squad(article: Any) -> bool:
-    return isinstance(article, dict) and isinstance(article.get("paragraphs"), list)
+    first = tree[0] if tree else None
+    nested = isinstance(first, dict) and isinstance(first.get("paragraphs"), list)
+    return list(_squad(tree)) if nested else tree
 
 
 def _squad(articles: list[Any]) -> Iterator[Any]:
@@ -227,83 +193,68 @@ def _squad(articles: list[Any]) -> Iterator[Any]:
             yield from ({**about, **qa} for qa in paragraph.get("qas", ()))
 
 
-def _plain_row(where: str, value: Any, counts: ReadCounts) -> PlainRow:
-    if not isinstance(value, dict):
-        fault = UnusableLine("not_object", f"expected an object, found {kind(value)}").fault
-        return PlainRow(where, None, fault)
+def _line(file: RowFile, number: int, value: Any, counts: ReadCounts) -> JsonLine:
     try:
+        if not isinstance(value, dict):
+            raise UnusableLine("not_object", f"expected an object, found {kind(value)}")
         cleaned = lines.without_nul(value)
     except UnusableLine as e:
-        return PlainRow(where, None, e.fault)
+        return JsonLine(file.name, number, None, e.fault)
     counts.nul_lines += cleaned != value
-    return PlainRow(where, cleaned)
+    return JsonLine(file.name, number, cleaned)
 
 
-def _csv(file: RowFile, counts: ReadCounts, limits: ReaderLimits) -> Iterator[PlainRow]:
-    csv.field_size_limit(
-        limits.line_bytes
-    )  # of the whole library, which else refuses a cell of 131,072 bytes
+def _csv(file: RowFile, counts: ReadCounts, limits: ReaderLimits) -> Iterator[JsonLine]:
+    csv.field_size_limit(limits.line_bytes)  # of the whole library, which else refuses 131,072 bytes
     text = _text_lines(file, counts, limits)
     start = next(text, "")
-    table = csv.reader(chain([start], text), delimiter=_delimiter(start), strict=True)
-    names = _header(file, next(table, []))
+    bare = re.sub(r'"[^"]*"', "", start)
+    delimiter = max((",", "\t", ";"), key=bare.count)
+    table = csv.reader(chain([start], text), delimiter=delimiter, strict=True)
+    names = [c.strip() for c in next(table, [])]
+    twice = next((n for n in names if names.count(n) > 1), None)
+    if twice is not None or not any(names):
+        said = f"{twice!r} twice" if any(names) else "none"
+        raise DataError(f"{file.name}:1: expected the names of the fields in its first line, found {said}.")
     while True:
         try:
             cells = next(table, None)
         except csv.Error as e:
-            raise DataError(
-                f"{file.name}:{table.line_num}: expected CSV: {e}. Is a quotation mark not closed?"
-            ) from e
+            why = f"expected CSV: {e}. Is a quotation mark not closed?"
+            raise DataError(f"{file.name}:{table.line_num}: {why}") from e
         if cells is None:
             return
         counts.lines += 1
         if not cells:
             counts.blank_lines += 1
             continue
-        where = f"{file.name}:{table.line_num}"
         if len(cells) != len(names):
             raise DataError(
-                f"{where}: expected {len(names)} cells, as in the header ({', '.join(names)[:120]}), found "
-                f"{len(cells)}, of which the first is {cells[0][:60]!r}. Put a cell with a "
-                f"{table.dialect.delimiter!r} or a line break in quotation marks."
+                f"{file.name}:{table.line_num}: expected {len(names)} cells, as in the header "
+                f"({', '.join(names)[:120]}), found {len(cells)}, of which the first is {cells[0][:60]!r}. "
+                f"Put a cell with a {delimiter!r} or a line break in quotation marks."
             )
-        yield PlainRow(where, dict(zip(names, cells, strict=True)))
+        yield JsonLine(file.name, table.line_num, dict(zip(names, cells, strict=True)))
 
 
 def _text_lines(file: RowFile, counts: ReadCounts, limits: ReaderLimits) -> Iterator[str]:
-    for number, raw, size in lines.split(_bytes(file, counts, limits), limits.line_bytes):
+    chunks = files.stream(file.input, counts, limits)
+    for number, raw, size in lines.split(chunks, limits.line_bytes):
+        where = f"{file.name}:{number}"
         if raw is None:
-            raise DataError(
-                f"{file.name}:{number}: expected at most {limits.line_bytes:,} bytes, found {size:,}"
-            )
+            raise DataError(f"{where}: expected at most {limits.line_bytes:,} bytes, found {size:,}")
         if number == 1 and raw.startswith(codecs.BOM_UTF8):
             raw = raw.removeprefix(codecs.BOM_UTF8)
             counts.byte_order_marks += 1
         try:
             text = raw.decode("utf-8")
         except UnicodeDecodeError as e:
-            raise DataError(
-                f"{file.name}:{number}: expected UTF-8, found the byte {raw[e.start]:#04x}. Save it as UTF-8."
-            ) from e
+            found = f"found the byte {raw[e.start]:#04x}. Save it as UTF-8."
+            raise DataError(f"{where}: expected UTF-8, {found}") from e
         if "\0" in text:
-            raise DataError(f"{file.name}:{number}: expected text, found a NUL byte. Is this CSV?")
+            raise DataError(f"{where}: expected text, found a NUL byte. Is this CSV?")
         counts.crlf_lines += text.endswith("\r")
         yield f"{text}\n"
-
-
-def _header(file: RowFile, cells: list[str]) -> list[str]:
-    names = [c.strip() for c in cells]
-    twice = next((n for n in names if names.count(n) > 1), None)
-    if twice is not None or not any(names):
-        found = f"{twice!r} twice" if any(names) else "none"
-        raise DataError(f"{file.name}:1: expected the names of the fields in its first line, found {found}.")
-    return names
-
-
-def _delimiter(header: str) -> str:
-    """What stands between the names of the fields: a comma, a tab or a semicolon."""
-    bare = re.sub(r'"[^"]*"', "", header)
-    return max((",", "\t", ";"), key=bare.count)
 
 
 def _parquet(file: RowFile) -> Iterator[pa.RecordBatch]:
@@ -323,16 +274,15 @@ def _arrow(file: RowFile) -> Iterator[pa.RecordBatch]:
     with pa.memory_map(str(file.path)) as mapped:
         whole = mapped.read(6) == b"ARROW1"  # else batches one after the other, as `datasets` writes them
         mapped.seek(0)
-        if not whole:
+        if whole:
+            with pa.ipc.open_file(mapped) as opened:
+                yield from map(opened.get_batch, range(opened.num_record_batches))
+        else:
             with pa.ipc.open_stream(mapped) as stream:
                 yield from stream
-            return
-        with pa.ipc.open_file(mapped) as opened:
-            for number in range(opened.num_record_batches):
-                yield opened.get_batch(number)
 
 
-def _table_rows(file: RowFile, batches: Iterator[pa.RecordBatch], counts: ReadCounts) -> Iterator[PlainRow]:
+def _table_rows(file: RowFile, batches: Iterator[pa.RecordBatch], counts: ReadCounts) -> Iterator[JsonLine]:
     begins = file.span is None or not file.span.start  # the read of its beginning counts the file
     counts.files += begins
     size = file.path.stat().st_size
@@ -344,7 +294,7 @@ def _table_rows(file: RowFile, batches: Iterator[pa.RecordBatch], counts: ReadCo
                 for value in batch.slice(start, BATCH).to_pylist():
                     number += 1
                     counts.lines += 1
-                    yield _plain_row(f"{file.name}:{number}", value, counts)
+                    yield _line(file, number, value, counts)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as e:
         raise DataError(
             f"{file.name}: expected {file.kind.capitalize()}, damaged or another kind: {str(e)[:200]}. "

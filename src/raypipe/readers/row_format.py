@@ -17,6 +17,7 @@ from raypipe.core.errors import DataError
 from raypipe.readers import field_map, own_rows, row_files
 from raypipe.readers.field_map import FieldMap
 from raypipe.readers.files import Span
+from raypipe.readers.lines import JsonLine
 from raypipe.readers.newest import Seen
 from raypipe.readers.row_files import RowFile
 from raypipe.readers.rows import LIMITS, BadLine, ReadCounts, ReaderLimits, Row, require_rows
@@ -28,12 +29,9 @@ NAME = "rows"
 class RowFormat:
     """How to read files of rows."""
 
-    fields: Mapping[str, tuple[str, ...]] = field(
-        default_factory=dict
-    )  # role -> fields, as the user named them
+    fields: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # role -> fields, as named
 
     def id(self) -> str:
-        """Names the reader and the fields."""
         named = json.dumps({role: list(names) for role, names in sorted(self.fields.items())})
         return f"{NAME} {named}" if self.fields else NAME
 
@@ -52,13 +50,7 @@ class MappedFile:
         return self.file.path.parent
 
     def columns(self) -> list[str]:
-        """All fields of the first rows."""
         return field_map.columns(self.first)
-
-
-def files_of(paths: Iterable[str | Path]) -> list[Path]:
-    """The files that paths name, in order."""
-    return [f.path for f in row_files.find(paths)]
 
 
 def mapped(paths: Iterable[str | Path], format: RowFormat, limits: ReaderLimits = LIMITS) -> list[MappedFile]:
@@ -70,7 +62,12 @@ def mapped(paths: Iterable[str | Path], format: RowFormat, limits: ReaderLimits 
     files = row_files.find(paths)
     first = {f.name: row_files.first(f, limits) for f in files}
     if not any(first.values()):
-        _refuse_unreadable(files, limits)
+        counts = ReadCounts()
+        lines = (r for f in files for r in row_files.rows(f, counts, limits))
+        bad = [BadLine(r.where, r.fault.reason, r.fault.detail) for r in lines if r.fault is not None]
+        require_rows(first, counts, bad[:3])
+        unreadable = f"none of the first {row_files.PEEKED} rows can be read"
+        raise DataError(f"{', '.join(first)}: {unreadable}")
     field_map.missing(format.fields, first)
     return [
         MappedFile(f, field_map.find(f.name, first[f.name], format.fields), first[f.name])
@@ -98,7 +95,7 @@ def referenced(paths: Iterable[str | Path], format: RowFormat) -> list[Path]:
     """The files that rows name as documents, each once; none where the first rows name none."""
     found: dict[Path, None] = {}
     for m in mapped(paths, format):
-        first = (row_files.PlainRow("", value) for value in m.first)
+        first = (JsonLine("", 0, dict(value)) for value in m.first)
         if any(True for _ in own_rows.paths_in(first, m.fields, m.folder)):
             plain = row_files.rows(m.file, ReadCounts())
             found |= dict.fromkeys(own_rows.paths_in(plain, m.fields, m.folder))
@@ -109,18 +106,3 @@ def check(paths: Iterable[str | Path], format: RowFormat) -> None:
     """Raises what `mapped` raises, and DataError for CSV with a line of another length than its header."""
     for m in mapped(paths, format):
         row_files.require_regular(m.file)
-
-
-def _refuse_unreadable(files: Sequence[RowFile], limits: ReaderLimits) -> None:
-    """Raises DataError: no row of any file could be read."""
-    counts = ReadCounts()
-    bad = [
-        BadLine(r.where, r.fault.reason, r.fault.detail)
-        for f in files
-        for r in row_files.rows(f, counts, limits)
-        if r.fault is not None
-    ]
-    require_rows([f.name for f in files], counts, bad[:3])
-    raise DataError(
-        f"{', '.join(f.name for f in files)}: none of the first {row_files.PEEKED} rows can be read"
-    )

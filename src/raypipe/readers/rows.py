@@ -8,14 +8,24 @@ that the caller that stores the rows can prove that nothing was lost:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from raypipe.core.disk_map import DiskMap, key_of
 from raypipe.core.errors import DataError
-from raypipe.core.records import Document, Fault, Gold, Layout, Question, Source, digest
+from raypipe.core.records import (
+    Document,
+    Fault,
+    Gold,
+    Layout,
+    Question,
+    Source,
+    SourceKind,
+    digest,
+    source_id,
+)
 
 STEP = "read"  # `Fault.step` of everything found here
 
@@ -84,6 +94,11 @@ class Row:
     sources: tuple[Source, ...] = ()  # distinct within the row; see `unseen`
     faults: tuple[Fault, ...] = ()  # of the line, or of pages omitted of a question that is here
 
+    @property
+    def used(self) -> bool:
+        """Whether it has a question or a document; else its line could not be used."""
+        return self.question is not None or self.document is not None
+
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
@@ -137,12 +152,37 @@ class DuplicateCheck:
         return at != where
 
     def knows(self, id: str) -> bool:
-        """Whether this id occurred before."""
         return id in self._first
 
     def firsts(self) -> Iterator[tuple[bytes, str]]:
         """(`key_of` id, content digest and where) of the first row of each id that was read here."""
         return self._first.items()
+
+
+def settled(
+    where: str, make: Callable[[], Row | None], counts: ReadCounts, repeats: Callable[[Row], bool]
+) -> Row | None:
+    """The row that `make` gives, or the fault of a line that cannot be used; None for a row that came before,
+    or where there is nothing in it. Counts which of them it was."""
+    try:
+        row = make()
+        if row is None:
+            counts.empty_documents += 1
+            return None
+        if repeats(row):
+            counts.repeated_rows += 1
+            return None
+    except UnusableLine as e:
+        counts.faults += 1
+        return Row(where, faults=(e.fault,))
+    counts.rows += row.used
+    counts.faults += not row.used
+    return row
+
+
+def source_of(kind: SourceKind, content: str) -> Source:
+    """A text that can be searched, by the digest of its content."""
+    return Source(source_id(kind, content), kind, content)
 
 
 def unseen(sources: tuple[Source, ...], seen: set[str] | DiskMap) -> list[Source]:
@@ -170,17 +210,19 @@ def filled(value: Mapping[str, Any], name: str, path: str = "") -> str:
     return text
 
 
+def identifier(value: Mapping[str, Any], name: str) -> str:
+    """The text field that names a record."""
+    if name in value and value[name] in (None, ""):
+        raise UnusableLine("no_id", f"{name}: expected text, found {value[name]!r}")
+    return filled(value, name)
+
+
 KINDS: dict[type, str] = {
-    str: "text",
-    int: "an integer",
-    float: "a number",
-    bool: "true or false",
-    list: "a list",
-    dict: "an object",
-    type(None): "null",
-}
+    str: "text", int: "an integer", float: "a number", bool: "true or false", list: "a list",
+    dict: "an object", type(None): "null",
+}  # fmt: skip
 
 
 def kind(value: object) -> str:
-    """A JSON value's type, in words."""
-    return KINDS[type(value)]
+    """A value's type, in words."""
+    return KINDS.get(type(value), type(value).__name__)

@@ -27,8 +27,6 @@ CUTTABLE = ("crag", "synth", "beir", "warc", "rows", "captured")
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """What one task reads."""
-
     paths: tuple[str, ...]  # files; more than one: of BEIR, queries with their judgements
     size: int  # bytes on disk
     span: Span | None = None  # of the one file; None: all of it
@@ -82,8 +80,7 @@ def _of_lines(source: files.Input, shard_bytes: int) -> list[Shard]:
 def _of_rows(file: row_files.RowFile, shard_bytes: int) -> list[Shard]:
     if file.kind == "parquet":
         return _groups(file.path, shard_bytes)
-    lined = file.kind == "jsonl" and not file.packing
-    return _lines(file.path, shard_bytes) if lined else [_whole([file.path])]
+    return _of_lines(file.input, shard_bytes) if file.kind == "jsonl" else [_whole([file.path])]
 
 
 def _lines(path: Path, shard_bytes: int) -> list[Shard]:

@@ -54,7 +54,11 @@ def members(name: str, chunks: Iterator[bytes]) -> Iterator[tuple[str, Iterator[
     block = first + stream.exactly(BLOCK - 1)
     path, size = "", -1  # from an extended header, for the member that follows
     while block.strip(b"\0"):
-        head = _header(name, block)
+        try:
+            head = tarfile.TarInfo.frombuf(block, "utf-8", "replace")
+        except tarfile.HeaderError as e:
+            found = f"found a damaged one or none ({e}). Get it again."
+            raise DataError(f"{name}: expected a tar header, {found}") from e
         if head.type in (tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME):
             text = _extended(stream, head)
             if head.type == tarfile.XHDTYPE:
@@ -77,15 +81,6 @@ def members(name: str, chunks: Iterator[bytes]) -> Iterator[tuple[str, Iterator[
     while rest := stream.some(PIECE):
         if rest.strip(b"\0"):
             raise DataError(f"{name}: bytes follow the end of the tar archive. Get it again.")
-
-
-def _header(name: str, block: bytes) -> tarfile.TarInfo:
-    try:
-        return tarfile.TarInfo.frombuf(block, "utf-8", "replace")
-    except tarfile.HeaderError as e:
-        raise DataError(
-            f"{name}: expected a tar header, found a damaged one or none ({e}). Get it again."
-        ) from e
 
 
 def _extended(stream: _Stream, head: tarfile.TarInfo) -> bytes:

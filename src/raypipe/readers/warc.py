@@ -18,67 +18,47 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 from raypipe.core.errors import DataError
-from raypipe.core.records import Document, Layout, Source, SourceKind, source_id
+from raypipe.core.records import Document, Layout, SourceKind
+from raypipe.readers import files
 from raypipe.readers.documents import plain
 from raypipe.readers.documents.limits import DOCUMENT_LIMITS
-from raypipe.readers.newest import Newest
-from raypipe.readers.rows import ReadCounts, Row, UnusableLine
+from raypipe.readers.newest import Seen
+from raypipe.readers.rows import ReadCounts, ReaderLimits, Row, UnusableLine, settled, source_of
 
 KINDS: dict[str, SourceKind] = {
-    "text/html": "page",
-    "application/xhtml+xml": "page",
-    "text/plain": "document",
-}
-
-
-_AGAIN = "Get the file again, and compare its size and digest with the publisher's."
+    "text/html": "page", "application/xhtml+xml": "page", "text/plain": "document",
+}  # fmt: skip
 
 
 def is_warc(file: Path) -> bool:
-    """Whether a name is that of a WARC file."""
     return file.name.lower().endswith((".warc", ".warc.gz"))
 
 
 def files_of(paths: Iterable[str | Path]) -> list[Path]:
     """The WARC files that paths name, each once, in order; of a folder all in it and below."""
-    found: dict[Path, None] = {}
-    for path in map(Path, paths):
-        if not path.exists():
-            raise DataError(f"{path}: no such file or folder. Check the path, or get the data first.")
-        inside = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
-        named = [p for p in inside if is_warc(p) and not p.name.startswith(".")]
-        if not named:
-            raise DataError(f"{path}: expected files named .warc or .warc.gz, found none")
-        found |= dict.fromkeys(named)
-    return list(found)
+    return files.named_files(
+        paths, lambda p: is_warc(p) and p.name[0] != ".", "files named .warc or .warc.gz", below=True
+    )
 
 
-def rows(paths: Iterable[str | Path], counts: ReadCounts, newest: Newest) -> Iterator[Row]:
+def rows(paths: Iterable[str | Path], counts: ReadCounts, limits: ReaderLimits, seen: Seen) -> Iterator[Row]:
     """A row for each address, of its last page. Files are read twice: to know which that is, and for it."""
     inputs = files_of(paths)
     for file in inputs:
         for where, url, date, _ in _pages(file, ReadCounts()):
-            newest.note(url, date, where)
+            seen.newest.note(url, date, where)
     for file in inputs:
         for where, url, date, record in _pages(file, counts):
             counts.lines += 1
-            if not newest.has(url, date, where):
+            if not seen.newest.has(url, date, where):
                 counts.older_pages += 1
-                continue
-            try:
-                row = _row(where, url, record)
-            except UnusableLine as e:
-                row = Row(where, faults=(e.fault,))
-            counts.faults += bool(row.faults)
-            if not row.faults and row.document is None:
-                counts.empty_documents += 1
-                continue
-            counts.rows += row.document is not None
-            yield row
+            elif row := settled(where, partial(_row, where, url, record), counts, lambda row: False):
+                yield row
 
 
 def _pages(file: Path, counts: ReadCounts) -> Iterator[tuple[str, str, str, Any]]:
@@ -100,17 +80,14 @@ def _pages(file: Path, counts: ReadCounts) -> Iterator[tuple[str, str, str, Any]
                 else:
                     counts.other_records += 1
                 records.read_to_end(record)
-                if left := getattr(
-                    record.raw_stream, "limit", 0
-                ):  # warcio takes a cut record for a whole one
-                    raise DataError(f"{file}: record {n} is cut, {left:,} bytes are missing. {_AGAIN}")
+                # warcio takes a cut record for a whole one
+                if left := getattr(record.raw_stream, "limit", 0):
+                    raise DataError(f"{file}: record {n} is cut, {left:,} bytes are missing. {files.AGAIN}")
         except (ArchiveLoadFailed, EOFError, OSError, zlib.error) as e:
-            raise DataError(f"{file}: damaged or no WARC file: {e}. {_AGAIN}") from e
+            raise DataError(f"{file}: damaged or no WARC file: {e}. {files.AGAIN}") from e
 
 
 class _Counted:
-    """A file whose bytes are counted as they are read."""
-
     def __init__(self, file: IO[bytes], counts: ReadCounts) -> None:
         self._file, self._counts = file, counts
 
@@ -139,8 +116,9 @@ def _charset(record: Any) -> str:
     return given.partition("charset=")[2].partition(";")[0].strip().strip("\"'")
 
 
-def _row(where: str, url: str, record: Any) -> Row:
-    """The page as a document whose name is its address. Raises UnusableLine for one that is too large."""
+def _row(where: str, url: str, record: Any) -> Row | None:
+    """The page as a document whose name is its address; None for one without text. Raises UnusableLine for
+    one that is too large."""
     most = DOCUMENT_LIMITS.text_bytes
     data = record.content_stream().read(most + 1)
     if len(data) > most:
@@ -148,8 +126,8 @@ def _row(where: str, url: str, record: Any) -> Row:
     kind = _kind(record) or "document"
     content = plain.decoded(data, kind == "page", _charset(record)).replace("\0", "")
     if not content or content.isspace():
-        return Row(where)
+        return None
     title = plain.html_title(content) if kind == "page" else ""
-    source = Source(source_id(kind, content), kind, content)
+    source = source_of(kind, content)
     layout = Layout(url, source.id, url, title, (), ())
     return Row(where, document=Document(url, title, source.id), layout=layout, sources=(source,))

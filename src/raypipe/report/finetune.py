@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from raypipe.report import web_page
+from raypipe.report.console import say
 from raypipe.report.progress import clock
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 300, 50, 710, 15, 270  # of the plot, and of its axes
@@ -16,11 +17,11 @@ SHOWN = 60  # steps of the page's table: evenly spaced where there are more
 
 
 def print_plan(console: Console, plan: Mapping[str, Any]) -> None:
-    """What a training would take."""
-    e, four = plan["estimate"], plan["four_bit"]
+    e = plan["estimate"]
     m = e["memory"]
     left = f", {e['left_out']} left out as too long" if e["left_out"] else ""
-    lines = [
+    say(
+        console,
         f"{plan['preset']} on {plan['base']}, {_workers(plan)} on {plan['device']}",
         f"labels: {e['rows']} to train on, {e['held_out']} held out{left} ({plan['labels']})",
         f"steps: {e['steps']} at most, {e['epochs']:.2f} epochs, {e['looks']} looks at the held-out labels",
@@ -28,13 +29,15 @@ def print_plan(console: Console, plan: Mapping[str, Any]) -> None:
         f"adapter: {e['adapter_parameters']:,} numbers on {e['adapted_layers']} layers",
         f"base: {e['parameters']:,} numbers",
         f"memory of a worker: {m['total']:.2f} GiB = weights {m['weights']:.2f} + adapter {m['adapter']:.2f} "
-        "+ "
-        f"activations {m['activations']:.2f} + logits {m['logits']:.2f} ({m['arithmetic']})",
-        f"4-bit: {'on' if four['on'] else 'off'}, because {four['because']}",
+        f"+ activations {m['activations']:.2f} + logits {m['logits']:.2f} ({m['arithmetic']})",
+        _four_bit(plan),
         f"time: {_time(e)}",
-    ]
-    for line in lines:
-        console.print(Text(line), soft_wrap=True)
+    )
+
+
+def _four_bit(plan: Mapping[str, Any]) -> str:
+    four = plan["four_bit"]
+    return f"4-bit: {'on' if four['on'] else 'off'}, because {four['because']}"
 
 
 def _workers(found: Mapping[str, Any]) -> str:
@@ -50,42 +53,32 @@ def _time(e: Mapping[str, Any]) -> str:
 
 def print_finetune(console: Console, found: Mapping[str, Any], entry: str) -> None:
     """What became of a training, and the entry that recipes need."""
-    console.print(
-        Text(f"adapter {found['adapter']} on {found['base_name']}: {found['folder']}", "bold"), soft_wrap=True
-    )
-    for line in lines_of(found):
-        console.print(Text(line), soft_wrap=True)
-    console.print(Text("models.yaml:"))
+    say(console, f"adapter {found['adapter']} on {found['base_name']}: {found['folder']}", style="bold")
+    say(console, *lines_of(found))
+    say(console, "models.yaml:", fold=True)
     console.print(Text(entry), soft_wrap=True, end="")
 
 
 def lines_of(found: Mapping[str, Any]) -> list[str]:
     """What became of a training, in sentences."""
-    first, last = found["steps"][0], found["steps"][-1]
+    first, last, held = found["steps"][0], found["steps"][-1], found["held_out_loss"]
     early = ", ended early" if found["ended_early"] else ""
-    held = found["held_out_loss"]
-    kept = "the last one's adapter was kept" if held is None else f"step {found['step_taken']} was kept"
-    lines = [
+    kept = "the last one's adapter was kept"
+    if held is not None:
+        kept = f"step {found['step_taken']} was kept, with held-out loss {held:.3f}"
+    e, asked = found["effect"], found["engine"]
+    said = "no engine was asked: vLLM is not installed here, or the cluster file has no engines"
+    if asked is not None:
+        both = f"{asked['base']!r} by the base, {asked['adapter']!r} with the adapter"
+        said = f"the engine says to its prompt: {both}"
+    return [
         f"loss {first['loss']:.3f} to {last['loss']:.3f} in {found['steps_done']} steps{early}, "
-        f"{clock(found['seconds'])} on {_workers(found)}; {kept}"
-        + ("" if held is None else f", with held-out loss {held:.3f}")
-    ]
-    four = found["plan"]["four_bit"]
-    lines.append(f"4-bit: {'on' if four['on'] else 'off'}, because {four['because']}")
-    e = found["effect"]
-    lines.append(
+        f"{clock(found['seconds'])} on {_workers(found)}; {kept}",
+        _four_bit(found["plan"]),
         f"log-probability of the first label: {e['base']:.2f} by the base, {e['adapter']:.2f} with the "
-        "adapter (a token)"
-    )
-    asked = found["engine"]
-    if asked is None:
-        lines.append("no engine was asked: vLLM is not installed here, or the cluster file has no engines")
-    else:
-        lines.append(
-            f"the engine says to its prompt: {asked['base']!r} by the base, {asked['adapter']!r} with the "
-            "adapter"
-        )
-    return lines
+        "adapter (a token)",
+        said,
+    ]
 
 
 def page(found: Mapping[str, Any]) -> str:

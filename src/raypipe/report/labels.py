@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
-from rich.text import Text
 
-from raypipe.report.console import grid
+from raypipe.report.console import say, show
 from raypipe.report.web_page import page as web_page
 from raypipe.report.wording import share
 
@@ -21,28 +20,31 @@ def print_labels(console: Console, found: Mapping[str, Any]) -> None:
     head = (
         f"{found['labels']} labels of {found['questions']} questions for {found['step']} of {found['recipe']}"
     )
-    console.print(Text(head, "bold"), soft_wrap=True)
-    mix = grid("domain", "labels", *found["rules"], "i don't know")
-    for line in found["mix"]:
-        counts = (str(line["rules"].get(rule, 0)) for rule in found["rules"])
-        mix.add_row(Text(line["domain"] or "(none)"), str(line["labels"]), *counts, share(line["idk"]))
-    console.print(mix)
+    say(console, head, style="bold")
+    rows = [
+        (
+            m["domain"] or "(none)",
+            m["labels"],
+            *(m["rules"].get(r, 0) for r in found["rules"]),
+            share(m["idk"]),
+        )
+        for m in found["mix"]
+    ]
+    show(console, ("domain", "labels", *found["rules"], "i don't know"), rows)
     for path in found["paths"]:
         rule = f"rule {path['rule']}" if path["rule"] else "no label"
         to = f" -> {path['label']}" if path["label"] else ""
-        console.print(Text(f"{path['questions']:>6}  {rule}: {path['about']}{to}"), soft_wrap=True)
+        say(console, f"{path['questions']:>6}  {rule}: {path['about']}{to}")
     for e in found["examples"]:
         said = f"; {found['step']} said {_short(e['reply'])!r}" if e["reply"] else ""
-        line = f"  {e['rule']}: {e['query']} truth {e['gold']!r}{said}; label {e['label']!r}"
-        console.print(Text(line), soft_wrap=True)
-    console.print(Text(leak_line(found)), soft_wrap=True)
-    console.print(
-        Text(f"calls: {found['planned']} planned, {found['computed']} computed, {found['cached']} cached")
-    )
+        say(console, f"  {e['rule']}: {e['query']} truth {e['gold']!r}{said}; label {e['label']!r}")
+    say(console, leak_line(found))
+    calls = f"calls: {found['planned']} planned, {found['computed']} computed, {found['cached']} cached"
+    say(console, calls, fold=True)
     if found["digest"]:
-        console.print(Text(f"{found['out']}: labels.parquet, labels.json, labels.html"), soft_wrap=True)
+        say(console, f"{found['out']}: labels.parquet, labels.json, labels.html")
     if found["review"]:
-        console.print(Text(f'{found["review"]}: correct a label, set "use": true, then add --import'))
+        say(console, f'{found["review"]}: correct a label, set "use": true, then add --import', fold=True)
 
 
 def _short(text: str) -> str:
@@ -58,7 +60,5 @@ def leak_line(found: Mapping[str, Any]) -> str:
 
 def page(found: Mapping[str, Any]) -> str:
     """The same as one HTML file that loads nothing."""
-    text, _ = web_page(
-        "labels.html", ("base.css", "run.css"), (), False, {"r": found, "leaks": leak_line(found)}
-    )
-    return text
+    values = {"r": found, "leaks": leak_line(found)}
+    return web_page("labels.html", ("base.css", "run.css"), (), False, values)[0]

@@ -35,11 +35,8 @@ def usd(found: Sequence[float] | float | None) -> str:
     """
     if found is None:
         return "no price"
-    return _between([found, found] if isinstance(found, int | float) else found, _dollars)
-
-
-def _dollars(n: float) -> str:
-    return f"{n:,.2f}" if n >= 0.01 or n == 0 else f"{n:.2g}"
+    ends = [found, found] if isinstance(found, int | float) else found
+    return _between(ends, lambda n: f"{n:,.2f}" if n >= 0.01 or n == 0 else f"{n:.2g}")
 
 
 def _between(found: Sequence[float] | None, said: Any) -> str:
@@ -55,12 +52,9 @@ def cost_line(cost: Mapping[str, Any], unpriced: Sequence[str]) -> str:
     for name, found, said in (("GPU-hours", cost["gpu_hours"], _gpu), ("tokens", cost["tokens"], ranged)):
         if found is None or any(found):
             parts.append(f"{name} {said(found)}")
-    return f"cost: {', '.join(parts)}; {_money(cost['usd'], unpriced)}"
-
-
-def _money(found: Any, unpriced: Sequence[str]) -> str:
+    money = UNKNOWN if cost["usd"] is None else usd(cost["usd"])
     lacking = f" (no price: {', '.join(unpriced)})" if unpriced else ""
-    return f"US dollars {'not known' if found is None else usd(found)}{lacking}"
+    return f"cost: {', '.join(parts)}; US dollars {money}{lacking}"
 
 
 def _gpu(found: Sequence[float] | None) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from raypipe.report.console import grid
+from raypipe.report.console import say, show
 from raypipe.report.money import cost_line
 from raypipe.report.wording import ann_plan, seconds
 
@@ -16,24 +16,25 @@ from raypipe.report.wording import ann_plan, seconds
 def print_plan(console: Console, plan: Mapping[str, Any]) -> None:
     """What an eval is likely to take, then what each step asks: expected calls, their bound, the reason."""
     steps = plan["steps"]
-    console.print(Text("; ".join([_said(steps), _time(steps), _growth(plan)])), soft_wrap=True)
+    say(console, "; ".join([_said(steps), _time(steps), _growth(plan)]))
     tokens = any(s["estimate"]["tokens"][1] != 0 for s in steps)
-    columns = ["at most", "from", "time", *(["tokens"] if tokens else []), "because"]
-    shown = grid("step", "rows", "cached", "expected", *columns)
+    heads = ["step", "rows", "cached", "expected", "at most", "from", "time", "tokens", "because"]
+    rows = []
     for s in steps:
-        several = len(s["reasons"]) > 1
         named = {_reason(why, s["half"]): n for why, n in s["reasons"].items()}
-        reasons = ", ".join(f"{why} {_number(n)}" if several else why for why, n in named.items())
-        cells = [_number(s["rows"]), f"{s['cached']:,}", _expected(s), _number(s["max_calls"]), _source(s)]
-        cells += [_range(s["estimate"]["seconds"]), *([_counts(s["estimate"]["tokens"])] if tokens else [])]
-        shown.add_row(Text(s["step"]), *cells, Text(reasons))
-    console.print(shown)
-    for a in plan.get("ann", ()):
-        console.print(Text(ann_plan(a)), soft_wrap=True)
+        reasons = [f"{why} {_number(n)}" if len(s["reasons"]) > 1 else why for why, n in named.items()]
+        cells = [s["step"], _number(s["rows"]), f"{s['cached']:,}", _counts(_likely(s))]
+        cells += [_number(s["max_calls"]), _source(s), _range(s["estimate"]["seconds"])]
+        rows.append([*cells, _counts(s["estimate"]["tokens"]), ", ".join(reasons)])
+    if not tokens:
+        for row in (heads, *rows):
+            row.pop(-2)
+    show(console, heads, rows)
+    say(console, *map(ann_plan, plan.get("ann", ())))
     if judge := plan.get("judge"):
-        console.print(Text(f"judge {judge['model']}: at most {judge['max_calls']:,} calls"), soft_wrap=True)
+        say(console, f"judge {judge['model']}: at most {judge['max_calls']:,} calls")
     if plan.get("cost"):
-        console.print(Text(cost_line(plan["cost"], plan["unpriced"])), soft_wrap=True)
+        say(console, cost_line(plan["cost"], plan["unpriced"]))
 
 
 def _reason(why: str, half: str) -> str:
@@ -74,10 +75,6 @@ def _said(steps: Sequence[Mapping[str, Any]]) -> str:
         unknown = ", ".join(s["step"] for s in steps if _likely(s)[1] is None)
         return f"calls {bound}; no run says how many are likely for {unknown}"
     return f"about {_counts([low, high])} calls, {bound}"
-
-
-def _expected(step: Mapping[str, Any]) -> str:
-    return _counts(_likely(step))
 
 
 def _source(step: Mapping[str, Any]) -> str:
@@ -121,51 +118,43 @@ def _growth(plan: Mapping[str, Any]) -> str:
 def print_placement(console: Console, plan: Mapping[str, Any]) -> None:
     """Where each pool of a plan runs, the memory it takes there, and the expected bottleneck."""
     placement = plan["placement"]
-    console.print(Text(f"on {placement['cluster']} ({placement['about']}):"))
+    say(console, f"on {placement['cluster']} ({placement['about']}):", fold=True)
     for p in placement["pools"]:
         held = f"{p['cpus']:g} CPU" + (f" and {p['device']}" if p["gpus"] else "")
         memory = f"; {p['arithmetic']}" if p["memory"] else ""
         note = f"; {p['note']}" if p["note"] else ""
-        console.print(Text(f"  {p['name']}: {p['actors']} x {held}{memory}{note}"), soft_wrap=True)
+        say(console, f"  {p['name']}: {p['actors']} x {held}{memory}{note}")
     slowest = placement["bottleneck"]
     if slowest is None:
         missing = any(s["max_calls"] != 0 for s in plan["steps"])
-        console.print(Text(f"bottleneck: {'not known until an eval has run here' if missing else 'none'}"))
+        said = "not known until an eval has run here" if missing else "none"
+        say(console, f"bottleneck: {said}", fold=True)
         return
     where, took = slowest["pool"], seconds(slowest["seconds"])
     said = f"{slowest['stage']} in {where}, at most {took}, {slowest['share']:.0%} of the clock"
-    console.print(Text(f"bottleneck: {said}"), soft_wrap=True)
+    say(console, f"bottleneck: {said}")
 
 
 def print_assumed(console: Console, plan: Mapping[str, Any]) -> None:
     """What a corpus of some size would take."""
-    size = plan["assumed"]
-    each = (
-        f"{size['html_bytes']:,.0f} bytes of HTML, {size['text_chars']:,.0f} characters, {size['chunks']:g}"
-    )
-    console.print(
-        Text(f"{size['pages']:,.0f} pages of {each} chunks each, on {plan['cluster']}"), soft_wrap=True
-    )
-    shown = grid("step", "rows", "tasks", "store GiB", "requests", "hours")
-    for s in plan["steps"]:
-        cells = [
-            f"{s['rows']:,.0f}",
-            f"{s['tasks']:,}",
-            f"{s['bytes'] / 2**30:,.1f}",
-            f"{s['requests']:,.0f}",
-        ]
-        shown.add_row(Text(s["step"]), *cells, _span(s["hours"]))
-    whole = [sum(s[name] for s in plan["steps"]) for name in ("tasks", "bytes", "requests")]
-    totals = ["", f"{whole[0]:,}", f"{whole[1] / 2**30:,.1f}", f"{whole[2]:,.0f}", _span(plan["hours"])]
-    shown.add_row(Text("in all"), *totals)
-    console.print(shown)
+    size, steps = plan["assumed"], plan["steps"]
+    html, chars = f"{size['html_bytes']:,.0f} bytes of HTML", f"{size['text_chars']:,.0f} characters"
+    each = f"{html}, {chars}, {size['chunks']:g} chunks each"
+    say(console, f"{size['pages']:,.0f} pages of {each}, on {plan['cluster']}")
+    summed = ("tasks", "bytes", "requests")
+    total = {"step": "in all", "hours": plan["hours"], **{n: sum(s[n] for s in steps) for n in summed}}
+    rows = []
+    for s in (*steps, total):
+        cells = (f"{s['tasks']:,}", f"{s['bytes'] / 2**30:,.1f}", f"{s['requests']:,.0f}", _span(s["hours"]))
+        rows.append((s["step"], f"{s['rows']:,.0f}" if "rows" in s else "", *cells))
+    show(console, ("step", "rows", "tasks", "store GiB", "requests", "hours"), rows)
     if plan["hours"] is None:
-        lacking = ", ".join(s["step"] for s in plan["steps"] if s["hours"] is None)
-        console.print(Text(f"no run says how long {lacking} takes on such machines"), soft_wrap=True)
+        lacking = ", ".join(s["step"] for s in steps if s["hours"] is None)
+        say(console, f"no run says how long {lacking} takes on such machines")
+    money = "money: not known without hours and `usd_per_hour` of all machines"
     if (usd := plan["usd"]) is not None:
-        console.print(Text(f"machines: {usd[0]:,.0f} to {usd[1]:,.0f} USD"))
-    else:
-        console.print(Text("money: not known without hours and `usd_per_hour` of all machines"))
+        money = f"machines: {usd[0]:,.0f} to {usd[1]:,.0f} USD"
+    say(console, money, fold=True)
 
 
 def _span(hours: Sequence[float] | None) -> str:
@@ -186,15 +175,12 @@ STATES = {
 
 def print_explanation(console: Console, story: Mapping[str, Any]) -> None:
     """One row of a run (`explain.Explanation`)."""
-    console.print(Text(f"{story['question']}: {STATES[story['state']]}", "bold"))
-    if query := story["parts"].get("text"):
-        console.print(Text(query), soft_wrap=True)
+    say(console, f"{story['question']}: {STATES[story['state']]}", style="bold", fold=True)
+    say(console, *filter(None, [story["parts"].get("text")]))
     if story["outcome"]:
-        console.print(Text(f"{story['answer']}  [{story['outcome']}]"), soft_wrap=True)
+        say(console, f"{story['answer']}  [{story['outcome']}]")
     _print_evidence(console, story)
-    console.print(
-        Text(f"answer {story['key']} = recipe {story['recipe']} + row {story['row']}"), soft_wrap=True
-    )
+    say(console, f"answer {story['key']} = recipe {story['recipe']} + row {story['row']}")
     same = 0
     for name, value in story["parts"].items():
         mark = "changed  " if name in story["changed"] else ""
@@ -203,18 +189,24 @@ def print_explanation(console: Console, story: Mapping[str, Any]) -> None:
         if name.startswith("citation") and not mark:
             same += 1
             continue
-        console.print(Text(f"  {mark}{name}: {value}"), soft_wrap=True)
+        say(console, f"  {mark}{name}: {value}")
     if same:
-        console.print(Text(f"  and {same} citations{' that are unchanged' if story['changed'] else ''}"))
+        unchanged = " that are unchanged" if story["changed"] else ""
+        say(console, f"  and {same} citations{unchanged}", fold=True)
     if story["previous"]:
         row = ", ".join(story["changed"]) or "the row is unchanged"
-        console.print(Text(f"against run {story['previous']}: {row}"))
+        say(console, f"against run {story['previous']}: {row}", fold=True)
     _print_differences(console, story["differences"])
-    shown = grid("step", "requests", "cached", "computed", "because")
-    for s in story["steps"]:
-        counts = ("not known" if s[k] is None else str(s[k]) for k in ("requests", "cached", "computed"))
-        shown.add_row(Text(s["step"]), *counts, Text(_reason(s["reason"], "question")))
-    console.print(shown)
+    counted = ("requests", "cached", "computed")
+    rows = [
+        (
+            s["step"],
+            *("not known" if s[k] is None else s[k] for k in counted),
+            _reason(s["reason"], "question"),
+        )
+        for s in story["steps"]
+    ]
+    show(console, ("step", *counted, "because"), rows)
 
 
 def _print_evidence(console: Console, story: Mapping[str, Any]) -> None:
@@ -225,15 +217,14 @@ def _print_evidence(console: Console, story: Mapping[str, Any]) -> None:
         )
     for name, reply in story["replies"].items():
         sure = "" if reply["confidence"] is None else f", confidence {reply['confidence']:.2f}"
-        console.print(Text(f"reply {name}: {reply['label']}{sure}: {reply['text']}"), soft_wrap=True)
+        say(console, f"reply {name}: {reply['label']}{sure}: {reply['text']}")
     for step in story["steps"]:
         for chat in step["chats"]:
-            console.print(Text(f"{step['step']} asked its model:", "bold"), soft_wrap=True)
+            say(console, f"{step['step']} asked its model:", style="bold")
             for message in chat["messages"]:
                 content = _middle_cut(message["content"]).rstrip().replace("\n", "\n    ")
-                console.print(Text(f"  {message['role']}: {content}"), soft_wrap=True)
-            reply = "not cached any more" if chat["reply"] is None else chat["reply"]
-            console.print(Text(f"  it replied: {reply}"), soft_wrap=True)
+                say(console, f"  {message['role']}: {content}")
+            say(console, f"  it replied: {'not cached any more' if chat['reply'] is None else chat['reply']}")
 
 
 def _middle_cut(text: str) -> str:
@@ -250,27 +241,25 @@ MESSAGE_SHOWN = 4000  # characters of a message on a terminal
 def print_changes(console: Console, found: Mapping[str, Any]) -> None:
     """What a run changed (`runs.changes.Changes`)."""
     counts = f"{found['common']} questions in both runs, {found['new']} new, {found['removed']} gone"
-    console.print(Text(f"against run {found['before']}: {counts}", "bold"))
+    say(console, f"against run {found['before']}: {counts}", style="bold", fold=True)
     other = sum(found["other_path"].values())
     said = f"{len(found['changed'])} answers changed, {other} are the same by another path"
-    console.print(Text(f"{said}, {found['same']} are the same throughout"))
+    say(console, f"{said}, {found['same']} are the same throughout", fold=True)
     _print_differences(console, found["differences"])
     for c in found["changed"][:CHANGES_SHOWN]:
-        console.print(Text(f"{c['question']}  {c['query']}", "bold"), soft_wrap=True)
+        say(console, f"{c['question']}  {c['query']}", style="bold")
         because = ""
         if c["cause"]:
             first, *more = _difference(c["cause"])
             named = f"{c['cause']['stage']}.{c['cause']['field']}"
             because = f", because {named} changed" if more else f", because {first}"
-        console.print(Text(f"  parts at {c['step']}{because}"), soft_wrap=True)
+        say(console, f"  parts at {c['step']}{because}")
         for when in ("before", "after"):
             said = c[when]
             path = f"   {said['path']}" if said["path"] else ""
-            console.print(Text(f"  {when:<6} {said['answer']} [{said['outcome']}]{path}"), soft_wrap=True)
-    if len(found["changed"]) > CHANGES_SHOWN:
-        console.print(
-            Text(f"... and {len(found['changed']) - CHANGES_SHOWN} more: changes.json has them all")
-        )
+            say(console, f"  {when:<6} {said['answer']} [{said['outcome']}]{path}")
+    if (rest := len(found["changed"]) - CHANGES_SHOWN) > 0:
+        say(console, f"... and {rest} more: changes.json has them all", fold=True)
 
 
 CHANGES_SHOWN = 20  # on a terminal
@@ -278,8 +267,7 @@ CHANGES_SHOWN = 20  # on a terminal
 
 def _print_differences(console: Console, differences: Sequence[Mapping[str, Any]]) -> None:
     """What differs in a recipe, stage by stage."""
-    for line in (line for d in differences for line in _difference(d)):
-        console.print(Text(f"  {line}"), soft_wrap=True)
+    say(console, *(f"  {line}" for d in differences for line in _difference(d)))
 
 
 def _difference(d: Mapping[str, Any]) -> list[str]:

@@ -53,18 +53,13 @@ class StepBar:
 def segments(score: Mapping[str, Any]) -> list[Segment]:
     """The stacked bar over all questions, empty classes omitted; no segment where there is no question."""
     exact = score["n_correct_exact"]
-    counts = (
-        exact,
-        score["n_correct"] - exact,
-        score["n_miss"],
-        score["n_hallucination"],
-        score["n_unscored"],
-    )
+    judged, missing = score["n_correct"] - exact, score["n_miss"]
+    counts = (exact, judged, missing, score["n_hallucination"], score["n_unscored"])
     out, before = [], 0
     for name, count in zip(CLASSES, counts, strict=True):
         if count:
-            x = WIDTH * before / score["total"]
-            out.append(Segment(name, count, round(x, 1), round(WIDTH * count / score["total"], 1)))
+            x, width = (round(WIDTH * n / score["total"], 1) for n in (before, count))
+            out.append(Segment(name, count, x, width))
         before += count
     return out
 
@@ -93,14 +88,9 @@ def dots(report: Mapping[str, Any], slices: Sequence[Mapping[str, Any]]) -> list
 
 def bars(steps: Sequence[Mapping[str, Any]]) -> list[StepBar]:
     """The seconds of each step, the slowest one as wide as the plot."""
-    longest = max((s["seconds"] for s in steps), default=0) or 1
+    wide, longest = RIGHT - LEFT, max((s["seconds"] for s in steps), default=0) or 1
     return [
-        StepBar(
-            _cut(s["step"]),
-            i * ROW,
-            round((RIGHT - LEFT) * s["seconds"] / longest, 1),
-            f"{s['seconds']:,.1f} s",
-        )
+        StepBar(_cut(s["step"]), i * ROW, round(wide * s["seconds"] / longest, 1), f"{s['seconds']:,.1f} s")
         for i, s in enumerate(steps, 1)
     ]
 

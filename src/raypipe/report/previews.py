@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.console import Console
-from rich.text import Text
+
+from raypipe.report.console import say
 
 CHARS = 90  # of a value that is shown
 DOCUMENTS = 3  # of a question, that are shown
@@ -15,29 +16,28 @@ DOCUMENTS = 3  # of a question, that are shown
 def print_preview(console: Console, found: Mapping[str, Any], named: bool) -> None:
     """The format, the fields of each file, and the first row. `named`: the user named the format."""
     how = "as named" if named else "by its looks; --format names another"
-    console.print(Text(f"read as {found['data_format']} ({how})", "bold"))
+    say(console, f"read as {found['data_format']} ({how})", style="bold", fold=True)
     for file in found["files"]:
-        console.print(Text(file["file"]), soft_wrap=True)
+        say(console, file["file"])
         for role, names in file["fields"].items():
             how = " (named)" if role in file["named"] else ""
-            console.print(Text(f"  {role:<14}{' + '.join(names)}{how}"), soft_wrap=True)
+            say(console, f"  {role:<14}{' + '.join(names)}{how}")
         if file["unused"]:
-            console.print(Text(f"  {'not read':<14}{', '.join(file['unused'])}"), soft_wrap=True)
-    for what in ("question", "document"):
+            say(console, f"  {'not read':<14}{', '.join(file['unused'])}")
+    for what, described in (("question", _question), ("document", _document)):
         if found[what]:
-            console.print(Text(f"the first {what}", "bold"))
-            lines = _question(found[what]) if what == "question" else _document(found[what])
-            for name, value in lines:
-                console.print(Text(f"  {name:<14}{value}"), soft_wrap=True)
+            say(console, f"the first {what}", style="bold", fold=True)
+            say(console, *(f"  {name:<14}{value}" for name, value in described(found[what])))
     for bad in found["bad_lines"]:
-        reason = bad["reason"].replace("_", " ")
-        console.print(Text(f"  {bad['where']}: {reason}: {bad['detail']}"), soft_wrap=True)
+        say(console, f"  {bad['where']}: {bad['reason'].replace('_', ' ')}: {bad['detail']}")
     console.print("nothing was stored; without --dry-run the files are read into the store")
 
 
 def _question(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "query", _cut(found["query"])
-    yield "answer", _several(found["answers"]) or "none: such a question is answered and not scored"
+    answers = found["answers"]
+    shown = " | ".join(map(_cut, answers[:5])) + (f" | ... ({len(answers)} in all)" if answers[5:] else "")
+    yield "answer", shown or "none: such a question is answered and not scored"
     yield "id", found["id"]
     if found["asked_at"]:
         yield "time", found["asked_at"]
@@ -58,12 +58,6 @@ def _document(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "id", found["id"]
     yield "title", found["title"] or "none"
     yield "text", f"{found['chars']:,} characters: {_cut(found['text'])}"
-
-
-def _several(texts: Sequence[str]) -> str:
-    return " | ".join(_cut(t) for t in texts[:5]) + (
-        f" | ... ({len(texts)} in all)" if len(texts) > 5 else ""
-    )
 
 
 def _cut(text: str) -> str:

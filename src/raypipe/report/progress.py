@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
 if TYPE_CHECKING:
@@ -61,11 +60,7 @@ class ProgressTask:
     unit: str  # pages, chunks, questions
     total: int | None  # units in all; None: not known
     started: float  # on the progress's clock, seconds
-    report: Callable[[ProgressTask, int], None] = field(repr=False)  # called on every advance
-    over: Callable[[ProgressTask, bool], None] = field(
-        repr=False
-    )  # called at the end, with whether all went well
-    now: Callable[[], float] = field(repr=False)  # the progress's clock
+    shown_by: Progress = field(repr=False)
     done: int = 0
     tokens: int = 0  # that language models wrote meanwhile
     silence: float = math.inf  # seconds from the start to the first of these: engines take a minute to load
@@ -76,27 +71,24 @@ class ProgressTask:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         self.end(fine=kind is None)
 
     def end(self, fine: bool = True) -> None:
         """Stops its clock, and says in a log how long it took. The end of a `with` block over it does so."""
         if not self.ended:
             self.ended = True
-            self.over(self, fine)
+            self.shown_by.ended(self, fine)
 
     def advance(self, units: int) -> None:
-        """Says that this many more are done."""
         self.done += units
-        self.report(self, units)
+        self.shown_by.advanced(self, units)
 
     def wrote(self, tokens: int, seconds: float) -> None:
         """Records that language models wrote `tokens` tokens within the last `seconds`."""
         if tokens:
             self.tokens += tokens
-            self.silence = min(self.silence, max(0.0, self.now() - self.started - seconds))
+            self.silence = min(self.silence, max(0.0, self.shown_by.now() - self.started - seconds))
 
     def speed(self, elapsed: float) -> str:
         """Tokens written a second since the first, where any were."""
@@ -131,22 +123,16 @@ class Progress:
     def __init__(
         self, stream: TextIO, *, silent: bool = False, now: Callable[[], float] = time.monotonic
     ) -> None:
-        self._stream = stream
-        self._silent = silent
-        self._now = now
+        self._stream, self._silent, self.now = stream, silent, now
         self._tasks: list[ProgressTask] = []
-        self._bars: RichProgress | None = None
-        if not silent and stream.isatty():
-            self._bars = _bars(stream)
+        self._bars = _bars(stream) if not silent and stream.isatty() else None
 
     def __enter__(self) -> Self:
         if self._bars is not None:
             self._bars.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         for task in self._tasks:
             task.end(fine=kind is None)
         if self._bars is not None:
@@ -155,26 +141,28 @@ class Progress:
     def task(self, verb: str, unit: str, total: int | None) -> ProgressTask:
         """Starts showing one kind of work: `with progress.task(...) as pages:` ends it, and else the end of
         the progress does."""
-        start = self._now()
-        task = ProgressTask(verb, unit, total, start, self._advanced, self._ended, self._now, said=start)
+        start = self.now()
+        task = ProgressTask(verb, unit, total, start, self, said=start)
         if self._bars is not None:
             task.bar = self._bars.add_task(verb, total=total, unit=unit)
         self._tasks.append(task)
         return task
 
-    def _advanced(self, task: ProgressTask, units: int) -> None:
+    def advanced(self, task: ProgressTask, units: int) -> None:
+        """Shows that this many more units of a task are done."""
         if self._bars is not None and task.bar is not None:
-            unit = f"{task.unit}{task.speed(self._now() - task.started)}"
+            unit = f"{task.unit}{task.speed(self.now() - task.started)}"
             self._bars.update(task.bar, advance=units, unit=unit)
-        elif not self._silent and (now := self._now()) - task.said >= EVERY_S:
+        elif not self._silent and (now := self.now()) - task.said >= EVERY_S:
             task.said = now
             self._say(task.line(now - task.started))
 
-    def _ended(self, task: ProgressTask, fine: bool) -> None:
+    def ended(self, task: ProgressTask, fine: bool) -> None:
+        """Shows that a task is over; `fine`: all went well."""
         if self._bars is not None and task.bar is not None:
             self._bars.stop_task(task.bar)
             return
-        took = self._now() - task.started
+        took = self.now() - task.started
         count = f"{task.done}" if task.total is None else f"{task.done}/{task.total}"
         end = f"in {clock(took)}" if fine else f"stopped after {clock(took)}"
         self._say(f"{task.verb} {count} {task.unit} {end}{task.speed(took)}")

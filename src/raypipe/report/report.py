@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from raypipe.core.ann import AnnRecall
 from raypipe.core.records import FAULT, RANKED, Hit, Question
-from raypipe.metrics.crag import Marks, rate_intervals
+from raypipe.metrics.crag import Marks, intervals_to_json, parts_to_json
 from raypipe.metrics.kinds import NOT_SCORED, RunScores
 from raypipe.metrics.kinds.contract import MeasureSummary
 from raypipe.metrics.losses import Losses
@@ -167,100 +167,75 @@ class EvalReport:
     ann: tuple[AnnRecall, ...] = ()  # of the approximate indexes that were searched
 
 
+FILES = {
+    "report": "report.json", "predictions": "predictions.jsonl", "results": "results.parquet",
+    "page": "report.html", "changes": "changes.json", "manifest": "manifest.json",
+}  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class RunFolder:
     """A run's folder, and the files in it."""
 
     path: Path
+    report: Path = field(init=False)  # what `eval --json` prints
+    predictions: Path = field(init=False)  # a line for each question
+    results: Path = field(init=False)  # a row for each question: evaluation.result_table.SCHEMA
+    page: Path = field(init=False)  # the report for people
+    changes: Path = field(init=False)  # what a reprocess changed
+    manifest: Path = field(
+        init=False
+    )  # what the run was made of; written last: a folder that has it is whole
 
-    @property
-    def report(self) -> Path:
-        """What `eval --json` prints."""
-        return self.path / "report.json"
-
-    @property
-    def predictions(self) -> Path:
-        """A line for each question."""
-        return self.path / "predictions.jsonl"
-
-    @property
-    def results(self) -> Path:
-        """A row for each question: evaluation.result_table.SCHEMA."""
-        return self.path / "results.parquet"
-
-    @property
-    def page(self) -> Path:
-        """The report for people."""
-        return self.path / "report.html"
-
-    @property
-    def changes(self) -> Path:
-        """What a reprocess changed."""
-        return self.path / "changes.json"
-
-    @property
-    def manifest(self) -> Path:
-        """What the run was made of; written last, so a folder that has one is whole."""
-        return self.path / "manifest.json"
+    def __post_init__(self) -> None:
+        for name, file in FILES.items():
+            object.__setattr__(self, name, self.path / file)
 
 
 def to_json(report: EvalReport) -> dict[str, Any]:
     """The report as one JSON object: what `eval --json` prints and report.json holds."""
-    marks = report.marks
+
+    def part(*names: str) -> dict[str, Any]:
+        return {name: _plain(getattr(report, name)) for name in names}
+
+    marks, scores, injection = report.marks, report.scores, report.prompt_injection
     return {
         "format": JSON_FORMAT,
-        "run": report.run,
-        "recipe": report.recipe,
-        "digest": report.digest,
-        "questions": report.questions,
-        "citations": report.citations,
-        "distinct_pages": report.distinct_pages,
-        "empty_pages": report.empty_pages,
-        "chunks": report.chunks,
-        "pages_compared": report.pages_compared,
-        "parser_fallbacks": report.parser_fallbacks,
-        "normalized": dict(report.normalized),
+        **part(
+            "run", "recipe", "digest", "questions", "citations", "distinct_pages", "empty_pages", "chunks"
+        ),
+        **part("pages_compared", "parser_fallbacks", "normalized"),
         "replaced": [{**asdict(r), "ids": list(r.ids), "files": list(r.files)} for r in report.replaced],
-        "without_truth": report.without_truth,
+        **part("without_truth"),
         "faults": sum(f.rows for f in report.faults),
-        "faults_by_reason": [asdict(f) for f in report.faults],
+        "faults_by_reason": _plain(report.faults),
         "rule": marks.rule,
         **asdict(marks.score),
         "unscored": marks.score.n_unscored,
-        "interval": marks.interval,
-        "rate_intervals": rate_intervals(marks.score),
-        "bounds": marks.bounds,
-        "judge": asdict(report.judge) if report.judge else None,
-        "labels": asdict(report.labels) if report.labels else None,
-        "controls": {answer: asdict(score) for answer, score in marks.controls.items()},
-        "slices": [
-            {"label": s.label, "value": s.value, **asdict(s.score), "interval": s.interval}
-            for s in marks.slices
-        ],
-        "kind": report.scores.kind,
-        "lead": report.scores.lead,
-        "measures": [asdict(m) for m in report.scores.measures],
-        "measure_slices": [asdict(s) for s in report.scores.slices],
-        "blocks": list(report.scores.blocks),
-        "answer_cut": asdict(report.answer_cut) if report.answer_cut else None,
-        "prompt_injection": {**asdict(report.prompt_injection), "rate": report.prompt_injection.rate}
-        if report.prompt_injection
-        else None,
-        "seconds": report.seconds,
-        "clock": dict(report.clock),
-        "resumed": report.resumed,
-        "memo_damaged": report.memo_damaged,
-        "cost": asdict(report.cost) if report.cost else None,
-        "fits": [asdict(f) for f in report.fits],
-        "unseen": asdict(report.unseen) if report.unseen else None,
+        **intervals_to_json(marks),
+        **part("judge", "labels"),
+        **parts_to_json(marks),
+        "kind": scores.kind,
+        "lead": scores.lead,
+        "measures": _plain(scores.measures),
+        "measure_slices": _plain(scores.slices),
+        "blocks": list(scores.blocks),
+        **part("answer_cut"),
+        "prompt_injection": injection and {**asdict(injection), "rate": injection.rate},
+        **part("seconds", "clock", "resumed", "memo_damaged", "cost", "fits", "unseen"),
         "oracle": report.oracle or None,
         "oracle_golds": report.oracle_golds if report.oracle else None,
-        "routing": asdict(report.routing) if report.routing else None,
-        "calibration": asdict(report.calibration) if report.calibration else None,
-        "losses": asdict(report.losses) if report.losses else None,
-        "ann": [asdict(a) for a in report.ann],
-        "steps": [asdict(s) for s in report.steps],
+        **part("routing", "calibration", "losses", "ann", "steps"),
     }
+
+
+def _plain(value: Any) -> Any:
+    """A value of a report as JSON holds it: records as objects, tuples of them as lists."""
+    if isinstance(value, tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, Mapping):
+        return dict(value)
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
 def ranking(question: Question) -> list[Hit]:

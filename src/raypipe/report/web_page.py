@@ -51,18 +51,14 @@ def _hash(text: str) -> str:
 
 
 @cache
-def _templates() -> Environment:
+def templates(keep_trailing_newline: bool = True) -> Environment:
     """The templates of `report/web`, each compiled once in a process."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined  # 20 ms that `score` does without
 
     env = Environment(
-        loader=FunctionLoader(read_part),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+        loader=FunctionLoader(read_part), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True, keep_trailing_newline=keep_trailing_newline,
+    )  # fmt: skip
     env.filters.update(signed=signed, share=share, seconds=seconds, measured=measured)
     env.filters.update(script_json=script_json, steps_of=steps_of, fit_lines=fit_lines, label_text=label_text)
     env.filters.update(ann_lines=ann_lines)
@@ -75,7 +71,7 @@ def page(
     """The page and its policy, which stands in it, too. `values` are what the template shows."""
     style, script = joined(tuple(styles)), joined(tuple(scripts))
     allowed = policy(style, script, own_host)
-    made = _templates().get_template(template)
+    made = templates().get_template(template)
     return made.render(**values, plot=plot, style=style, script=script, policy=allowed), allowed
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 MOST = 12  # values of a label shown to people: CRAG's own have at most 8; all of them are in report.json
@@ -18,14 +18,9 @@ def fit_lines(report: Mapping[str, Any]) -> list[str]:
         if f["seen"]
     ]
     if (rest := report.get("unseen")) is not None:
-        within = (
-            f", 95 % {measured(rest['interval'][0])} to {measured(rest['interval'][1])}"
-            if rest["interval"]
-            else ""
-        )
-        lines.append(
-            f"not seen: {rest['measure']} {measured(rest['mean'])} on the other {rest['scored']}{within}"
-        )
+        within = f", 95 % {ends(rest['interval'])}" if rest["interval"] else ""
+        mean = f"{rest['measure']} {measured(rest['mean'])}"
+        lines.append(f"not seen: {mean} on the other {rest['scored']}{within}")
     return lines
 
 
@@ -93,6 +88,11 @@ def signed(score: float | None) -> str:
 def measured(value: float | None) -> str:
     """The mean of a measure for people."""
     return "not scored" if value is None else f"{value:.3f}"
+
+
+def ends(interval: Sequence[float] | None, said: Callable[[float], str] = measured, unknown: str = "") -> str:
+    """An interval for people."""
+    return unknown if interval is None else f"{said(interval[0])} to {said(interval[1])}"
 
 
 def share(value: float | None) -> str:

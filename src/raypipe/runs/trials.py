@@ -18,8 +18,9 @@ from raypipe.core import config
 from raypipe.core.config import Where
 from raypipe.core.errors import ConfError
 from raypipe.core.records import digest
+from raypipe.runs.gates import Gate, check
 from raypipe.runs.manifest import Manifest, to_json
-from raypipe.runs.release import Gate, Release, check, live, make_release, release_of, releases
+from raypipe.runs.release import Release, live, make_release, release_of, releases
 from raypipe.store import Store, StoreError
 from raypipe.store.layout import TRIAL_PAIRS, TRIALS
 from raypipe.store.segments import read_segments, write_segment

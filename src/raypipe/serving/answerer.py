@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from raypipe.core.errors import Unavailable
 from raypipe.core.llm import Chat
@@ -25,11 +24,10 @@ from raypipe.recipes.recipe import Recipe
 from raypipe.report.report import ranking, urls
 from raypipe.runs.release import Release
 from raypipe.serving.corpus_memo import CorpusMemo
-from raypipe.serving.documents import answer_over_documents
+from raypipe.serving.documents import DocumentsResult, answer_over_documents
 from raypipe.serving.filters import narrow
-from raypipe.serving.prompt_recorder import PromptRecorder
 from raypipe.serving.query import NULL_LISTENER, Evidence, Listener, QueryRequest, QueryResult, RankedPassage
-from raypipe.serving.shared_kit import SharedKit
+from raypipe.serving.shared_kit import PromptRecorder, SharedKit
 from raypipe.serving.store_snapshot import StoreSnapshot
 from raypipe.store import StoreError
 from raypipe.text.places import Place, heading_sections, place
@@ -106,9 +104,8 @@ class Answerer:
                 raise
         # Stages keep to their shares; the rest is opening tables, and the pages that a request brings.
         stage = "store" if request.sources is None else "documents"
-        late = Fault(
-            stage, "late", "the question's time was over before it could be searched", transient=True
-        )
+        why = "the question's time was over before it could be searched"
+        late = Fault(stage, "late", why, transient=True)
         question = replace(
             request.question, answer=IDK, outcome="abstained", degraded=(stage,), faults=(late,)
         )
@@ -124,9 +121,9 @@ class Answerer:
             snapshot = await self.snapshot()
             question = await asyncio.to_thread(_resolved, snapshot, request)
             counting = kit.with_index(snapshot.index)  # counts this request alone
-            memo = (
-                None if request.include_prompts else self._memo_of(request)
-            )  # a cached reply shows no prompt
+            memo = None if request.include_prompts else self._memo  # a cached reply shows no prompt
+            if memo is not None and request.corpus:
+                memo = CorpusMemo(memo, request.corpus)
             execute = QuestionExecutor(recipe, counting, memo, self._policy, listener.on_stage)
             [answered] = await execute([question])
             result = await self._result(answered, snapshot, request, start, execute.counts, prompts=prompts)
@@ -142,16 +139,10 @@ class Answerer:
         )
         return replace(result, asked=question)
 
-    def _memo_of(self, request: QueryRequest) -> Memo | None:
-        """The cached values that a request may see."""
-        if self._memo is None or not request.corpus:
-            return self._memo
-        return CorpusMemo(self._memo, request.corpus)
-
     async def _result(
         self,
         answered: Question,
-        over: HasIndex | None,  # None: the time was over before anything was searched
+        over: StoreSnapshot | DocumentsResult | None,  # None: the time was over before anything was searched
         request: QueryRequest,
         start: float,
         counts: Mapping[str, StageCounters] = {},
@@ -162,26 +153,34 @@ class Answerer:
         evidence: tuple[Evidence, ...] = ()
         passages: tuple[RankedPassage, ...] = ()
         url, layouts = urls(answered), dict[str, Layout]()
-        if over is not None:
+        if isinstance(over, StoreSnapshot):
             shown = {q.source for q in _quotes(answered)} | {parse_chunk_id(c)[0] for c in answered.order}
             named = {h.source for h in answered.hits} | shown
-            if answered.citations is None and isinstance(over, StoreSnapshot):
+            if answered.citations is None:
                 url = await asyncio.to_thread(over.urls, named)
-            if isinstance(over, StoreSnapshot):
-                layouts = await asyncio.to_thread(over.layouts, named)
-                layouts = await _with_headings(layouts, shown, over.index)
+            layouts = await asyncio.to_thread(over.layouts, named)
+            layouts = await _with_headings(layouts, shown, over.index)
+        if over is not None:
             evidence = await _evidence(answered, over.index, url, layouts)
             if request.include_passages:
                 passages = await _passages(answered, over.index, url, layouts)
         used = CallCounts()
         for count in counts.values():
             used.add(count.calls)
+        usage = {
+            "embedded": used.vectors.computed,
+            "scored": used.scores.computed,
+            "chats": used.replies.computed,
+            "prompt_tokens": used.tokens.prompt,
+            "cached_tokens": used.tokens.cached,
+            "generated_tokens": used.tokens.generated,
+        }
         stages = {name: c.seconds for name, c in counts.items() if name in self._question_stages}
         wall = {**seconds, **stages, "total": time.perf_counter() - start}
         timings = {name: round(s * 1000, 1) for name, s in wall.items()}
         return QueryResult(
             answered, evidence, request.faults + faults, self._digest, self._models, self.release, url,
-            timings, _usage(used), layouts, tuple(prompts), passages,
+            timings, usage, layouts, tuple(prompts), passages,
         )  # fmt: skip
 
     async def snapshot(self) -> StoreSnapshot:
@@ -200,25 +199,6 @@ def _resolved(snapshot: StoreSnapshot, request: QueryRequest) -> Question:
     if not request.scope:
         return snapshot.resolve(request.question, request.filters)
     return narrow(snapshot.within(request.question, request.scope), request.filters)
-
-
-def _usage(used: CallCounts) -> dict[str, int]:
-    tokens = used.tokens
-    return {
-        "embedded": used.vectors.computed,
-        "scored": used.scores.computed,
-        "chats": used.replies.computed,
-        "prompt_tokens": tokens.prompt,
-        "cached_tokens": tokens.cached,
-        "generated_tokens": tokens.generated,
-    }
-
-
-class HasIndex(Protocol):
-    """What a question was searched in."""
-
-    @property
-    def index(self) -> Index: ...
 
 
 def _quotes(question: Question) -> tuple[Quote, ...]:
@@ -241,7 +221,6 @@ async def _with_headings(layouts: Mapping[str, Layout], shown: set[str], index: 
 async def _evidence(
     question: Question, index: Index, url: Mapping[str, str], layouts: Mapping[str, Layout]
 ) -> tuple[Evidence, ...]:
-    """The quotes with their text."""
     quotes = _quotes(question)
     texts = await index.source_texts([q.source for q in quotes])
     hits = ranking(question)
@@ -254,13 +233,11 @@ async def _evidence(
         hit = next(holding, None)
         stands = _place(layouts, quote.source, quote.span)
         link = stands.url if stands else url.get(quote.source)
+        before, after = text[max(0, start - CONTEXT_CHARS) : start], text[end : end + CONTEXT_CHARS]
+        chunk, scores = (hit.chunk, dict(hit.scores)) if hit else (None, {})
         evidence.append(
-            Evidence(
-                quote.source, hit.chunk if hit else None, link, text[start:end], quote.span,
-                dict(hit.scores) if hit else {}, stands, text[max(0, start - CONTEXT_CHARS) : start],
-                text[end : end + CONTEXT_CHARS],
-            )
-        )  # fmt: skip
+            Evidence(quote.source, chunk, link, text[start:end], quote.span, scores, stands, before, after)
+        )
     return tuple(evidence)
 
 
@@ -273,7 +250,6 @@ def _place(layouts: Mapping[str, Layout], source: str, span: Span) -> Place | No
 async def _passages(
     question: Question, index: Index, url: Mapping[str, str], layouts: Mapping[str, Layout]
 ) -> tuple[RankedPassage, ...]:
-    """The ranking with its texts, best first."""
     chosen = set(question.order)
     hits = [h for h in ranking(question) if h.chunk in chosen]
     texts = await index.texts([h.chunk for h in hits])

@@ -18,19 +18,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from raypipe.core.errors import RaypipeError
-from raypipe.core.records import Citation, Source, source_id
-from raypipe.runs.captured import (
-    FORMAT,
-    CapturedAnswer,
-    CapturedQuote,
-    Feedback,
-    Said,
-    answer_ids,
-    share_of,
-    since_days,
-    write_answers,
-    write_feedback,
-)
+from raypipe.core.records import Citation, Source
+from raypipe.readers.rows import source_of
+from raypipe.runs import captured
 from raypipe.serving.answering import AnswererProtocol, ForwardingAnswerer
 from raypipe.serving.capture_config import CaptureConfig
 from raypipe.serving.query import NULL_LISTENER, Listener, QueryRequest, QueryResult
@@ -77,7 +67,7 @@ class Capture:
         """`count` is told of each row. Raises ConfError for a redaction function that cannot be used, and
         StoreError for a store that cannot be written."""
         self._store, self._config, self._count, self._clock = Store.open(store), config, count, clock
-        self._ids = answer_ids(self._store)
+        self._ids = captured.answer_ids(self._store)
         self._redact: Redact = redaction(config.redact)
         self._waiting: deque[_Waiting] = deque()
         self._bytes = 0
@@ -88,7 +78,7 @@ class Capture:
     def choose(self, asker: str) -> str | None:
         """The id of an answer to a tenant that is to be captured; None for one that is not."""
         id = self._ids.draw(self._clock(), asker)
-        return id if share_of(id) < self._config.rate else None
+        return id if captured.share_of(id) < self._config.rate else None
 
     def keep(self, request: QueryRequest, result: QueryResult) -> QueryResult:
         """The result with the id of the answer, which is captured. Returns at once. What was late before it
@@ -102,49 +92,54 @@ class Capture:
         self._waiting.append(row)
         self._bytes += request.nbytes
         if self._writer is None or self._writer.done():
-            self._writer = asyncio.ensure_future(self._write_later())
+            self._writer = asyncio.ensure_future(self._write())
         return replace(result, answer_id=request.answer_id)
 
-    async def feedback(self, asker: str, answer_id: str, verdict: Said | None, text: str | None) -> None:
+    async def feedback(
+        self, asker: str, answer_id: str, verdict: captured.Said | None, text: str | None
+    ) -> None:
         """Keeps what a user of a tenant says of an answer to it: it is on disk when this returns. Raises
         UnknownAnswer, and RedactionFailed where the text cannot be kept."""
         now = self._clock()
         given = self._ids.given_at(answer_id, asker)
-        if given is None or given < since_days(self._config.retention_days, now):
+        if given is None or given < captured.since_days(self._config.retention_days, now):
             raise UnknownAnswer
 
         def write() -> None:
             said = None if text is None else self._redact(text)
-            write_feedback(self._store, Feedback(FORMAT, answer_id, now, verdict, said))
+            captured.write_feedback(
+                self._store, captured.Feedback(captured.FORMAT, answer_id, now, verdict, said)
+            )
 
         await asyncio.to_thread(write)
         self._count("feedback")
 
     async def close(self) -> None:
-        """Writes what waits."""
         self._closing.set()
         if self._writer is not None:
             await self._writer
 
-    async def _write_later(self) -> None:
+    async def _write(self) -> None:
         """Writes what waits after FLUSH_S, or at once when closing, until nothing waits."""
         while self._waiting:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._closing.wait(), FLUSH_S)
-            await self._write()
+            await self._write_waiting()
 
-    async def _write(self) -> None:
+    async def _write_waiting(self) -> None:
         rows, self._waiting, self._bytes = list(self._waiting), deque(), 0
         lines = await asyncio.to_thread(self._lines, rows)
         now = self._clock()
         try:
             if lines:
-                await asyncio.to_thread(write_answers, self._store, lines, now)
+                await asyncio.to_thread(captured.write_answers, self._store, lines, now)
                 for _ in lines:
                     self._count("written")
             if now - self._swept_at >= SWEEP_S:
                 self._swept_at = now
-                await asyncio.to_thread(self._sweep, now)
+                before = captured.since_days(self._config.retention_days, now)
+                for folder in (CAPTURED, FEEDBACK, TRIAL_PAIRS):
+                    await asyncio.to_thread(sweep_segments, self._store.files, folder, before)
         except RaypipeError as e:
             for _ in lines:
                 self._count("dropped")
@@ -160,43 +155,36 @@ class Capture:
                 log.error("an answer is not captured: the redaction function %s", e)
         return lines
 
-    def _sweep(self, now: float) -> None:
-        before = since_days(self._config.retention_days, now)
-        for folder in (CAPTURED, FEEDBACK, TRIAL_PAIRS):
-            sweep_segments(self._store.files, folder, before)
 
-
-def captured_answer(row: _Waiting) -> CapturedAnswer:
-    """An answer as it is kept."""
+def captured_answer(row: _Waiting) -> captured.CapturedAnswer:
     result, q, asked = row.result, row.result.question, row.result.asked
     assert asked is not None
     reply = q.replies.get(q.origin)
-    quotes = tuple(CapturedQuote(e.source, *e.span, e.quote) for e in result.evidence)
-    return CapturedAnswer(
-        FORMAT, row.answer_id, row.at, result.release, result.recipe, asked.id, asked.text, asked.body,
-        asked.asked_at, asked.citations, row.request.sources or (), row.request.sources is not None,
-        q.answer, q.outcome, reply.confidence if reply else None, q.degraded, quotes,
+    quotes = tuple(captured.CapturedQuote(e.source, *e.span, e.quote) for e in result.evidence)
+    return captured.CapturedAnswer(
+        captured.FORMAT, row.answer_id, row.at, result.release, result.recipe, asked.id, asked.text,
+        asked.body, asked.asked_at, asked.citations, row.request.sources or (),
+        row.request.sources is not None, q.answer, q.outcome, reply.confidence if reply else None,
+        q.degraded, quotes,
     )  # fmt: skip
 
 
-def redacted(answer: CapturedAnswer, redact: Redact) -> CapturedAnswer:
+def redacted(answer: captured.CapturedAnswer, redact: Redact) -> captured.CapturedAnswer:
     """The same with every text redacted. A source whose text changes is another source, as its citations
     say; one of which nothing is left is gone. Raises RedactionFailed."""
     renamed: dict[str, str | None] = {}
-    sources = []
+    sources: dict[str, Source] = {}
     for source in answer.sources:
         content = redact(source.content)
-        if content and not content.isspace():
-            renamed[source.id] = source_id(source.kind, content)
-            sources.append(Source(source_id(source.kind, content), source.kind, content))
-        else:
-            renamed[source.id] = None
+        kept = source_of(source.kind, content) if content and not content.isspace() else None
+        renamed[source.id] = kept.id if kept else None
+        sources |= {kept.id: kept} if kept else {}
 
     def cited(c: Citation) -> Citation:
         page, snippet, name = (None if s is None else renamed.get(s, s) for s in (c.page, c.snippet, c.name))
         return replace(c, url=redact(c.url), page=page, snippet=snippet, name=name)
 
-    def quoted(quote: CapturedQuote) -> CapturedQuote:
+    def quoted(quote: captured.CapturedQuote) -> captured.CapturedQuote:
         return replace(quote, source=renamed.get(quote.source, quote.source) or "", text=redact(quote.text))
 
     citations, query = answer.citations, redact(answer.query)
@@ -207,14 +195,12 @@ def redacted(answer: CapturedAnswer, redact: Redact) -> CapturedAnswer:
         body=redact(answer.body),
         answer=redact(answer.answer),
         citations=None if citations is None else tuple(cited(c) for c in citations),
-        sources=tuple({s.id: s for s in sources}.values()),
+        sources=tuple(sources.values()),
         quotes=tuple(quoted(q) for q in answer.quotes),
     )
 
 
 class CapturingAnswerer(ForwardingAnswerer):
-    """An answerer whose answers are captured."""
-
     def __init__(self, answerer: AnswererProtocol, capture: Capture) -> None:
         super().__init__(answerer)
         self._capture = capture

@@ -30,8 +30,6 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class DocumentsResult:
-    """A question answered over its own documents."""
-
     question: Question
     index: MemoryIndex  # over the parsed documents
     counts: Mapping[str, StageCounters]  # by stage, both halves
@@ -39,14 +37,10 @@ class DocumentsResult:
 
 
 async def answer_over_documents(
-    recipe: Recipe,
-    kit: SharedKit,
-    question: Question,
-    sources: Sequence[Source],
-    parser: CorpusExecutor | None = None,
-    policy: DegradePolicy | None = None,
+    recipe: Recipe, kit: SharedKit, question: Question, sources: Sequence[Source],
+    parser: CorpusExecutor | None = None, policy: DegradePolicy | None = None,
     on_stage: Callable[[str, float | None], None] = lambda stage, seconds: None,
-) -> DocumentsResult:
+) -> DocumentsResult:  # fmt: skip
     """The question answered from these sources, which its citations name. Equals the answer over a store.
 
     `parser` is a corpus half shared by many requests: it keeps the process that parses, which takes half a
@@ -65,10 +59,16 @@ async def answer_over_documents(
     faults: dict[str, Fault] = {}
 
     async def index_of(some: list[Source]) -> MemoryIndex:
-        texts, chunks = await _on_thread(lambda: _split(parser or corpora, some))
+        async def split() -> tuple[pa.Table, pa.Table]:
+            texts = await (parser or corpora).texts(arrow.corpus_table(some))
+            return texts, await (parser or corpora).passages(texts)
+
+        texts, chunks = await _on_thread(split)
         vectors = {m: await corpora.vectors(chunks, m) for m in recipe.embedders()}
         for table in (chunks, *vectors.values()):
-            faults.update(_faults(table) | faults)
+            rows = table.filter(pc.is_valid(table["fault"])).select(["source", "fault"]).to_pylist()
+            for row in rows:
+                faults.setdefault(row["source"], Fault(**row["fault"]))
         return MemoryIndex(
             fine(texts), fine(chunks), {model_identity(m): fine(table) for m, table in vectors.items()}
         )
@@ -82,11 +82,6 @@ async def answer_over_documents(
     index = await index_of([s for s in sources if s.id in named])
     question = await run_stages(index, question, slice(first, None))
     return DocumentsResult(question, index, counts, tuple(faults.values()))
-
-
-async def _split(corpora: CorpusExecutor, sources: Sequence[Source]) -> tuple[pa.Table, pa.Table]:
-    texts = await corpora.texts(arrow.corpus_table(sources))
-    return texts, await corpora.passages(texts)
 
 
 async def _on_thread(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -110,9 +105,3 @@ async def _on_thread(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
             with suppress(RuntimeError):  # it ended meanwhile, and its loop with it
                 loop.call_soon_threadsafe(task.cancel)
         raise
-
-
-def _faults(table: pa.Table) -> dict[str, Fault]:
-    """The faults in a corpus table, by source."""
-    rows = table.filter(pc.is_valid(table["fault"])).select(["source", "fault"]).to_pylist()
-    return {r["source"]: Fault(**r["fault"]) for r in rows}

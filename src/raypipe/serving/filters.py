@@ -6,7 +6,7 @@ Knows the store's questions and their citations. A url is only compared, never o
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
@@ -30,19 +30,14 @@ def narrow(question: Question, filters: Filters) -> Question:
     whole store, is unchanged."""
     if question.citations is None or not filters:
         return question
-    cited = tuple(
-        _narrow_citation(c, filters) for c in question.citations if host_matches(c.url, filters.hosts)
-    )
+    cited = [c for c in question.citations if host_matches(c.url, filters.hosts)]
+    if filters.sources:
+
+        def kept(source: str | None) -> str | None:
+            return source if source in filters.sources else None
+
+        cited = [replace(c, page=kept(c.page), snippet=kept(c.snippet), name=kept(c.name)) for c in cited]
     return replace(question, citations=tuple(c for c in cited if c.sources()))
-
-
-def _narrow_citation(citation: Citation, filters: Filters) -> Citation:
-    if not filters.sources:
-        return citation
-    page, snippet, name = (
-        s if s in filters.sources else None for s in (citation.page, citation.snippet, citation.name)
-    )
-    return replace(citation, page=page, snippet=snippet, name=name)
 
 
 def host_matches(url: str, hosts: Collection[str]) -> bool:
@@ -67,7 +62,6 @@ class CitationCatalog:
     135,000."""
 
     def __init__(self, store: Store, version: int) -> None:
-        """`version`: of the table of questions."""
         self._store, self._version = store, version
         self._lock = threading.Lock()
         self._urls: dict[str, list[str]] | None = None
@@ -79,16 +73,12 @@ class CitationCatalog:
 
     def citations(self, question: str, filters: Filters) -> tuple[Citation, ...]:
         """Citations for a question about the whole store: one for each matching source, by source id."""
-        return tuple(
-            Citation(question, i, u, "", s, None, None) for i, (s, u) in enumerate(self._matching(filters))
-        )
-
-    def _matching(self, filters: Filters) -> Iterator[tuple[str, str]]:
-        urls = self._urls_by_source()
+        urls, found = self._urls_by_source(), list[Citation]()
         for source in sorted(set(filters.sources) or urls):
             matching = (url for url in urls.get(source, ("",)) if host_matches(url, filters.hosts))
             if (url := next(matching, None)) is not None:
-                yield source, url
+                found.append(Citation(question, len(found), url, "", source, None, None))
+        return tuple(found)
 
     def _urls_by_source(self) -> dict[str, list[str]]:
         """Source id -> the urls that cite it, each once, by question id and rank."""

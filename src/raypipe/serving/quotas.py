@@ -13,8 +13,6 @@ from raypipe.serving.tenants import Tenant
 
 @dataclass(frozen=True, slots=True)
 class QuotaUsed:
-    """A minute's allowance that is used up."""
-
     what: Literal["requests", "tokens"]
     per_minute: int
     wait_s: int  # until one more may be taken
@@ -41,13 +39,11 @@ class Bucket:
     at: float  # seconds, when `left` was right
 
     def refill(self, now: float) -> float:
-        """What is left now."""
         self.left = min(self.per_minute, self.left + (now - self.at) * self.per_minute / 60)
         self.at = now
         return self.left
 
     def wait_s(self) -> int:
-        """Seconds until one more may be taken."""
         return max(1, math.ceil((1 - self.left) * 60 / self.per_minute))
 
 

@@ -22,7 +22,6 @@ class RedactionFailed(Exception):
 
 
 def keep_all(text: str) -> str:
-    """Takes nothing out."""
     return text
 
 
@@ -49,7 +48,6 @@ def redaction(path: str | None) -> Redact:
     try:
         redact(PROBE)
     except RedactionFailed as e:
-        raise ConfError(
-            f"--redact {e} for the text {PROBE!r}: expected a function that returns a text"
-        ) from None
+        expected = "expected a function that returns a text"
+        raise ConfError(f"--redact {e} for the text {PROBE!r}: {expected}") from None
     return redact

@@ -80,7 +80,6 @@ class ReleaseFollower:
         return self._current
 
     def models(self) -> tuple[Model, ...]:
-        """The models of the release that answers now."""
         return () if self._current is None else tuple(self._current.recipe.models())
 
     async def _poll_if_due(self) -> None:
@@ -92,15 +91,10 @@ class ReleaseFollower:
     def _poll_due(self) -> bool:
         return time.monotonic() - self._polled_at >= POLL_S
 
-    async def _close_unnamed(self) -> None:
-        """Closes the models of releases that are over, once no request is answered by one."""
-        if time.monotonic() < self._close_at or self._current is None or len(self._open) > 1:
-            return
-        self._close_at = math.inf
-        await self._all.close_unnamed()
-
     async def _poll(self) -> None:
-        await self._close_unnamed()
+        if time.monotonic() >= self._close_at and self._current is not None and len(self._open) <= 1:
+            self._close_at = math.inf  # no request is answered by a release that is over
+            await self._all.close_unnamed()
         try:
             release = await asyncio.to_thread(lambda: live(Store.open(self._all.store), self._pointer))
         except (RaypipeError, OSError) as e:  # a damaged or missing file; a network that is down
@@ -116,32 +110,25 @@ class ReleaseFollower:
             return
         try:
             opened = await self._all.open(release)
-        except RaypipeError as e:
-            # Missing tables do not come back. An unavailable model does: the next poll tries again.
-            if isinstance(e, NotReady) or not isinstance(e, Unavailable | Overloaded):
-                self._refuse(release.id)
-            self._why = f"release {release.id} cannot be opened: {e}"
-            log.error("release %s is not followed: %s", release.id, e)
-            return
         except OSError as e:  # temporary: the next poll tries again
             if self._current is None:
                 raise NotReady(str(e)) from e
             log.error("release %s cannot be read, %s stays: %s", release.id, self._current.release, e)
             return
-        except Exception as e:  # from a library that loads a model: the current release keeps answering
-            self._refuse(release.id)
-            self._why = f"release {release.id} cannot be opened: {type(e).__name__}: {e}"
-            log.exception("release %s is not followed", release.id)
+        except Exception as e:  # also from a library that loads a model: the current release keeps answering
+            # Missing tables do not come back. An unavailable model does: the next poll tries again.
+            if isinstance(e, NotReady) or not isinstance(e, Unavailable | Overloaded):
+                self._refused = (release.id, time.monotonic() + REOPEN_S)
+                self._close_at = time.monotonic() + self._all.close_after_s
+            own = isinstance(e, RaypipeError)
+            self._why = f"release {release.id} cannot be opened: {e if own else f'{type(e).__name__}: {e}'}"
+            log.error("release %s is not followed: %s", release.id, e, exc_info=not own)
             return
         before, self._current = self._current, opened
         self._open.add(opened)
         if before is not None:
             self._close_at = time.monotonic() + self._all.close_after_s
         log.info("release %s answers now, before it %s", opened.release, before and before.release)
-
-    def _refuse(self, release: str) -> None:
-        self._refused = (release, time.monotonic() + REOPEN_S)
-        self._close_at = time.monotonic() + self._all.close_after_s
 
 
 class ReleaseFollowers:
@@ -159,7 +146,6 @@ class ReleaseFollowers:
         self.on_trial: tuple[Model, ...] = ()  # models of the release on trial
 
     def of(self, pointer: str) -> ReleaseFollower:
-        """The follower of a pointer."""
         return self._followers.setdefault(pointer, ReleaseFollower(self, pointer))
 
     async def current(self) -> Answerer:

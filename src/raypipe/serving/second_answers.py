@@ -164,8 +164,7 @@ class SecondAnswers:
             return None
         if self._watch is None or self._watch.trial != trial:
             self._watch = TrialWatch(self.store, trial)
-        found = self._watch.look()
-        if found is not None:
+        if (found := self._watch.look()) is not None:
             self._events.looked(found)
             if found.verdict != "running":
                 log.warning("%s %s: %s: %s", trial.role, trial.release, found.verdict, found.why)

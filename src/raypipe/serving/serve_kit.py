@@ -8,16 +8,16 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 
 from raypipe.core.errors import ConfError, RaypipeError
-from raypipe.core.kits import ForwardingKit
 from raypipe.core.llm import Chat, Generated, Generator, Sampling
-from raypipe.core.protocols import Embed, Graph, GraphRef, Index, Model, Role, Score
+from raypipe.core.protocols import Embed, Graph, GraphRef, Model, Role, Score
 from raypipe.core.records import Fault
 from raypipe.models.kit import LocalKit
+from raypipe.serving.shared_kit import ForwardingSharedKit
 from raypipe.text.thoughts import DraftText
 
 HEALTH_S = 2.0
@@ -32,12 +32,10 @@ class DeploymentMethod(Protocol):
 
 
 class DeploymentStream(Protocol):
-    """A method of a deployment that yields."""
-
     def stream(self, *args: Any) -> AsyncIterator[Any]: ...
 
 
-class ServeKit(ForwardingKit[LocalKit]):
+class ServeKit(ForwardingSharedKit):
     """Models in deployments; tokenizers, which are called for every text, in this process.
 
     `embed` takes a model, texts and their role, `score` a model and pairs, `generate` a model, chats,
@@ -45,14 +43,10 @@ class ServeKit(ForwardingKit[LocalKit]):
     """
 
     def __init__(
-        self,
-        embed: DeploymentMethod,
-        score: DeploymentMethod,
-        generate: DeploymentMethod | None,
-        stream: DeploymentStream | None = None,
-        health: Mapping[str, DeploymentMethod] = {},
+        self, embed: DeploymentMethod, score: DeploymentMethod, generate: DeploymentMethod | None,
+        stream: DeploymentStream | None = None, health: Mapping[str, DeploymentMethod] = {},
         keep: Sequence[DeploymentMethod] = (),
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`health`: for each deployment, a method that returns if its models can compute. `keep`: for each, a
         method that closes all models but the given ones in all replicas."""
         super().__init__(LocalKit(None))
@@ -60,13 +54,7 @@ class ServeKit(ForwardingKit[LocalKit]):
         self._health, self._keep = health, keep
         self._sink: Callable[[str], None] | None = None
 
-    def with_index(self, index: Index) -> ServeKit:
-        """The same models with another index."""
-        other = copy.copy(self)
-        other._kit = self._kit.with_index(index)
-        return other
-
-    def with_sink(self, sink: Callable[[str], None]) -> ServeKit:
+    def with_sink(self, sink: Callable[[str], None]) -> Self:
         """The same models; `sink` gets each piece of a reply while it is generated."""
         other = copy.copy(self)
         other._sink = sink
@@ -80,16 +68,16 @@ class ServeKit(ForwardingKit[LocalKit]):
     async def unavailable(self) -> list[str]:
         """The deployments that do not answer within HEALTH_S."""
 
-        async def is_unavailable(ready: DeploymentMethod) -> bool:
+        async def unavailable(name: str, ready: DeploymentMethod) -> list[str]:
             try:
                 async with asyncio.timeout(HEALTH_S):
                     await ready.remote()
             except (TimeoutError, RaypipeError):
-                return True
-            return False
+                return [name]
+            return []
 
-        found = await asyncio.gather(*(is_unavailable(ready) for ready in self._health.values()))
-        return [name for name, unavailable in zip(self._health, found, strict=True) if unavailable]
+        found = await asyncio.gather(*(unavailable(*health) for health in self._health.items()))
+        return [name for names in found for name in names]
 
     def embedder(self, model: Model) -> Embed:
         async def embed(texts: Sequence[str], role: Role) -> np.ndarray:
@@ -117,25 +105,19 @@ class ServeKit(ForwardingKit[LocalKit]):
         async def generate(
             chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
         ) -> list[Generated | Fault]:
-            if self._sink is not None and self._stream is not None and len(chats) == 1:
-                reply = await self._stream_to(self._sink, self._stream, model, chats[0], sampling, adapter)
-                return [reply]
-            replies: list[Generated | Fault] = await remote.remote(model, tuple(chats), sampling, adapter)
-            return replies
+            if self._sink is None or self._stream is None or len(chats) != 1:
+                replies: list[Generated | Fault] = await remote.remote(model, tuple(chats), sampling, adapter)
+                return replies
+            draft = DraftText(thinking=model.thought_tokens > 0)  # the sink gets no thoughts
+            async for piece in self._stream.stream(model, chats[0], sampling, adapter):
+                ended = isinstance(piece, Generated | Fault)
+                if text := draft.rest() if ended else draft.add(piece):
+                    self._sink(text)
+                if ended:
+                    return [piece]
+            raise AssertionError(f"model {model.name!r}: a stream ended without its reply")
 
         return generate
-
-    async def _stream_to(
-        self, sink: Callable[[str], None], method: DeploymentStream, model: Model, *call: Any
-    ) -> Generated | Fault:
-        """The reply to one chat, whose pieces go to the sink, without thoughts."""
-        draft = DraftText(thinking=model.thought_tokens > 0)
-        async for piece in method.stream(model, *call):
-            if text := draft.rest() if isinstance(piece, Generated | Fault) else draft.add(piece):
-                sink(text)
-            if isinstance(piece, Generated | Fault):
-                return piece
-        raise AssertionError(f"model {model.name!r}: a stream ended without its reply")
 
     def graph(self, ref: GraphRef) -> Graph:
         return self._kit.graph(ref).through(lambda request: request, self.embedder)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, Self
 
 from raypipe.core.kits import ForwardingKit
+from raypipe.core.llm import Chat, Generated, Generator, Sampling
 from raypipe.core.protocols import Index, Kit, Model
+from raypipe.core.records import Fault
 
 
 class SharedKit(Kit, Protocol):
@@ -44,3 +46,22 @@ class ForwardingSharedKit(ForwardingKit[SharedKit]):
 
     async def keep(self, models: Iterable[Model]) -> None:
         await self._kit.keep(models)
+
+
+class PromptRecorder(ForwardingSharedKit):
+    """Appends every chat that a language model gets to a list, for `include: [prompts]`."""
+
+    def __init__(self, kit: SharedKit, chats: list[Chat]) -> None:
+        super().__init__(kit)
+        self._chats = chats
+
+    def generator(self, model: Model) -> Generator:
+        generate = self._kit.generator(model)
+
+        async def record_and_generate(
+            chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
+        ) -> list[Generated | Fault]:
+            self._chats.extend(chats)
+            return await generate(chats, sampling, adapter)
+
+        return record_and_generate

@@ -99,7 +99,6 @@ class StoreSnapshot:
         return [found[id] for id in ids]
 
     def row_counts(self) -> dict[str, int]:
-        """Rows of each searched table, by its content."""
         pinned = {"texts": self.spec.texts, "passages": self.spec.passages}
         pinned |= {f"vectors:{identity}": p for identity, p in self.spec.vectors}
         return {name: self._store.count(p.table, version=p.version) for name, p in pinned.items()}

@@ -58,8 +58,6 @@ class TenantEntry:
 
 @dataclass(frozen=True, slots=True)
 class TenantFile:
-    """A file of tenants."""
-
     tenants: Mapping[str, TenantEntry]
 
 
@@ -77,7 +75,6 @@ class Tenant:
 
     @property
     def limited(self) -> bool:
-        """Whether what it asks in a minute is limited."""
         return self.requests_per_minute is not None or self.tokens_per_minute is not None
 
     @property
@@ -105,9 +102,8 @@ def tenants_in(tree: Any, path: str) -> tuple[Tenant, ...]:
     for name, entry in file.tenants.items():
         where = f"{path}: tenants.{name}"
         if not _NAME.fullmatch(name) or name == ANYONE.name:
-            raise ConfError(
-                f"{where}: expected a name of small letters, digits and -, and not {ANYONE.name!r}"
-            )
+            expected = f"expected a name of small letters, digits and -, and not {ANYONE.name!r}"
+            raise ConfError(f"{where}: {expected}")
         try:
             keys = ApiKeys.of(entry.keys)
         except ConfError as e:

@@ -27,8 +27,6 @@ log = logging.getLogger("raypipe.serving.trials")
 
 @dataclass(frozen=True, slots=True)
 class OpenTrial:
-    """A release on trial, open."""
-
     trial: ReleaseTrial
     answerer: Answerer
 
@@ -68,18 +66,13 @@ class TrialRouter:
                 log.info("the trial of release %s is over", self._open.trial.release)
                 self._close_at = time.monotonic() + CLOSE_AFTER_S
             self._open, self._followers.on_trial = None, ()
-            await self._close_models()
+            if time.monotonic() >= self._close_at:  # models that only the release on trial named
+                self._close_at = math.inf
+                await self._followers.close_unnamed()
         elif found.live != live.release:
             await self._seconds.flush()  # its look ends a trial that is held against another release
         elif self._open is None or self._open.trial != found:
             await self._follow(found)
-
-    async def _close_models(self) -> None:
-        """Closes the models that only the release on trial named, some time after its trial."""
-        if time.monotonic() < self._close_at:
-            return
-        self._close_at = math.inf
-        await self._followers.close_unnamed()
 
     async def _follow(self, trial: ReleaseTrial) -> None:
         if self._refused[0] == trial and time.monotonic() < self._refused[1]:

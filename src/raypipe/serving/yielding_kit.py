@@ -8,16 +8,18 @@ most. A contextvar says what is background, so one kit serves both. Knows no tri
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-
-import numpy as np
+from typing import ParamSpec, TypeVar
 
 from raypipe.core.llm import Chat, Generated, Generator, Sampling
-from raypipe.core.protocols import Embed, Model, Role, Score
+from raypipe.core.protocols import Embed, Model, Score
 from raypipe.core.records import Fault
 from raypipe.serving.shared_kit import ForwardingSharedKit, SharedKit
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 LOOK_S = 0.005
 """Between two looks whether requests are in flight: well below the time of a request."""
@@ -34,7 +36,6 @@ class InFlight:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Counts one while the block runs."""
         self.requests += 1
         try:
             yield
@@ -48,35 +49,30 @@ class InFlight:
 
 
 class YieldingKit(ForwardingSharedKit):
-    """A kit whose calls yield where `background` says so."""
-
     def __init__(self, kit: SharedKit, in_flight: InFlight) -> None:
         super().__init__(kit)
         self._in_flight = in_flight
 
-    async def _turn(self) -> None:
-        if background.get():
-            await self._in_flight.none()
+    def _yielding(self, call: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+        async def yielding(*args: P.args, **kwargs: P.kwargs) -> T:
+            if background.get():
+                await self._in_flight.none()
+            return await call(*args, **kwargs)
+
+        return yielding
 
     def embedder(self, model: Model) -> Embed:
-        async def embed(texts: Sequence[str], role: Role) -> np.ndarray:
-            await self._turn()
-            return await self._kit.embedder(model)(texts, role)
-
-        return embed
+        return self._yielding(self._kit.embedder(model))
 
     def reranker(self, model: Model) -> Score:
-        async def score(pairs: Sequence[tuple[str, str]]) -> np.ndarray:
-            await self._turn()
-            return await self._kit.reranker(model)(pairs)
-
-        return score
+        return self._yielding(self._kit.reranker(model))
 
     def generator(self, model: Model) -> Generator:
-        async def generate(
+        generate = self._yielding(self._kit.generator(model))
+
+        async def yielding(
             chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
         ) -> list[Generated | Fault]:
-            await self._turn()
-            return await self._kit.generator(model)(chats, sampling, adapter)
+            return await generate(chats, sampling, adapter)
 
-        return generate
+        return yielding

@@ -55,7 +55,6 @@ def _epoch(lengths: Sequence[int], size: int, seed: int, epoch: int, grouped: bo
 
 
 def share(rows: Sequence[int], rank: int, world: int) -> Sequence[int]:
-    """The rows of a batch that one worker takes."""
     return rows[rank::world]
 
 

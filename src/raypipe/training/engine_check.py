@@ -40,24 +40,17 @@ class EngineReplies:
 
     @property
     def acts(self) -> bool:
-        """Whether the adapter changes anything."""
         return self.base != self.adapter or self.base_logprob != self.adapter_logprob
 
 
 def engine_is_here() -> bool:
-    """Whether vLLM is installed in this process's environment."""
     return importlib.util.find_spec("vllm") is not None
 
 
 def ask_both(
-    model: Model,
-    name: str,
-    adapter: Mapping[str, bytes],
-    chat: Chat,
-    room: int,
-    limits: EngineLimits,
+    model: Model, name: str, adapter: Mapping[str, bytes], chat: Chat, room: int, limits: EngineLimits,
     needs: Mapping[str, float],
-) -> EngineReplies:
+) -> EngineReplies:  # fmt: skip
     """Starts an engine with the adapter, whose files are given, in a task of the joined Ray that has what
     `needs` says, and asks it with and without the adapter. `room`: tokens that the model's context leaves for
     a reply. Raises NoEffect for a fault, and what the engine refuses."""

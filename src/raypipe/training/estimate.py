@@ -17,19 +17,15 @@ from typing import Any
 from raypipe.core.errors import ClusterTooSmall
 from raypipe.models.memory import BYTES, GIB
 from raypipe.training.batches import batches
+from raypipe.training.model import tensor_shapes
 from raypipe.training.preset import Preset
 from raypipe.training.rows import TrainingRow
 
-ADAPTER_BYTES = (
-    20  # of one number: weight, gradient, the gradient that is summed, two moments of AdamW; float32
-)
+ADAPTER_BYTES = 20  # of one number: weight, gradient, its sum, two moments of AdamW; float32
 NF4_BYTES = 0.5625  # of one weight: 4 bits, and a float32 scale for each 64 (QLoRA, section 3)
 LAYER_BYTES = 34  # of activations, for each token and hidden number of a layer in half precision, without the
 # matrix of attention, which sdpa does not keep: Korthikanti et al. 2022, section 4.1
-START_S = (
-    15.0,
-    60.0,
-)  # until the first step: workers import torch and peft; measured 15 to 20 s for a tiny model
+START_S = (15.0, 60.0)  # until the first step: torch and peft load; measured 15 to 20 s for a tiny model
 SLOWER = (1.0, 6.0)  # times the machine's matrix speed: measured on the stand-in, whose layers are small
 SPREAD = (0.8, 1.5)  # of the time of an earlier training of the same base
 RESERVE_GIB = 1.0  # of a GPU: CUDA's own context and the allocator's gaps
@@ -73,9 +69,7 @@ class BaseShape:
     """The sizes of a base model."""
 
     parameters: int
-    embedded: (
-        int  # of these: numbers of the embedding and the output head, which stay as they are in four bits
-    )
+    embedded: int  # of these: of the embedding and the output head, which stay as they are in four bits
     layers: int
     hidden: int
     vocabulary: int
@@ -84,31 +78,17 @@ class BaseShape:
 
 def base_shape(folder: Path, config: Mapping[str, Any], dtype: str) -> BaseShape:
     """From the headers of a base's files. `config`: its config.json."""
-    from safetensors import safe_open
-
-    total = embedded = 0
-    for path in sorted(folder.glob("model*.safetensors")):
-        with safe_open(str(path), framework="np") as tensors:
-            for name in tensors.keys():  # noqa: SIM118  # not a mapping
-                size = math.prod(tensors.get_slice(name).get_shape())
-                total += size
-                embedded += size if "embed" in name or "lm_head" in name else 0
+    sizes = {name: math.prod(shape) for name, shape in tensor_shapes(folder)}
+    embedded = sum(n for name, n in sizes.items() if "embed" in name or "lm_head" in name)
     layers, hidden, words = (int(config[k]) for k in ("num_hidden_layers", "hidden_size", "vocab_size"))
-    return BaseShape(total, embedded, layers, hidden, words, dtype)
+    return BaseShape(sum(sizes.values()), embedded, layers, hidden, words, dtype)
 
 
 def estimate(
-    rows: Sequence[TrainingRow],
-    held_out: Sequence[TrainingRow],
-    left_out: int,
-    preset: Preset,
-    shape: BaseShape,
-    adapter: tuple[int, int],
-    in_four_bits: bool,
-    workers: int,
-    earlier: Sequence[float],
+    rows: Sequence[TrainingRow], held_out: Sequence[TrainingRow], left_out: int, preset: Preset,
+    shape: BaseShape, adapter: tuple[int, int], in_four_bits: bool, workers: int, earlier: Sequence[float],
     flops: float | None,
-) -> TrainingEstimate:
+) -> TrainingEstimate:  # fmt: skip
     """`adapter`: its numbers and layers (`model.adapter_size`). `earlier`: seconds a token of a worker in
     earlier trainings of this base; `flops`: what a core here computes in a second, None: not known."""
     lengths = [len(row.ids) for row in rows]
@@ -117,7 +97,17 @@ def estimate(
     tokens = sum(lengths[i] for b in plan for i in b.rows)
     looks = math.ceil(len(plan) / p.evaluate_every) if held_out and p.evaluate_every else 0
     looked = looks * sum(len(row.ids) for row in held_out)
-    work = (6 if p.gradient_checkpointing else 4) * tokens + 2 * looked
+    work = ((6 if p.gradient_checkpointing else 4) * tokens + 2 * looked) * shape.parameters
+    seconds: tuple[float, float] | None = None
+    rate_from = "not known: no training of this base is in the store; progress says it after the first step"
+    if earlier:
+        several = f"{len(earlier)} earlier trainings" if len(earlier) > 1 else "an earlier training"
+        each, rate_from = tokens / workers, f"{several} of this base"
+        seconds = START_S[0] + SPREAD[0] * min(earlier) * each, START_S[1] + SPREAD[1] * max(earlier) * each
+    elif flops is not None:
+        least = work / flops / workers
+        rate_from = f"{flops / 1e9:.0f} GFLOP/s of one core, as it multiplies matrices here"
+        seconds = START_S[0] + SLOWER[0] * least, START_S[1] + SLOWER[1] * least
     return TrainingEstimate(
         rows=len(rows),
         held_out=len(held_out),
@@ -132,8 +122,8 @@ def estimate(
         adapter_parameters=adapter[0],
         adapted_layers=adapter[1],
         memory=memory(max(rows, key=lambda r: len(r.ids)), p, shape, adapter[0], in_four_bits),
-        seconds=_seconds(tokens, work * shape.parameters, workers, earlier, flops),
-        rate_from=_rate_from(earlier, flops),
+        seconds=seconds,
+        rate_from=rate_from,
     )
 
 
@@ -160,30 +150,6 @@ def memory(
         f"{longest.trained + 1} x {shape.vocabulary}"
     )
     return MemoryNeed(base, own, acts, tops, base + own + acts + tops, arithmetic)
-
-
-def _seconds(
-    tokens: int, flop: float, workers: int, earlier: Sequence[float], flops: float | None
-) -> tuple[float, float] | None:
-    if earlier:
-        each = tokens / workers
-        return START_S[0] + SPREAD[0] * min(earlier) * each, START_S[1] + SPREAD[1] * max(earlier) * each
-    if flops is None:
-        return None
-    least = flop / flops / workers
-    return START_S[0] + SLOWER[0] * least, START_S[1] + SLOWER[1] * least
-
-
-def _rate_from(earlier: Sequence[float], flops: float | None) -> str:
-    if earlier:
-        return (
-            f"{len(earlier)} earlier trainings of this base"
-            if len(earlier) > 1
-            else "an earlier training of this base"
-        )
-    if flops is None:
-        return "not known: no training of this base is in the store; progress says it after the first step"
-    return f"{flops / 1e9:.0f} GFLOP/s of one core, as it multiplies matrices here"
 
 
 def core_speed(seconds: float = 0.1) -> float:

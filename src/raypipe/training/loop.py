@@ -13,7 +13,7 @@ import io
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Protocol
+from typing import Any
 
 from raypipe.core.errors import DataError
 from raypipe.core.protocols import Model
@@ -42,39 +42,20 @@ class TrainingJob:
     in_four_bits: bool
 
     def batches(self) -> list[Batch]:
-        """The rows of every step."""
         lengths = [len(row.ids) for row in self.rows]
         p = self.preset
         return batches(lengths, p.effective_batch, p.steps, p.seed, p.group_by_length)
 
 
-class WorkerGroup(Protocol):
-    """The workers that train together, seen from one of them."""
+@dataclass(frozen=True, slots=True)
+class WorkerGroup:
+    """The workers that train together, seen from one of them; by itself a group of one."""
 
-    @property
-    def rank(self) -> int:
-        """Of this worker, from 0."""
-        ...
-
-    @property
-    def world(self) -> int:
-        """How many workers there are."""
-        ...
+    rank: int = 0  # of this worker
+    world: int = 1  # how many workers there are
 
     def sum(self, numbers: Any) -> None:
         """Replaces a tensor by its sum over all workers."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class OneWorker:
-    """A group of one."""
-
-    rank: int = 0
-    world: int = 1
-
-    def sum(self, numbers: Any) -> None:
-        """The sum over one worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +143,10 @@ def train(
         torch.set_num_threads(job.threads)
     preset, plan = job.preset, job.batches()
     held = open_trainable(job.model, preset, job.device, job.in_four_bits)
-    parameters = list(held.weights.values())
     # Betas, epsilon and weight decay are the defaults of transformers' AdamW, which db3 trained with.
-    optimizer = torch.optim.AdamW(parameters, lr=preset.lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(
+        list(held.weights.values()), lr=preset.lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0
+    )
     state = start or TrainingState()
     if start is not None:
         held.put(start.adapter)
@@ -181,7 +163,7 @@ def train(
         if job.held_out and preset.evaluate_every and (last or state.step % preset.evaluate_every == 0):
             last = _look(held, job, group, state) or last
         if last or state.step % preset.save_every == 0:
-            _note(held, optimizer, state)
+            state.adapter, state.optimizer = held.tensors(), optimizer.state_dict()
             if last:
                 state.ended, state.effect = True, _effect(held, job, state)
             save(state)
@@ -269,9 +251,8 @@ def _look(held: Trainable, job: TrainingJob, group: WorkerGroup, state: Training
     state.looks.append(LookPoint(state.step, loss))
     if before is None or loss < before.loss:
         state.best = held.tensors()
-    best = state.best_look
-    since = [p for p in state.looks if best is not None and p.step > best.step]
-    return 0 < job.preset.patience <= len(since)
+    since = sum(p.step > state.best_look.step for p in state.looks) if state.best_look else 0
+    return 0 < job.preset.patience <= since
 
 
 def mean_loss(held: Trainable, rows: Sequence[TrainingRow], device: str, group: WorkerGroup) -> float:
@@ -287,13 +268,9 @@ def mean_loss(held: Trainable, rows: Sequence[TrainingRow], device: str, group: 
     return float(total) / sum(row.trained for row in rows)
 
 
-def _note(held: Trainable, optimizer: Any, state: TrainingState) -> None:
-    state.adapter, state.optimizer = held.tensors(), optimizer.state_dict()
-
-
 def _effect(held: Trainable, job: TrainingJob, state: TrainingState) -> tuple[float, float]:
     """The log-probability of the first training row's answer, by the base and with the final adapter."""
     held.put(state.final())
     with held.net.disable_adapter():
-        base = mean_loss(held, job.rows[:1], job.device, OneWorker())
-    return -base, -mean_loss(held, job.rows[:1], job.device, OneWorker())
+        base = mean_loss(held, job.rows[:1], job.device, WorkerGroup())
+    return -base, -mean_loss(held, job.rows[:1], job.device, WorkerGroup())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,7 +97,12 @@ def open_trainable(model: Model, preset: Preset, device: Device, in_four_bits: b
     logging.disable_progress_bar()
     dtype = getattr(torch, model.dtype)
     compute = _compute(dtype, device)
-    more = {"quantization_config": _nf4(compute), "device_map": {"": 0}} if in_four_bits else {}
+    more: dict[str, Any] = {}
+    if in_four_bits:
+        from transformers import BitsAndBytesConfig
+
+        nf4 = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": compute}
+        more = {"quantization_config": BitsAndBytesConfig(**nf4), "device_map": {"": 0}}
     with folder.opened(model) as view:
         base = AutoModelForCausalLM.from_pretrained(
             view, dtype=dtype, local_files_only=True, trust_remote_code=False, use_safetensors=True, **more
@@ -126,12 +131,6 @@ def _compute(dtype: Any, device: Device) -> Any:
     if device == "cpu":
         raise ConfError("float16 is not trained on a CPU: use an entry of dtype float32 or bfloat16")
     return torch.bfloat16 if torch.cuda.get_device_capability()[0] >= BF16_CAPABILITY else dtype
-
-
-def _nf4(compute: Any) -> Any:
-    from transformers import BitsAndBytesConfig
-
-    return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=compute)
 
 
 def require_modules(base: Any, preset: Preset, name: str) -> None:
@@ -172,17 +171,21 @@ def _file_name(parameter: str) -> str:
 def adapter_size(folder: Path, target_modules: tuple[str, ...], r: int) -> tuple[int, int]:
     """How many numbers an adapter has, and on how many layers it is; from the headers of the base's files.
     Layers that the base has in another form than two dimensions do not count."""
+    numbers = layers = 0
+    for name, shape in tensor_shapes(folder):
+        if name.removesuffix(".weight").rpartition(".")[2] in target_modules and len(shape) == 2:
+            numbers += r * sum(shape)
+            layers += 1
+    return numbers, layers
+
+
+def tensor_shapes(folder: Path) -> Iterator[tuple[str, list[int]]]:
+    """Name and shape of each tensor of a base, from the headers of its files."""
     from safetensors import safe_open
 
-    numbers = layers = 0
     for path in sorted(folder.glob("model*.safetensors")):
         with safe_open(str(path), framework="np") as tensors:
-            for name in tensors.keys():  # noqa: SIM118  # not a mapping
-                shape = tensors.get_slice(name).get_shape()
-                if name.removesuffix(".weight").rpartition(".")[2] in target_modules and len(shape) == 2:
-                    numbers += r * (shape[0] + shape[1])
-                    layers += 1
-    return numbers, layers
+            yield from ((name, tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118
 
 
 def base_config(folder: Path) -> Mapping[str, Any]:

@@ -54,9 +54,8 @@ class Preset:
             value = getattr(self, name)
             _require(0 < value < math.inf, name, "a number above 0", value)
         _require(self.max_seq_len >= 8, "max_seq_len", "at least 8 tokens", self.max_seq_len)
-        named = (
-            len(set(self.target_modules)) == len(self.target_modules) > 0 and "" not in self.target_modules
-        )
+        distinct = len(set(self.target_modules)) == len(self.target_modules) > 0
+        named = distinct and "" not in self.target_modules
         _require(named, "target_modules", "distinct names", list(self.target_modules))
         if self.patience and not self.evaluate_every:
             raise ValueError("patience: expected with evaluate_every above 0, found 0")

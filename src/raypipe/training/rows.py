@@ -102,10 +102,12 @@ def tokenized(chats: ChatTokenizer, example: TrainingExample) -> TrainingRow:
         ) from e
     cut = len(prompt)
     if whole[:cut] != prompt:
+        pairs = enumerate(zip(prompt, whole, strict=False))
+        differs = next((i for i, (a, b) in pairs if a != b), min(cut, len(whole)))
         raise ConfError(
             f"label {example.id!r}: the chat template of model {chats.name!r} writes another beginning when "
             "the answer is there than when it is asked for (first difference at token "
-            f"{_differs(prompt, whole)} of {cut}), so training would not see what serving sends. Use a "
+            f"{differs} of {cut}), so training would not see what serving sends. Use a "
             "template whose prompt is a prefix of the whole chat"
         )
     end = next((i for i in range(cut, len(whole)) if whole[i] in chats.ends), None)
@@ -123,11 +125,6 @@ def _rendered(chats: ChatTokenizer, turns: Sequence[Mapping[str, str]], begins: 
         list(turns), tokenize=True, add_generation_prompt=begins, return_dict=False, **chats.template
     )
     return ids
-
-
-def _differs(prompt: Sequence[int], whole: Sequence[int]) -> int:
-    pairs = zip(prompt, whole, strict=False)
-    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(prompt), len(whole)))
 
 
 def fitting(

@@ -19,7 +19,7 @@ from typing import Any
 import ray
 
 from raypipe.core.errors import ClusterTooSmall, RaypipeError, Unavailable
-from raypipe.training.loop import StepPoint, TrainingJob, TrainingState, train
+from raypipe.training.loop import StepPoint, TrainingJob, TrainingState, WorkerGroup, train
 
 STATE = "state.pt"
 RESTARTS = 3  # of all workers, after one died; as often as a vLLM engine's row is tried
@@ -54,11 +54,8 @@ class _Notes:
         return self._points[seen:], self._error
 
 
-class _Gloo:
-    """The workers of a run as a `WorkerGroup`."""
-
-    def __init__(self, rank: int, world: int) -> None:
-        self.rank, self.world = rank, world
+class _Gloo(WorkerGroup):
+    """The workers of a run."""
 
     def sum(self, numbers: Any) -> None:
         from torch import distributed
@@ -102,17 +99,14 @@ def _work(config: dict[str, Any]) -> None:
         ray.get(notes.fail.remote(e))
     except Exception as e:
         if "out of memory" in str(e).lower():
-            ray.get(notes.fail.remote(_too_small(config["job"], e)))
+            longest = max(len(row.ids) for row in config["job"].rows)
+            too_small = ClusterTooSmall(
+                f"a worker ran out of memory with a row of up to {longest} tokens "
+                f"({str(e).splitlines()[0]}). Take a larger GPU, set gradient_checkpointing=true or "
+                "four_bit=true, or a smaller max_seq_len with too_long=leave_out"
+            )
+            ray.get(notes.fail.remote(too_small))
         raise
-
-
-def _too_small(job: TrainingJob, error: Exception) -> ClusterTooSmall:
-    longest = max(len(row.ids) for row in job.rows)
-    return ClusterTooSmall(
-        f"a worker ran out of memory with a row of up to {longest} tokens ({str(error).splitlines()[0]}). "
-        "Take a larger GPU, set gradient_checkpointing=true or four_bit=true, or a smaller max_seq_len with "
-        "too_long=leave_out"
-    )
 
 
 def train_on_ray(job: TrainingJob, place: TrainingPlace, told: Callable[[StepPoint], None]) -> TrainingState:
@@ -147,18 +141,15 @@ def train_on_ray(job: TrainingJob, place: TrainingPlace, told: Callable[[StepPoi
         try:
             result = trainer.fit()
         except TrainingFailedError as e:
-            raise (error() or _died(e)) from e
+            died = Unavailable(
+                f"the workers of the training ended {RESTARTS + 1} times, the last time with: "
+                f"{str(e).strip().splitlines()[-1]}. Checkpoints are kept: the same command continues"
+            )
+            raise (error() or died) from e
         if (failed := error()) is not None:
             raise failed
     with result.checkpoint.as_directory() as folder:
         return TrainingState.from_bytes((Path(folder) / STATE).read_bytes())
-
-
-def _died(error: Exception) -> Unavailable:
-    return Unavailable(
-        f"the workers of the training ended {RESTARTS + 1} times, the last time with: "
-        f"{str(error).strip().splitlines()[-1]}. Checkpoints are kept: the same command continues"
-    )
 
 
 def _require_room(workers: int, needs: dict[str, float]) -> None:

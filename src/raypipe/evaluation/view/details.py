@@ -18,7 +18,7 @@ from typing import Any, Literal
 import pyarrow.parquet as pq
 
 from raypipe.core.records import parse_chunk_id
-from raypipe.evaluation.result_table import read_table
+from raypipe.evaluation.result_table import about, read_table
 
 BLOCK = 16  # questions read at once: some 60 kB packed, opened in 30 to 90 ms
 TOP = 10  # passages of the ranking whose texts are shown though the answer does not rest on them
@@ -43,12 +43,10 @@ class RunTable:
             ids = self._file.read_row_group(group, ["id"])["id"].to_pylist()
             self._place |= {id: (group, i) for i, id in enumerate(ids)}
         self._groups: OrderedDict[int, list[dict[str, Any]]] = OrderedDict()
-        metadata = self._file.schema_arrow.metadata or {}
-        self.about = {k.decode(): v.decode() for k, v in metadata.items()}
+        self.about = about(path)
 
     @property
     def ids(self) -> list[str]:
-        """Ids of the questions, in the order of the run."""
         return list(self._place)
 
     def __contains__(self, id: str) -> bool:
@@ -90,9 +88,13 @@ def _trimmed(
         if used or golden or i < TOP or kept == "all":
             hits.append({**hit, "text": None})
     shown = [h for h in hits if h["chunk"] in texts]
-    quotes = [
-        {**q, "text": None if "pages" in without or _is_in(q, shown) else q["text"]} for q in row["quotes"]
-    ]
+    quotes = []
+    for q in row["quotes"]:
+        repeated = any(
+            q["source"] == parse_chunk_id(h["chunk"])[0] and h["start"] <= q["start"] and q["end"] <= h["end"]
+            for h in shown
+        )
+        quotes.append({**q, "text": None if "pages" in without or repeated else q["text"]})
     replies = [{**r, "prompt": None} for r in row["replies"]] if without else row["replies"]
     return {**row, "hits": hits, "quotes": quotes, "replies": replies}
 
@@ -100,16 +102,6 @@ def _trimmed(
 def _is_cited(hit: Mapping[str, Any], quotes: Sequence[Mapping[str, Any]]) -> bool:
     source = parse_chunk_id(hit["chunk"])[0]
     return any(q["source"] == source and q["start"] < hit["end"] and hit["start"] < q["end"] for q in quotes)
-
-
-def _is_in(quote: Mapping[str, Any], hits: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the text of a passage holds a quote whole."""
-    return any(
-        parse_chunk_id(h["chunk"])[0] == quote["source"]
-        and h["start"] <= quote["start"]
-        and quote["end"] <= h["end"]
-        for h in hits
-    )
 
 
 def packed(found: Mapping[str, Any]) -> str:
@@ -124,5 +116,4 @@ def packed(found: Mapping[str, Any]) -> str:
 
 
 def parts_of(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    """The ids of each block."""
     return (ids[i : i + BLOCK] for i in range(0, len(ids), BLOCK))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from raypipe.core.errors import DataError, RaypipeError
 from raypipe.evaluation.compare import RunComparison, compare, same_question
@@ -71,17 +70,18 @@ def open_pair(folders: tuple[RunFolder, RunFolder], manifests: tuple[Manifest, M
 
 
 def pair_page(pair: OpenPair, shown: ShownParts) -> tuple[str, str]:
-    """The page and its content security policy."""
     lines = pair.lines if shown.served else pair.lines[:MOST_ROWS]
     names, runs = [m.recipe["name"] for m in pair.manifests], [m.run[:8] for m in pair.manifests]
     values = page_values(pair.tables, lines, shown, runs)
     values["facts"] |= {"pair": True, "lead": pair.measure, "span": pair.span}
     found, refused = _compared(pair)
     before, after = pair.manifests
+    a, b = pair.tables
     matrices = [
         matrix("What became of each question", lines, "A", "B"),
         matrix("Where each question was lost", lines, "lost in A", "lost in B"),
     ]
+    slices = [{n: getattr(s, n) for n in _SLICE} for s in found.slices] if found else []
     values |= {
         "title": f"{names[0]} {runs[0]} and {names[1]} {runs[1]}",
         "pair": True,
@@ -91,11 +91,19 @@ def pair_page(pair: OpenPair, shown: ShownParts) -> tuple[str, str]:
         "changed": changed_lines(before.recipe, after.recipe, "Recipe of B against A", shown.without),
         "c": found,
         "refused": refused,
-        "slices": told_apart([_slice(s) for s in found.slices])[0] if found else [],
-        "unmatched": _unmatched(pair, found),
+        "slices": told_apart(slices)[0],
+        "unmatched": [
+            ("are only in A", [i for i in a.ids if i not in b]),
+            ("are only in B", [i for i in b.ids if i not in a]),
+            ("are in both and not scored in one", found.unscored if found else ()),
+            ("have an id that names another question in each", found.other_questions if found else ()),
+        ],
         "matrices": [m for m in matrices if m is not None],
     }
     return fitted_page(pair.tables, values, shown)
+
+
+_SLICE = ("label", "value", "found", "p", "verdict")
 
 
 def _compared(pair: OpenPair) -> tuple[RunComparison | None, str]:
@@ -108,17 +116,3 @@ def _compared(pair: OpenPair) -> tuple[RunComparison | None, str]:
         return compare(scored, measure=pair.measure)[0], ""
     except RaypipeError as e:
         return None, str(e)
-
-
-def _slice(found: Any) -> dict[str, Any]:
-    return {name: getattr(found, name) for name in ("label", "value", "found", "p", "verdict")}
-
-
-def _unmatched(pair: OpenPair, found: RunComparison | None) -> list[tuple[str, Sequence[str]]]:
-    a, b = pair.tables
-    return [
-        ("are only in A", [i for i in a.ids if i not in b]),
-        ("are only in B", [i for i in b.ids if i not in a]),
-        ("are in both and not scored in one", found.unscored if found else ()),
-        ("have an id that names another question in each", found.other_questions if found else ()),
-    ]

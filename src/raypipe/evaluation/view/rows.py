@@ -51,26 +51,28 @@ def line_of(row: Mapping[str, Any], lead: str, labels: PersonLabels | None) -> Q
     said += [] if verdict is not None else [f"{k} {v:.2f}" for k, v in list(measures.items())[:3]]
     facets = {"verdict": verdict or ("" if measures else "no gold"), "outcome": row["outcome"]}
     facets |= {"from": row["origin"], "lost": _lost(row), **row["labels"]}
-    if (disagree := _disagree(verdict, measures)) is not None:
-        facets["measures"] = "disagree" if disagree else "agree"
+    state = STATES.get(verdict or "")
+    if state in ("right", "wrong") and "contains" in measures:  # the truth's words in the answer say it, too
+        facets["measures"] = "disagree" if (state == "right") != bool(measures["contains"]) else "agree"
     if row["faults"]:
         facets["fault"] = row["faults"][0]["step"]
     if labels is not None:
-        facets["person"] = _person(row, labels)
+        key = row["id"], (row["answer"] or "").strip()
+        label = labels.by_answer.get(key)
+        facets["person"] = label.label if label else "to be labelled" if key in labels.open else ""
     took = row.get("seconds")  # tables of before there were any have none
     numbers = {"value": measures.get(lead), "confidence": row["confidence"]}
     numbers["seconds"] = sum(took.values()) if took else None
+    verdicts, text = () if verdict is None else (verdict,), ": ".join(said) if said else "not scored"
+    facets, numbers = _filled(facets), {k: v for k, v in numbers.items() if v is not None}
     return QuestionLine(
-        row["id"],
-        row["query"],
-        (row["answer"],),
-        expected(row),
-        () if verdict is None else (verdict,),
-        ": ".join(said) if said else "not scored",
-        facets={k: v for k, v in facets.items() if v},
-        numbers={k: v for k, v in numbers.items() if v is not None},
-        sources=sources_of(row),
-    )
+        row["id"], row["query"], (row["answer"],), expected(row), verdicts, text, facets=facets,
+        numbers=numbers, sources=sources_of(row),
+    )  # fmt: skip
+
+
+def _filled(facets: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in facets.items() if value}
 
 
 def paired_line(a: Mapping[str, Any], b: Mapping[str, Any], measure: str) -> QuestionLine:
@@ -78,25 +80,22 @@ def paired_line(a: Mapping[str, Any], b: Mapping[str, Any], measure: str) -> Que
     one, two = ((r["measures"] or {}).get(measure) for r in (a, b))
     gain = None if one is None or two is None else two - one
     states = [STATES.get(r["verdict"] or "", "") for r in (a, b)]
-    facets = {"A": states[0], "B": states[1], "change": _change(states, gain)}
+    moved = "" if gain is None else "higher" if gain > 0 else "lower" if gain < 0 else "equal"
+    if all(states):
+        moved = f"{states[0]} to {states[1]}" if states[0] != states[1] else f"both {states[0]}"
+    facets = {"A": states[0], "B": states[1], "change": moved}
     facets |= {"answer": "the same" if a["answer"] == b["answer"] else "another"}
     facets |= {"lost in A": _lost(a), "lost in B": _lost(b), **a["labels"]}
     said = f"{states[0]} to {states[1]}" if all(states) and states[0] != states[1] else states[0]
     if not any(states):
         said = "not scored" if gain is None else f"{measure} {one:.2f} to {two:.2f}"
-    numbers = {"before": one, "after": two, "value": gain}
+    numbers = {k: v for k, v in (("before", one), ("after", two), ("value", gain)) if v is not None}
+    verdicts = tuple(r["verdict"] for r in (a, b) if r["verdict"])
+    sources = tuple(dict.fromkeys((*sources_of(a), *sources_of(b))))
     return QuestionLine(
-        a["id"],
-        a["query"],
-        (a["answer"], b["answer"]),
-        expected(a),
-        tuple(r["verdict"] for r in (a, b) if r["verdict"]),
-        said,
-        gain or None,
-        {k: v for k, v in facets.items() if v},
-        {k: v for k, v in numbers.items() if v is not None},
-        tuple(dict.fromkeys((*sources_of(a), *sources_of(b)))),
-    )
+        a["id"], a["query"], (a["answer"], b["answer"]), expected(a), verdicts, said, gain or None,
+        _filled(facets), numbers, sources,
+    )  # fmt: skip
 
 
 def expected(row: Mapping[str, Any]) -> str:
@@ -105,33 +104,12 @@ def expected(row: Mapping[str, Any]) -> str:
     return " / ".join(row["golds"] or [f"{document} ({grade})" for document, grade in best if grade > 0])
 
 
-def _change(states: Sequence[str], gain: float | None) -> str:
-    if all(states):
-        return f"{states[0]} to {states[1]}" if states[0] != states[1] else f"both {states[0]}"
-    return "" if gain is None else "higher" if gain > 0 else "lower" if gain < 0 else "equal"
-
-
 def _lost(row: Mapping[str, Any]) -> str:
     """Where the gold was lost; "": the run's table does not say it."""
     if "lost" not in row or row["lost"]:
         return row.get("lost") or ""
     scored = STATES[row["verdict"]] != "not scored" if row["verdict"] else bool(row["measures"])
     return "right" if scored else "not scored"
-
-
-def _disagree(verdict: str | None, measures: Mapping[str, float]) -> bool | None:
-    """Whether the verdict and the truth's words in the answer say the opposite; None: one says nothing."""
-    state = STATES.get(verdict or "")
-    if state not in ("right", "wrong") or "contains" not in measures:
-        return None
-    return (state == "right") != bool(measures["contains"])
-
-
-def _person(row: Mapping[str, Any], labels: PersonLabels) -> str:
-    key = row["id"], (row["answer"] or "").strip()
-    if (found := labels.by_answer.get(key)) is not None:
-        return found.label
-    return "to be labelled" if key in labels.open else ""
 
 
 def sources_of(row: Mapping[str, Any]) -> tuple[str, ...]:

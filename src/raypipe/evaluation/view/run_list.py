@@ -71,7 +71,7 @@ class RunList:
     def whole(self, run: str) -> tuple[RunFolder, Manifest] | None:
         """A run with all its files here; None: no folder has it. Raises DataError where an object store that
         has it cannot be read."""
-        found = self.found().get(run)
+        found = self._by_place()[0].get(run)
         if found is not None and run not in self._whole:
             for place, remote in self._remote.items():
                 if found[0].path.is_relative_to(place):
@@ -82,21 +82,17 @@ class RunList:
     def found(self) -> dict[str, tuple[RunFolder, Manifest]]:
         """Run id -> its folder and manifest, of those in the folders, the latest first. A folder whose
         manifest cannot be read, such as one of another raypipe, is left out."""
-        return self._found()[0]
+        return dict(sorted(self._by_place()[0].items(), key=lambda r: -r[1][1].finished))
 
     def listed(self) -> tuple[list[RunHeader], int]:
         """All runs, the latest first, and the number of manifests that cannot be read."""
-        here, unread = self._found()
+        here, unread = self._by_place()
         listed = [header(m, str(f.path)) for f, m in here.values()]
         if self._store is not None:
             known, unread_there = readable(self._store, MOST)
             listed += [header(m, None) for m in known if m.run not in here]
             unread += unread_there
         return sorted(listed, key=lambda h: -h.finished), unread
-
-    def _found(self) -> tuple[dict[str, tuple[RunFolder, Manifest]], int]:
-        runs, unread = self._by_place()
-        return dict(sorted(runs.items(), key=lambda r: -r[1][1].finished)), unread
 
     def _by_place(self) -> tuple[dict[str, tuple[RunFolder, Manifest]], int]:
         unread = 0
@@ -120,23 +116,12 @@ class RunList:
 
 
 def _manifests(place: Path) -> list[Path]:
-    """The manifests in a folder and below it."""
     name = RunFolder(place).manifest.name
     return sorted(p for depth in range(DEPTH + 1) for p in place.glob("*/" * depth + name))
 
 
 def header(m: Manifest, folder: str | None) -> RunHeader:
-    """What the list says of a run."""
     lead = m.measures.get(m.lead)
-    mean = lead.mean if lead else m.score.get("score")
-    return RunHeader(
-        m.run,
-        m.recipe["name"],
-        m.finished,
-        m.questions,
-        m.kind or "crag",
-        m.lead or "score",
-        mean,
-        m.store,
-        folder,
-    )
+    mean, measure = lead.mean if lead else m.score.get("score"), m.lead or "score"
+    kind, name = m.kind or "crag", m.recipe["name"]
+    return RunHeader(m.run, name, m.finished, m.questions, kind, measure, mean, m.store, folder)

@@ -32,16 +32,13 @@ GROUP_ROWS = 50  # that a browser lays out together: some two windows
 STYLES = ("base.css", "run.css")
 SCRIPTS = ("dom.js", "evidence.js", "detail.js", "paired.js", "run.js")
 
+_TEN = "passages beyond the first ten"
 _LESS: tuple[tuple[str, tuple[Part, ...], Kept], ...] = (
     ("", (), "all"),
     ("passages that are neither ranked, cited nor among the first ten", (), "best"),
-    ("passages beyond the first ten, and texts that the answer does not rest on", (), "used"),
-    (
-        "passages beyond the first ten, texts that the answer does not rest on, and prompts",
-        ("prompts",),
-        "used",
-    ),
-    ("passages beyond the first ten, prompts and texts of pages", ("prompts", "pages"), "used"),
+    (f"{_TEN}, and texts that the answer does not rest on", (), "used"),
+    (f"{_TEN}, texts that the answer does not rest on, and prompts", ("prompts",), "used"),
+    (f"{_TEN}, prompts and texts of pages", ("prompts", "pages"), "used"),
 )
 """What a file leaves out to stay under MOST_BYTES, step by step."""
 
@@ -107,24 +104,16 @@ def page_values(
     runs: Sequence[RunTable], lines: Sequence[QuestionLine], shown: ShownParts, names: Sequence[str]
 ) -> dict[str, Any]:
     """What the part of the page about questions shows, of one run or two."""
-    labelled = shown.labels is not None
-    labels = "" if shown.labels is None else shown.labels.file
     columns = ["question", "answer", "expected", "scored"]
+    labelled, labels = shown.labels is not None, shown.labels.file if shown.labels else ""
+    about = {"run": "-".join(names), "runs": names, "block": BLOCK, "served": shown.served}
     return {
         "served": shown.served,
         "rows": lines,
         "group_rows": GROUP_ROWS,
         "questions": len(runs[0].ids),
         "columns": columns if len(runs) == 1 else ["question", "A", "B", "expected", "scored"],
-        "facts": facts(
-            lines,
-            run="-".join(names),
-            runs=names,
-            block=BLOCK,
-            served=shown.served,
-            labelled=labelled,
-            labels=labels,
-        ),
+        "facts": facts(lines, **about, labelled=labelled, labels=labels),
     }
 
 
@@ -191,8 +180,7 @@ def _head(
     report: Mapping[str, Any], manifest: Manifest, earlier: Manifest | None, shown: ShownParts
 ) -> dict[str, Any]:
     slices, omitted = told_apart(report["slices"])
-    cost = report["cost"]
-    changed = None
+    cost, changed = report["cost"], None
     if earlier is not None:
         when = time.strftime("%Y-%m-%d %H:%M", time.gmtime(earlier.finished))
         said = f"Against run {earlier.run[:8]} of recipe {earlier.recipe['name']}, finished {when} UTC"
@@ -219,19 +207,17 @@ def _head(
 
 
 def _lineage(report: Mapping[str, Any], manifest: Manifest) -> list[tuple[str, str]]:
-    origin, stamp = manifest.origin, time.gmtime(manifest.finished)
-    packages = ", ".join(f"{name} {version}" for name, version in origin.packages.items())
-    models = ", ".join(f"{m.name} ({m.weights[:19]})" for m in manifest.models)
-    found = [
-        ("finished", time.strftime("%Y-%m-%d %H:%M:%S UTC", stamp)),
-        ("recipe", f"{manifest.recipe['name']} {' '.join(manifest.recipe.get('sets', ()))}".strip()),
-        ("recipe digest", manifest.digest),
-        ("data", f"{manifest.questions} questions, kind {manifest.kind or 'crag'}"),
-        ("what was searched", f"snapshot {manifest.snapshot}"),
-        ("scored by", f"{report['rule']}{f', judge {manifest.judge}' if manifest.judge else ''}"),
-        ("models", models),
-        ("code", origin.commit),
-        ("packages", packages),
-        ("device", f"{manifest.backend} on {manifest.device} {origin.chip}".strip()),
-    ]
-    return [(name, said) for name, said in found if said]
+    origin, recipe = manifest.origin, manifest.recipe
+    found = {
+        "finished": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(manifest.finished)),
+        "recipe": f"{recipe['name']} {' '.join(recipe.get('sets', ()))}".strip(),
+        "recipe digest": manifest.digest,
+        "data": f"{manifest.questions} questions, kind {manifest.kind or 'crag'}",
+        "what was searched": f"snapshot {manifest.snapshot}",
+        "scored by": f"{report['rule']}{f', judge {manifest.judge}' if manifest.judge else ''}",
+        "models": ", ".join(f"{m.name} ({m.weights[:19]})" for m in manifest.models),
+        "code": origin.commit,
+        "packages": ", ".join(f"{name} {version}" for name, version in origin.packages.items()),
+        "device": f"{manifest.backend} on {manifest.device} {origin.chip}".strip(),
+    }
+    return [(name, said) for name, said in found.items() if said]

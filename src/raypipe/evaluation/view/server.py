@@ -30,7 +30,6 @@ class ViewServer(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """Where it listens."""
         return f"http://{LOOPBACK}:{self.server_address[1]}"
 
 

@@ -54,7 +54,6 @@ class Viewer:
         self._pairs: OrderedDict[tuple[TableKey, TableKey], OpenPair] = OrderedDict()
 
     def get(self, address: str) -> ViewReply:
-        """The reply to a GET."""
         url = urlsplit(address)
         match url.path.strip("/").split("/"):
             case [""]:
@@ -78,7 +77,6 @@ class Viewer:
         raise DataError(f"{url.path}: there is no such page")
 
     def post(self, address: str, body: Any) -> ViewReply:
-        """The reply to a POST with this JSON."""
         match urlsplit(address).path.strip("/").split("/"), body:
             case ["pair", a, b, "paired"], {"rows": [*rows]} if all(type(r) is int for r in rows):
                 return _json(asdict(self._pair(a, b).difference(rows)))
@@ -88,9 +86,8 @@ class Viewer:
 
     def _list(self) -> ViewReply:
         headers, unread = self._runs.listed()
-        listed = [
-            asdict(h) | {"when": time.strftime("%Y-%m-%d %H:%M", time.gmtime(h.finished))} for h in headers
-        ]
+        times = [time.strftime("%Y-%m-%d %H:%M", time.gmtime(h.finished)) for h in headers]
+        listed = [asdict(h) | {"when": when} for h, when in zip(headers, times, strict=True)]
         return _page(*web_page.page("runs.html", STYLES, (), True, {"runs": listed, "unread": unread}))
 
     def _folder(self, run: str) -> tuple[RunFolder, Manifest]:

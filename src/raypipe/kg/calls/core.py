@@ -81,33 +81,26 @@ def simple(
     extra = extra or {}
     columns: dict[str, Kind] = {**call.tables.columns[table], **{n: k for n, (_, k) in extra.items()}}
     shown = listed(call.tables, table, {n: sql for n, (sql, _) in extra.items()})
-    place = call.places[0]
+    keys = call.places[0].keys
     text, params = seen
-    if place.keys is None:
+    if keys is None:
         inner, order = f"SELECT {shown}, t.rowid AS _r FROM {quoted(table)} AS t WHERE {text}", "b._r"
     else:
         inner = (
             f"SELECT {shown}, t.rowid AS _r, w.key AS _w FROM json_each(?) AS w "
             f"JOIN {quoted(table)} AS t ON fold(t.{quoted(column)}) = w.value WHERE {text}"
         )
-        order, params = "b._w, b._r", (json.dumps(place.keys), *params)
+        order, params = "b._w, b._r", (json.dumps(keys), *params)
     rel = Relation(
-        numbered(columns, inner, order),
-        params,
-        columns,
-        noun,
-        column,
-        {kind: column},
-        aliases=KIND_WORDS.get(table, {}),
-        about=call.about,
-    )
+        numbered(columns, inner, order), params, columns, noun, column, {kind: column},
+        aliases=KIND_WORDS.get(table, {}), about=call.about,
+    )  # fmt: skip
     return rel.where(call.where, call.now, call.stars)
 
 
 def released(now: Moment, dated: bool = True) -> tuple[str, tuple[Any, ...]]:
     """Released by the asker's day, as far as the table has a date."""
-    day = str(now.day)
     year = "(t.year IS NULL OR t.year <= ?)"
     if not dated:
         return year, (now.day.year,)
-    return f"(t.release_date <= ? OR (t.release_date IS NULL AND {year}))", (day, now.day.year)
+    return f"(t.release_date <= ? OR (t.release_date IS NULL AND {year}))", (str(now.day), now.day.year)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 from raypipe.kg.calls.core import CLOSE, LinkedCall, numbered, simple
@@ -13,123 +14,86 @@ from raypipe.kg.tables import quoted
 
 
 def metric(column: str) -> Callable[[LinkedCall], Relation]:
-    """A company's market cap, earnings per share or P/E ratio."""
-
     def build(call: LinkedCall) -> Relation:
         rel = simple(call, "company", "ticker", "company", "company")
-        columns: dict[str, Kind] = {
-            "ticker": "text",
-            "name": "text",
-            column: rel.columns[column],
-            "value": rel.columns[column],
-        }
+        kind = rel.columns[column]
+        columns: dict[str, Kind] = {"ticker": "text", "name": "text", column: kind, "value": kind}
         sql = (
             f"SELECT r.ticker, coalesce(r.name, r.ticker) AS name, r.{quoted(column)}, "
             f"r.{quoted(column)} AS value, r.{ORDER} FROM ({rel.sql}) AS r"
         )
-        return Relation(
-            sql, rel.params, columns, "company", "name", {"company": "ticker"}, column, about=call.about
-        )
+        return replace(rel, sql=sql, columns=columns, label="name", default=column)
 
     return build
 
 
 _NAMED: Final = "coalesce((SELECT c.name FROM company AS c WHERE fold(c.ticker) = fold(t.ticker)), t.ticker)"
+_DATED: Final[dict[str, tuple[str, Kind]]] = {"name": (_NAMED, "text"), "time": ("t.date", "date")}
 
 
 def dividend(call: LinkedCall) -> Relation:
     seen = ("t.date <= ?", (str(call.now.eastern.date()),))
-    rel = simple(
-        call, "dividend", "ticker", "dividend", "company", seen,
-        {"name": (_NAMED, "text"), "time": ("t.date", "date")},
-    )  # fmt: skip
-    return Relation(
-        rel.sql,
-        rel.params,
-        rel.columns,
-        "dividend",
-        "name",
-        {"company": "ticker"},
-        "value",
-        about=call.about,
-    )
+    rel = simple(call, "dividend", "ticker", "dividend", "company", seen, _DATED)
+    return replace(rel, label="name", default="value")
 
 
 def price(call: LinkedCall) -> Relation:
     """Daily bars, or the minute of "latest". A day without trading gives the next session, else the last."""
-    there, east = call.when, call.now.eastern
+    there = call.when
     assert there is not None
     if there.kind == "latest":
         minute = _minute(call)
-        if call.tables.query(f"SELECT 1 FROM ({minute.sql}) LIMIT 1", minute.params):
-            return minute
-        return _edge(call, "DESC")
+        return minute if _any(call, minute) else _edge(call, "max")
     if there.kind == "earliest":
-        return _edge(call, "")
+        return _edge(call, "min")
     if there.kind != "days":
         raise GraphFault("bad_time", "expected a day, a period, latest or ipo of a price")
-    closed = (
-        "(t.date < ? OR (t.date = ? AND ? >= ?))",
-        (str(east.date()), str(east.date()), f"{east:%H:%M}", CLOSE),
-    )
-    text = f"t.date BETWEEN ? AND ? AND {closed[0]}"
-    rel = _bars(call, (text, (str(there.first), str(there.last), *closed[1])))
-    if there.first != there.last or call.tables.query(f"SELECT 1 FROM ({rel.sql}) LIMIT 1", rel.params):
+    text, params = _closed(call, "t")
+    days = (str(there.first), str(there.last))
+    rel = _bars(call, f"t.date BETWEEN ? AND ? AND {text}", (*days, *params))
+    if there.first != there.last or _any(call, rel):
         return rel
-    for order, side in (("min", ">"), ("max", "<")):
-        near = (
-            f"t.date = (SELECT {order}(u.date) FROM price AS u WHERE u.ticker = t.ticker AND u.date {side} ? "
-            f"AND {closed[0].replace('t.', 'u.')})"
-        )
-        other = _bars(call, (near, (str(there.first), *closed[1])))
-        found = call.tables.query(f"SELECT r.date FROM ({other.sql}) AS r LIMIT 1", other.params)
-        if found:
-            note = f"There is no trading record of {there.first}; the nearest is of {found[0][0]}."
-            return _bars(call, (near, (str(there.first), *closed[1])), note)
+    for edge, side in (("min", ">"), ("max", "<")):
+        found = _edge(call, edge, f"u.date {side} ? AND ", days[:1])
+        if dates := call.tables.query(f"SELECT r.date FROM ({found.sql}) AS r LIMIT 1", found.params):
+            note = f"There is no trading record of {there.first}; the nearest is of {dates[0][0]}."
+            return replace(found, notes=(note,))
     return rel
 
 
-def _bars(call: LinkedCall, seen: tuple[str, tuple[Any, ...]], note: str = "") -> Relation:
-    rel = simple(
-        call, "price", "ticker", "price", "company", seen,
-        {"name": (_NAMED, "text"), "time": ("t.date", "date")},
-    )  # fmt: skip
+def _any(call: LinkedCall, rel: Relation) -> bool:
+    return bool(call.tables.query(f"SELECT 1 FROM ({rel.sql}) LIMIT 1", rel.params))
+
+
+def _closed(call: LinkedCall, row: str) -> tuple[str, tuple[str, ...]]:
+    """Whether a day's session has closed."""
+    east = call.now.eastern
+    params = (str(east.date()), str(east.date()), f"{east:%H:%M}", CLOSE)
+    return f"({row}.date < ? OR ({row}.date = ? AND ? >= ?))", params
+
+
+def _bars(call: LinkedCall, text: str, params: tuple[Any, ...]) -> Relation:
+    rel = simple(call, "price", "ticker", "price", "company", (text, params), _DATED)
     sql = numbered(rel.columns, rel.sql, "b.ticker, b.date") if call.places[0].keys is None else rel.sql
-    notes = (note,) if note else ()
-    words = {"day": "date"}
-    return Relation(
-        sql,
-        rel.params,
-        rel.columns,
-        "price",
-        "name",
-        {"company": "ticker"},
-        "close",
-        words,
-        call.about,
-        notes,
-    )
+    return replace(rel, sql=sql, label="name", default="close", aliases={"day": "date"})
 
 
-def _edge(call: LinkedCall, down: str) -> Relation:
+def _edge(call: LinkedCall, edge: str, where: str = "", more: tuple[str, ...] = ()) -> Relation:
     """Each company's first or last daily bar."""
-    east, order = call.now.eastern, "max" if down else "min"
-    closed = "(u.date < ? OR (u.date = ? AND ? >= ?))"
-    text = f"t.date = (SELECT {order}(u.date) FROM price AS u WHERE u.ticker = t.ticker AND {closed})"
-    return _bars(call, (text, (str(east.date()), str(east.date()), f"{east:%H:%M}", CLOSE)))
+    text, params = _closed(call, "u")
+    found = f"SELECT {edge}(u.date) FROM price AS u WHERE u.ticker = t.ticker AND {where}{text}"
+    return _bars(call, f"t.date = ({found})", (*more, *params))
 
 
 def _minute(call: LinkedCall) -> Relation:
     """Each company's last minute that has begun, its opening rounded to cents."""
     east = call.now.eastern
-    now = (str(east.date()), f"{east:%H:%M}")
     text = (
         "t.rowid = (SELECT u.rowid FROM price_detail AS u WHERE u.ticker = t.ticker "
         "AND (u.date, u.time) <= (?, ?) ORDER BY u.date DESC, u.time DESC LIMIT 1)"
     )
-    rel = simple(call, "price_detail", "ticker", "price", "company", (text, now), {"name": (_NAMED, "text")})
+    seen = (text, (str(east.date()), f"{east:%H:%M}"))
+    rel = simple(call, "price_detail", "ticker", "price", "company", seen, {"name": (_NAMED, "text")})
     kept = ", ".join("round(r.open, 2) AS open" if c == "open" else f"r.{quoted(c)}" for c in rel.columns)
     sql = f"SELECT {kept}, r.{ORDER} FROM ({rel.sql}) AS r"
-    return Relation(
-        sql, rel.params, rel.columns, "price", "name", {"company": "ticker"}, "open", about=call.about
-    )
+    return replace(rel, sql=sql, label="name", default="open")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from raypipe.kg.calls.core import KIND_WORDS, LinkedCall, listed, numbered, released, simple
@@ -32,56 +33,46 @@ def linked(table: str) -> Callable[[LinkedCall], Relation]:
         base = f"SELECT {listed(call.tables, table)}, t.rowid AS _r FROM {quoted(table)} AS t WHERE {seen}"
         label = "name" if call.places[0].keys is not None or call.places[1].keys is None else film
         named = {"movie": film, "person": "name"}
-        words = KIND_WORDS[table]
-        bare = Relation(base, params, columns, table, label, named, aliases=words, about=call.about)
+        bare = Relation(
+            base, params, columns, table, label, named, aliases=KIND_WORDS[table], about=call.about
+        )
         if call.where:
             text, more = conditions(bare, call.where, call.now, call.stars)
             kept = ", ".join(f"r.{quoted(c)}" for c in columns)
             base, params = f"SELECT {kept}, r._r FROM ({base}) AS r WHERE {text}", (*params, *more)
         inner, inside, order = _narrowed(call, table, film)
         sql = f"WITH f AS ({base}) {numbered(columns, inner, order)}"
-        return Relation(
-            sql, (*params, *inside), columns, table, label, named, aliases=words, about=call.about
-        )
+        return replace(bare, sql=sql, params=(*params, *inside))
 
     return build
 
 
 def _narrowed(call: LinkedCall, table: str, film: str) -> tuple[str, tuple[Any, ...], str]:
     """The rows of `f` that fit both name places: SQL, parameters, order."""
-    tests: list[str] = []
-    joins: list[str] = []
-    params: list[Any] = []
-    later: list[Any] = []
-    order: list[str] = []
-    once = ""
-    ids = {"movie": "movie_id", "name": "person_id"} if table != "oscar" else {}
+    tests, joins, once = list[str](), list[str](), ""
+    params, later = list[Any](), list[Any]()
+    ids = ("person_id", "movie_id") if table != "oscar" else ("", "")
     for i, (place, column) in enumerate(zip(call.places, (film, "name"), strict=False)):
         if place.keys is None:
             continue
         if place.every and len(place.keys) > 1:
-            other = "name" if i == 0 else film
-            number = ids.get("name" if i == 0 else "movie")
-            same = f"coalesce({{0}}.{number}, fold({{0}}.{other}))" if number else f"fold({{0}}.{other})"
+            same = f"fold({{0}}.{('name', film)[i]})"
+            same = f"coalesce({{0}}.{ids[i]}, {same})" if ids[i] else same
+            other = f"SELECT {same.format('g')} FROM f AS g WHERE {_test(table, column, '?', 'g')}"
             tests.append(_test(table, column, "?"))
-            later.append(place.keys[0])
-            for key in place.keys[1:]:
-                there = _test(table, column, "?", "g")
-                tests.append(f"{same.format('f')} IN (SELECT {same.format('g')} FROM f AS g WHERE {there})")
-                later.append(key)
+            tests += [f"{same.format('f')} IN ({other})"] * (len(place.keys) - 1)
+            later += place.keys
             # with min, SQLite returns the other columns of that row
             once = f" GROUP BY {same.format('f')} HAVING min(f._r)"
             continue
-        joins.append(f"json_each(?) AS w{i}")
+        joins.append(f"w{i}")
         params.append(json.dumps(place.keys))
         tests.append(_test(table, column, f"w{i}.value"))
-        order.append(f"b._w{i}")
-    ranks = "".join(
-        f", {o.removeprefix('b.').replace('_w', 'w')}.key AS {o.removeprefix('b.')}" for o in order
-    )
-    source = ", ".join([*joins, "f"])
+    ranks = "".join(f", {w}.key AS _{w}" for w in joins)
+    source = "".join(f"json_each(?) AS {w}, " for w in joins) + "f"
     kept = f" WHERE {' AND '.join(tests)}" if tests else ""
-    return f"SELECT f.*{ranks} FROM {source}{kept}{once}", (*params, *later), ", ".join([*order, "b._r"])
+    order = "".join(f"b._{w}, " for w in joins) + "b._r"
+    return f"SELECT f.*{ranks} FROM {source}{kept}{once}", (*params, *later), order
 
 
 def _test(table: str, column: str, value: str, row: str = "f") -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Final
 
-from raypipe.kg.calls.core import KIND_WORDS, LinkedCall, numbered, simple
+from raypipe.kg.calls.core import LinkedCall, numbered, simple
 from raypipe.kg.graph import GraphFault
 from raypipe.kg.relation import Relation
 from raypipe.kg.schema import Kind
@@ -21,10 +22,7 @@ def artist(call: LinkedCall) -> Relation:
 def song(call: LinkedCall) -> Relation:
     seen = ("(t.release_date IS NULL OR t.release_date <= ?)", (str(call.now.day),))
     rel = simple(call, "song", "name", "song", "song", seen)
-    return Relation(
-        rel.sql, rel.params, rel.columns, "song", "name", {"song": "name", "artist": "author"},
-        aliases=KIND_WORDS["song"], about=call.about,
-    )  # fmt: skip
+    return replace(rel, named={"song": "name", "artist": "author"})
 
 
 def entity(call: LinkedCall) -> Relation:
@@ -36,23 +34,16 @@ def grammy_artist(call: LinkedCall) -> Relation:
         "(SELECT json_group_array(y.year) FROM (SELECT DISTINCT g.year FROM grammy AS g WHERE g.winner AND "
         "fold(g.artist) = w.value AND g.year <= ? ORDER BY g.year) AS y)"
     )
-    return _counted(call, "grammy_artist", "artist", ("grammy", "artist"), ("artist", "name"), years)
+    return _counted(call, "artist", "artist", years)
 
 
 def grammy_song(call: LinkedCall) -> Relation:
-    return _counted(call, "grammy_song", "nominee", ("grammy", "nominee"), ("song", "name"), None)
+    return _counted(call, "song", "nominee", None)
 
 
-def _counted(
-    call: LinkedCall,
-    table: str,
-    column: str,
-    first: tuple[str, str],
-    second: tuple[str, str],
-    years: str | None,
-) -> Relation:
+def _counted(call: LinkedCall, kind: str, column: str, years: str | None) -> Relation:
     """Awards by name: as the source counted them, else counted here."""
-    keys = call.places[0].keys
+    table, keys = f"grammy_{kind}", call.places[0].keys
     columns = call.tables.columns[table]
     year, params = call.now.day.year, []
     if keys is None:
@@ -60,7 +51,8 @@ def _counted(
     else:
         names, params = "json_each(?)", [json.dumps(keys)]
     spelled = " , ".join(
-        f"(SELECT x.{c} FROM {t} AS x WHERE fold(x.{c}) = w.value)" for t, c in (first, second)
+        f"(SELECT x.{c} FROM {t} AS x WHERE fold(x.{c}) = w.value)"
+        for t, c in (("grammy", column), (kind, "name"))
     )
     best = "" if column == "artist" else " AND fold(g.category) NOT LIKE '%new artist%'"
     won = f"g.winner AND fold(g.{column}) = w.value AND g.year <= ?{best}"
@@ -78,16 +70,15 @@ def _counted(
     both = (year, *([year] if years else []), *params, *params)
     return Relation(
         numbered(shown, inner, "b._w"), both, shown, table.replace("_", " "), "name",
-        {"artist" if column == "artist" else "song": "name"}, "award_count",
+        {kind: "name"}, "award_count",
         {"awards": "award_count", "award_year": "award_date", "year": "award_date"}, call.about,
     )  # fmt: skip
 
 
 _BEST: Final = {
-    "best_new_artist": "best new artist",
-    "best_album": "album of the year",
+    "best_new_artist": "best new artist", "best_album": "album of the year",
     "best_song": "song of the year",
-}
+}  # fmt: skip
 
 
 def grammy_year(call: LinkedCall) -> Relation:

@@ -12,16 +12,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from raypipe.kg.calls import finance, movie, music, sports
-from raypipe.kg.calls.core import LinkedCall, LinkedName
+from raypipe.kg.calls.core import LinkedCall
 from raypipe.kg.relation import Relation
-
-__all__ = ["FUNCTIONS", "Function", "LinkedCall", "LinkedName"]
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """How a call is read."""
-
     kinds: tuple[str, ...]  # of its name places, for linking; "year" is not linked
     build: Callable[[LinkedCall], Relation]
     time: str = ""  # "arguments" after the names, or the fixed word

@@ -15,35 +15,27 @@ from raypipe.kg.tables import quoted
 def nba(call: LinkedCall) -> Relation:
     """One row per game and team: its own columns as they are, the opponent's with opp_."""
     columns = call.tables.columns["nba_game"]
-    both = [
-        c.removesuffix("_home")
-        for c in columns
-        if c.endswith("_home") and f"{c.removesuffix('_home')}_away" in columns
-    ]
+    stems = [c.removesuffix("_home") for c in columns if c.endswith("_home")]
+    both = [stem for stem in stems if f"{stem}_away" in columns]
     stats = [c for c in both if c not in ("team_name", "wl")]
     plain = [c for c in columns if c.removesuffix("_home").removesuffix("_away") not in both]
-    over, params = "t.date < ?", (str(call.now.eastern.date()),)
+    kept, today = ", ".join(map(quoted, plain)), str(call.now.eastern.date())
     sides = []
     for here, there in (("home", "away"), ("away", "home")):
         own = {"GF": f"pts_{here}", "GA": f"pts_{there}", "result": f"wl_{here}"}
         own |= {s: f"{s}_{here}" for s in stats} | {f"opp_{s}": f"{s}_{there}" for s in stats}
         masked = ", ".join(f"CASE WHEN _over THEN {quoted(c)} END AS {quoted(n)}" for n, c in own.items())
-        kept = ", ".join(quoted(c) for c in plain)
         sides.append(
             f"SELECT {kept}, team_name_{here} AS team, team_name_{there} AS opponent, "
             f"'{here.title()}' AS venue, _over, {masked} "
-            f"FROM (SELECT t.*, {over} AS _over FROM nba_game AS t)"
+            f"FROM (SELECT t.*, t.date < ? AS _over FROM nba_game AS t)"
         )
     number: dict[str, Kind] = {s: columns[f"{s}_home"] for s in stats}
     shown: dict[str, Kind] = {
-        **{c: columns[c] for c in plain},
-        "team": "text",
-        "opponent": "text",
-        "venue": "text",
-    }
-    results: dict[str, Kind] = {"GF": "int", "GA": "int", "result": "text"}
-    shown |= results | number | {f"opp_{s}": k for s, k in number.items()}
-    return _games(call, " UNION ALL ".join(sides), (*params, *params), shown, "nba")
+        **{c: columns[c] for c in plain}, "team": "text", "opponent": "text", "venue": "text", "GF": "int",
+        "GA": "int", "result": "text", **number, **{f"opp_{s}": k for s, k in number.items()},
+    }  # fmt: skip
+    return _games(call, " UNION ALL ".join(sides), (today, today), shown, "nba")
 
 
 _FIXTURE: Final = ("league", "season", "team", "date", "time", "day", "round", "venue", "opponent", "game")
@@ -72,25 +64,23 @@ def _games(
     tests, more = ["fold(g.venue) = 'home'"], list[Any]()
     if keys is not None:
         tests, more = [f"fold(g.team) IN ({', '.join('?' * len(keys)) or 'NULL'})"], [*keys]
-    order, limit = "b.date, b.team", ""
+    limit = " ORDER BY g.date LIMIT 1"
     match there.kind:
         case "days":
             tests.append("g.date BETWEEN ? AND ?")
             more += [str(there.first), str(there.last)]
+            limit = ""
         case "next":
             tests.append("NOT g._over AND g.date >= ?")
             more.append(str(call.now.day))
-            limit = " ORDER BY g.date LIMIT 1"
-        case "earliest":
-            limit = " ORDER BY g.date LIMIT 1"
-        case _:
+        case "latest" | "last":
             tests.append("g._over")
             limit = " ORDER BY g.date DESC LIMIT 1"
     inner = f"SELECT g.* FROM ({sql}) AS g WHERE {' AND '.join(tests)}{limit}"
     words = {"goals_for": "gf", "points": "gf", "goals": "gf", "goals_against": "ga", "home_away": "venue",
              "wl": "result", "points_against": "ga", "team_name": "team"}  # fmt: skip
+    named = dict.fromkeys(("nba", "soccer", "entity"), "opponent")
+    sql = numbered(columns, inner, "b.date, b.team")
     return Relation(
-        numbered(columns, inner, order), (*params, *more), columns, f"{kind} game", "opponent",
-        {"nba": "opponent", "soccer": "opponent", "entity": "opponent"}, None,
-        words, call.about,
-    )  # fmt: skip
+        sql, (*params, *more), columns, f"{kind} game", "opponent", named, None, words, call.about
+    )

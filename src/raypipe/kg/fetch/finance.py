@@ -35,7 +35,12 @@ async def company(rows: FetchedTables, need: RowRequest) -> None:
             continue
         ticker = rows.tables.query("SELECT ticker FROM company WHERE fold(ticker) = ?", (link.key,))[0][0]
         if need.function in _METRICS:
-            await _metric(rows, ticker, *_METRICS[need.function])
+            column, path = _METRICS[need.function]
+            if rows.new(column, ticker):
+                value = await rows.ask(path, {"query": ticker})
+                if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+                    raise GraphFault("garbage", f"{path}: expected a number, found {str(value)[:80]}", True)
+                rows.tables.change("company", column, value, "ticker", ticker)
             continue
         for table, path in _HISTORIES[need.function]:
             if rows.new(table, ticker):
@@ -48,33 +53,17 @@ async def _tickers(rows: FetchedTables, name: str, probe: str) -> None:
     A ticker is valid if the endpoint in question knows it, or that of all companies: a company without
     values is a company nevertheless."""
     symbol = ticker(name)
-    if symbol is not None and await _is_ticker(rows, symbol, probe, "/finance/get_info"):
-        if rows.new("company", symbol):
-            rows.tables.insert("company", [{"ticker": symbol}])
-        return
+    for path in (probe, "/finance/get_info") if symbol is not None else ():
+        if await rows.ask(path, {"query": symbol}) is not None:
+            if rows.new("company", symbol):
+                rows.tables.insert("company", [{"ticker": symbol}])
+            return
     path = "/finance/get_company_name"
     names = strings(await rows.ask(path, {"query": name}), path)
     tickers = await rows.all(("/finance/get_ticker_by_name", {"query": n}) for n in names)
     for full, found in zip(names, tickers, strict=True):
         if isinstance(found, str) and rows.new("company", found):
             rows.tables.insert("company", [{"ticker": found, "name": full}])
-
-
-async def _is_ticker(rows: FetchedTables, symbol: str, *paths: str) -> bool:
-    """Whether one of the endpoints has data for it; each is asked only if those before had none."""
-    for path in paths:
-        if await rows.ask(path, {"query": symbol}) is not None:
-            return True
-    return False
-
-
-async def _metric(rows: FetchedTables, ticker: str, column: str, path: str) -> None:
-    if not rows.new(column, ticker):
-        return
-    value = await rows.ask(path, {"query": ticker})
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-        raise GraphFault("garbage", f"{path}: expected a number, found {str(value)[:80]}", True)
-    rows.tables.change("company", column, value, "ticker", ticker)
 
 
 def _add_history(rows: FetchedTables, table: str, ticker: str, found: Any, path: str) -> None:

@@ -75,12 +75,10 @@ async def _years(rows: FetchedTables, years: Iterable[int], films: bool) -> None
 
 
 async def person(rows: FetchedTables, need: RowRequest) -> None:
-    """Persons of this name."""
     await people(rows, need.names[0], films=False)
 
 
 async def movie(rows: FetchedTables, need: RowRequest) -> None:
-    """Films of this title; without one, those of the years."""
     await movies(rows, need.names[0])
     if not need.names[0]:
         await _years(rows, need.years, films=True)

@@ -42,33 +42,25 @@ _SOCCER_KEY = re.compile(r"""\((['"])(.*?)\1, (['"])(.*?)\3, (['"])(.*?)\5, (['"
 
 
 async def soccer(rows: FetchedTables, need: RowRequest) -> None:
-    """Games of soccer clubs on the days of the call."""
     path = "/sports/soccer/get_games_on_date"
     assert need.when is not None
     _add_teams(rows, need.names[0], "soccer")
     for day in requested_dates(need.when, need.now):
         for name in need.names[0] or (None,):
-            for club in (None,) if name is None else _club_names(name):
+            spelled = (name and team(name, "soccer"), name, name and name.title())  # best first
+            for club in dict.fromkeys(n for n in spelled if n or name is None):
                 games = _columns(await rows.ask(path, {"date": day, "team_name": club}), path)
                 for game in games:
                     key = _SOCCER_KEY.fullmatch(game["_key"])
                     if key is not None and rows.new("soccer", game["_key"]):
                         named = {"league": key[2], "season": key[4], "team": key[6]}
-                        rows.tables.insert(
-                            "soccer_game",
-                            [{**game, **named, "time": str(game.get("time") or "")[:5] or None}],
-                        )
+                        named["time"] = str(game.get("time") or "")[:5] or None
+                        rows.tables.insert("soccer_game", [{**game, **named}])
                 if games:
                     break
 
 
-def _club_names(written: str) -> list[str]:
-    """How the match tables may spell a club, best first."""
-    return list(dict.fromkeys(n for n in (team(written, "soccer"), written, written.title()) if n))
-
-
 async def nba(rows: FetchedTables, need: RowRequest) -> None:
-    """Games of NBA teams on the days of the call."""
     path = "/sports/nba/get_games_on_date"
     assert need.when is not None
     _add_teams(rows, need.names[0], "nba")

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
-from typing import Final
+from typing import Final, TypeVar
 
 from raypipe.core.kg import CallResult, Value
 from raypipe.core.records import ABSTAINED, ANSWERED, IDK, INVALID, INVALID_QUESTION
@@ -42,6 +42,10 @@ NOTHING: Final = ParsedReply(IDK, ABSTAINED)
 FALSE: Final = ParsedReply(INVALID_QUESTION, INVALID)
 
 
+class Unfit(Exception):
+    """The operands do not fit a rule."""
+
+
 def apply_rule(rule: str, results: Sequence[CallResult], today: date) -> ParsedReply:
     """The answer that the rule makes of a program's results, or an abstention. Raises KeyError for a rule
     that is not one of RULES.
@@ -54,7 +58,10 @@ def apply_rule(rule: str, results: Sequence[CallResult], today: date) -> ParsedR
         return NOTHING
     if rule == "premise" and not results[-1].values:
         return FALSE
-    text = _MAKE[rule](operands(results), today)
+    try:
+        text = _MAKE[rule](operands(results), today)
+    except Unfit:
+        return NOTHING
     return NOTHING if text is None else ParsedReply(text, ANSWERED)
 
 
@@ -98,21 +105,38 @@ def _day(value: Value) -> date | None:
         return None
 
 
-def _singles(results: Sequence[CallResult]) -> list[Value] | None:
-    """The value of every operand; None if one has none or several: which of them is meant is not known."""
-    if any(len(r.values) != 1 for r in results):
-        return None
+def _singles(results: Sequence[CallResult], many: int) -> list[Value]:
+    """The value of every operand. Raises Unfit for another number of operands (0: any), and where one has no
+    value or several: which of them is meant is not known."""
+    if len(results) != (many or len(results)) or any(len(r.values) != 1 for r in results):
+        raise Unfit
     return [r.values[0] for r in results]
 
 
-def _numbers(results: Sequence[CallResult], least: int, most: int | None = None) -> list[float] | None:
-    """The number of every operand; None for another count of operands, or a value that is no number."""
-    singles = _singles(results)
-    if singles is None or len(singles) < least or (most is not None and len(singles) > most):
-        return None
-    found = [_number(v) for v in singles]
-    numbers = [n for n in found if n is not None]
-    return numbers if len(numbers) == len(found) else None
+T = TypeVar("T")
+
+
+def _each(results: Sequence[CallResult], many: int, read: Callable[[Value], T | None]) -> list[T]:
+    """The value of every operand as `read` has it. Raises Unfit for one that it cannot read."""
+    found = [read(v) for v in _singles(results, many)]
+    if any(v is None for v in found):
+        raise Unfit
+    return [v for v in found if v is not None]
+
+
+def _several(results: Sequence[CallResult]) -> list[float]:
+    """The numbers of two operands or more."""
+    if len(results) < 2:
+        raise Unfit
+    return _each(results, 0, _number)
+
+
+def _comparable(results: Sequence[CallResult], many: int = 0) -> list[float]:
+    """The values as numbers that compare as they do: numbers, or days."""
+    try:
+        return _each(results, many, _number)
+    except Unfit:
+        return [float(day.toordinal()) for day in _each(results, many, _day)]
 
 
 def _short(number: float) -> str:
@@ -124,15 +148,6 @@ def _value(results: Sequence[CallResult], today: date) -> str | None:
     return ", ".join(plain(v) for v in results[-1].values) or None
 
 
-def _count(results: Sequence[CallResult], today: date) -> str | None:
-    return str(len(results[-1].values)) if results[-1].values else None
-
-
-def _round(results: Sequence[CallResult], today: date) -> str | None:
-    numbers = _numbers(results[-1:], 1)
-    return None if numbers is None else _short(numbers[0])
-
-
 def _extreme(sign: int) -> Make:
     """The subject with the smallest (1) or biggest (-1) value. Equal values or subjects are no answer."""
 
@@ -140,52 +155,21 @@ def _extreme(sign: int) -> Make:
         subjects = [r.subject for r in results]
         if len(results) < 2 or "" in subjects or len({s.casefold() for s in subjects}) < len(subjects):
             return None
-        if (order := _comparable(results)) is None:
-            return None
-        ranked = sorted(zip(order, subjects, strict=True), reverse=sign < 0, key=lambda x: x[0])
-        return ranked[0][1] if ranked[0][0] != ranked[1][0] else None
+        values = [sign * v for v in _comparable(results)]
+        least = min(values)
+        return subjects[values.index(least)] if values.count(least) == 1 else None
 
     return make
 
 
-def _comparable(results: Sequence[CallResult]) -> list[float] | None:
-    """The values as numbers that compare as they do: numbers, or days."""
-    singles = _singles(results)
-    if singles is None:
-        return None
-    for reader in (_number, _ordinal):
-        found = [reader(v) for v in singles]
-        kept = [n for n in found if n is not None]
-        if len(kept) == len(found):
-            return kept
-    return None
-
-
-def _ordinal(value: Value) -> float | None:
-    day = _day(value)
-    return None if day is None else float(day.toordinal())
-
-
-def _difference(results: Sequence[CallResult], today: date) -> str | None:
-    numbers = _numbers(results, 2, 2)
-    return None if numbers is None else _short(abs(numbers[0] - numbers[1]))
-
-
-def _sum(results: Sequence[CallResult], today: date) -> str | None:
-    numbers = _numbers(results, 2)
-    return None if numbers is None else plain(math.fsum(numbers))
-
-
-def _mean(results: Sequence[CallResult], today: date) -> str | None:
-    numbers = _numbers(results, 2)
-    return None if numbers is None else _short(math.fsum(numbers) / len(numbers))
+def _difference(results: Sequence[CallResult], today: date) -> str:
+    first, second = _each(results, 2, _number)
+    return _short(abs(first - second))
 
 
 def _percent(results: Sequence[CallResult], today: date) -> str | None:
-    numbers = _numbers(results, 2, 2)
-    if numbers is None or numbers[0] == 0:
-        return None
-    return _short((numbers[1] - numbers[0]) / numbers[0] * 100)
+    first, second = _each(results, 2, _number)
+    return _short((second - first) / first * 100) if first else None
 
 
 def _years(first: date, last: date) -> int:
@@ -194,17 +178,8 @@ def _years(first: date, last: date) -> int:
     return last.year - first.year - ((last.month, last.day) < (first.month, first.day))
 
 
-def _between(results: Sequence[CallResult], today: date) -> str | None:
-    days = [_day(v) for v in _singles(results) or ()]
-    if len(days) != 2 or days[0] is None or days[1] is None:
-        return None
-    return str(_years(days[0], days[1]))
-
-
 def _since(results: Sequence[CallResult], today: date) -> str | None:
-    if (singles := _singles(results[-1:])) is None:
-        return None
-    [value] = singles
+    [value] = _singles(results[-1:], 1)
     if (day := _day(value)) is not None:
         return str(_years(day, today)) if day <= today else None
     year = _number(value)
@@ -213,33 +188,31 @@ def _since(results: Sequence[CallResult], today: date) -> str | None:
     return str(today.year - int(year))
 
 
-def _weekday(results: Sequence[CallResult], today: date) -> str | None:
-    singles = _singles(results[-1:])
-    day = None if singles is None else _day(singles[0])
-    return None if day is None else f"{day:%A}".lower()
+def _equal(results: Sequence[CallResult], today: date) -> str:
+    first, second = (plain(v).casefold() for v in _singles(results, 2))
+    return plain(first == second)
 
 
 def _yes_if(holds: Callable[[float, float], bool]) -> Make:
-    def make(results: Sequence[CallResult], today: date) -> str | None:
-        order = _comparable(results)
-        if order is None or len(order) != 2:
-            return None
-        return plain(holds(order[0], order[1]))
-
-    return make
-
-
-def _equal(results: Sequence[CallResult], today: date) -> str | None:
-    singles = _singles(results)
-    if singles is None or len(singles) != 2:
-        return None
-    return plain(plain(singles[0]).casefold() == plain(singles[1]).casefold())
+    return lambda results, today: plain(holds(*_comparable(results, 2)))
 
 
 _MAKE: Final[Mapping[str, Make]] = {
-    "value": _value, "round": _round, "list": _value, "count": _count, "least": _extreme(1),
-    "most": _extreme(-1), "difference": _difference, "sum": _sum, "mean": _mean, "years_between": _between,
-    "years_since": _since, "percent_change": _percent, "weekday": _weekday,
-    "yes_if_less": _yes_if(lambda a, b: a < b), "yes_if_more": _yes_if(lambda a, b: a > b),
-    "yes_if_equal": _equal, "premise": _value,
-}  # fmt: skip
+    "value": _value,
+    "round": lambda results, today: _short(_each(results[-1:], 1, _number)[0]),
+    "list": _value,
+    "count": lambda results, today: str(len(results[-1].values)) if results[-1].values else None,
+    "least": _extreme(1),
+    "most": _extreme(-1),
+    "difference": _difference,
+    "sum": lambda results, today: plain(math.fsum(_several(results))),
+    "mean": lambda results, today: _short(math.fsum(_several(results)) / len(results)),
+    "years_between": lambda results, today: str(_years(*_each(results, 2, _day))),
+    "years_since": _since,
+    "percent_change": _percent,
+    "weekday": lambda results, today: f"{_each(results[-1:], 1, _day)[0]:%A}".lower(),
+    "yes_if_less": _yes_if(lambda a, b: a < b),
+    "yes_if_more": _yes_if(lambda a, b: a > b),
+    "yes_if_equal": _equal,
+    "premise": _value,
+}

@@ -8,7 +8,7 @@ asked. Pure functions; knows neither graph nor model: names come as mentions, ne
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal, TypeAlias
@@ -49,10 +49,8 @@ class ExampleGroup:
         for question in self.questions:
             known = {m[0] for m in _PLACE.finditer(question)}
             for m in _PLACE.finditer(question + self.calls):
-                if m[1] not in NAMES and m[1] not in _MASKS:
-                    raise ValueError(
-                        f"{m[0]}: expected a place of {', '.join(sorted(NAMES | _MASKS.keys()))}"
-                    )
+                if m[1] not in (places := NAMES | _MASKS.keys()):
+                    raise ValueError(f"{m[0]}: expected a place of {', '.join(sorted(places))}")
             for m in _PLACE.finditer(self.calls):
                 if m[0].replace(".first", "").replace(".last", "") not in known:
                     raise ValueError(f"{m[0]} stands in the calls and not in the question {question!r}")
@@ -124,7 +122,8 @@ def masked(example: str) -> str:
 def mask_question(text: str, mentions: Sequence[Mention], bank: ExampleBank) -> MaskedQuestion:
     """A question's places: names that the graph has, times, years and numbers. The mentions are of the
     text with single spaces."""
-    text = _lowered(" ".join(text.split()))
+    # every character stays in its place: mentions say where names stand
+    text = "".join(low if len(low := c.lower()) == 1 else c for c in " ".join(text.split()))
     names = [
         Slot(m.span, "name", m.names, text[slice(*m.span)])
         for m in mentions
@@ -134,27 +133,18 @@ def mask_question(text: str, mentions: Sequence[Mention], bank: ExampleBank) -> 
     return MaskedQuestion(text, _without(text, slots), tuple(slots))
 
 
-def _lowered(text: str) -> str:
-    """In lower case, every character in its place: mentions say where names stand."""
-    return "".join(low if len(low := c.lower()) == 1 else c for c in text)
-
-
 def nearest(
     question: MaskedQuestion, bank: ExampleBank, scores: Sequence[float], least: float, now: Moment
 ) -> FilledExample | None:
     """The best-scored example that fits: every placeholder of its calls is filled, and everything that the
     question names is used. None if none of at least `least` fits. `scores` is parallel to
     `ExampleBank.flat`; of equals the first."""
-    order = sorted(range(len(bank.flat)), key=lambda i: -scores[i])
-    for i in order:
+    for i in sorted(range(len(bank.flat)), key=lambda i: -scores[i]):
         if scores[i] < least:
             return None
         group, example = bank.flat[i]
         places = _places(question, example)
-        if places is None:
-            continue
-        calls = fill(group.calls, places, now)
-        if calls is not None:
+        if places is not None and (calls := fill(group.calls, places, now)) is not None:
             return FilledExample(group, calls, float(scores[i]))
     return None
 
@@ -169,13 +159,11 @@ _NOT_A_TIME: Final = frozenset({"today", "now", "may", "march", "sun", "sat", "m
 
 def _timed(text: str, taken: Sequence[Span]) -> list[Slot]:
     """Times, years and numbers outside the spans that are taken, the longest first."""
-    free: Callable[[Span], bool] = lambda s: all(s[1] <= a or b <= s[0] for a, b in taken)  # noqa: E731
     words = [m.span() for m in _WORD.finditer(text)]
-    found: list[Slot] = []
-    used: list[Span] = []
+    found, used = list[Slot](), list(taken)
 
     def clear(span: Span) -> bool:
-        return free(span) and all(span[1] <= a or b <= span[0] for a, b in used)
+        return all(span[1] <= a or b <= span[0] for a, b in used)
 
     for size in range(_MOST_TIME_WORDS, 0, -1):
         for i in range(len(words) - size + 1):
@@ -210,7 +198,8 @@ def _places(question: MaskedQuestion, example: str) -> dict[str, Slot] | None:
     left = list(question.slots)
     places: dict[str, Slot] = {}
     for m in _PLACE.finditer(example):
-        slot = next((s for s in left if _fits(s, m[1])), None)
+        kinds = (m[1], "year") if m[1] == "period" else (m[1],)
+        slot = next((s for s in left if m[1] in s.names or (m[1] not in NAMES and s.kind in kinds)), None)
         if slot is None:
             return None
         left.remove(slot)
@@ -221,26 +210,19 @@ def _places(question: MaskedQuestion, example: str) -> dict[str, Slot] | None:
     return places if all(s.text in literal for s in left) else None
 
 
-def _fits(slot: Slot, kind: str) -> bool:
-    if kind in NAMES:
-        return kind in slot.names
-    return slot.kind == kind or (kind == "period" and slot.kind == "year")
-
-
 def fill(calls: str, places: Mapping[str, Slot], now: Moment) -> str | None:
     """Calls with their places filled. A time stands there as it was written; its first or last day as a
     date. None if a word for a time has no days."""
-    missing = False
+    missing = list[Slot]()
 
     def put(m: re.Match[str]) -> str:
-        nonlocal missing
         slot = places[m[0].replace(".first", "").replace(".last", "")]
         if m[1] in NAMES:
             return quoted(slot.names[m[1]])
         if m[3]:
             there: When | None = when(slot.text, now)
             if there is None or there.kind != "days":
-                missing = True
+                missing.append(slot)
                 return ""
             return quoted(str(there.first if m[3] == "first" else there.last))
         return quoted(slot.text) if m[1] in ("day", "period") else slot.text

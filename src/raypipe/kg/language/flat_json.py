@@ -16,12 +16,10 @@ from raypipe.text.replies import UnreadableReply
 
 _YEAR = re.compile(r"\d{4}", re.ASCII)
 MOST_NAMES: Final = 5  # of one field: more is a list of everything
-_FIELDS: Final = frozenset(
-    {
-        "budget", "genres", "original_language", "original_title", "release_date", "revenue", "title",
-        "rating", "length",
-    }
-)  # fmt: skip
+_FIELDS: Final = frozenset({
+    "budget", "genres", "original_language", "original_title", "release_date", "revenue", "title", "rating",
+    "length",
+})  # fmt: skip
 """What is asked of a film itself; its cast and crew are tables of their own."""
 
 

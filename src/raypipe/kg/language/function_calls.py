@@ -13,22 +13,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from raypipe.kg.language import program as p
 from raypipe.kg.language.answer_rules import RULES
-from raypipe.kg.language.program import (
-    Arg,
-    Cond,
-    Line,
-    Mean,
-    Nothing,
-    Number,
-    Program,
-    Query,
-    Sort,
-    Star,
-    Tail,
-    Text,
-    print_program,
-)
 from raypipe.text.replies import UnreadableReply
 
 FUNCTIONS: Final[Mapping[str, str]] = {
@@ -74,11 +60,8 @@ def schema() -> dict[str, Any]:
 
 def _object(required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
     return {
-        "type": "object",
-        "properties": properties,
-        "required": list(required),
-        "additionalProperties": False,
-    }
+        "type": "object", "properties": properties, "required": list(required), "additionalProperties": False,
+    }  # fmt: skip
 
 
 def program_of(text: str) -> tuple[str, str]:
@@ -105,7 +88,7 @@ def program_of(text: str) -> tuple[str, str]:
     if isinstance(calls[-1], dict):
         rule, calls[-1] = _whole(rule, calls[-1])
     lines = [line for n, call in enumerate(calls, 1) for line in _lines(n, call)]
-    return print_program(Program(tuple(lines))), rule
+    return p.print_program(p.Program(tuple(lines))), rule
 
 
 def _whole(rule: str, last: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
@@ -121,7 +104,7 @@ def _whole(rule: str, last: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     return rule, last
 
 
-def _lines(n: int, call: Any) -> list[Line]:
+def _lines(n: int, call: Any) -> list[p.Line]:
     """The n-th call: a line, and where it filters or orders what has no conditions of its own, a sort."""
     if not isinstance(call, dict):
         raise UnreadableReply(f"calls: expected objects, found {str(call)[:40]!r}")
@@ -136,36 +119,36 @@ def _lines(n: int, call: Any) -> list[Line]:
     where, order = _conditions(call, n), _text(call, "order", n)
     tied = where if function in _TIED else ()
     rest = () if function in _TIED else where
-    tail = Tail(_text(call, "attribute", n) or None, take == "count")
-    query = Query(FUNCTIONS[function], _args(function, call, n), tied, everything=take != "first")
+    tail = p.Tail(_text(call, "attribute", n) or None, take == "count")
+    query = p.Query(FUNCTIONS[function], _args(function, call, n), tied, everything=take != "first")
     if not order and not rest:
-        whole = Query(query.name, query.args, tied, tail, take in ("all", "mean"))
-        return [Mean(whole)] if take == "mean" else [whole]
-    everything = Query(query.name, query.args, tied, everything=True)
+        whole = p.Query(query.name, query.args, tied, tail, take in ("all", "mean"))
+        return [p.Mean(whole)] if take == "mean" else [whole]
+    everything = p.Query(query.name, query.args, tied, everything=True)
     key = order.removeprefix("-") or rest[0].key
-    tail = tail if take != "first" else Tail(tail.key, first=1)
-    sort = Sort(rest, key, order.startswith("-"), tail)
-    return [everything, Mean(sort) if take == "mean" else sort]
+    tail = tail if take != "first" else p.Tail(tail.key, first=1)
+    sort = p.Sort(rest, key, order.startswith("-"), tail)
+    return [everything, p.Mean(sort) if take == "mean" else sort]
 
 
-def _args(function: str, call: Mapping[str, Any], n: int) -> tuple[Arg, ...]:
-    names: list[Arg] = [_name(call, "name", n)]
+def _args(function: str, call: Mapping[str, Any], n: int) -> tuple[p.Arg, ...]:
+    names: list[p.Arg] = [_name(call, "name", n)]
     if function in _TIED:
         names.append(_name(call, "other", n))
-    elif isinstance(names[0], Nothing):
+    elif isinstance(names[0], p.Nothing):
         raise UnreadableReply(f"call {n}: {function}: expected a name, found none")
-    if function == "year" and isinstance(names[0], Text) and names[0].value.isdecimal():
-        names = [Number(int(names[0].value[:9]))]
+    if function == "year" and isinstance(names[0], p.Text) and names[0].value.isdecimal():
+        names = [p.Number(int(names[0].value[:9]))]
     if function in _TIMED:
-        names.append(Text(_text(call, "time", n) or "latest"))
+        names.append(p.Text(_text(call, "time", n) or "latest"))
     return tuple(names)
 
 
-def _name(call: Mapping[str, Any], field: str, n: int) -> Arg:
+def _name(call: Mapping[str, Any], field: str, n: int) -> p.Arg:
     value = _text(call, field, n)
     if (number := _earlier(value, field, n)) is not None:
-        return Star() if number == n - 1 else Star(number)
-    return Text(value) if value else Nothing()
+        return p.Star() if number == n - 1 else p.Star(number)
+    return p.Text(value) if value else p.Nothing()
 
 
 def _earlier(value: str, field: str, n: int) -> int | None:
@@ -179,7 +162,7 @@ def _earlier(value: str, field: str, n: int) -> int | None:
     return number
 
 
-def _conditions(call: Mapping[str, Any], n: int) -> tuple[Cond, ...]:
+def _conditions(call: Mapping[str, Any], n: int) -> tuple[p.Cond, ...]:
     given = call.get("conditions", [])
     if not isinstance(given, list) or len(given) > MOST_CONDITIONS:
         raise UnreadableReply(f"call {n}: conditions: expected a list of at most {MOST_CONDITIONS}")
@@ -191,8 +174,8 @@ def _conditions(call: Mapping[str, Any], n: int) -> tuple[Cond, ...]:
         if not key or not value:
             raise UnreadableReply(f"call {n}: conditions: expected a key and a value, found none")
         number, earlier = re.fullmatch(r"-?\d{1,12}", value, re.ASCII), _earlier(value, "value", n)
-        meant = Number(int(value)) if number else Text(value) if earlier is None else Star(earlier)
-        out.append(Cond(c["op"], key, meant))
+        meant = p.Number(int(value)) if number else p.Text(value) if earlier is None else p.Star(earlier)
+        out.append(p.Cond(c["op"], key, meant))
     return tuple(out)
 
 

@@ -16,34 +16,17 @@ import difflib
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import lark
 
-from raypipe.kg.language.program import (
-    FUNCTIONS,
-    Arg,
-    Bad,
-    Cond,
-    Empty,
-    Line,
-    Mean,
-    Names,
-    Nothing,
-    Number,
-    Program,
-    Query,
-    Sort,
-    Star,
-    Tail,
-    Text,
-    Value,
-)
+from raypipe.kg.language import program as p
 
 MOST_CHARS: Final = 20_000  # a longer program is no program; a model's reply has some hundred
 MOST_LINES: Final = 64
 
-Parse: TypeAlias = Callable[[str], Program]
+T = TypeVar("T")
+Parse: TypeAlias = Callable[[str], p.Program]
 
 _WORDS_FOR: Final = {
     "STRING": "a quoted name", "WORD": "a name", "STAR": "*", "NONE": "None", "NUMBER": "a number",
@@ -69,36 +52,37 @@ def parser(grammar: str) -> Parse:
     gives a program of bad lines."""
     tolerant = grammar + "\n%ignore /[ \\t\\r\\f\\v]+/\n"
     reader = lark.Lark(
-        tolerant,
-        parser="lalr",
-        start="line",
-        maybe_placeholders=False,
+        tolerant, parser="lalr", start="line", maybe_placeholders=False, transformer=_Values(),
         _plugins={"ContextualLexer": _Lexer},
-    )
+    )  # fmt: skip
 
-    def parse(text: str) -> Program:
+    def parse(text: str) -> p.Program:
         if len(text) > MOST_CHARS:
             why = f"expected a program of at most {MOST_CHARS} characters, found {len(text)}"
-            return Program((Bad(text[:80], why, 0),))
+            return p.Program((p.Bad(text[:80], why, 0),))
         text = text.encode("utf-8", "replace").decode()  # a lone surrogate is no character
         text = _BROKEN.sub("\ufffd", text)
-        lines: list[Line] = []
+        lines: list[p.Line] = []
         pending: int | None = None
         for at, piece in _pieces(text):
             if len(lines) == MOST_LINES:
-                lines.append(Bad(piece[:80], f"expected at most {MOST_LINES} lines, found more", at))
+                lines.append(p.Bad(piece[:80], f"expected at most {MOST_LINES} lines, found more", at))
                 break
             if _ONLY_ALL.fullmatch(piece):
                 pending = at
                 continue
             line = _line(reader, text, at, piece)
-            lines.append(_all(line) if pending is not None else line)
+            if pending is not None:
+                inner = line.of if isinstance(line, p.Mean) else line
+                if isinstance(inner, p.Query):
+                    inner = replace(inner, everything=True)
+                    line = p.Mean(inner) if isinstance(line, p.Mean) else inner
+            lines.append(line)
             pending = None
         if pending is not None:
-            lines.append(
-                _bad(text, pending, "ALL", "expected a call after ALL, found the end of the program")
-            )
-        return Program(tuple(lines))
+            why = "expected a call after ALL, found the end of the program"
+            lines.append(_bad(text, pending, "ALL", why))
+        return p.Program(tuple(lines))
 
     return parse
 
@@ -130,34 +114,31 @@ def _pieces(text: str) -> Iterator[tuple[int, str]]:
         i += 1
 
 
-def _line(reader: lark.Lark, text: str, at: int, piece: str) -> Line:
+def _line(reader: lark.Lark, text: str, at: int, piece: str) -> p.Line:
     try:
-        return _read(reader.parse(piece))
+        line: p.Line = reader.parse(piece)  # type: ignore[assignment]
+        return line
     except lark.exceptions.UnexpectedInput as e:
         offset = at + min(max(getattr(e, "pos_in_stream", 0) or 0, 0), len(piece))
         if isinstance(e, lark.exceptions.UnexpectedToken) and e.token.type == "$END":
             offset = at + len(piece)
         name = _CALLED.match(piece)
-        if name and name[1].lower() not in (*FUNCTIONS, "sort", "avg", "average"):
-            return _bad(text, at + name.start(1), piece, _unknown(name[1]))
+        if name and name[1].lower() not in (*p.FUNCTIONS, "sort", "avg", "average"):
+            near = difflib.get_close_matches(name[1].lower(), p.FUNCTIONS, 1)
+            meant = f"; did you mean {near[0]}?" if near else ""
+            return _bad(text, at + name.start(1), piece, f"there is no call {name[1]}{meant}")
         return _bad(text, offset, piece, _expected(piece, e))
 
 
-def _bad(text: str, at: int, piece: str, why: str) -> Bad:
+def _bad(text: str, at: int, piece: str, why: str) -> p.Bad:
     line, column = text.count("\n", 0, at) + 1, at - (text.rfind("\n", 0, at) + 1) + 1
-    return Bad(piece, f"line {line}, column {column}: {why}", at)
+    return p.Bad(piece, f"line {line}, column {column}: {why}", at)
 
 
 _CALLED = re.compile(r"(?:(?:all|avg|average|\d+)[\s(]*)*(get_\w*|\w+(?=\())", re.IGNORECASE)
 
 
-def _unknown(name: str) -> str:
-    near = difflib.get_close_matches(name.lower(), FUNCTIONS, 1)
-    return f"there is no call {name}" + (f"; did you mean {near[0]}?" if near else "")
-
-
 def _expected(piece: str, e: Any) -> str:
-    """What was expected, in words."""
     at = getattr(e, "pos_in_stream", None) or 0
     end = at >= len(piece) or getattr(getattr(e, "token", None), "type", "") == "$END"
     found = "the end of the line" if end else repr(piece[at : at + 20])
@@ -166,110 +147,85 @@ def _expected(piece: str, e: Any) -> str:
     return f"expected {' or '.join(words) or 'a call'}, found {found}"
 
 
-def _all(line: Line) -> Line:
-    match line:
-        case Query():
-            return replace(line, everything=True)
-        case Mean(Query() as of):
-            return Mean(replace(of, everything=True))
-        case _:
-            return line
+_ALL: Final = object()
+_MINUS: Final = object()
 
 
-# ---------------------------------------------------------------- from Lark's tree
+class _Values(lark.Transformer[Any, Any]):
+    """What each rule of the grammar is as a value; tokens stay tokens."""
+
+    def line(self, c: list[Any]) -> p.Line:
+        line: p.Line = c[0]
+        return line
+
+    def none(self, c: list[Any]) -> p.Line:
+        return p.Empty()
+
+    def all(self, c: list[Any]) -> object:
+        return _ALL
+
+    def minus(self, c: list[Any]) -> object:
+        return _MINUS
+
+    plain = all
+
+    def query(self, c: list[Any]) -> p.Query:
+        *before, call = c
+        lead = next((int(x) for x in before if isinstance(x, lark.Token) and x.type == "INT"), None)
+        query: p.Query = replace(call, everything=_ALL in before, lead=lead)
+        return query
+
+    inner = query
+
+    def mean(self, c: list[Any]) -> p.Mean:
+        return p.Mean(next(x for x in c if isinstance(x, p.Query | p.Sort)))
+
+    def sort(self, c: list[Any]) -> p.Sort:
+        key = next(x for x in c if type(x) is str)
+        return p.Sort(_of(tuple, c), key, _MINUS in c, _of(p.Tail, c))
+
+    def call(self, c: list[Any]) -> p.Query:
+        args = tuple(x for x in c if isinstance(x, p.Arg))
+        where = next((x for x in c if isinstance(x, tuple)), ())
+        return p.Query(str(c[0]).lower(), args, where, _of(p.Tail, c))
+
+    def tail(self, c: list[Any]) -> p.Tail:
+        key = next((x for x in c if type(x) is str), None)
+        first = next((int(x) for x in c if isinstance(x, lark.Token) and x.type == "INT"), None)
+        count = any(isinstance(x, lark.Token) and x.type == "LEN" for x in c)
+        if key is not None and key.lower() == "len":
+            key, count = None, True
+        return p.Tail(key, count, first)
+
+    def name(self, c: list[Any]) -> p.Arg:
+        if isinstance(c[0], lark.Token):
+            return _atom(c[0])
+        named = tuple(x for x in c if isinstance(x, p.Text | p.Number))
+        return p.Names(named) if named else p.Nothing()
+
+    def member(self, c: list[Any]) -> p.Value:
+        return _atom(c[0])
+
+    value = member
+
+    def conds(self, c: list[Any]) -> tuple[p.Cond, ...]:
+        return tuple(self.item([x]) for x in c if isinstance(x, p.Cond) or x.type == "NUMBER")
+
+    def item(self, c: list[Any]) -> p.Cond:
+        """A condition; a bare number is a year."""
+        return c[0] if isinstance(c[0], p.Cond) else p.Cond("eq", "year", _number(str(c[0])))
+
+    def cond(self, c: list[Any]) -> p.Cond:
+        op: Any = str(c[0]).lower()
+        return p.Cond(op, c[1], c[-1])
+
+    def key(self, c: list[Any]) -> str:
+        text = _plain(c[0])
+        return text.strip() or text
 
 
-def _read(tree: Any) -> Line:
-    """The line under the tree's root."""
-    top = tree.children[0]
-    match top.data:
-        case "none":
-            return Empty()
-        case "sort":
-            return _sort(top)
-        case "mean":
-            of = next(c for c in top.children if isinstance(c, lark.Tree))
-            return Mean(_sort(of) if of.data == "sort" else _query(of))
-        case _:
-            return _query(top)
-
-
-def _query(tree: Any) -> Query:
-    everything, lead = False, None
-    call = tree.children[-1]
-    for c in tree.children[:-1]:
-        if isinstance(c, lark.Tree):
-            everything = True
-        elif c.type == "INT":
-            lead = int(c)
-    name = str(call.children[0]).lower()
-    args = tuple(_name(c) for c in call.children if isinstance(c, lark.Tree) and c.data == "name")
-    where = [_conds(c) for c in call.children if isinstance(c, lark.Tree) and c.data == "conds"]
-    return Query(name, args, where[0] if where else (), _tail(call.children[-1]), everything, lead)
-
-
-def _sort(tree: Any) -> Sort:
-    parts = {c.data: c for c in tree.children if isinstance(c, lark.Tree)}
-    return Sort(_conds(parts["conds"]), _key(parts["key"]), "minus" in parts, _tail(parts["tail"]))
-
-
-def _tail(tree: Any) -> Tail:
-    key, count, first = None, False, None
-    for c in tree.children:
-        if isinstance(c, lark.Tree):
-            key = _key(c)
-        elif c.type == "LEN":
-            count = True
-        elif c.type == "INT":
-            first = int(c)
-    if key is not None and key.lower() == "len":
-        key, count = None, True
-    return Tail(key, count, first)
-
-
-def _tokens(tree: Any) -> list[Any]:
-    return [c for c in tree.children if isinstance(c, lark.Token) and c.type in _VALUES]
-
-
-_VALUES = ("STRING", "WORD", "STAR", "KEY", "NUMBER", "NONE")
-
-
-def _name(tree: Any) -> Arg:
-    members = [c for c in tree.children if isinstance(c, lark.Tree)]
-    if members:
-        items = [_atom(_tokens(m)[0]) for m in members]
-        named = tuple(i for i in items if isinstance(i, Text | Number))
-        return Names(named) if named else Nothing()
-    return _atom(_tokens(tree)[0])
-
-
-def _conds(tree: Any) -> tuple[Cond, ...]:
-    out: list[Cond] = []
-    for c in tree.children:
-        match c:
-            case lark.Token(type="NUMBER"):
-                out.append(_year(c))
-            case lark.Tree(data="cond"):
-                out.append(_cond(c))
-            case lark.Tree(data="item"):
-                inner = c.children[0]
-                out.append(_cond(inner) if isinstance(inner, lark.Tree) else _year(inner))
-    return tuple(out)
-
-
-def _year(token: Any) -> Cond:
-    return Cond("eq", "year", _number(str(token)))
-
-
-def _cond(tree: Any) -> Cond:
-    key, value = (c for c in tree.children if isinstance(c, lark.Tree))
-    op: Any = str(tree.children[0]).lower()
-    return Cond(op, _key(key), _atom(_tokens(value)[0]))
-
-
-def _key(tree: Any) -> str:
-    text = _plain(tree.children[0])
-    return text.strip() or text
+def _of(kind: type[T], children: list[Any]) -> T:
+    return next(x for x in children if isinstance(x, kind))
 
 
 def _plain(token: Any) -> str:
@@ -281,21 +237,21 @@ _NUMBER = re.compile(r"-?\d{1,12}(?:\.\d{1,6})?", re.ASCII)
 _QUOTES = {"'": "'", "\u2018": "\u2019", "\u201c": "\u201d", "`": "`"}  # straight, curly, double curly
 
 
-def _atom(token: Any) -> Value:
+def _atom(token: Any) -> p.Value:
     text = str(token)
     if text.startswith("*"):
-        return Star(int(text[1:] or 0))
+        return p.Star(int(text[1:] or 0))
     if text.startswith('"'):
         value = _plain(token)
-        return Text(value.strip() or value)
+        return p.Text(value.strip() or value)
     if text.lower() == "none":
-        return Nothing()
+        return p.Nothing()
     if _NUMBER.fullmatch(text):
         return _number(text)
     if len(text) > 2 and _QUOTES.get(text[0]) == text[-1] and text[1:-1].strip():
-        return Text(text[1:-1].strip())
-    return Text(text, bare=True)
+        return p.Text(text[1:-1].strip())
+    return p.Text(text, bare=True)
 
 
-def _number(text: str) -> Number:
-    return Number(float(text) if "." in text else int(text))
+def _number(text: str) -> p.Number:
+    return p.Number(float(text) if "." in text else int(text))

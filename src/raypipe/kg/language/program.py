@@ -7,23 +7,27 @@ gives (`raypipe.kg`). Source of the language: db3's regularised API.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-FUNCTIONS: Final = (
-    "get_person", "get_movie", "get_movie_person_cast", "get_movie_person_crew", "get_movie_person_oscar",
-    "get_stock_price", "get_stock_pe_ratio", "get_stock_market_cap", "get_stock_dividend", "get_stock_eps",
-    "get_song", "get_grammy_person", "get_grammy_song", "get_grammy_year", "get_nba_on_date",
-    "get_soccer_on_date", "get_soccer_last_game", "get_soccer_next_game", "get_open",
-)  # fmt: skip
+KINDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "get_person": ("person",), "get_movie": ("movie",), "get_movie_person_cast": ("movie", "person"),
+    "get_movie_person_crew": ("movie", "person"), "get_movie_person_oscar": ("movie", "person"),
+    "get_stock_price": ("company",), "get_stock_pe_ratio": ("company",), "get_stock_market_cap": ("company",),
+    "get_stock_dividend": ("company",), "get_stock_eps": ("company",), "get_song": ("song",),
+    "get_grammy_person": ("artist",), "get_grammy_song": ("song",), "get_grammy_year": ("year",),
+    "get_nba_on_date": ("nba",), "get_soccer_on_date": ("soccer",), "get_soccer_last_game": ("soccer",),
+    "get_soccer_next_game": ("soccer",), "get_open": ("entity",),
+}  # fmt: skip
+"""Each call, with the kinds of its name places; get_person is of an artist, too."""
+FUNCTIONS: Final = tuple(KINDS)
 
 Op: TypeAlias = Literal["eq", "neq", "ge", "le", "gt", "lt"]
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A name, a time or a value."""
-
     value: str
     bare: bool = False  # written without quotes: then a condition may mean a column by it
 
@@ -154,7 +158,6 @@ def print_program(program: Program) -> str:
 
 
 def print_line(line: Line) -> str:
-    """One line in its canonical text; a bad one as it came."""
     match line:
         case Empty():
             return "None"
@@ -203,6 +206,5 @@ def _print_value(value: Arg) -> str:
 
 
 def quoted(text: str) -> str:
-    """A name as a string of the language."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

@@ -5,22 +5,10 @@ Pure functions; knows programs and banks, no graph.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Sequence
 
 from raypipe.kg.language.example_bank import Domain, ExampleGroup
-from raypipe.kg.language.program import Mean, Names, Program, Query, Text, print_program, quoted
-
-KINDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "get_movie": ("movie",), "get_movie_person_cast": ("movie", "person"),
-    "get_movie_person_crew": ("movie", "person"), "get_movie_person_oscar": ("movie", "person"),
-    "get_stock_price": ("company",), "get_stock_pe_ratio": ("company",), "get_stock_market_cap": ("company",),
-    "get_stock_eps": ("company",), "get_stock_dividend": ("company",), "get_song": ("song",),
-    "get_grammy_person": ("artist",), "get_grammy_song": ("song",), "get_nba_on_date": ("nba",),
-    "get_soccer_on_date": ("soccer",), "get_soccer_last_game": ("soccer",),
-    "get_soccer_next_game": ("soccer",), "get_open": ("entity",),
-}  # fmt: skip
-"""Kinds of the name places of each call; get_person depends on the domain."""
+from raypipe.kg.language.program import KINDS, Mean, Names, Program, Query, Text, print_program, quoted
 
 
 def example(question: str, program: Program, domain: Domain, rule: str = "value") -> ExampleGroup:
@@ -44,15 +32,13 @@ def example(question: str, program: Program, domain: Domain, rule: str = "value"
 
 
 def _names(program: Program, domain: Domain) -> Sequence[tuple[str, str]]:
-    """Each name of a program with its kind."""
     out: list[tuple[str, str]] = []
     for line in program.lines:
         query = line.of if isinstance(line, Mean) else line
         if not isinstance(query, Query):
             continue
-        person = ("artist" if domain == "music" else "person",)
-        kinds = KINDS.get(query.name, person if query.name == "get_person" else ())
-        for arg, kind in zip(query.args, kinds, strict=False):
+        for arg, kind in zip(query.args, KINDS[query.name], strict=False):
             items = arg.items if isinstance(arg, Names) else (arg,)
-            out += [(i.value, kind) for i in items if isinstance(i, Text)]
+            kind = "artist" if kind == "person" and query.name == "get_person" and domain == "music" else kind
+            out += [(i.value, kind) for i in items if isinstance(i, Text) and kind != "year"]
     return out

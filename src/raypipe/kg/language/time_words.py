@@ -42,7 +42,6 @@ class Moment:
 
     @property
     def day(self) -> date:
-        """The asker's day."""
         return self.local.date()
 
 
@@ -68,9 +67,9 @@ def moment(text: str) -> Moment:
     >>> moment("03/05/2024, 23:18:31 PT").eastern.isoformat(" ")
     '2024-03-06 02:18:31'
     """
-    words = text.strip().rsplit(" ", 1)
-    zone = words[-1].upper() if len(words) == 2 and words[-1].isalpha() else "PT"
-    stamp = words[0] if len(words) == 2 and words[-1].isalpha() else text.strip()
+    stamp, _, zone = text.strip().rpartition(" ")
+    if not stamp or not zone.isalpha():
+        stamp, zone = text.strip(), "PT"
     for form in _STAMPS:
         try:
             there = datetime.strptime(stamp, form)
@@ -78,9 +77,9 @@ def moment(text: str) -> Moment:
             continue
         if not 1000 <= there.year <= 9000:  # so that there are days before and after it
             raise DataError(f"{text!r} is no time of asking: expected a year from 1000 to 9000")
-        if zone not in _AHEAD:
+        if zone.upper() not in _AHEAD:
             break
-        return Moment(there, there + timedelta(hours=3 - _AHEAD[zone]))
+        return Moment(there, there + timedelta(hours=3 - _AHEAD[zone.upper()]))
     raise DataError(
         f"{text!r} is no time of asking: expected MM/DD/YYYY, HH:MM:SS PT, or YYYY-MM-DD HH:MM:SS PT (or ET)"
     )
@@ -108,7 +107,6 @@ Reader: TypeAlias = Callable[[str, Moment, "Sequence[date] | None", int], "When 
 
 
 def days(first: date, last: date | None = None) -> When:
-    """These days, or this one."""
     return When("days", first, first if last is None else last)
 
 
@@ -137,17 +135,8 @@ def session_before(day: date, sessions: Sequence[date] | None) -> date | None:
 _ISO = re.compile(r"(\d{4})(?:[-/](\d{1,2})(?:[-/](\d{1,2}))?)?(?:[ t]00:00(?::00)?(?: [a-z]+)?)?", re.ASCII)
 _AMERICAN = re.compile(r"(\d{1,2})/(\d{1,2})/(\d{4})", re.ASCII)
 _DECADE = re.compile(r"(\d{3}0)'?s", re.ASCII)
-_QUARTERS = {
-    "first": 1,
-    "second": 2,
-    "third": 3,
-    "fourth": 4,
-    "last": 4,
-    "1st": 1,
-    "2nd": 2,
-    "3rd": 3,
-    "4th": 4,
-}
+_QUARTERS = {"first": 1, "second": 2, "third": 3, "fourth": 4, "last": 4}
+_QUARTERS |= {"1st": 1, "2nd": 2, "3rd": 3, "4th": 4}
 _QUARTER = re.compile(r"(?:q([1-4])(?: of)? (\d{4})|(\d{4})[- ]?q([1-4])|(\w+) quarter of (\d{4}))", re.ASCII)
 
 
@@ -196,9 +185,8 @@ def _written(text: str, now: Moment, sessions: object, starts: int) -> When | No
             return month(int(m[3]), number)
         if m[1] == "next":
             return month(now.day.year + (number <= now.day.month), number)
-        return month(
-            now.day.year - (number > now.day.month or (m[1] == "last" and number == now.day.month)), number
-        )
+        before = number > now.day.month or (m[1] == "last" and number == now.day.month)
+        return month(now.day.year - before, number)
     return None
 
 
@@ -213,22 +201,19 @@ def _latest(number: int, day: int, today: date) -> date:
     raise ValueError(f"no day {day} in month {number}")
 
 
-_NEAR = {
-    "today": 0,
-    "tonight": 0,
-    "yesterday": -1,
-    "day before yesterday": -2,
-    "tomorrow": 1,
-    "day after tomorrow": 2,
-}
-_LATEST = {"latest", "most recent", "now", "current", "currently", "right now", "recent", "at the moment"}
+_NEAR = {"today": 0, "tonight": 0, "yesterday": -1, "tomorrow": 1} | {
+    "day before yesterday": -2, "day after tomorrow": 2,
+}  # fmt: skip
 _SESSION = {"last trading day", "recent trading day", "most recent day", "most recent trading day",
             "previous trading day", "latest trading day", "last session", "last day of trading"}  # fmt: skip
-_EARLIEST = {"ipo", "at ipo", "earliest", "first day", "first trading day"}
-_EVENTS: Final[dict[str, Kind]] = {
-    "last time": "last", "last game": "last", "last match": "last", "most recent game": "last",
-    "latest game": "last", "next time": "next", "next game": "next", "next match": "next",
+_TOLD: Final[dict[Kind, tuple[str, ...]]] = {
+    "latest": ("latest", "most recent", "recent", "now", "right now", "current", "currently",
+               "at the moment"),
+    "earliest": ("ipo", "at ipo", "earliest", "first day", "first trading day"),
+    "last": ("last time", "last game", "last match", "most recent game", "latest game"),
+    "next": ("next time", "next game", "next match"),
 }  # fmt: skip
+"""Moments that only the data can tell."""
 
 
 def _near(text: str, now: Moment, sessions: Sequence[date] | None, starts: int) -> When | None:
@@ -237,21 +222,13 @@ def _near(text: str, now: Moment, sessions: Sequence[date] | None, starts: int) 
     if text in _SESSION:
         there = session_before(now.day, sessions)
         return None if there is None else days(there)
-    if text in _LATEST:
-        return When("latest", now.day, now.day)
-    if text in _EARLIEST:
-        return When("earliest", now.day, now.day)
-    if text in _EVENTS:
-        return When(_EVENTS[text], now.day, now.day)
-    return None
+    kind = next((kind for kind, words in _TOLD.items() if text in words), None)
+    return None if kind is None else When(kind, now.day, now.day)
 
 
 _WEEKDAYS = {name.lower(): i for i, name in enumerate(calendar.day_name)}
-_WEEKDAYS |= {name.lower(): i for i, name in enumerate(calendar.day_abbr)} | {
-    "tues": 1,
-    "thur": 3,
-    "thurs": 3,
-}
+_WEEKDAYS |= {name.lower(): i for i, name in enumerate(calendar.day_abbr)}
+_WEEKDAYS |= {"tues": 1, "thur": 3, "thurs": 3}
 _WEEKDAY = re.compile(rf"(?:(recent|most recent|this|last|past|previous|next) )?({'|'.join(_WEEKDAYS)})")
 
 
@@ -295,26 +272,8 @@ def _period(text: str, now: Moment, sessions: object, starts: int) -> When | Non
             return days(date(first_year, 1, 1), date(first_year + 9, 12, 31))
 
 
-_COUNTS = {
-    w: i
-    for i, w in enumerate(
-        [
-            "zero",
-            "one",
-            "two",
-            "three",
-            "four",
-            "five",
-            "six",
-            "seven",
-            "eight",
-            "nine",
-            "ten",
-            "eleven",
-            "twelve",
-        ]
-    )
-}
+_NUMBERS = "zero one two three four five six seven eight nine ten eleven twelve"
+_COUNTS = {word: i for i, word in enumerate(_NUMBERS.split())}
 _COUNTS |= {"a": 1, "an": 1, "couple of": 2, "a couple of": 2}
 _COUNT = "|".join([r"\d{1,4}", *sorted(_COUNTS, key=len, reverse=True)])
 _AGO = re.compile(rf"({_COUNT}) (day|week|month|year)s? ago", re.ASCII)
@@ -322,18 +281,16 @@ _PAST = re.compile(rf"(?:last|past|previous) ({_COUNT}) (day|week|month|year)s",
 
 
 def _counted(text: str, now: Moment, sessions: object, starts: int) -> When | None:
-    if m := _AGO.fullmatch(text):
-        return days(_back(now.day, m[1], m[2]))
-    if m := _PAST.fullmatch(text):
-        return days(_back(now.day, m[1], m[2]), now.day)
-    return None
-
-
-def _back(day: date, count: str, unit: str) -> date:
-    n = int(count) if count.isdigit() else _COUNTS[count]
-    if unit in ("day", "week"):
-        return day - (7 * n if unit == "week" else n) * DAY
-    return add_months(day, -n * (12 if unit == "year" else 1))
+    ago = _AGO.fullmatch(text)
+    if (m := ago or _PAST.fullmatch(text)) is None:
+        return None
+    n = int(m[1]) if m[1].isdigit() else _COUNTS[m[1]]
+    match m[2]:
+        case "day" | "week":
+            first = now.day - (7 * n if m[2] == "week" else n) * DAY
+        case _:
+            first = add_months(now.day, -n * (12 if m[2] == "year" else 1))
+    return days(first) if ago else days(first, now.day)
 
 
 _READERS: Final[tuple[Reader, ...]] = (_dated, _near, _weekday, _period, _counted, _written)

@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from raypipe.metrics.crag import Marks, Prediction, Rule, no_marks
 from raypipe.metrics.intervals import Interval, mean_interval, score_interval
+from raypipe.metrics.routing import by_size
 
 GoldForm: TypeAlias = Literal["answers", "grades", "annotators"]
 """What a gold must have: answers, judged documents, or answers of annotators with their evidence."""
@@ -130,11 +131,16 @@ NOT_SCORED = RunScores("", "", blocks=("verdicts",))
 def score(kind: DataKind, name: str, rows: Sequence[Prediction]) -> RunScores:
     """The measures of the questions of a run that have a gold. `name`: of the kind, for reports."""
     values = {r.question: dict(kind.values(r)) for r in rows}
-    summaries = tuple(_summary(m, [v[m.name] for v in values.values() if m.name in v], len(rows))
-                      for m in kind.measures)  # fmt: skip
-    lead = _lead(summaries)
+    found = ((m, [v[m.name] for v in values.values() if m.name in v]) for m in kind.measures)
+    summaries = tuple(_summary(m, some, len(rows)) for m, some in found)
+    most = max(s.scored for s in summaries)
+    lead = next(s.measure for s in summaries if s.scored >= LEADS_FROM * most)
     measure = next(m for m in kind.measures if m.name == lead)
-    return RunScores(name, lead, summaries, _slices(measure, rows, values), values, blocks_of(kind))
+    slices = []
+    for (label, value), members in by_size((r.labels, values[r.question]) for r in rows):
+        scored = [v[lead] for v in members if lead in v]
+        slices.append(MeasureSlice(label, value, *_mean(measure, scored), len(scored), len(members)))
+    return RunScores(name, lead, summaries, tuple(slices), values, blocks_of(kind))
 
 
 def summary_of(
@@ -144,12 +150,6 @@ def summary_of(
     of = [values[q] for q in questions if q in values]
     found = next(m for m in kind.measures if m.name == measure)
     return _summary(found, [v[measure] for v in of if measure in v], len(of))
-
-
-def _lead(summaries: Sequence[MeasureSummary]) -> str:
-    """The first measure that scores about as many questions as any."""
-    most = max(s.scored for s in summaries)
-    return next(s.measure for s in summaries if s.scored >= LEADS_FROM * most)
 
 
 def _summary(measure: Measure, values: Sequence[float], of: int) -> MeasureSummary:
@@ -165,22 +165,6 @@ def _mean(measure: Measure, values: Sequence[float]) -> tuple[float | None, Inte
     else:
         interval = mean_interval(values, (measure.low, measure.high))
     return sum(values) / len(values), interval
-
-
-def _slices(
-    measure: Measure, rows: Sequence[Prediction], values: Mapping[str, Mapping[str, float]]
-) -> tuple[MeasureSlice, ...]:
-    groups: dict[str, dict[str, list[Prediction]]] = {}
-    for row in rows:
-        for label, value in row.labels.items():
-            groups.setdefault(label, {}).setdefault(value, []).append(row)
-    out = []
-    for label, by_value in groups.items():
-        for value, members in sorted(by_value.items(), key=lambda kv: (-len(kv[1]), kv[0])):
-            found = [values[r.question] for r in members]
-            scored = [v[measure.name] for v in found if measure.name in v]
-            out.append(MeasureSlice(label, value, *_mean(measure, scored), len(scored), len(members)))
-    return tuple(out)
 
 
 def missing_part(kind: Any) -> str | None:

@@ -29,7 +29,15 @@ def open_kind(name: str, rule: Rule | None = None, judged: bool = False) -> Data
 
     Raises ConfError for no kind, and for a rule or a judge that the kind cannot use.
     """
-    kind = _from_outside(name) if is_path(name) else _shipped(name)
+    if is_path(name):
+        found, _ = plugins.load(name, "a kind of data")
+        kind: DataKind = found() if isinstance(found, type) else found
+        if (lacking := missing_part(kind)) is not None:
+            raise ConfError(f"{name}: expected a kind of data with {lacking}")
+    elif name in KINDS:
+        kind = KINDS[name]()
+    else:
+        raise ConfError(f"kind {name!r}: {did_you_mean(name, KINDS)}, or MODULE:NAME of one of your own")
     if rule is not None:
         ruled = with_rule(kind, rule)
         if ruled is None:
@@ -41,20 +49,6 @@ def open_kind(name: str, rule: Rule | None = None, judged: bool = False) -> Data
 
 
 _RULES = "--kind crag scores answers by CRAG's rules, and a judge decides what they leave open"
-
-
-def _shipped(name: str) -> DataKind:
-    if name not in KINDS:
-        raise ConfError(f"kind {name!r}: {did_you_mean(name, KINDS)}, or MODULE:NAME of one of your own")
-    return KINDS[name]()
-
-
-def _from_outside(path: str) -> DataKind:
-    found, _ = plugins.load(path, "a kind of data")
-    kind: DataKind = found() if isinstance(found, type) else found
-    if (lacking := missing_part(kind)) is not None:
-        raise ConfError(f"{path}: expected a kind of data with {lacking}")
-    return kind
 
 
 def kind_id(name: str) -> str:

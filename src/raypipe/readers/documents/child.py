@@ -18,7 +18,6 @@ _open: list[pdf.Pdf] = []  # at most one
 
 
 def answer(request: bytes) -> bytes:
-    """The reply to one request."""
     return json.dumps(_answer(request[:1], request)).encode()
 
 

@@ -24,13 +24,9 @@ _STRICT = "{http://purl.oclc.org/ooxml/wordprocessingml/main}"
 _M = "{http://schemas.openxmlformats.org/officeDocument/2006/math}"
 _MC = "{http://schemas.openxmlformats.org/markup-compatibility/2006}"
 _DC = "{http://purl.org/dc/elements/1.1/}"
-_OMITTED = {
-    f"{_W}{name}"
-    for name in (
-        *("del", "moveFrom", "instrText", "delText", "delInstrText", "rt", "softHyphen"),
-        *("rubyPr", "pPr", "tblPr", "trPr", "tcPr", "sectPr", "sdtPr", "tblGrid"),
-    )
-}
+_NAMES = """del moveFrom instrText delText delInstrText rt softHyphen
+    rubyPr pPr tblPr trPr tcPr sectPr sdtPr tblGrid"""
+_OMITTED = {f"{_W}{name}" for name in _NAMES.split()}
 _CHARS = {
     f"{_W}tab": "\t", f"{_W}br": "\n", f"{_W}cr": "\n", f"{_W}noBreakHyphen": "-", f"{_W}ptab": "\t",
 }  # fmt: skip
@@ -38,8 +34,6 @@ HEADING_LEVELS = 9  # an outline level from 0; 9 is body text
 
 
 class Damaged(Exception):
-    """A docx that cannot be read."""
-
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(reason, detail)
         self.fault = [reason, detail]
@@ -86,16 +80,13 @@ def _check(archive: zipfile.ZipFile, limits: DocumentLimits) -> None:
         raise Damaged("broken", f"expected the part {MAIN}, found none")
     whole = sum(m.file_size for m in members)
     if len(members) > limits.zip_members or whole > limits.zip_bytes:
-        raise Damaged(
-            "too_large",
-            f"expected at most {limits.zip_members:,} parts with {limits.zip_bytes:,} bytes, found "
-            f"{len(members):,} with {whole:,}",
-        )
+        most = f"at most {limits.zip_members:,} parts with {limits.zip_bytes:,} bytes"
+        raise Damaged("too_large", f"expected {most}, found {len(members):,} with {whole:,}")
     for m in members:
         if m.flag_bits & 1:
             raise Damaged("encrypted", f"a password protects the part {m.filename}")
-        most = limits.zip_ratio * max(m.compress_size, 1)
-        if m.file_size > limits.zip_member_bytes or m.file_size > max(limits.zip_ratio_free_bytes, most):
+        packed = limits.zip_ratio * max(m.compress_size, 1)
+        if m.file_size > min(limits.zip_member_bytes, max(limits.zip_ratio_free_bytes, packed)):
             raise Damaged(
                 "too_large",
                 f"{m.filename}: expected at most {limits.zip_member_bytes:,} bytes and {limits.zip_ratio} "
@@ -143,16 +134,14 @@ def _top_level(archive: zipfile.ZipFile, part: str) -> Iterator[etree._Element]:
 
 
 def _block(element: etree._Element, text: _Text, levels: dict[str, int], titles: set[str]) -> None:
-    """Adds what an element of the body shows."""
     tag = element.tag
     if not isinstance(tag, str) or tag in _OMITTED:
         return
     if tag == f"{_W}p":
         boxes: list[etree._Element] = []
         said = "".join(_inline(element, boxes))
-        style = _value(element, "pStyle")
-        level = _outline(element)
-        if (levels.get(style, HEADING_LEVELS) if level is None else level) < HEADING_LEVELS:
+        style, level = _value(element, "pStyle"), _value(element, "outlineLvl")
+        if (int(level) if level.isdigit() else levels.get(style, HEADING_LEVELS)) < HEADING_LEVELS:
             text.heading(said)
         else:
             text.add(said)
@@ -161,7 +150,8 @@ def _block(element: etree._Element, text: _Text, levels: dict[str, int], titles:
         for box in boxes:
             _blocks(box, text, levels, titles)
     elif tag == f"{_W}tbl":
-        text.add("\n".join(_rows(element)))
+        rows = ([_cell(cell) for cell in _below(row, f"{_W}tc")] for row in _below(element, f"{_W}tr"))
+        text.add("\n".join("\t".join(cells) for cells in rows))
     else:
         _blocks(element, text, levels, titles)
 
@@ -169,13 +159,6 @@ def _block(element: etree._Element, text: _Text, levels: dict[str, int], titles:
 def _blocks(element: etree._Element, text: _Text, levels: dict[str, int], titles: set[str]) -> None:
     for child in _shown(element):
         _block(child, text, levels, titles)
-
-
-def _rows(table: etree._Element) -> Iterator[str]:
-    """A line for each row, its cells apart by tabs."""
-    for row in _below(table, f"{_W}tr"):
-        cells = (" ".join(_cell(cell).split()) for cell in _below(row, f"{_W}tc"))
-        yield "\t".join(cells)
 
 
 def _below(element: etree._Element, tag: str) -> Iterator[etree._Element]:
@@ -190,14 +173,15 @@ def _below(element: etree._Element, tag: str) -> Iterator[etree._Element]:
 def _cell(cell: etree._Element) -> str:
     inner = _Text()
     _blocks(cell, inner, {}, set())
-    return "\n".join(block for blocks in inner.blocks for block in blocks)
+    return " ".join(word for blocks in inner.blocks for block in blocks for word in block.split())
 
 
 def _inline(element: etree._Element, boxes: list[etree._Element]) -> Iterator[str]:
     """The text of a paragraph. Text boxes in it are put into `boxes`: they have paragraphs of their own."""
     for child in _shown(element):
         tag = child.tag
-        if tag in _OMITTED or (tag == f"{_W}r" and _hidden(child)):
+        vanish = child.find(f"{_W}rPr/{_W}vanish") if tag == f"{_W}r" else None
+        if tag in _OMITTED or (vanish is not None and vanish.get(f"{_W}val") not in ("0", "false", "off")):
             continue
         if tag == f"{_W}txbxContent":
             boxes.append(child)
@@ -225,11 +209,6 @@ def _shown(element: etree._Element) -> Iterator[etree._Element]:
             yield child
 
 
-def _hidden(run: etree._Element) -> bool:
-    mark = run.find(f"{_W}rPr/{_W}vanish")
-    return mark is not None and mark.get(f"{_W}val") not in ("0", "false", "off")
-
-
 def _symbol(element: etree._Element) -> str:
     """A character of a symbol font; those in the private area mean nothing without it."""
     try:
@@ -244,11 +223,6 @@ def _value(paragraph: etree._Element, name: str) -> str:
     return "" if found is None else found.get(f"{_W}val", "")
 
 
-def _outline(paragraph: etree._Element) -> int | None:
-    value = _value(paragraph, "outlineLvl")
-    return int(value) if value.isdigit() else None
-
-
 def _styles(archive: zipfile.ZipFile) -> tuple[dict[str, int], set[str]]:
     """Outline level of each style that has one, or whose base has one; and the styles of titles."""
     if STYLES not in archive.namelist():
@@ -259,15 +233,15 @@ def _styles(archive: zipfile.ZipFile) -> tuple[dict[str, int], set[str]]:
     with archive.open(STYLES) as stream:
         for _, style in etree.iterparse(stream, ("end",), tag=f"{_W}style", resolve_entities=False):
             id = style.get(f"{_W}styleId", "")
-            found = {n: style.find(f"{_W}{n}") for n in ("name", "basedOn")}
-            name = "" if found["name"] is None else found["name"].get(f"{_W}val", "").lower()
+            named, based = style.find(f"{_W}name"), style.find(f"{_W}basedOn")
+            name = "" if named is None else named.get(f"{_W}val", "").lower()
             level = _value(style, "outlineLvl")
             if level.isdigit():
                 own[id] = int(level)
             elif name.startswith("heading ") and name[8:].isdigit():
                 own[id] = int(name[8:]) - 1
-            if found["basedOn"] is not None:
-                base[id] = found["basedOn"].get(f"{_W}val", "")
+            if based is not None:
+                base[id] = based.get(f"{_W}val", "")
             if name == "title":
                 titles.add(id)
             style.clear()

@@ -28,16 +28,14 @@ _UNSTORABLE = re.compile("[\0-\x08\x0e-\x1f\ufdd0-\ufdef\ufffe\uffff\ud800-\udff
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A document's text."""
-
     content: str  # paragraphs and short lines end in newlines; pages and parts are apart by an empty line
     pages: tuple[Mark, ...]
 
 
 def joined(pages: Sequence[str], labels: Sequence[str]) -> Joined:
     """The pages as one text. Each has its label; one without text has an empty span."""
-    lines = _without_headers([_lines(p) for p in pages])
-    texts = ["\n".join(page) for page in lines]
+    lines = [p.replace("\r\n", "\n").replace("\r", "\n").split("\n") for p in pages]
+    texts = ["\n".join(page) for page in _without_headers([[x for x in p if x.strip()] for p in lines])]
     _join_over_pages(texts)
     texts = [storable(_reflowed(t)) for t in dehyphenated(texts)]
     return with_marks(texts, labels)
@@ -60,29 +58,22 @@ def storable(text: str) -> str:
     return _UNSTORABLE.sub("", text)
 
 
-def _lines(page: str) -> list[str]:
-    return [line for line in page.replace("\r\n", "\n").replace("\r", "\n").split("\n") if line.strip()]
-
-
 def _without_headers(pages: list[list[str]]) -> list[list[str]]:
     """Drops lines at the edges that stand, but for their digits, on half of the pages and on three."""
-    seen = Counter(mask for page in pages for mask in {_mask(line) for line in _edges(page)})
+    edges = ([*page[:EDGE], *page[-EDGE:]] for page in pages)
+    seen = Counter(mask for lines in edges for mask in set(map(_mask, lines)))
     enough = max(HEADER_PAGES, (sum(map(bool, pages)) + 1) // 2)
     common = {mask for mask, count in seen.items() if count >= enough}
-    return [_trimmed(page, common) for page in pages] if common else pages
-
-
-def _edges(page: list[str]) -> list[str]:
-    return [*page[:EDGE], *page[-EDGE:]]
+    if not common:
+        return pages
+    return [
+        [x for i, x in enumerate(page) if EDGE <= i < len(page) - EDGE or _mask(x) not in common]
+        for page in pages
+    ]
 
 
 def _mask(line: str) -> str:
     return _DIGITS.sub("0", " ".join(line.split()))
-
-
-def _trimmed(page: list[str], common: set[str]) -> list[str]:
-    last = len(page) - EDGE
-    return [x for i, x in enumerate(page) if EDGE <= i < last or _mask(x) not in common]
 
 
 def _join_over_pages(texts: list[str]) -> None:

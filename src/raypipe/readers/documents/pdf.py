@@ -8,7 +8,6 @@ so it lives in a child, alone, and nothing here counts on an index of it. What t
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from typing import Any
 
 import pypdfium2 as pdfium
@@ -28,8 +27,6 @@ _PASSWORD = 4  # what `err_code` of an error says then; its text may change
 
 
 class Pdf:
-    """An open PDF."""
-
     def __init__(self, document: pdfium.PdfDocument) -> None:
         self._document = document
 
@@ -73,23 +70,17 @@ class Pdf:
             page.close()
 
     def _read(self, page: pdfium.PdfPage, text: pdfium.PdfTextPage, index: int) -> dict[str, Any]:
-        if (count := text.count_chars()) > DOCUMENT_LIMITS.page_chars:
-            return _fault(
-                "too_large", f"expected at most {DOCUMENT_LIMITS.page_chars:,} characters, found {count:,}"
-            )
+        if (count := text.count_chars()) > (most := DOCUMENT_LIMITS.page_chars):
+            return _fault("too_large", f"expected at most {most:,} characters, found {count:,}")
         found, repaired = _ordered(text)
         letters = sum(map(str.isalpha, found))
         share = _image_share(page) if letters < FEW_LETTERS else 0.0
         return {
-            "text": found,
-            "label": self._document.get_page_label(index),
-            "letters": letters,
-            "images": share,
+            "text": found, "label": self._document.get_page_label(index), "letters": letters, "images": share,
             "repaired": repaired,
-        }
+        }  # fmt: skip
 
     def close(self) -> None:
-        """Lets go of it."""
         self._document.close()
 
 
@@ -102,14 +93,13 @@ def opened(data: bytes) -> Pdf | dict[str, Any]:
         if code == _PASSWORD:
             return _fault("encrypted", "a password protects this PDF: save it without one")
         return _fault("broken", f"expected a whole PDF, PDFium cannot open it: {e}")
-    pages = len(document)
-    if pages > DOCUMENT_LIMITS.pages:
-        document.close()
-        return _fault("too_large", f"expected at most {DOCUMENT_LIMITS.pages:,} pages, found {pages:,}")
-    if not pages:
-        document.close()
-        return _fault("broken", "expected pages, found none")
-    return Pdf(document)
+    pages, most = len(document), DOCUMENT_LIMITS.pages
+    if 0 < pages <= most:
+        return Pdf(document)
+    document.close()
+    if pages:
+        return _fault("too_large", f"expected at most {most:,} pages, found {pages:,}")
+    return _fault("broken", "expected pages, found none")
 
 
 def _ordered(text: pdfium.PdfTextPage) -> tuple[str, bool]:
@@ -118,12 +108,9 @@ def _ordered(text: pdfium.PdfTextPage) -> tuple[str, bool]:
     if 8 <= count <= BOXES:
         boxes = [Box(*text.get_rect(i)) for i in range(count)]
         if zigzags(boxes):
-            return "\n".join(_line(text, [boxes[i] for i in line]) for line in in_order(boxes)), True
+            lines = ([text.get_text_bounded(*boxes[i]).strip() for i in line] for line in in_order(boxes))
+            return "\n".join(map(" ".join, lines)), True
     return text.get_text_range(), False
-
-
-def _line(text: pdfium.PdfTextPage, boxes: Sequence[Box]) -> str:
-    return " ".join(text.get_text_bounded(*box).strip() for box in boxes)
 
 
 def _image_share(page: pdfium.PdfPage) -> float:

@@ -18,12 +18,9 @@ from raypipe.readers.rows import UnusableLine
 GUESS_FROM = 200  # bytes beyond ASCII: with fewer a guess of the encoding is often wrong
 GUESS_BYTES = 1 << 18  # that the guess looks at
 _BOMS = (
-    (codecs.BOM_UTF8, "utf-8"),
-    (codecs.BOM_UTF32_LE, "utf-32"),
-    (codecs.BOM_UTF32_BE, "utf-32"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
-)
+    (codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"),
+)  # fmt: skip
 _META = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?\s*([\w-]{2,40})", re.I)
 _TITLE = re.compile(r"<title\b[^>]{0,200}>(.{0,2000}?)</title>", re.I | re.S)
 _TAG = re.compile(r"<[^<>]{0,500}>")
@@ -63,7 +60,6 @@ def _guess(data: bytes) -> str:
 
 
 def html_title(text: str) -> str:
-    """The title of an HTML page, "" if it has none."""
     found = _TITLE.search(text[:100_000])
     return " ".join(storable(html.unescape(_TAG.sub(" ", found[1]))).split()) if found else ""
 
@@ -107,12 +103,12 @@ def table(text: str) -> str:
     names = rows[0][1]
     for number, row in rows:
         if len(row) != len(names):
-            raise UnusableLine(
-                "ragged_rows",
-                f"line {number}: expected {len(names)} cells, as the first row has, found {len(row)}: "
-                f"{', '.join(row)[:80]!r}",
-            )
-    if not _is_header(names) or len(rows) == 1:
+            found = f"found {len(row)}: {', '.join(row)[:80]!r}"
+            expected = f"expected {len(names)} cells, as the first row has"
+            raise UnusableLine("ragged_rows", f"line {number}: {expected}, {found}")
+    # names of columns: all of them other words, and none a number
+    header = all(names) and len(set(names)) == len(names) and not any(map(_NUMBER.fullmatch, names))
+    if not header or len(rows) == 1:
         return "\n".join(", ".join(c for c in row if c) for _, row in rows)
     return "\n".join(
         "; ".join(f"{name}: {cell}" if name else cell for name, cell in zip(names, row, strict=True) if cell)
@@ -122,7 +118,10 @@ def table(text: str) -> str:
 
 def _rows(text: str) -> list[tuple[int, list[str]]]:
     """The rows that are not blank, each with the number of its last line; white space in cells folded."""
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=_separator(text), strict=True)
+    first = next((line for line in text[: DOCUMENT_LIMITS.text_bytes].split("\n") if line.strip()), "")
+    bare = re.sub(r'"[^"]*"', "", first)  # cells are parted by what gives the first row most of them
+    separator = max(_SEPARATORS, key=lambda c: (bare.count(c), -_SEPARATORS.index(c)))
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     found = []
     try:
         for row in reader:
@@ -132,15 +131,3 @@ def _rows(text: str) -> list[tuple[int, list[str]]]:
     except csv.Error as e:
         raise UnusableLine("broken", f"line {reader.line_num}: expected rows of a CSV file: {e}") from e
     return found
-
-
-def _separator(text: str) -> str:
-    """What parts the cells: of the characters that do so, the one with most cells in the first row."""
-    first = next((line for line in text[: DOCUMENT_LIMITS.text_bytes].split("\n") if line.strip()), "")
-    bare = re.sub(r'"[^"]*"', "", first)
-    return max(_SEPARATORS, key=lambda c: (bare.count(c), -_SEPARATORS.index(c)))
-
-
-def _is_header(row: list[str]) -> bool:
-    """Whether a first row looks like names of columns: all of them other words, and none a number."""
-    return all(row) and len(set(row)) == len(row) and not any(_NUMBER.fullmatch(c) for c in row)

@@ -25,14 +25,14 @@ READER = "1"  # raised when the rules here, or of `page_text`, `plain` and `docx
 PAGES_AT_ONCE = 64  # asked of the child before the time is looked at
 GARBLED = 0.05  # share of characters without a meaning above which a page cannot be searched
 _MEANINGLESS = re.compile("[\ufffd\ue000-\uf8ff\0-\x08\x0e-\x1f]")
-_FILE_NAME = re.compile(r".*\.(?:docx?|pdf|tex|dvi|indd|pptx?|xlsx?|html?)|untitled.*|\(anonymous\)", re.I)
+_FILE_NAME = re.compile(
+    r".*\.(?:docx?|pdf|tex|dvi|indd|pptx?|xlsx?|html?)|untitled.*|\(anonymous\)|microsoft word.*", re.I
+)
 OPEN, PAGE, DOCX = b"O", b"P", b"D"  # of `child`, which is not imported here
 
 
 @dataclass(frozen=True, slots=True)
 class FileText:
-    """What a file says."""
-
     kind: FileKind
     title: str  # as the file gives it; "" where it gives none
     content: str  # of a source; HTML where the kind is html
@@ -60,13 +60,9 @@ class DocumentReader:
 
     def __init__(self, limits: DocumentLimits = DOCUMENT_LIMITS) -> None:
         child = "raypipe.readers.documents.child:answer"
-        self._limits = limits
-        self._pages = Sandbox(
-            child, SandboxLimits(limits.page_wall_s, limits.page_cpu_s, limits.memory_bytes)
-        )
-        self._whole = Sandbox(
-            child, SandboxLimits(limits.whole_wall_s, limits.whole_cpu_s, limits.memory_bytes)
-        )
+        page = SandboxLimits(limits.page_wall_s, limits.page_cpu_s, limits.memory_bytes)
+        whole = SandboxLimits(limits.whole_wall_s, limits.whole_cpu_s, limits.memory_bytes)
+        self._limits, self._pages, self._whole = limits, Sandbox(child, page), Sandbox(child, whole)
 
     def read(self, name: str, data: bytes) -> FileText:
         """The document in the bytes of a file. Raises UnusableLine; docs/files.md has the reasons."""
@@ -74,37 +70,31 @@ class DocumentReader:
         if kind == "pdf":
             return self._pdf(data)
         if kind == "docx":
-            return self._docx(data)
-        if len(data) > self._limits.text_bytes:
-            raise UnusableLine(
-                "too_large",
-                f"expected at most {self._limits.text_bytes:,} bytes of text, found {len(data):,}",
-            )
+            found = _reply(self._whole.run([(DOCX, data)])[0])
+            return _with_sections("docx", found["title"], found["sections"])
+        if len(data) > (most := self._limits.text_bytes):
+            raise UnusableLine("too_large", f"expected at most {most:,} bytes of text, found {len(data):,}")
         return _text_file(kind, data)
 
     def close(self) -> None:
-        """Ends the child processes."""
         self._pages.close()
         self._whole.close()
-
-    def _docx(self, data: bytes) -> FileText:
-        found = _reply(self._whole.run([(DOCX, data)])[0])
-        return _with_sections("docx", found["title"], found["sections"])
 
     def _pdf(self, data: bytes) -> FileText:
         until = time.monotonic() + self._limits.file_s
         about = _reply(self._pages.run([(OPEN, data)])[0])
         answers = self._pdf_pages(data, about["pages"], until)
         texts, faults = _page_texts(answers)
-        self._require_text(texts, answers, faults)
-        labels = [str(a.get("label") or i) for i, a in enumerate(answers, 1)]
-        joined = page_text.joined(texts, labels)
-        title = _title(about["title"])
-        sections = _outline(joined, about["outline"])
+        if not any(text.strip() for text in texts):
+            raise _textless(len(texts), [fault for _, fault in faults])
+        joined = page_text.joined(texts, [str(a.get("label") or i) for i, a in enumerate(answers, 1)])
+        title = " ".join(page_text.storable(about["title"]).split())
+        if _FILE_NAME.fullmatch(title):  # the name of a file is no title
+            title = ""
         repaired = sum(bool(a.get("repaired")) for a in answers)
         return FileText(
-            "pdf", title, joined.content, "document", joined.pages, sections, tuple(faults),
-            about["protected"], repaired,
+            "pdf", title, joined.content, "document", joined.pages, _outline(joined, about["outline"]),
+            tuple(faults), about["protected"], repaired,
         )  # fmt: skip
 
     def _pdf_pages(self, data: bytes, count: int, until: float) -> list[dict[str, Any]]:
@@ -145,38 +135,17 @@ class DocumentReader:
             return ["too_large", f"expected at most {limits.file_chars:,} characters in the file, found more"]
         return None
 
-    def _require_text(
-        self, texts: Sequence[str], answers: Sequence[dict[str, Any]], faults: list[tuple[int, Fault]]
-    ) -> None:
-        """Raises UnusableLine for a PDF none of whose pages has text, with the reason of most of them."""
-        if any(text.strip() for text in texts):
-            return
-        if not faults:
-            raise UnusableLine("blank", f"expected text, found {len(answers)} blank pages")
-        reasons = [f.reason for _, f in faults]
-        first = max(dict.fromkeys(reasons), key=reasons.count)
-        if first == "no_text":
-            many = f"{reasons.count(first)} of {len(answers)} pages are images"
-            raise UnusableLine("no_text", f"{many}: a scan. Run it through a program for text recognition")
-        fault = next(f for _, f in faults if f.reason == first)
-        raise UnusableLine(first, f"{reasons.count(first)} of {len(answers)} pages: {fault.detail}")
-
 
 def _reply(answer: bytes | Refused) -> dict[str, Any]:
     """What the child says of a whole file. Raises UnusableLine for a fault."""
     if isinstance(answer, Refused):
-        reason = "broken" if answer.reason == "error" else answer.reason
-        raise _unusable(reason, answer.detail, answer.transient)
+        error = UnusableLine("broken" if answer.reason == "error" else answer.reason, answer.detail)
+        error.fault = replace(error.fault, transient=answer.transient)
+        raise error
     found: dict[str, Any] = json.loads(answer)
     if "fault" in found:
         raise UnusableLine(*found["fault"])
     return found
-
-
-def _unusable(reason: str, detail: str, transient: bool) -> UnusableLine:
-    error = UnusableLine(reason, detail)
-    error.fault = replace(error.fault, transient=transient)
-    return error
 
 
 def _page_texts(answers: Sequence[dict[str, Any]]) -> tuple[list[str], list[tuple[int, Fault]]]:
@@ -188,11 +157,8 @@ def _page_texts(answers: Sequence[dict[str, Any]]) -> tuple[list[str], list[tupl
         if fault is None and answer["letters"] < 20 and answer["images"] >= 0.5:
             fault, text = ["no_text", "the page is an image: a scan without a text layer"], ""
         elif fault is None and (bad := len(_MEANINGLESS.findall(text))) > GARBLED * max(len(text), 1):
-            fault = [
-                "garbled",
-                f"{bad} of {len(text)} characters have no meaning: its fonts do not say which",
-            ]
-            text = ""
+            why = f"{bad} of {len(text)} characters have no meaning: its fonts do not say which"
+            fault, text = ["garbled", why], ""
         if fault is not None:
             reason = "broken" if fault[0] == "error" else fault[0]
             faults.append((number, Fault(STEP, reason, fault[1], bool(answer.get("transient")))))
@@ -200,10 +166,17 @@ def _page_texts(answers: Sequence[dict[str, Any]]) -> tuple[list[str], list[tupl
     return texts, faults
 
 
-def _title(given: str) -> str:
-    """The title in a PDF's metadata; "" where it is the name of a file."""
-    title = " ".join(page_text.storable(given).split())
-    return "" if _FILE_NAME.fullmatch(title) or title.lower().startswith("microsoft word") else title
+def _textless(pages: int, faults: Sequence[Fault]) -> UnusableLine:
+    """A PDF none of whose pages has text, with the reason of most of them."""
+    if not faults:
+        return UnusableLine("blank", f"expected text, found {pages} blank pages")
+    reasons = [f.reason for f in faults]
+    first = max(faults, key=lambda f: reasons.count(f.reason))
+    many = f"{reasons.count(first.reason)} of {pages} pages"
+    if first.reason == "no_text":
+        why = "are images: a scan. Run it through a program for text recognition"
+        return UnusableLine("no_text", f"{many} {why}")
+    return UnusableLine(first.reason, f"{many}: {first.detail}")
 
 
 def _outline(joined: page_text.Joined, entries: Sequence[tuple[str, int]]) -> tuple[Mark, ...]:

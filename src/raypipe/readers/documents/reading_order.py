@@ -37,7 +37,8 @@ def zigzags(boxes: Sequence[Box]) -> bool:
     if sides.count(0) >= CROSSING * len(boxes):
         return False
     jumps = sum(
-        _alternates(a, b, s, t) or b.bottom > a.top + a.height
+        (s * t == -1 and abs(a.bottom - b.bottom) < 0.4 * a.height)  # on one line, left and right
+        or b.bottom > a.top + a.height
         for a, b, s, t in zip(boxes, boxes[1:], sides, sides[1:], strict=False)
     )
     if jumps <= JUMPS * (len(boxes) - 1):
@@ -78,8 +79,3 @@ def _side(box: Box, middle: float) -> int:
     """-1: left of the middle, 1: right of it, 0: across."""
     slack = box.height
     return -1 if box.right < middle + slack else 1 if box.left > middle - slack else 0
-
-
-def _alternates(a: Box, b: Box, left: int, right: int) -> bool:
-    """Whether two neighbours stand on one line, left and right of the middle."""
-    return left * right == -1 and abs(a.bottom - b.bottom) < 0.4 * a.height

@@ -22,31 +22,18 @@ _HTML = re.compile(rb"\s*(?:<!--.*?-->\s*)*<(?:!doctype\s+html|html|head|body|me
 _XML = re.compile(rb"\s*<\?xml\b", re.I)
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _OTHER: dict[bytes, str] = {
-    b"\x89PNG": "a PNG image",
-    b"\xff\xd8\xff": "a JPEG image",
-    b"GIF8": "a GIF image",
-    b"II*\0": "a TIFF image",
-    b"MM\0*": "a TIFF image",
-    b"{\\rtf": "an RTF file",
-    b"%!PS": "a PostScript file",
-    b"\x1f\x8b": "a gzip file",
-    b"BZh": "a bzip2 file",
-    b"\xfd7zXZ": "an xz file",
-    b"7z\xbc\xaf": "a 7z archive",
-    b"(\xb5/\xfd": "a zstd file",
-    b"\x7fELF": "a program",
-    b"MZ": "a program",
-    b"SQLite format 3": "an SQLite database",
-    b"PAR1": "a parquet file",
-    b"ID3": "a sound file",
-    b"OggS": "a sound file",
+    b"\x89PNG": "a PNG image", b"\xff\xd8\xff": "a JPEG image", b"GIF8": "a GIF image",
+    b"II*\0": "a TIFF image", b"MM\0*": "a TIFF image", b"{\\rtf": "an RTF file",
+    b"%!PS": "a PostScript file", b"\x1f\x8b": "a gzip file", b"BZh": "a bzip2 file",
+    b"\xfd7zXZ": "an xz file", b"7z\xbc\xaf": "a 7z archive", b"(\xb5/\xfd": "a zstd file",
+    b"\x7fELF": "a program", b"MZ": "a program", b"SQLite format 3": "an SQLite database",
+    b"PAR1": "a parquet file", b"ID3": "a sound file", b"OggS": "a sound file",
     b"RIFF": "a sound, image or film file",
-}
+}  # fmt: skip
 _PARTS = {
-    "ppt/presentation.xml": "a pptx file",
-    "xl/workbook.xml": "an xlsx file",
+    "ppt/presentation.xml": "a pptx file", "xl/workbook.xml": "an xlsx file",
     "mimetype": "an epub or OpenDocument file",
-}
+}  # fmt: skip
 _MAIN_PART = "word/document.xml"
 _BOMS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
 _BY_SUFFIX: dict[str, FileKind] = {
@@ -62,7 +49,8 @@ def file_kind(name: str, data: bytes) -> FileKind:
 
     Raises UnusableLine: unsupported, encrypted, broken, empty, kind_mismatch.
     """
-    suffix = _suffix(name)
+    base = name.rpartition("/")[2].lower()
+    suffix = base[base.rindex(".") :] if "." in base[1:] else ""
     head = data[:HEAD_BYTES]
     if not data.strip(b"\0 \t\r\n"):
         raise UnusableLine("empty", f"expected text, found {len(data)} bytes of white space or NUL")
@@ -71,11 +59,6 @@ def file_kind(name: str, data: bytes) -> FileKind:
         found = "an HTML page, such as a login page" if kind == "html" else "text"
         raise UnusableLine("kind_mismatch", f"expected {_CLAIMS[suffix]} by its name, found {found}")
     return kind
-
-
-def _suffix(name: str) -> str:
-    base = name.rpartition("/")[2].lower()
-    return base[base.rindex(".") :] if "." in base[1:] else ""
 
 
 def _by_content(head: bytes, data: bytes, suffix: str) -> FileKind:
@@ -99,10 +82,6 @@ def _by_content(head: bytes, data: bytes, suffix: str) -> FileKind:
     text = head.removeprefix(_BOMS[0])
     if _HTML.match(text) or (_XML.match(text) and b"<html" in text.lower()):
         return "html"
-    return _by_suffix(text, suffix)
-
-
-def _by_suffix(text: bytes, suffix: str) -> FileKind:
     if _XML.match(text) and suffix == ".svg":
         raise UnusableLine("unsupported", f"{_READ}, found an SVG image")
     return _BY_SUFFIX.get(suffix, "txt")
@@ -110,9 +89,8 @@ def _by_suffix(text: bytes, suffix: str) -> FileKind:
 
 def _zip_kind(data: bytes) -> FileKind:
     if (members := data.count(b"PK\x01\x02")) > DOCUMENT_LIMITS.zip_members:
-        raise UnusableLine(
-            "too_large", f"expected at most {DOCUMENT_LIMITS.zip_members:,} parts, {members:,}"
-        )
+        most = DOCUMENT_LIMITS.zip_members
+        raise UnusableLine("too_large", f"expected at most {most:,} parts, {members:,}")
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             names = set(archive.namelist())

@@ -71,16 +71,14 @@ def wanted(name: str, globs: Sequence[str]) -> bool:
     >>> wanted("a/b.pdf", ["*.pdf"]), wanted("a/b.pdf", ["*.pdf", "!a/*"]), wanted("a", [])
     (True, False, True)
     """
+
+    def matches(glob: str) -> bool:
+        return any(fnmatch.fnmatchcase(name, g) for g in (glob, glob.removeprefix("**/")))
+
     takes = [g for g in globs if not g.startswith("!")]
-    if any(_matches(name, g[1:]) for g in globs if g.startswith("!")):
+    if any(matches(g[1:]) for g in globs if g.startswith("!")):
         return False
-    return not takes or any(_matches(name, g) for g in takes)
-
-
-def _matches(name: str, glob: str) -> bool:
-    if glob.startswith("**/"):
-        return fnmatch.fnmatchcase(name, glob[3:]) or fnmatch.fnmatchcase(name, glob)
-    return fnmatch.fnmatchcase(name, glob)
+    return not takes or any(map(matches, takes))
 
 
 def _entries(folder: Path, real: Path, above: set[tuple[int, int]]) -> Iterator[Path]:
@@ -110,7 +108,13 @@ def _found(path: Path, name: str, root: Path, limits: DocumentLimits) -> FoundFi
         own = os.lstat(path)
         seen = os.stat(path)
     except (OSError, RuntimeError) as e:
-        return _bad(path, name, *_of_error(e))
+        why = e.strerror if isinstance(e, OSError) and e.strerror else str(e)
+        reason = "loop" if "symbolic link" in why.lower() else "unreadable"
+        if isinstance(e, FileNotFoundError):
+            reason, why = "unreadable", "a link to something that is not there"
+        elif isinstance(e, PermissionError):
+            reason, why = "unreadable", "permission denied"
+        return _bad(path, name, reason, why)
     if stat.S_ISLNK(own.st_mode) and root.is_dir() and not path.resolve().is_relative_to(root):
         return _bad(path, name, "outside", "a link that leaves the folder is not followed")
     if stat.S_ISDIR(seen.st_mode):
@@ -120,7 +124,9 @@ def _found(path: Path, name: str, root: Path, limits: DocumentLimits) -> FoundFi
             return _bad(path, name, "unreadable", "expected a folder that may be listed: permission denied")
         return _bad(path, name, "loop", f"expected at most {LEVELS} folders in each other")
     if not stat.S_ISREG(seen.st_mode):
-        return _bad(path, name, "not_a_file", f"expected a file, found {_type(seen.st_mode)}")
+        pipe, socket = stat.S_ISFIFO(seen.st_mode), stat.S_ISSOCK(seen.st_mode)
+        found = "a named pipe" if pipe else "a socket" if socket else "a device"
+        return _bad(path, name, "not_a_file", f"expected a file, found {found}")
     trouble = None
     if seen.st_size > limits.file_bytes:
         detail = f"expected at most {limits.file_bytes:,} bytes, found {seen.st_size:,}"
@@ -130,21 +136,6 @@ def _found(path: Path, name: str, root: Path, limits: DocumentLimits) -> FoundFi
 
 def _bad(path: Path, name: str, reason: str, detail: str) -> FoundFile:
     return FoundFile(name, path, 0, 0, 0, UnusableLine(reason, detail))
-
-
-def _of_error(e: Exception) -> tuple[str, str]:
-    if isinstance(e, FileNotFoundError):
-        return "unreadable", "a link to something that is not there"
-    if isinstance(e, PermissionError):
-        return "unreadable", "permission denied"
-    why = e.strerror if isinstance(e, OSError) and e.strerror else str(e)
-    return ("loop" if "symbolic link" in why.lower() else "unreadable"), why
-
-
-def _type(mode: int) -> str:
-    if stat.S_ISFIFO(mode):
-        return "a named pipe"
-    return "a socket" if stat.S_ISSOCK(mode) else "a device"
 
 
 def _identity(seen: os.stat_result) -> tuple[int, int]:

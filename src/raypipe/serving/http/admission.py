@@ -43,7 +43,6 @@ class FairSlots:
 
     @property
     def taken(self) -> int:
-        """Slots in use."""
         return sum(self._taken.values())
 
     def part(self, tenant: Tenant) -> int:
@@ -82,11 +81,8 @@ class FairSlots:
     def _reserved(self, tenant: Tenant) -> int:
         """Free slots that are kept for other tenants that asked lately."""
         since = self._clock() - LATELY_S
-        others = [
-            Tenant(n, share=s)
-            for n, s in self._shares.items()
-            if n != tenant.name and self._asked_at.get(n, -math.inf) > since
-        ]
+        lately = {n for n, at in self._asked_at.items() if at > since} - {tenant.name}
+        others = [Tenant(n, share=self._shares[n]) for n in lately]
         return sum(max(0, self.part(t) - self._taken.get(t.name, 0)) for t in others)
 
     async def _wait(self, name: str) -> None:
@@ -119,7 +115,6 @@ class Admission:
 
     @property
     def taken(self) -> int:
-        """Slots in use."""
         return self._slots.taken
 
     async def admit(self, tenant: Tenant, questions: int = 1) -> None:
@@ -129,10 +124,8 @@ class Admission:
         if used is None:
             return
         self._metrics.tenant_used(tenant.name, "refused", 0)
-        detail = (
-            f"This key's {used.per_minute} {used.what} a minute are used up. Retry after {used.wait_s} s."
-        )
-        wait = {"retry-after": str(used.wait_s)}
+        quota, wait = f"{used.per_minute} {used.what}", {"retry-after": str(used.wait_s)}
+        detail = f"This key's {quota} a minute are used up. Retry after {used.wait_s} s."
         raise RequestRefused(HTTPStatus.TOO_MANY_REQUESTS, detail, (), wait)
 
     @asynccontextmanager
@@ -147,7 +140,6 @@ class Admission:
             yield
 
     async def spend(self, tenant: Tenant, tokens: int) -> None:
-        """Counts an answered question."""
         self._metrics.tenant_used(tenant.name, "admitted", tokens)
         if tenant.limited:
             await self._quotas.spend(tenant.name, tokens)

@@ -14,25 +14,25 @@ from fastapi import Depends, FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 
 from raypipe.core.errors import ConfError
+from raypipe.report import web_page
 from raypipe.serving.access import ServerConfig
 from raypipe.serving.answering import AnswererProtocol, ReleaseRouter
-from raypipe.serving.capture import Capture
+from raypipe.serving.capture import Capture, UnknownAnswer
 from raypipe.serving.http import errors, openai, requests, stream
 from raypipe.serving.http.admission import Admission
 from raypipe.serving.http.authorization import authorize, who_asks
 from raypipe.serving.http.errors import RequestRefused, to_problem
-from raypipe.serving.http.feedback import FeedbackRoute
 from raypipe.serving.http.limits import read_body, until_disconnect
 from raypipe.serving.http.middleware import ObservedApp, RequestMetrics, request_id
 from raypipe.serving.http.openai import ChatBody
 from raypipe.serving.http.openapi import openapi_document
-from raypipe.serving.http.page import load_page
-from raypipe.serving.http.reply_types import AnswerResponse, ChatModel, IndexResponse
-from raypipe.serving.http.requests import AnswerBody, BatchBody, RetrieveBody, query_request
+from raypipe.serving.http.reply_types import AnswerResponse, ChatModel, FeedbackResponse, IndexResponse
+from raypipe.serving.http.requests import AnswerBody, BatchBody, FeedbackBody, RetrieveBody, query_request
 from raypipe.serving.http.responses import answer_response, chat_model, retrieve_response
 from raypipe.serving.http.validation import B, parse_body
 from raypipe.serving.query import NULL_LISTENER, Listener, QueryRequest
 from raypipe.serving.quotas import QuotaCounter
+from raypipe.serving.redaction import RedactionFailed
 from raypipe.serving.release_follower import ReleaseFollowers
 from raypipe.serving.tenant_answers import NotAllowed, TenantRouter
 from raypipe.serving.tenants import ANYONE
@@ -42,13 +42,12 @@ BATCH_CONCURRENCY = 4
 
 
 class Routes:
-    """The functions of the routes."""
-
     def __init__(
-        self, router: TenantRouter, config: ServerConfig, metrics: RequestMetrics, admission: Admission
-    ) -> None:
+        self, router: TenantRouter, config: ServerConfig, metrics: RequestMetrics, admission: Admission,
+        capture: Capture | None,
+    ) -> None:  # fmt: skip
         self._router, self._limits, self._metrics = router, config.limits, metrics
-        self._admission = admission
+        self._admission, self._capture = admission, capture
 
     async def _body(self, kind: type[B], request: Request) -> B:
         """The body of a request that its tenant may make now."""
@@ -120,21 +119,16 @@ class Routes:
             raise _unknown_model()
         query = requests.QueryBody(query=body.query(), **dict(body.raypipe))
         if body.stream:
-            return await self._stream(
-                request, partial(self._answer, answerer, query), partial(openai.chunks, id, body)
-            )
+            encode = partial(openai.chunks, id, body)
+            return await self._stream(request, partial(self._answer, answerer, query), encode)
         async with self._admission.slot(who_asks(request)):
             answer = await until_disconnect(request, self._answer(answerer, query, NULL_LISTENER, request))
         return JSONResponse(openai.completion(id, body.model, answer))
 
     async def _answer(
-        self,
-        answerer: AnswererProtocol,
-        query: requests.QueryBody,
-        listener: Listener,
-        request: Request,
+        self, answerer: AnswererProtocol, query: requests.QueryBody, listener: Listener, request: Request,
         whole: bool = True,
-    ) -> AnswerResponse:
+    ) -> AnswerResponse:  # fmt: skip
         """The response to one question; `whole`: it is all that the request asks."""
         result = await answerer.answer(self._query(request, query.query, query, query.include), listener)
         self._metrics.question_answered(result)
@@ -147,11 +141,9 @@ class Routes:
         return answer_response(result, query.include)
 
     async def _stream(
-        self,
-        request: Request,
-        answer: Callable[[Listener, Request], Awaitable[AnswerResponse]],
+        self, request: Request, answer: Callable[[Listener, Request], Awaitable[AnswerResponse]],
         encode: Callable[[AsyncIterator[stream.Event | None]], AsyncIterator[bytes]],
-    ) -> Response:
+    ) -> Response:  # fmt: skip
         """One question as a stream. Its slot is taken here, so that a refusal is still a status, and released
         with the answer: a client that does not read it takes no slot from others."""
         slot = AsyncExitStack()
@@ -162,6 +154,22 @@ class Routes:
                 return await answer(listener, request)
 
         return stream.ClosingStream(encode(stream.event_stream(request, work)), slot.aclose)
+
+    async def feedback(self, request: Request) -> Response:
+        body = await self._body(FeedbackBody, request)
+        if self._capture is None:
+            raise RequestRefused(HTTPStatus.NOT_FOUND, "This endpoint captures no answers.")
+        try:
+            await self._capture.feedback(who_asks(request).name, body.answer_id, body.verdict, body.text)
+        except UnknownAnswer:
+            detail = "Unknown answer: expected the answer_id of a reply to this key that is still kept."
+            raise RequestRefused(HTTPStatus.NOT_FOUND, detail) from None
+        except RedactionFailed as e:
+            request.state.log_fields["redaction"] = str(e)
+            detail = "The feedback cannot be redacted, so it is not kept. The endpoint's log says why."
+            raise RequestRefused(HTTPStatus.INTERNAL_SERVER_ERROR, detail) from None
+        kept: FeedbackResponse = {"answer_id": body.answer_id, "kept": True}
+        return JSONResponse(kept)
 
     async def index(self, request: Request) -> Response:
         answerer = await self._answerer(request)
@@ -211,20 +219,16 @@ def chat_models(answerer: AnswererProtocol) -> dict[str, ChatModel]:
 
 
 def create_app(
-    router: ReleaseRouter,
-    config: ServerConfig | None = None,
-    metrics: RequestMetrics | None = None,
-    proxy_sets_id: bool = False,
-    capture: Capture | None = None,
-    followers: ReleaseFollowers | None = None,
+    router: ReleaseRouter, config: ServerConfig | None = None, metrics: RequestMetrics | None = None,
+    proxy_sets_id: bool = False, capture: Capture | None = None, followers: ReleaseFollowers | None = None,
     quotas: QuotaCounter | None = None,
-) -> FastAPI:
+) -> FastAPI:  # fmt: skip
     """The app. The page and the two health routes need no key: they show no question and no answer.
     `proxy_sets_id` as in `ObservedApp`; `capture` gets the answers, None: they are not captured;
     `followers` have the releases of tenants, and `quotas` count what these ask; None: this gateway does."""
     config, metrics = config or ServerConfig(), metrics or RequestMetrics()
     admission = Admission(config.limits.max_ongoing_requests, config.tenants, metrics, quotas)
-    routes = Routes(TenantRouter(router, followers, capture), config, metrics, admission)
+    routes = Routes(TenantRouter(router, followers, capture), config, metrics, admission, capture)
 
     async def authorized(request: Request) -> None:
         client = request.client.host if request.client else None
@@ -241,36 +245,33 @@ def create_app(
     app = FastAPI(
         title="raypipe endpoint", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan
     )
-    guard = [Depends(authorized)]
-    for path, post in {
-        "/v1/answer": routes.answer,
-        "/v1/answer:batch": routes.batch,
-        "/v1/retrieve": routes.retrieve,
-        "/v1/chat/completions": routes.chat,
-        "/v1/feedback": FeedbackRoute(config.limits, capture, admission).post,
-    }.items():
-        app.add_api_route(path, post, methods=["POST"], dependencies=guard)
     document = openapi_document()
+    styles, scripts = ("base.css", "endpoint.css"), ("dom.js", "evidence.js", "endpoint.js")
+    html, policy = web_page.page("endpoint.html", styles, scripts, True, {})
+    headers = {"content-security-policy": f"{policy}; frame-ancestors 'none'", "cache-control": "no-cache"}
 
     async def openapi_json(request: Request) -> Response:
         return JSONResponse(document)
 
-    for path, get in {
-        "/v1/index": routes.index,
-        "/v1/models": routes.models,
-        "/v1/models/{id}": routes.model,
-        "/openapi.json": openapi_json,
-    }.items():
-        app.add_api_route(path, get, methods=["GET"], dependencies=guard)
-    app.add_api_route("/healthz", routes.healthz, methods=["GET"])
-    app.add_api_route("/readyz", routes.readyz, methods=["GET"])
-    html, headers = load_page()
-
     async def root(request: Request) -> Response:
         return HTMLResponse(html, headers=headers)
 
-    if config.page:
-        app.add_api_route("/", root, methods=["GET"])
+    for method, path, route, guarded in (
+        ("POST", "/v1/answer", routes.answer, True),
+        ("POST", "/v1/answer:batch", routes.batch, True),
+        ("POST", "/v1/retrieve", routes.retrieve, True),
+        ("POST", "/v1/chat/completions", routes.chat, True),
+        ("POST", "/v1/feedback", routes.feedback, True),
+        ("GET", "/v1/index", routes.index, True),
+        ("GET", "/v1/models", routes.models, True),
+        ("GET", "/v1/models/{id}", routes.model, True),
+        ("GET", "/openapi.json", openapi_json, True),
+        ("GET", "/healthz", routes.healthz, False),
+        ("GET", "/readyz", routes.readyz, False),
+        *([("GET", "/", root, False)] if config.page else []),
+    ):
+        guard = [Depends(authorized)] if guarded else []
+        app.add_api_route(path, route, methods=[method], dependencies=guard)
     errors.add_exception_handlers(app)
     app.add_middleware(ObservedApp, metrics=metrics, proxy_sets_id=proxy_sets_id)
     return app

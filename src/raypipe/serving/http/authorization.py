@@ -25,8 +25,11 @@ def authorize(keys: ApiKeys, headers: Headers, client: str | None, tenants: Sequ
         if scheme.lower() != "bearer" or not keys.accepts(key.strip()):
             detail = "Expected the header `authorization: Bearer KEY`."
             raise RequestRefused(HTTPStatus.UNAUTHORIZED, detail, (), {"www-authenticate": "Bearer"})
-    elif not (_loopback(client) and _loopback(_host(headers))):
-        # The host name counts, too: a page on the web may point a name of its own at this machine.
+        return ANYONE
+    # The host name counts, too: a page on the web may point a name of its own at this machine.
+    name = headers.get("host", "")
+    host = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
+    if not (_loopback(client) and _loopback(host)):
         detail = "This endpoint has no keys, so it answers only its own machine."
         raise RequestRefused(HTTPStatus.FORBIDDEN, detail)
     return ANYONE
@@ -36,12 +39,6 @@ def who_asks(request: Request) -> Tenant:
     """Who makes a request, as its key said."""
     tenant: Tenant = getattr(request.state, "tenant", ANYONE)
     return tenant
-
-
-def _host(headers: Headers) -> str:
-    """The host of the `host` header, without its port."""
-    name = headers.get("host", "")
-    return name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
 
 
 def _loopback(host: str | None) -> bool:

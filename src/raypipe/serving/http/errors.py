@@ -27,12 +27,9 @@ class RequestRefused(Exception):
     """A request that is answered with an error. `detail` and `errors` hold nothing that the client sent."""
 
     def __init__(
-        self,
-        status: HTTPStatus,
-        detail: str,
-        errors: Sequence[Mapping[str, str]] = (),
+        self, status: HTTPStatus, detail: str, errors: Sequence[Mapping[str, str]] = (),
         headers: Mapping[str, str] = {},
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(detail)
         self.status, self.detail, self.errors, self.headers = status, detail, errors, headers
 
@@ -66,7 +63,6 @@ def to_problem(error: Exception) -> RequestRefused:
 
 
 def problem_body(refused: RequestRefused) -> dict[str, Any]:
-    """The problem object."""
     status = refused.status
     body: dict[str, Any] = {"type": "about:blank", "title": status.phrase, "status": status.value}
     body["detail"] = refused.detail
@@ -76,30 +72,25 @@ def problem_body(refused: RequestRefused) -> dict[str, Any]:
 
 
 def problem_response(refused: RequestRefused) -> Response:
-    """The problem as an HTTP response."""
     media = "application/problem+json"
     return JSONResponse(problem_body(refused), refused.status.value, dict(refused.headers), media_type=media)
 
 
 def add_exception_handlers(app: FastAPI) -> None:
-    """Makes every error of the app a problem."""
+    async def problem(request: Request, error: Exception) -> Response:
+        return problem_response(to_problem(error))
+
+    async def client_gone(request: Request, error: Exception) -> Response:
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
+
+    async def by_framework(request: Request, error: Exception) -> Response:
+        """What the framework refuses: an unknown path, another method."""
+        assert isinstance(error, HTTPException)
+        status = HTTPStatus(error.status_code)
+        detail = status.description or status.phrase
+        return problem_response(RequestRefused(status, detail, headers=error.headers or {}))
+
     for kind in (RequestRefused, *EXPECTED_ERRORS):
-        app.add_exception_handler(kind, _handle_problem)
-    app.add_exception_handler(ClientGone, _handle_client_gone)
-    app.add_exception_handler(HTTPException, _handle_http)
-
-
-async def _handle_problem(request: Request, error: Exception) -> Response:
-    return problem_response(to_problem(error))
-
-
-async def _handle_client_gone(request: Request, error: Exception) -> Response:
-    return Response(status_code=CLIENT_CLOSED_REQUEST)
-
-
-async def _handle_http(request: Request, error: Exception) -> Response:
-    """What the framework refuses: an unknown path, another method."""
-    assert isinstance(error, HTTPException)
-    status = HTTPStatus(error.status_code)
-    detail = status.description or status.phrase
-    return problem_response(RequestRefused(status, detail, headers=error.headers or {}))
+        app.add_exception_handler(kind, problem)
+    app.add_exception_handler(ClientGone, client_gone)
+    app.add_exception_handler(HTTPException, by_framework)

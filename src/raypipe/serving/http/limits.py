@@ -22,12 +22,11 @@ T = TypeVar("T")
 async def read_body(request: Request, limits: RequestLimits) -> bytes:
     """The body. Refuses types that a form on another site can send: they are never JSON."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    unsupported = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
     if kind != "application/json":
-        raise RequestRefused(
-            HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Expected the header `content-type: application/json`."
-        )
+        raise RequestRefused(unsupported, "Expected the header `content-type: application/json`.")
     if request.headers.get("content-encoding", "identity").lower() != "identity":
-        raise RequestRefused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Expected a body without compression.")
+        raise RequestRefused(unsupported, "Expected a body without compression.")
     detail = f"Expected at most {limits.max_body_bytes} bytes."
     too_large = RequestRefused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, detail, (), _CLOSE)
     declared = request.headers.get("content-length", "")

@@ -79,16 +79,13 @@ class ObservedApp:
             seconds = time.perf_counter() - start
             route = getattr(scope.get("route"), "path", "unknown")
             self._metrics.request_ended(route, status, seconds)
-            fields = {"method": scope["method"], "route": route, "status": status}
-            fields["ms"] = round(seconds * 1000, 1)
+            ms = round(seconds * 1000, 1)
+            fields = {"method": scope["method"], "route": route, "status": status, "ms": ms}
             log.info("request", extra={"fields": fields | log_fields})
             request_id.reset(token)
 
 
-_HEADERS = [
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-]
+_HEADERS = [(b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer")]
 
 
 class JsonLines(logging.Formatter):

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from raypipe.core.records import RANKED
 from raypipe.serving.http.errors import RequestRefused
-from raypipe.serving.http.reply_types import AnswerResponse, CitedQuote
+from raypipe.serving.http.reply_types import AnswerResponse, says
 from raypipe.serving.http.requests import QueryOptions
 from raypipe.serving.http.stream import Event, encode_event
 from raypipe.serving.http.validation import StrictBody
@@ -31,8 +31,8 @@ NO_EFFECT = "Accepted without effect: prompts and sampling are the recipe's."
 class TextPart(StrictBody):
     """A text part of a message."""
 
-    type: Literal["text"] = Field(description="Always text.", examples=["text"])
-    text: str = Field(max_length=100_000, description="The text.", examples=["who wrote the first program?"])
+    type: Literal["text"] = says("Always text.", "text")
+    text: str = says("The text.", "who wrote the first program?", max_length=100_000)
 
 
 class ChatTurn(BaseModel):
@@ -40,17 +40,14 @@ class ChatTurn(BaseModel):
 
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
 
-    role: Literal["system", "developer", "user", "assistant"] = Field(
-        description="Who speaks; the last message of the user is the question.", examples=["user"]
+    role: Literal["system", "developer", "user", "assistant"] = says(
+        "Who speaks; the last message of the user is the question.", "user"
     )
-    content: str | list[TextPart] | None = Field(
-        default=None,
-        description="The text of the message, or its parts.",
-        examples=["who wrote the first program?"],
+    content: str | list[TextPart] | None = says(
+        "The text of the message, or its parts.", "who wrote the first program?", default=None
     )
 
     def joined_text(self) -> str:
-        """The text of the message."""
         if isinstance(self.content, list):
             return "".join(part.text for part in self.content)
         return self.content or ""
@@ -59,30 +56,26 @@ class ChatTurn(BaseModel):
 class StreamOptions(StrictBody):
     """What a stream also carries."""
 
-    include_usage: bool = Field(
-        default=False, description="Send the token counts in a last chunk.", examples=[True]
-    )
-    include_obfuscation: bool = Field(default=False, description=NO_EFFECT, examples=[False])
+    include_usage: bool = says("Send the token counts in a last chunk.", True, default=False)
+    include_obfuscation: bool = says(NO_EFFECT, False, default=False)
 
 
 def _without_effect(example: Any, **bounds: Any) -> Any:
-    return Field(default=None, description=NO_EFFECT, examples=[example], **bounds)
+    return says(NO_EFFECT, example, default=None, **bounds)
 
 
 class ChatBody(StrictBody):
     """The body of /v1/chat/completions."""
 
-    model: str = Field(max_length=200, description="An id of /v1/models.", examples=["raypipe"])
+    model: str = says("An id of /v1/models.", "raypipe", max_length=200)
     messages: list[ChatTurn] = Field(
         min_length=1,
         max_length=1000,
         description="The chat. Its last user message is the question; all else is ignored.",
     )
-    stream: bool = Field(
-        default=False, description="Send the answer as server-sent events.", examples=[False]
-    )
+    stream: bool = says("Send the answer as server-sent events.", False, default=False)
     stream_options: StreamOptions | None = Field(default=None, description="What a stream also carries.")
-    n: Literal[1] | None = Field(default=None, description="Choices: one.", examples=[1])
+    n: Literal[1] | None = says("Choices: one.", 1, default=None)
     raypipe: QueryOptions = Field(default=QueryOptions(), description="Options of the question.")
     temperature: float | None = _without_effect(0.0, ge=0, le=2, allow_inf_nan=False)
     top_p: float | None = _without_effect(1.0, ge=0, le=1, allow_inf_nan=False)
@@ -142,17 +135,12 @@ async def chunks(id: str, body: ChatBody, events: AsyncIterator[Event | None]) -
 
 def url_citations(answer: AnswerResponse) -> list[dict[str, Any]]:
     """The evidence that has a url. Each annotation spans the whole answer."""
-    end = len(answer["answer"] or "")
-    return [_annotation(c, c["url"], end) for c in answer["citations"] if c["url"]]
-
-
-def _annotation(citation: CitedQuote, url: str, end: int) -> dict[str, Any]:
-    span = {"url": url, "title": citation["quote"][:100], "start_index": 0, "end_index": end}
-    return {"type": "url_citation", "url_citation": span}
+    whole = {"start_index": 0, "end_index": len(answer["answer"] or "")}
+    cited = [{"url": c["url"], "title": c["quote"][:100]} for c in answer["citations"] if c["url"]]
+    return [{"type": "url_citation", "url_citation": {**c, **whole}} for c in cited]
 
 
 def usage(answer: AnswerResponse) -> dict[str, int]:
-    """Tokens of every chat that the recipe made."""
     prompt, generated = answer["usage"]["prompt_tokens"], answer["usage"]["generated_tokens"]
     return {"prompt_tokens": prompt, "completion_tokens": generated, "total_tokens": prompt + generated}
 
@@ -179,7 +167,6 @@ def _head(id: str, model: str, kind: str) -> dict[str, Any]:
 
 
 def error_body(status: int, message: str) -> dict[str, Any]:
-    """An error in this protocol's form."""
     kind = "invalid_request_error" if status < 500 else "server_error"
     if status == HTTPStatus.TOO_MANY_REQUESTS:
         kind = "rate_limit_error"
@@ -187,7 +174,6 @@ def error_body(status: int, message: str) -> dict[str, Any]:
 
 
 def error_response(refused: RequestRefused) -> Response:
-    """An error as an HTTP response."""
     where = "; ".join(f"{e['at']}: {e['problem']}" for e in refused.errors)
     message = f"{refused.detail} {where}" if where else refused.detail
     return JSONResponse(error_body(refused.status, message), refused.status.value, dict(refused.headers))

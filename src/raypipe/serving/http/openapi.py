@@ -8,22 +8,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from raypipe.serving.http.feedback import FeedbackBody
+from raypipe.serving.http import reply_types as replies
 from raypipe.serving.http.openai import ChatBody
-from raypipe.serving.http.reply_types import (
-    AnswerResponse,
-    BatchResponse,
-    ChatCompletion,
-    ChatError,
-    ChatModel,
-    FeedbackResponse,
-    HealthResponse,
-    IndexResponse,
-    ModelList,
-    ProblemBody,
-    RetrieveResponse,
-)
-from raypipe.serving.http.requests import AnswerBody, BatchBody, RetrieveBody
+from raypipe.serving.http.requests import AnswerBody, BatchBody, FeedbackBody, RetrieveBody
 
 REF = "#/components/schemas/"
 
@@ -43,23 +30,19 @@ EVENT: dict[str, Any] = {
     "required": ["data"],
     "properties": {
         "event": {
-            "enum": ["stage", "draft", "answer", "error"],
+            "enum": ["stage", "draft", "answer", "error"], "examples": ["stage"],
             "description": "What `data` is; events of chats have none.",
-            "examples": ["stage"],
         },
         "data": {
-            "type": "string",
+            "type": "string", "examples": ['{"stage": "dense", "ms": 12.1}'],
             "description": "JSON; the last event of a chat is [DONE].",
-            "examples": ['{"stage": "dense", "ms": 12.1}'],
         },
     },
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One route of the document."""
-
     method: str
     summary: str
     about: str
@@ -73,97 +56,71 @@ class Route:
 
 ROUTES = {
     "/v1/answer": Route(
-        "post",
-        "Answer a question",
+        "post", "Answer a question",
         "Runs the recipe on one question: over the store, or over the documents that the request brings. "
         "What cannot be done by the deadline is omitted and named in `degraded`.",
-        AnswerResponse,
-        AnswerBody,
-        streams=True,
+        replies.AnswerResponse, AnswerBody, streams=True,
     ),
     "/v1/answer:batch": Route(
-        "post",
-        "Answer up to 16 questions",
+        "post", "Answer up to 16 questions",
         "Each gets a reply, or a `problem` of its own. A field that is wrong in one refuses all.",
-        BatchResponse,
-        BatchBody,
+        replies.BatchResponse, BatchBody,
     ),
     "/v1/retrieve": Route(
-        "post",
-        "Rank passages for a question",
-        "Runs the recipe up to its ranking; no answer is made.",
-        RetrieveResponse,
-        RetrieveBody,
+        "post", "Rank passages for a question", "Runs the recipe up to its ranking; no answer is made.",
+        replies.RetrieveResponse, RetrieveBody,
     ),
     "/v1/chat/completions": Route(
-        "post",
-        "Answer the last user message of a chat",
+        "post", "Answer the last user message of a chat",
         "The OpenAI protocol. Tools, response formats and several choices are refused.",
-        ChatCompletion,
-        ChatBody,
-        streams=True,
-        error=ChatError,
+        replies.ChatCompletion, ChatBody, streams=True, error=replies.ChatError,
     ),
     "/v1/feedback": Route(
-        "post",
-        "Say whether an answer is right",
+        "post", "Say whether an answer is right",
         "Keeps a verdict, the right answer, or both, next to the captured answer.",
-        FeedbackResponse,
-        FeedbackBody,
+        replies.FeedbackResponse, FeedbackBody,
     ),
     "/v1/index": Route(
-        "get",
-        "Show the tables that are searched",
-        "Their rows, the recipe, the release, and some stored questions.",
-        IndexResponse,
+        "get", "Show the tables that are searched",
+        "Their rows, the recipe, the release, and some stored questions.", replies.IndexResponse,
     ),
     "/v1/models": Route(
-        "get", "List the models", "The names that a chat may use, with the recipe's weights.", ModelList
+        "get", "List the models", "The names that a chat may use, with the recipe's weights.",
+        replies.ModelList,
     ),
     "/v1/models/{id}": Route(
-        "get", "Show a model", "One entry of the list, by its id.", ChatModel, error=ChatError, missing=True
+        "get", "Show a model", "One entry of the list, by its id.", replies.ChatModel,
+        error=replies.ChatError, missing=True,
     ),
     "/openapi.json": Route("get", "Return this document", "All routes, their fields and examples.", dict),
-    "/healthz": Route("get", "Liveness", "The process runs.", HealthResponse, key=False),
-    "/readyz": Route("get", "Readiness", "The store can be searched.", HealthResponse, key=False),
-}
+    "/healthz": Route("get", "Liveness", "The process runs.", replies.HealthResponse, key=False),
+    "/readyz": Route("get", "Readiness", "The store can be searched.", replies.HealthResponse, key=False),
+}  # fmt: skip
 
 
 def openapi_document() -> dict[str, Any]:
-    """The OpenAPI document of every route."""
     schemas: dict[str, Any] = {}
     paths = {path: {route.method: _operation(path, route, schemas)} for path, route in ROUTES.items()}
+    about = "Answers questions from web pages, with evidence that is exact to the character."
+    key = {"type": "http", "scheme": "bearer", "description": "A key of this endpoint."}
     return {
         "openapi": "3.1.0",
-        "info": {
-            "title": "raypipe endpoint",
-            "version": "1",
-            "description": "Answers questions from web pages, with evidence that is exact to the character.",
-        },
+        "info": {"title": "raypipe endpoint", "version": "1", "description": about},
         "paths": paths,
-        "components": {
-            "schemas": schemas,
-            "securitySchemes": {
-                "key": {"type": "http", "scheme": "bearer", "description": "A key of this endpoint."}
-            },
-        },
+        "components": {"schemas": schemas, "securitySchemes": {"key": key}},
     }
 
 
 def _operation(path: str, route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
     reply = _content(route.reply, schemas)
     if route.streams:
-        reply["text/event-stream"] = {
-            "schema": EVENT,
-            "example": {name: field["examples"][0] for name, field in EVENT["properties"].items()},
-        }
+        example = {name: field["examples"][0] for name, field in EVENT["properties"].items()}
+        reply["text/event-stream"] = {"schema": EVENT, "example": example}
+    ok = {"description": "OK", "content": reply}
     operation: dict[str, Any] = {
         "summary": route.summary,
         "description": route.about,
-        "responses": {
-            "200": {"description": "OK", "content": reply},
-            **_refusals(route, schemas),
-        },
+        "responses": {"200": ok, **_refusals(route, schemas)},
         "security": [{"key": []}] if route.key else [],
     }
     if route.body is not None:
@@ -175,14 +132,10 @@ def _operation(path: str, route: Route, schemas: dict[str, Any]) -> dict[str, An
     if "{id}" in path:
         operation["parameters"] = [
             {
-                "name": "id",
-                "in": "path",
-                "required": True,
-                "description": "An id of /v1/models.",
-                "schema": {"type": "string"},
-                "example": "raypipe",
+                "name": "id", "in": "path", "required": True, "description": "An id of /v1/models.",
+                "schema": {"type": "string"}, "example": "raypipe",
             }
-        ]
+        ]  # fmt: skip
     return operation
 
 
@@ -216,7 +169,7 @@ def _refusals(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
         statuses = list(STATUSES) if route.method == "post" else [401, 403, 503]
     if route.missing:
         statuses.append(404)
-    kinds = {"application/problem+json": _content(ProblemBody, schemas)["application/json"]}
+    kinds = {"application/problem+json": _content(replies.ProblemBody, schemas)["application/json"]}
     if route.error is not None:
         kinds |= _content(route.error, schemas)
     return {str(s): {"description": STATUSES[s], "content": kinds} for s in statuses}

@@ -5,20 +5,15 @@ The OpenAPI document is made of them. Filled in `responses` and `openai`.
 
 from __future__ import annotations
 
-from typing import (
-    Annotated,
-    Any,
-    Literal,
-    NotRequired,  # pydantic takes no other before Python 3.12
-)
+from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import Field
-from typing_extensions import TypedDict
+from typing_extensions import TypedDict  # pydantic takes no other before Python 3.12
 
 
-def says(description: str, example: Any) -> Any:
-    """What the OpenAPI document says of a field, with one value that it may have."""
-    return Field(description=description, examples=[example])
+def says(description: str, example: Any, **more: Any) -> Any:
+    """What the OpenAPI document says of a field, with one value that it may have; `more` is pydantic's."""
+    return Field(description=description, examples=[example], **more)
 
 
 SPAN = says("[start, end) in the characters of the source's parsed text.", [0, 39])
@@ -34,6 +29,9 @@ SOURCE = "91774d62e0b14c6f"
 RELEASE = says("Id of the live release; null: a named recipe answers.", "r0001-91774d62")
 WEIGHTS = says("Name of each model -> identity of its weights.", {"all-MiniLM-L6-v2": "sha256:4740876d"})
 CHUNK = f"{SOURCE}:0-39"
+HOLDING = says("The best-ranked passage that holds the quote whole; null: none does.", CHUNK)
+BEFORE = says("Up to 300 characters of the source before the quote; with `context`.", "")
+AFTER = says("Up to 300 characters of the source after the quote; with `context`.", " It ...")
 QUOTE = "Ada Lovelace wrote the first program."
 
 
@@ -54,9 +52,7 @@ class CitedQuote(TypedDict):
     """A quote that supports the answer: exactly the source's parsed text at `span`."""
 
     source: Annotated[str, says("Id of the source.", SOURCE)]
-    chunk: Annotated[
-        str | None, says("The best-ranked passage that holds the quote whole; null: none does.", CHUNK)
-    ]
+    chunk: Annotated[str | None, HOLDING]
     url: Annotated[str | None, URL]
     quote: Annotated[str, says("The text of the source at `span`.", QUOTE)]
     span: Annotated[list[int], SPAN]
@@ -64,12 +60,8 @@ class CitedQuote(TypedDict):
     title: NotRequired[Annotated[str, TITLE]]
     page: NotRequired[Annotated[str | None, PAGE]]
     section: NotRequired[Annotated[str | None, SECTION]]
-    before: NotRequired[
-        Annotated[str, says("Up to 300 characters of the source before the quote; with `context`.", "")]
-    ]
-    after: NotRequired[
-        Annotated[str, says("Up to 300 characters of the source after the quote; with `context`.", " It ...")]
-    ]
+    before: NotRequired[Annotated[str, BEFORE]]
+    after: NotRequired[Annotated[str, AFTER]]
 
 
 class Versions(TypedDict):
@@ -93,6 +85,18 @@ USAGE = says(
 )
 
 
+REPLIES = says("What each step replied; with `replies`.", {"extract": {"text": "ada lovelace"}})
+CHATS = [[{"role": "user", "content": "..."}]]
+PROMPTS = says("Every chat that a language model got; with `prompts`.", CHATS)
+TOO_LARGE = {"step": "parse", "reason": "too_large", "detail": "...", "transient": False}
+FAULTS = says("What went wrong with its pages and stages; with `faults`.", [TOO_LARGE])
+OUTCOME = says(
+    "answered, abstained (i don't know), false_premise (invalid question), ranked or fault.", "answered"
+)
+ANSWER = says("The answer; null where it is fault or ranked, never empty.", "ada lovelace")
+TEXTS = Field(description="The ranking with its texts; with `passages`.")
+
+
 class ReplyFields(TypedDict):
     """What every reply to a question has."""
 
@@ -112,13 +116,7 @@ class QuestionFields(ReplyFields):
 class AnswerFields(ReplyFields):
     """What is known of an answer."""
 
-    outcome: Annotated[
-        str,
-        says(
-            "answered, abstained (i don't know), false_premise (invalid question), ranked or fault.",
-            "answered",
-        ),
-    ]
+    outcome: Annotated[str, OUTCOME]
     confidence: Annotated[float | None, says("0 to 1, of the answer; null: no step states one.", 0.91)]
     citations: Annotated[list[CitedQuote], Field(description="The evidence of the answer, best first.")]
     answer_id: NotRequired[Annotated[str, ANSWER_ID]]
@@ -127,38 +125,12 @@ class AnswerFields(ReplyFields):
 class AnswerResponse(QuestionFields, AnswerFields):
     """The body of /v1/answer's response."""
 
-    answer: Annotated[
-        str | None,
-        says("The answer; null where it is fault or ranked, never empty.", "ada lovelace"),
-    ]
+    answer: Annotated[str | None, ANSWER]
     hits: NotRequired[Annotated[list[ScoredPassage], Field(description="The ranking; with `hits`.")]]
-    replies: NotRequired[
-        Annotated[
-            dict[str, Any],
-            says("What each step replied; with `replies`.", {"extract": {"text": "ada lovelace"}}),
-        ]
-    ]
-    prompts: NotRequired[
-        Annotated[
-            list[list[dict[str, str]]],
-            says(
-                "Every chat that a language model got; with `prompts`.",
-                [[{"role": "user", "content": "..."}]],
-            ),
-        ]
-    ]
-    faults: NotRequired[
-        Annotated[
-            list[dict[str, Any]],
-            says(
-                "What went wrong with its pages and stages; with `faults`.",
-                [{"step": "parse", "reason": "too_large", "detail": "...", "transient": False}],
-            ),
-        ]
-    ]
-    passages: NotRequired[
-        Annotated[list[ScoredPassage], Field(description="The ranking with its texts; with `passages`.")]
-    ]
+    replies: NotRequired[Annotated[dict[str, Any], REPLIES]]
+    prompts: NotRequired[Annotated[list[list[dict[str, str]]], PROMPTS]]
+    faults: NotRequired[Annotated[list[dict[str, Any]], FAULTS]]
+    passages: NotRequired[Annotated[list[ScoredPassage], TEXTS]]
 
 
 class RetrieveResponse(QuestionFields):
@@ -278,15 +250,16 @@ class RecipeName(TypedDict):
     digest: Annotated[str, says("Digest of all that decides its answers.", "5c0f2c1e7d3a9b48")]
 
 
+ROWS = says("Rows of each table that is searched.", {"texts": 55, "passages": 640})
+
+
 class IndexResponse(TypedDict):
     """The tables that are searched."""
 
     release: Annotated[str | None, RELEASE]
     recipe: Annotated[RecipeName, Field(description="The recipe that answers.")]
     embedders: Annotated[list[str], says("Names of its embedders.", ["all-MiniLM-L6-v2"])]
-    rows: Annotated[
-        dict[str, int], says("Rows of each table that is searched.", {"texts": 55, "passages": 640})
-    ]
+    rows: Annotated[dict[str, int], ROWS]
     examples: Annotated[list[str], says("Some stored questions.", ["who wrote the first program?"])]
 
 
@@ -315,10 +288,11 @@ class FeedbackResponse(TypedDict):
     kept: Annotated[bool, says("Always true: it is on disk.", True)]
 
 
+UNAVAILABLE = says("Deployments whose stages are omitted at the moment.", [])
+
+
 class HealthResponse(TypedDict):
     """Whether the endpoint runs, or is ready."""
 
     status: Annotated[str, says("alive, or ready.", "ready")]
-    unavailable: NotRequired[
-        Annotated[list[str], says("Deployments whose stages are omitted at the moment.", [])]
-    ]
+    unavailable: NotRequired[Annotated[list[str], UNAVAILABLE]]

@@ -7,19 +7,12 @@ from dataclasses import asdict
 
 from raypipe.core.records import FAULT, RANKED, Hit
 from raypipe.report.report import ranking
-from raypipe.serving.http.reply_types import (
-    AnswerResponse,
-    ChatModel,
-    CitedQuote,
-    RetrieveResponse,
-    ScoredPassage,
-    Versions,
-)
+from raypipe.serving.http import reply_types as replies
 from raypipe.serving.query import Evidence, QueryResult
 from raypipe.text.places import Place, place
 
 
-def chat_model(id: str, recipe: str, weights: Mapping[str, str]) -> ChatModel:
+def chat_model(id: str, recipe: str, weights: Mapping[str, str]) -> replies.ChatModel:
     """The entry of a model by this name: the recipe with this digest, and the weights of its models."""
     return {
         "id": id, "object": "model", "created": 0, "owned_by": "raypipe", "recipe": recipe,
@@ -27,11 +20,11 @@ def chat_model(id: str, recipe: str, weights: Mapping[str, str]) -> ChatModel:
     }  # fmt: skip
 
 
-def answer_response(result: QueryResult, include: Collection[str]) -> AnswerResponse:
+def answer_response(result: QueryResult, include: Collection[str]) -> replies.AnswerResponse:
     """The response to a question, with the optional parts named in `include`."""
     q = result.question
     reply = q.replies.get(q.origin)
-    body: AnswerResponse = {
+    body: replies.AnswerResponse = {
         "id": q.id,
         "query": q.text,
         "answer": None if q.outcome in (FAULT, RANKED) else q.answer,
@@ -58,7 +51,7 @@ def answer_response(result: QueryResult, include: Collection[str]) -> AnswerResp
     return body
 
 
-def retrieve_response(result: QueryResult, top: int) -> RetrieveResponse:
+def retrieve_response(result: QueryResult, top: int) -> replies.RetrieveResponse:
     """The best `top` passages with their texts."""
     q = result.question
     return {
@@ -72,14 +65,14 @@ def retrieve_response(result: QueryResult, top: int) -> RetrieveResponse:
     }
 
 
-def _passages(result: QueryResult) -> list[ScoredPassage]:
+def _passages(result: QueryResult) -> list[replies.ScoredPassage]:
     return [{**_scored(p.hit, result), "text": p.text} for p in result.passages]
 
 
-def _scored(hit: Hit, result: QueryResult) -> ScoredPassage:
+def _scored(hit: Hit, result: QueryResult) -> replies.ScoredPassage:
     layout = result.layouts.get(hit.source)
     stands = place(layout, hit.span) if layout else None
-    passage: ScoredPassage = {
+    passage: replies.ScoredPassage = {
         "chunk": hit.chunk,
         "url": stands.url if stands else result.urls.get(hit.source),
         "span": list(hit.span),
@@ -93,8 +86,8 @@ def _document(stands: Place) -> dict[str, str | None]:
     return {"title": stands.title, "page": stands.page or None, "section": stands.section or None}
 
 
-def _citation(evidence: Evidence, context: bool) -> CitedQuote:
-    citation: CitedQuote = {
+def _citation(evidence: Evidence, context: bool) -> replies.CitedQuote:
+    citation: replies.CitedQuote = {
         "source": evidence.source,
         "chunk": evidence.chunk,
         "url": evidence.url,
@@ -113,5 +106,5 @@ def _floats(scores: Mapping[str, float]) -> dict[str, float]:
     return {name: float(value) for name, value in scores.items()}
 
 
-def _versions(result: QueryResult) -> Versions:
+def _versions(result: QueryResult) -> replies.Versions:
     return {"release": result.release, "recipe": result.recipe, "models": dict(result.models)}

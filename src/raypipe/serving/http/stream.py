@@ -84,7 +84,12 @@ async def event_stream(
             await asyncio.wait(waiting, timeout=KEEP_ALIVE_S, return_when=asyncio.FIRST_COMPLETED)
             if next_event.done():
                 if (event := next_event.result()) is None:
-                    yield _final_event(work)
+                    if (error := work.exception()) is None:
+                        yield "answer", work.result()
+                    elif isinstance(error, Exception):
+                        yield "error", errors.problem_body(errors.to_problem(error))
+                    else:
+                        raise error
                     return
                 yield event
                 next_event = None
@@ -99,17 +104,7 @@ async def event_stream(
         await asyncio.gather(work, client_gone, return_exceptions=True)
 
 
-def _final_event(work: asyncio.Future[Any]) -> Event:
-    error = work.exception()
-    if error is None:
-        return "answer", work.result()
-    if not isinstance(error, Exception):
-        raise error
-    return "error", errors.problem_body(errors.to_problem(error))
-
-
 async def encode_events(events: AsyncIterator[Event | None]) -> AsyncIterator[bytes]:
-    """The events in wire format."""
     async for event in events:
         yield KEEPALIVE_COMMENT if event is None else encode_event(event[1], event[0])
 

@@ -7,7 +7,6 @@ unknown field is named by its number in its object, since a key may be any text.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, TypeVar
 
@@ -36,18 +35,16 @@ class StrictBody(BaseModel):
     def _fields_are_known(cls, tree: Any) -> Any:
         if not isinstance(tree, dict):
             return tree
-        unknown = [(i, name) for i, name in enumerate(tree, start=1) if name not in cls.model_fields]
-        if unknown:
-            found = [_unknown(i, name, list(cls.model_fields)) for i, name in unknown[:MOST_NAMED]]
-            allowed = ", ".join(cls.model_fields)
-            raise mistake(f"{', '.join(found)}; allowed: {allowed}")
+        allowed = list(cls.model_fields)
+        unknown = [(i, name) for i, name in enumerate(tree, start=1) if name not in allowed]
+        found = []
+        for number, name in unknown[:MOST_NAMED]:
+            near = difflib.get_close_matches(name, allowed, 1) if len(name) <= LONGEST_NAME else []
+            meant = f" (did you mean {near[0]!r}?)" if near else ""
+            found.append(f"field {number} is unknown{meant}")
+        if found:
+            raise mistake(f"{', '.join(found)}; allowed: {', '.join(allowed)}")
         return tree
-
-
-def _unknown(number: int, name: str, allowed: list[str]) -> str:
-    near = difflib.get_close_matches(name, allowed, 1) if len(name) <= LONGEST_NAME else []
-    meant = f" (did you mean {near[0]!r}?)" if near else ""
-    return f"field {number} is unknown{meant}"
 
 
 def mistake(problem: str) -> PydanticCustomError:
@@ -66,9 +63,13 @@ def parse_body(kind: type[B], body: bytes, limits: RequestLimits) -> B:
         return kind.model_validate(tree, context=limits)
     except ValidationError as e:
         found = e.errors(include_url=False, include_input=False)[:20]
-        errors = [
-            {"at": _path(f["loc"]), "problem": _problem(f["type"], f["msg"], f.get("ctx", {}))} for f in found
-        ]
+        errors = []
+        for f in found:
+            # documents[1].page_url: a type that was tried there is no part of it
+            path = "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in f["loc"] if k not in _TRIED)
+            words = _PROBLEMS.get(f["type"])
+            problem = words.format_map(f.get("ctx", {})) if words else f["msg"]
+            errors.append({"at": path.lstrip(".") or "the object", "problem": problem})
         raise RequestRefused(HTTPStatus.BAD_REQUEST, "Invalid request.", errors) from e
 
 
@@ -105,17 +106,6 @@ _PROBLEMS = {
     "less_than_equal": "expected at most {le}",
 }
 """Pydantic's kind of error -> what was expected; the fields in braces are numbers and names of ours."""
-
-
-def _problem(kind: str, message: str, context: Mapping[str, Any]) -> str:
-    words = _PROBLEMS.get(kind)
-    return message if words is None else words.format_map(context)
-
-
-def _path(loc: tuple[int | str, ...]) -> str:
-    """The path of a field, such as `documents[1].page_url`. A type that was tried there is no part of it."""
-    parts = [f"[{k}]" if isinstance(k, int) else f".{k}" for k in loc if k not in _TRIED]
-    return "".join(parts).lstrip(".") or "the object"
 
 
 _TRIED = frozenset({"str", "list[str]", "list[TextPart]"})

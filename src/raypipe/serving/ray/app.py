@@ -39,15 +39,9 @@ HEALTH_CHECK_S = 5.0
 
 
 def build_application(
-    recipe: Recipe,
-    worker: WorkerConfig,
-    gpus: float,
-    config: ServerConfig | None = None,
-    policy: DegradePolicy | None = None,
-    follow_live: bool = False,
-    engine_gpus: float = 0,
-    gateways: int = 1,
-) -> Application:
+    recipe: Recipe, worker: WorkerConfig, gpus: float, config: ServerConfig | None = None,
+    policy: DegradePolicy | None = None, follow_live: bool = False, engine_gpus: float = 0, gateways: int = 1,
+) -> Application:  # fmt: skip
     """The application.
 
     `worker` has the store and the device, engine and threads of the models; `gpus` are the GPUs of each
@@ -61,48 +55,32 @@ def build_application(
         chosen = [m for m in all_models if m.kind == kind]
         resources = {"num_cpus": MODEL_CPUS, "num_gpus": engine_gpus if kind == "generator" else gpus}
         deployment = serve.deployment(
-            ModelDeployment,
-            name=name,
-            max_ongoing_requests=MAX_CALLS,
-            max_queued_requests=MAX_QUEUED_CALLS,
-            ray_actor_options=resources,
-            graceful_shutdown_timeout_s=SHUTDOWN_GRACE_S,
+            ModelDeployment, name=name, max_ongoing_requests=MAX_CALLS, max_queued_requests=MAX_QUEUED_CALLS,
+            ray_actor_options=resources, graceful_shutdown_timeout_s=SHUTDOWN_GRACE_S,
             health_check_period_s=HEALTH_CHECK_S,
-        )
+        )  # fmt: skip
         return deployment.bind(worker, chosen)
 
     gateway = serve.deployment(
-        serve.ingress()(Gateway),
-        name="gateway",
-        num_replicas=gateways,
-        max_ongoing_requests=MAX_CONNECTIONS,
+        serve.ingress()(Gateway), name="gateway", num_replicas=gateways, max_ongoing_requests=MAX_CONNECTIONS,
         max_queued_requests=MAX_CONNECTIONS,
         backpressure_config=BackpressureConfig(status_code=429, retry_after_s=RETRY_AFTER_S),
-        ray_actor_options={"num_cpus": GATEWAY_CPUS},
-        graceful_shutdown_timeout_s=SHUTDOWN_GRACE_S,
-        graceful_shutdown_wait_loop_s=0.5,
-        health_check_period_s=HEALTH_CHECK_S,
-    )
+        ray_actor_options={"num_cpus": GATEWAY_CPUS}, graceful_shutdown_timeout_s=SHUTDOWN_GRACE_S,
+        graceful_shutdown_wait_loop_s=0.5, health_check_period_s=HEALTH_CHECK_S,
+    )  # fmt: skip
+    # One count for all gateways; two additions for a request take no CPU.
+    counts = serve.deployment(
+        Quotas, name="quotas", num_replicas=1, max_ongoing_requests=MAX_CONNECTIONS,
+        ray_actor_options={"num_cpus": 0}, health_check_period_s=HEALTH_CHECK_S,
+    )  # fmt: skip
     generates = any(m.kind == "generator" for m in all_models)
     limited = [t for t in config.tenants if t.limited]
-    counts = serve.deployment(
-        Quotas,
-        name="quotas",
-        num_replicas=1,  # one count for all gateways
-        max_ongoing_requests=MAX_CONNECTIONS,
-        ray_actor_options={"num_cpus": 0},  # two additions for a request
-        health_check_period_s=HEALTH_CHECK_S,
-    )
     return gateway.bind(
-        None if follow_live else recipe,
-        worker.store,
-        config,
-        policy,
-        deploy_models("embed", "embedder"),
-        deploy_models("rerank", "reranker"),
+        None if follow_live else recipe, worker.store, config, policy,
+        deploy_models("embed", "embedder"), deploy_models("rerank", "reranker"),
         deploy_models("generate", "generator") if generates else None,
         counts.bind(limited) if limited else None,
-    )
+    )  # fmt: skip
 
 
 def start(app: Application, host: str, port: int) -> None:

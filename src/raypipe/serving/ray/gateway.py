@@ -46,17 +46,14 @@ class Gateway:
         _configure_logging(config.log)
         self._config, self._store = config, store
         self._quotas = quotas and SharedQuotas(quotas)
+        handles = [h for h in (embed, rerank, generate) if h is not None]
         kit = ServeKit(
             RetryingHandle(embed, "embed", "embed_unbatched"),
             RetryingHandle(rerank, "score", "score_unbatched"),
             generate and RetryingHandle(generate, "generate"),
             generate and RetryingHandle(generate, "stream"),
-            {
-                h.deployment_name: RetryingHandle(h, "ready")
-                for h in (embed, rerank, generate)
-                if h is not None
-            },
-            [Broadcast(h, "keep") for h in (embed, rerank, generate) if h is not None],
+            {h.deployment_name: RetryingHandle(h, "ready") for h in handles},
+            [Broadcast(h, "keep") for h in handles],
         )
         memo_bytes = config.memo_mb << 20
         in_flight = InFlight()

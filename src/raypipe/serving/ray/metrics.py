@@ -86,8 +86,6 @@ def count_captured() -> Callable[[str], None]:
 
 
 class TrialMetrics(TrialEvents):
-    """Counts what came of questions that two releases answer."""
-
     def __init__(self) -> None:
         self._events = Counter(
             "raypipe_trial", "Questions that two releases answer.", tag_keys=("role", "event")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from ray import serve
@@ -17,8 +17,6 @@ from raypipe.models.kit import LocalKit
 from raypipe.models.warm_up import warm_up
 from raypipe.pipeline.tasks import WorkerConfig
 
-T = TypeVar("T")
-
 MICRO_BATCH = 16
 """Most calls in one batch. The next batch collects while one computes, so no call waits for others to come.
 With fifty pairs a call this is 800 pairs, some batches of any model's own."""
@@ -26,8 +24,6 @@ With fifty pairs a call this is 800 pairs, some batches of any model's own."""
 
 @dataclass(frozen=True, slots=True)
 class ModelCall:
-    """The inputs of one call."""
-
     model: Model
     inputs: Sequence[Any]
     role: Role = "query"  # of texts to embed
@@ -41,12 +37,9 @@ class ModelCall:
 class ModelDeployment:
     """The models of one deployment, loaded before the first request."""
 
-    async def __init__(  # type: ignore[misc]
-        self, worker: WorkerConfig, models: Sequence[Model]
-    ) -> None:
-        self._chats = Gauge(
-            "raypipe_engine_chats", "Chat requests queued or running in this process's engines."
-        )
+    async def __init__(self, worker: WorkerConfig, models: Sequence[Model]) -> None:  # type: ignore[misc]
+        what = "Chat requests queued or running in this process's engines."
+        self._chats = Gauge("raypipe_engine_chats", what)
         # engines None: this replica is the one that holds the engine of a vLLM model.
         self._kit: LocalKit = replace(worker, engines=None).kit(None)
         await warm_up(self._kit, models)
@@ -81,12 +74,10 @@ class ModelDeployment:
             yield piece
 
     async def set_micro_batch(self, calls: int) -> None:
-        """Sets the most calls in one batch."""
         for batched in (self._embed_batch, self._score_batch):
             batched.set_max_batch_size(calls)
 
     async def keep(self, models: tuple[Model, ...]) -> None:
-        """Closes all other models."""
         await self._kit.keep(models)
 
     async def ready(self) -> None:
@@ -94,7 +85,6 @@ class ModelDeployment:
         await self._kit.healthy()
 
     async def unfinished(self) -> int:
-        """Chat requests queued or running in this replica's engines."""
         return self._kit.unfinished()
 
     async def check_health(self) -> None:

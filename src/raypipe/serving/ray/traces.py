@@ -19,19 +19,14 @@ class AnswerSpans:
         self._tracer = tracer
 
     def __call__(self, result: QueryResult) -> None:
-        """Sends those of one question."""
         from opentelemetry.trace import set_span_in_context
 
         stages_ns = {stage: int(ms * 1e6) for stage, ms in result.timings_ms.items()}
         end = time.time_ns()
         start = at = end - stages_ns.pop("total")
         q = result.question
-        attributes = {
-            "outcome": q.outcome,
-            "degraded": list(q.degraded),
-            "recipe": result.recipe,
-            "release": result.release or "",
-        }
+        versions = {"recipe": result.recipe, "release": result.release or ""}
+        attributes = {"outcome": q.outcome, "degraded": list(q.degraded), **versions}
         parent = self._tracer.start_span("answer", start_time=start, attributes=attributes)
         context = set_span_in_context(parent)
         for stage, ns in stages_ns.items():  # one after the other, as they ran

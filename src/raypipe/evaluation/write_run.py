@@ -1,4 +1,4 @@
-"""What a finished run writes down of itself: its page, its manifest, and the key of each of its answers.
+"""What a scored run writes down of itself: files, page, manifest, and the key of each of its answers.
 
 Knows pipelines, plans, reports and manifests; computes nothing of them.
 """
@@ -11,52 +11,48 @@ from dataclasses import asdict
 from pathlib import Path
 
 from raypipe.core.records import Question
+from raypipe.evaluation.export import write_predictions
 from raypipe.evaluation.view.run_page import write_page
 from raypipe.pipeline.answer_sources import AnswerSources
 from raypipe.pipeline.driver import Pipeline
 from raypipe.pipeline.recipe_tables import table_names
 from raypipe.recipes.serialize import to_plain
-from raypipe.report.report import EvalReport, RunFolder
+from raypipe.report.report import EvalReport, RunFolder, write_report
 from raypipe.runs.changes import earlier_run
 from raypipe.runs.manifest import FORMAT, AnswerKey, Manifest, Origin, describe, models_of, recent, write
 from raypipe.runs.plan.records import Plan
+from raypipe.store.keep import compact, tables
 
 
-def write_manifest(
+def write_run(
     pipeline: Pipeline, questions: Iterable[Question], sources: AnswerSources, todo: set[str],
     report: EvalReport, planned: Plan, memo: Mapping[str, int], started: float, origin: Origin,
     places: Mapping[str, Mapping[str, int]], out: Path,
 ) -> Manifest:  # fmt: skip
-    """Writes the page of a run, and its manifest into the store and into its folder `out`, there last.
+    """Writes the files and the page of a run, compacts the tables, and writes its manifest into the store and
+    into its folder `out`, there last.
 
     `sources`: what the questions were answered from. `todo`: ids of those without an answer when the run
     began to answer. `memo`: the memo tables and their versions before the run. `started`: seconds since the
     epoch. `places`: pool -> who did parts -> rows.
     """
+    store, folder = pipeline.store, RunFolder(out)
+    write_predictions(folder)
+    write_report(folder, report)
+    for table in tables(store):
+        compact(store, table)
     manifest = _manifest(pipeline, report, planned, memo, started, origin, places)
-    keys = _keys(pipeline.recipe.digest(), questions, sources, todo, report)
-    write_page(RunFolder(out), manifest, earlier_run(pipeline.store, {k.question for k in keys}))
-    write(pipeline.store, manifest, keys, out)
-    return manifest
-
-
-def _keys(
-    recipe: str, questions: Iterable[Question], sources: AnswerSources, todo: set[str],
-    report: EvalReport,
-) -> list[AnswerKey]:  # fmt: skip
-    verdicts = {v.question: v.outcome for v in report.marks.verdicts}
-    return [
+    recipe, verdicts = pipeline.recipe.digest(), {v.question: v.outcome for v in report.marks.verdicts}
+    keys = [
         AnswerKey(
-            q.id,
-            sources.key(recipe, q),
-            sources.row(q),
-            q.id not in todo,
-            sources.absent(q),
-            verdicts.get(q.id),
-            report.scores.values.get(q.id),
+            q.id, sources.key(recipe, q), sources.row(q), q.id not in todo, sources.absent(q),
+            verdicts.get(q.id), report.scores.values.get(q.id),
         )
         for q in questions
-    ]
+    ]  # fmt: skip
+    write_page(folder, manifest, earlier_run(store, {k.question for k in keys}))
+    write(store, manifest, keys, out)
+    return manifest
 
 
 def _manifest(

@@ -1,0 +1,156 @@
+"""Gates: bounds that a finished run must keep before it answers live questions."""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from raypipe.core import config
+from raypipe.core.errors import ConfError, RaypipeError
+from raypipe.metrics.kinds.contract import MeasureSummary
+from raypipe.runs.gate_bounds import SHARES, end_of, interval_of, questions_needed
+from raypipe.runs.manifest import Manifest
+
+MIN_SCORED = 0.95
+"""Least share of a run's questions that must be scored for a gate on a share, such as `score>=0.1`: a score
+over 1 of 4 questions says nothing of the other three."""
+
+NAMED = 10  # missing questions that a message names
+
+
+class GateFailed(RaypipeError):
+    """A run is not good enough to be released."""
+
+    exit_code = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A bound on one number of a run: `score>=0.1`."""
+
+    text: str
+    metric: str
+    comparison: str  # >=, <=, >, < or ==
+    bound: float
+
+    def holds(self, value: float) -> bool:
+        """Whether a value keeps the bound."""
+        return _COMPARE[self.comparison](value, self.bound)
+
+
+_COMPARE: Mapping[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt, "==": operator.eq,
+}  # fmt: skip
+_GATE = re.compile(r"\s*([a-z_][a-z0-9_]*)\s*(>=|<=|==|>|<)\s*(-?[0-9]*\.?[0-9]+)\s*")
+
+
+def gate(text: str) -> Gate:
+    """Reads a gate. Raises ConfError for what is none."""
+    match = _GATE.fullmatch(text)
+    if not match:
+        raise ConfError(
+            f"gate {text!r}: expected METRIC, one of {' '.join(_COMPARE)}, and a number: score>=0.1"
+        )
+    return Gate(text, match[1], match[2], float(match[3]))
+
+
+def check(
+    manifest: Manifest, gates: Sequence[Gate], min_scored: float = MIN_SCORED, unscored: Sequence[str] = ()
+) -> None:
+    """Raises GateFailed for the first gate that a run does not pass, ConfError for an unknown metric.
+
+    A gate on a measure is not passed where less than `min_scored` of the questions, 0..1, are scored, nor
+    where its 95 % interval reaches over the bound. `unscored`: ids of the questions without a score.
+    """
+    means = {name: m.mean for name, m in manifest.measures.items()}
+    score = manifest.score if manifest.rule or not means else {}  # of a run that no rule scored it is empty
+    numbers = {**means, **manifest.counts, **score}
+    for g in gates:
+        if g.metric not in numbers:
+            kind = f", kind {manifest.kind}" if manifest.kind else ""
+            raise ConfError(
+                f"gate {g.text!r}: run {manifest.run}{kind} has no such metric; "
+                f"{config.did_you_mean(g.metric, numbers)}"
+            )
+        found = numbers[g.metric]
+        if found is None:
+            raise GateFailed(f"gate {g.text}: run {manifest.run} has no {g.metric}: nothing was scored")
+        measured = g.metric in manifest.measures or g.metric in SHARES
+        if measured:
+            _check_scored(g, manifest, min_scored, unscored)
+        if not g.holds(float(found)):
+            raise GateFailed(
+                f"gate {g.text}: run {manifest.run} has {g.metric} {found:g}{seen_by_a_fit(manifest.seen)}. "
+                "live stays as it is"
+            )
+        if measured:
+            _check_interval(g, manifest, unscored)
+
+
+def _check_interval(gate: Gate, manifest: Manifest, unscored: Sequence[str]) -> None:
+    if gate.metric not in SHARES:
+        _check_mean(gate, manifest.measures[gate.metric])
+        return
+    interval = interval_of(gate.metric, manifest.score)
+    end = end_of(gate.comparison, interval)
+    if end is None or gate.holds(end):
+        return
+    scored, _ = scored_of(manifest.score)
+    needed = questions_needed(gate.metric, manifest.score, gate.comparison, gate.holds)
+    more = (
+        "no number of such questions would do" if needed is None else f"about {needed - scored} more would do"
+    )
+    raise GateFailed(
+        f"gate {gate.text}: run {manifest.run} has {gate.metric} {manifest.score[gate.metric]:g} over "
+        f"{scored} questions, 95 % interval {interval[0]:.3f} to {interval[1]:.3f}, and the bound has to "
+        f"hold for all of it; {more}{_named(unscored)}{seen_by_a_fit(manifest.seen)}. live stays as it is"
+    )
+
+
+def seen_by_a_fit(questions: int) -> str:
+    """What a gate says of scores that rest on questions which a fit of the recipe has seen."""
+    if not questions:
+        return ""
+    return f"; {questions} of its questions were seen by a fit of its recipe, so its scores are too good"
+
+
+def _check_mean(gate: Gate, found: MeasureSummary) -> None:
+    """The same for the mean of a measure of the kind of the data."""
+    end = None if found.interval is None else end_of(gate.comparison, found.interval)
+    if found.interval is not None and end is not None and not gate.holds(end):
+        raise GateFailed(
+            f"gate {gate.text}: {found.measure} is {found.mean:g} over {found.scored} questions, 95 % "
+            f"interval {found.interval[0]:.3f} to {found.interval[1]:.3f}, and the bound has to hold for all "
+            "of it. live stays as it is"
+        )
+
+
+def _named(unscored: Sequence[str]) -> str:
+    """Which questions are missing, for a message."""
+    if not unscored:
+        return ""
+    more = ", ..." * (len(unscored) > NAMED)
+    return f"; not scored: {len(unscored)} ({', '.join(unscored[:NAMED])}{more})"
+
+
+def _check_scored(gate: Gate, manifest: Manifest, min_scored: float, unscored: Sequence[str]) -> None:
+    measure = manifest.measures.get(gate.metric)
+    scored, total = (measure.scored, measure.of) if measure else scored_of(manifest.score)
+    if scored < min_scored * total:
+        share = math.floor(100 * scored / total) / 100
+        how = " (`raypipe eval ... --judge MODEL`)" if gate.metric in SHARES else ""
+        needed = math.ceil(min_scored * total) - scored
+        raise GateFailed(
+            f"gate {gate.text}: {scored} of {total} questions of run {manifest.run} are scored, expected at "
+            f"least {min_scored:.0%}: {needed} more{_named(unscored)}. Score the others{how}, or allow it "
+            f"with --min-scored {share:g}. live stays as it is"
+        )
+
+
+def scored_of(score: Mapping[str, Any]) -> tuple[int, int]:
+    """How many questions a score rests on, and how many there are."""
+    return score["total"] - score["n_unscored"], score["total"]
