@@ -64,7 +64,7 @@ class Bm25Corpus:
         bits = self.size.bit_length()
         pair = np.min_scalar_type(len(words.dictionary) << bits)  # a word and a passage in one number
         pairs = (words.indices.to_numpy().astype(pair) << bits) | self._passage.astype(pair)
-        pairs.sort()  # np.unique takes thirty times as long
+        pairs.sort()  # numpy's own distinct values take thirty times as long
         distinct = pairs[np.flatnonzero(np.diff(pairs, append=~pairs[-1:]))]
         return np.bincount((distinct >> bits).astype(np.int64))
 
