@@ -11,8 +11,9 @@ import json
 import re
 import string
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +48,9 @@ class Case:
     id: str
     text: str
     asked_at: str
-    golds: tuple[str, ...]
+    golds: tuple[str, ...]  # (): no text answers it
     order: tuple[str, ...]  # chunk ids
+    pool: Pool  # that they were found in
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +76,23 @@ class QuestionSet:
         every = len(self.cases) / max(len(places), 1)
         return replace(self, cases=tuple(self.cases[int(i * every)] for i in places))
 
+    def unanswered(self) -> QuestionSet:
+        """The same questions over the same texts, but for those that hold a gold: what is said is wrong.
+
+        Without comparisons and questions for yes or no, which other texts may decide, and without false
+        premises, which no text answers anyway."""
+        said, cases = {s: plain(p.text) for s, p in self.pages.items()}, list[Case]()
+        for case in self.cases:
+            asked, golds = asked_of(case), [g for g in map(plain, case.golds) if g.strip()]
+            if asked.choice or asked.yes_no or plain(FALSE) in golds:
+                continue
+            holding = {s for s in case.pool.sources if any(g in said[s] for g in golds)}
+            cases.append(replace(case, golds=(), order=case.pool.best(case.text, without=holding)))
+        return replace(self, name=f"{self.name} unanswered", cases=tuple(cases))
+
     def to_json(self) -> dict[str, Any]:
         """What `extract_replies.py` reads."""
-        used = {c.rpartition(":")[0] for case in self.cases for c in case.order}
+        used = {_source(c) for case in self.cases for c in case.order}
         return {
             "pages": {
                 s: {
@@ -114,15 +130,22 @@ class Pool:
     def __init__(self, found: Iterable[tuple[list[str], list[np.ndarray]]]) -> None:
         parts = list(found)
         self._chunks = [c for chunks, _ in parts for c in chunks]
+        self.sources = frozenset(map(_source, self._chunks))
         words = [w for _, some in parts for w in some]
         flat = np.concatenate([np.zeros(0, np.uint64), *words])
         self._corpus = bm25.Bm25Corpus(np.cumsum([0, *map(len, words)]).astype(np.int64), flat)
 
-    def best(self, question: str) -> tuple[str, ...]:
+    def best(self, question: str, without: Collection[str] = ()) -> tuple[str, ...]:
+        """The best passages of all sources, or of all `without` some."""
         asked, _ = analyse(question, ANALYZER)
         at, scores = bm25.scores(self._corpus, asked, "lucene", *bm25.DEFAULTS["lucene"])
         ranked = sorted(zip(scores.tolist(), at.tolist(), strict=True), key=lambda row: (-row[0], row[1]))
-        return tuple(self._chunks[i] for _, i in ranked[:PASSAGES])
+        chunks = (self._chunks[i] for _, i in ranked)
+        return tuple(islice((c for c in chunks if _source(c) not in without), PASSAGES))
+
+
+def _source(chunk: str) -> str:
+    return chunk.rpartition(":")[0]
 
 
 def nq(data: Path) -> QuestionSet:
@@ -155,7 +178,7 @@ def _shared(name: str, asked: Sequence[tuple[str, tuple[str, ...], str]]) -> Que
     passages = Passages()
     pages = {source_id("document", text): plain_page(text, titled=True) for _, _, text in asked}
     pool = Pool(passages.of(s, p.text) for s, p in pages.items())
-    cases = (Case(f"{name}-{i}", q, "", golds, pool.best(q)) for i, (q, golds, _) in enumerate(asked))
+    cases = (Case(f"{name}-{i}", q, "", golds, pool.best(q), pool) for i, (q, golds, _) in enumerate(asked))
     return QuestionSet(name, tuple(cases), pages)
 
 
@@ -187,7 +210,7 @@ def crag(name: str, paths: Sequence[Path], form: str = "crag") -> QuestionSet:
                 pages[source.id] = _page(source)
         pool = Pool(passages.of(s.id, pages[s.id].text) for s in cited)
         q = row.question
-        cases.append(Case(q.id, q.text, q.asked_at, row.gold.answers, pool.best(q.text)))
+        cases.append(Case(q.id, q.text, q.asked_at, row.gold.answers, pool.best(q.text), pool))
     return QuestionSet(name, tuple(cases), pages)
 
 

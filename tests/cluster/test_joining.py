@@ -5,6 +5,7 @@ import functools
 import os
 import signal
 import sys
+import threading
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -44,6 +45,26 @@ def test_a_job_starts_with_the_least_and_its_tasks_fill_the_most():
     preflight_engines(made, [MODEL], [node])
     assert workers(file, "answer", True).min_rows == 64 * 4 / 2
     assert [most_engines(made, [MODEL], [node] * n) for n in (1, 2, 4)] == [1, 2, 4]
+
+
+@pytest.mark.ray
+def test_a_turn_that_raises_is_reported_once_and_the_next_turn_is_taken(caplog):
+    from raypipe.cluster.joining import take_turns
+
+    troubles, stop = ["no room", "no room", "no head", "", "no room"], threading.Event()
+
+    def turn():
+        if not troubles:
+            stop.set()
+        elif trouble := troubles.pop(0):
+            raise RuntimeError(trouble)
+
+    with caplog.at_level("WARNING", "raypipe.engines"):
+        take_turns(turn, stop, 0.001)
+    said = [record.getMessage() for record in caplog.records]
+    assert [word for line in said for word in ("no room", "no head") if word in line] == [
+        "no room", "no head", "no room",
+    ]  # fmt: skip
 
 
 @dataclass

@@ -1,12 +1,14 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from shelf import HASH, OVERLAP, Shelf, asked, chunk, holds_laws, question
 
 from raypipe.core import config
 from raypipe.core.records import IDK, Block
-from raypipe.steps.extract import Extract, shown
+from raypipe.steps.extract import Extract, choose, say, shown
+from raypipe.text.candidates import Sentence
 from raypipe.text.evidence import ANSWER, RANKING, SPAN, UNFITTED, Fitted, FittedOn, Logistic
 
 TEXTS = {
@@ -168,9 +170,32 @@ def test_a_long_sentence_is_cut_around_its_span_and_the_quote_keeps_it_all():
     assert shown(sentence, (100, 400), [0]) == sentence
 
 
-def test_the_fitted_numbers_that_ship_name_known_features_and_where_they_come_from():
+def shipped():
     path = Path(__file__).parents[2] / "conf" / "fitted" / "local-extract.yaml"
-    fitted = config.build(Fitted, config.read_yaml(path), config.Where(str(path)))
+    return config.build(Fitted, config.read_yaml(path), config.Where(str(path)))
+
+
+SMALL = ("The Falcon X2 flies for 31 minutes.", "Repairs of the Falcon X2 are done in Rotterdam.")
+OF_MINILM = {
+    "how long is the warranty?": ([0.182, 0.185], [0.226, 0.202], ""),
+    "what does the Falcon X2 cost?": ([0.641, 0.55], [0.639, 0.6], ""),
+    "how long does the Falcon X2 fly?": ([0.866, 0.439], [0.842, 0.595], "31"),
+    "where are repairs of the Falcon X2 done?": ([0.528, 0.775], [0.526, 0.885], "Rotterdam"),
+}
+"""Question -> cosine and MaxSim with each sentence, and what is said."""
+
+
+@pytest.mark.parametrize("text", OF_MINILM)
+def test_with_the_fitted_numbers_that_ship_small_pages_answer_what_they_say_and_nothing_else(text):
+    cosine, maxsim, expected = OF_MINILM[text]
+    found = [Sentence("falcon", (0, len(s)), s, around="Falcon X2") for s in SMALL]
+    choice = choose(text, found, np.array(cosine), np.array(maxsim), shipped())
+    said = say(choice, "", shipped(), (60, 250))
+    assert (said.text if said.probability >= 0.5 else "") == expected
+
+
+def test_the_fitted_numbers_that_ship_name_known_features_and_where_they_come_from():
+    fitted = shipped()
     assert set(fitted.rank) == set(RANKING) and set(fitted.span.weights) == set(SPAN)
     assert set(fitted.sentence.weights) == set(ANSWER) and fitted.embedder
     assert fitted.fitted_on.data and fitted.fitted_on.split and fitted.fitted_on.metric

@@ -8,11 +8,12 @@ of what each needs. A thread of the driver does this; workers learn of it by `mo
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +28,8 @@ from raypipe.models.joining_engines import LOOK_S, announce, withdraw
 FIRST = "raypipe-first-engines"  # name of the placement group that a job's engines wait for
 TURN_S = 1.0  # between two looks at what is there
 MOST_FAILURES = 3  # starts of one engine that may fail; then it is started no more
+
+log = logging.getLogger("raypipe.engines")
 
 
 @dataclass(slots=True)
@@ -60,20 +63,17 @@ class Joining:
             yield
             return
         stop = threading.Event()
-
-        def turn() -> None:
-            while not stop.wait(TURN_S):
-                self._turn(room())
-
-        thread = threading.Thread(target=turn, name="joining engines", daemon=True)
+        work = (lambda: self._turn(room())), stop, TURN_S
+        thread = threading.Thread(target=take_turns, args=work, name="joining engines", daemon=True)
         thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join()
+        with ExitStack() as ending:  # one that cannot be ended keeps none of the others
             for slot in self.slots:
-                _give_up(slot)
+                ending.callback(_give_up, slot)
+            try:
+                yield
+            finally:
+                stop.set()
+                thread.join()
 
     def _turn(self, room: int) -> None:
         """One look at each engine."""
@@ -113,6 +113,25 @@ class Joining:
         assert slot.client is not None
         slot.lives = slot.client.lives()
         announce(slot.name, uuid.uuid4().hex)
+
+
+def take_turns(turn: Callable[[], None], stop: threading.Event, every_s: float) -> None:
+    """Takes a turn every so often until `stop` is set. One that raises is reported, the same trouble once as
+    long as it lasts, and the next turn tries again: else no engine would join any more."""
+    said = ""
+    while not stop.wait(every_s):
+        try:
+            turn()
+        except Exception as e:
+            if (why := f"{type(e).__name__}: {e}") != said:
+                log.warning(
+                    "engines that join: expected a look at the cluster, found %s; it is tried again every "
+                    "%g s, and the engines that are there keep working",
+                    why, every_s,
+                )  # fmt: skip
+            said = why
+        else:
+            said = ""
 
 
 def _give_up(slot: _Slot) -> None:
