@@ -162,8 +162,10 @@ class CorpusSample:
         if any(asked_models(step) for step in before):
             return {}  # to look at a source would ask a model
         wanted = self._pipeline.recipe.source_kinds()
-        looked = self._looked()
-        by_kind = {kind: looked[kind] for kind in looked if kind in wanted and looked[kind]}
+        by_kind: dict[str, Sequence[str]] = {}
+        for kind, ids in self._looked().items():
+            if kind in wanted and ids:
+                by_kind[kind] = ids
         return asyncio.run(self._look(by_kind)) if by_kind else {}
 
     async def _look(self, by_kind: Mapping[str, Sequence[str]]) -> dict[str, KindSample]:
