@@ -49,7 +49,7 @@ def left_answers(store: Store, work_id: str, keys: Mapping[str, str], missing: S
 
 class Chunks:
     """How many chunks sources have in a table of passages. It is read when that is first asked. How many all
-    sources have together is noted (`Ids.name_among`), as is the longest passage, for the rows of that time."""
+    sources have together is noted (`Ids.name_among`), as is the longest passage, for these rows."""
 
     def __init__(self, store: Store, table: str) -> None:
         self._store, self._table = store, table
