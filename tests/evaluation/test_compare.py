@@ -139,6 +139,20 @@ def test_files_of_predictions_are_compared_by_the_command(
     assert "expected two runs or more, found 1" in capsys.readouterr().err
 
 
+def test_four_more_right_of_115_and_none_lost_cannot_tell_and_the_command_says_what_would(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = predictions(tmp_path / "a.jsonl", ["ann"] * 40 + ["i don't know"] * 75)
+    after = predictions(tmp_path / "b.jsonl", ["ann"] * 44 + ["i don't know"] * 71)
+    assert main(["compare", str(before), str(after)]) == 0
+    said = capsys.readouterr().out
+    assert "cannot tell: score +0.035 over 115 questions, p 0.125" in said
+    assert main(["compare", str(before), str(after), "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["comparisons"]
+    assert found["score"]["exact"] and found["score"]["questions_needed"] > 115
+    assert f"{found['score']['minimum_detectable']:.3f}" in said
+
+
 def test_a_doubled_id_is_refused(tmp_path: Path) -> None:
     path = predictions(tmp_path / "a.jsonl", ["ann"])
     path.write_text(path.read_text() * 2)

@@ -222,6 +222,11 @@ def test_a_step_of_another_recipe_is_taken_and_what_does_not_fit_is_refused(fold
     words = ("eval", folder / "sure.yaml", "--store", folder / "store", "--swap")
     swapping = swap_steps(folder / "sure.yaml", [f"rerank={folder / 'other.yaml'}"])
     assert swapping.digest() == made.digest()
+    out = folder / "swapped"
+    code, said_json, _ = said(*words, f"rerank={folder / 'other.yaml'}", "--out", out, "--json")
+    assert code == 0 and json.loads(said_json)["recipe"] == made.name
+    (found,) = json.loads(said("compare", folder / "sure", out, "--json")[1])["comparisons"]
+    assert {c["field"] for c in found["causes"]} == {"rerank.top"}
     code, _, err = said(*words, "rerank")
     assert code == 2 and "expected STEP=RECIPE, such as rerank=tuned" in err
 

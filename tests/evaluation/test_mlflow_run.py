@@ -2,11 +2,14 @@
 
 import json
 import re
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from chat_server import ChatServer
 
+from raypipe.cli.main import main
 from raypipe.core.errors import ConfError, DataError
 from raypipe.evaluation.mlflow_run import RUN_TAG, log_run
 from raypipe.report.report import RunFolder
@@ -114,3 +117,60 @@ def test_a_folder_of_no_run_and_an_experiment_of_a_file_are_refused(folder, tmp_
     assert not server.runs and not server.experiments
     with pytest.raises(ConfError, match="--experiment: expected with --as mlflow, found --as trec"):
         export_run(folder.path, "trec", tmp_path / "x", experiment="crag")
+
+
+CLIENT = """
+import test_mlflow_run
+
+def MlflowClient(tracking_uri):
+    return test_mlflow_run.SERVERS[tracking_uri]
+"""
+SERVERS = {}  # address -> what answers there
+
+
+@pytest.fixture
+def client(tmp_path, monkeypatch):
+    """A package `mlflow` whose client talks to SERVERS; the servers' class of exceptions."""
+    (tmp_path / "mlflow").mkdir()
+    (tmp_path / "mlflow/__init__.py").write_text(CLIENT)
+    (tmp_path / "mlflow/exceptions.py").write_text("class MlflowException(Exception):\n    pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    from mlflow.exceptions import MlflowException
+
+    yield MlflowException
+    SERVERS.clear()
+    for name in ("mlflow", "mlflow.exceptions"):
+        sys.modules.pop(name)
+
+
+def test_a_server_that_is_down_or_breaks_off_is_said_and_the_same_command_logs_the_run_whole(
+    folder, client, capsys
+):
+    before = {f.name: f.read_bytes() for f in folder.path.iterdir()}
+    health = ChatServer(None)
+    health.end()
+    words = ["export", str(folder.path), "--as", "mlflow", "--out", health.url]
+    assert main(words) == 69
+    said = capsys.readouterr().err
+    assert f"--out {health.url}: expected an MLflow server, found none that answers" in said
+    assert "Connection refused" in said and "run the same command again" in said
+
+    class Gone(FakeMlflow):
+        def log_artifact(self, run_id, local_path):
+            raise client("API request failed: connection reset")
+
+    gone, again = Gone(), FakeMlflow()
+    health = ChatServer(None)
+    words[-1] = health.url
+    SERVERS[health.url] = gone
+    assert main(words) == 69 and "connection reset. Mend that and run the same" in capsys.readouterr().err
+    assert [r.status for r in gone.runs.values()] == ["RUNNING"]
+    again.runs, again.experiments = gone.runs, gone.experiments
+    SERVERS[health.url] = again
+    assert main(words) == 0
+    assert "params" in capsys.readouterr().out
+    [run] = again.runs.values()
+    assert run.status == "FINISHED" and run.files["results.parquet"] == before["results.parquet"]
+    assert main(words) == 0 and "was there already" in capsys.readouterr().out
+    health.end()
+    assert {f.name: f.read_bytes() for f in folder.path.iterdir()} == before

@@ -6,11 +6,13 @@ import os
 import shutil
 import threading
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from hostile_run import hostile_run
 
 from raypipe.api.view import write_view
+from raypipe.core.records import parse_chunk_id
 from raypipe.evaluation.labels import read_labels
 from raypipe.evaluation.result_table import each
 from raypipe.evaluation.view.run_list import RunList
@@ -110,7 +112,14 @@ def test_a_link_to_a_question_opens_it_with_its_evidence_marked(page, browser, r
     detail.locator("select").select_option(f"order of {ranker}")
     assert f"{ranker} 1" in detail.locator(".passage").first.inner_text()
     detail.get_by_text("answers that rest on this source").first.click()
-    assert 0 < visible(page).count() <= len(rows) and "src=" in page.url
+    source = parse_qs(urlsplit(page.url).fragment)["src"][0]
+    resting = {
+        r["query"]
+        for r in rows
+        if any(h["ranked"] and parse_chunk_id(h["chunk"])[0] == source for h in r["hits"])
+        or any(c["source"] == source for c in r["quotes"])
+    }
+    assert resting and set(page.locator(".row:visible a.q").all_inner_texts()) == resting
     link = page.evaluate("location.href")
     other = opened(browser, file + "#q=" + chosen["id"])
     other.locator(".detail .passage").first.wait_for()
@@ -223,4 +232,19 @@ def test_hostile_data_run_nothing_and_become_no_element(browser, ran, tmp_path):
     assert page.evaluate("window.owned") is None and page.locator("a[href^=javascript]").count() == 0
     assert json.loads(page.evaluate("JSON.stringify(document.scripts.length)")) >= 3
     assert page.wrong == []
+    # Were there a mistake in the page's own script, the browser would refuse it.
+    for code in ("innerHTML = '<b>x'", "outerHTML = '<b>x'", "insertAdjacentHTML('beforeend', '<b>x')"):
+        tried = f"() => {{ try {{ document.body.{code}; return 'taken' }} catch (e) {{ return e.name }} }}"
+        assert page.evaluate(tried) == "TypeError"
+    assert page.wrong and page.locator("body > b").count() == 0
     page.close()
+
+
+def test_the_file_is_read_without_script_and_in_the_dark(browser, file, rows):
+    context = browser.new_context(java_script_enabled=False, color_scheme="dark")
+    page = context.new_page()
+    page.goto(file)
+    text = page.locator("main").text_content()
+    assert all(r["query"] in text for r in rows) and "Without script all questions stand here" in text
+    assert page.locator("#bar").is_hidden() and "score" in page.locator(".tiles").inner_text()
+    context.close()

@@ -112,7 +112,7 @@ def test_a_mark_is_a_line_of_labels_and_keeps_how_the_answer_was_picked(
     found = read_labels(file)
     said = [found.by_answer[r["id"], r["answer"].strip()] for r in rows[:2]]
     assert [(s.label, s.picked) for s in said] == [("right", "random"), ("wrong", "chosen")]
-    assert found.unlabelled == 0 and '"person"' in viewer.get(f"/run/{run}/").body.decode()
+    assert not found.open and '"person"' in viewer.get(f"/run/{run}/").body.decode()
     with pytest.raises(DataError):
         viewer.post(f"/run/{run}/label", {"id": "none", "label": "right"})
     with pytest.raises(DataError):
@@ -165,6 +165,18 @@ def test_options_that_do_not_go_together_are_refused(
     ):
         assert main(["view", str(folders / "one"), *words]) == 2
         assert said in capsys.readouterr().err
+
+
+def test_a_file_to_share_says_what_it_holds_and_what_it_leaves_out(
+    folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["view", str(folders / "one"), "--out", str(tmp_path / "share.html")]
+    assert main([*words, "--without", "pages,prompts"]) == 0
+    assert f"{tmp_path / 'share.html'}: 0." in capsys.readouterr().out
+    text = (tmp_path / "share.html").read_text()
+    held = "questions, answers, what was expected, replies of models, and addresses of pages"
+    assert f"This page holds {held}. Replies and answers may quote pages." in text
+    assert "Left out on purpose: prompts, pages." in text
 
 
 def test_transitions_and_losses_are_counted_and_each_cell_is_a_filter() -> None:
@@ -225,6 +237,9 @@ def test_another_name_and_another_page_are_refused_and_a_fault_is_said(
         mark, labels = json.dumps({"id": id, "label": "right"}), folders / "one/labels.jsonl"
         taken = {**own, "content-type": "application/json"}
         assert status("POST", f"/run/{run}/label", {**own, "content-type": "text/plain"}, mark) == 404
+        odd = ("//[", f"/run/{run}/block/{'9' * 5000}", f"/run/{run}/block/%00", "/pair?a=%ff&b=")
+        assert [status("GET", path, own) for path in odd] == [404] * len(odd)
+        assert status("POST", f"/run/{run}/label", taken, "[" * 50_000) == 404
         foreign = {**taken, "origin": "https://evil.example"}
         assert status("POST", f"/run/{run}/label", foreign, mark) == 404 and not labels.exists()
         assert status("POST", f"/run/{run}/label", taken, mark) == 200 and labels.exists()

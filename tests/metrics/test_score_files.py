@@ -101,7 +101,7 @@ def test_a_damaged_or_mislabelled_file_is_refused(
     if content:
         path.write_bytes(content)
     with pytest.raises(DataError, match=expected):
-        score_crag(path, "official")
+        read_predictions(path, "official")
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from reruns import FAKES, Bench
 from raypipe.api.forget import forget
 from raypipe.api.session import Session
 from raypipe.api.settings import from_environment
+from raypipe.cli.main import main
 from raypipe.core.errors import ConfError, DataError
 from raypipe.evaluation.result_table import read_table
 from raypipe.memo.disk import memo_tables
@@ -195,11 +196,19 @@ def test_an_answer_that_says_the_same_and_rests_on_none_of_it_stays_and_is_named
     assert going.rows == 2, "those of the other question, in both runs"
 
 
-def test_a_question_goes_with_its_golds_answers_and_rows_of_runs(copy):
+def test_a_question_goes_with_its_golds_answers_and_rows_of_runs(copy, capsys, monkeypatch):
     store, runs = Store.open(str(copy.folder / "store")), copy.folder / "runs"
     first, second = copy.lines()[:2]
     id, text = first["interaction_id"], first["query"]
-    forgotten(copy, id)
+    monkeypatch.setenv("RAYPIPE_HOME", str(copy.folder / "home"))
+    words = ["forget", id, "--store", store.uri, "--runs", str(runs)]
+    assert main([*words, "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert "table questions: 1 rows" in said and f"question {id}: " in said and "nothing was removed" in said
+    assert files_with(id, store.uri, runs)
+    assert main([*words, "--yes"]) == 2 and "--reason 'licence ended'" in capsys.readouterr().err
+    assert main([*words, "--yes", "--reason", "asked to"]) == 0
+    assert f"question {id} is forgotten; tombstone" in capsys.readouterr().out
     assert files_with(id, store.uri, runs) == []
     left = files_with(text, store.uri, runs)
     assert {name.partition("-")[0].partition(".")[0] for name in left} <= {"sources", "texts"}, left

@@ -90,7 +90,9 @@ def answers_of(pipe, ids):
     return {q.id: q for q in pipe.answers(asked)}
 
 
-def test_a_job_over_captured_questions_gives_the_answers_of_the_endpoint_byte_for_byte(asked, tmp_path):
+def test_a_job_over_captured_questions_gives_the_answers_of_the_endpoint_byte_for_byte(
+    asked, tmp_path, monkeypatch, capsys
+):
     endpoint, replies = asked
     said = {r.json()["answer_id"]: r.json() for r in replies}
     rows = endpoint.captured()
@@ -110,6 +112,18 @@ def test_a_job_over_captured_questions_gives_the_answers_of_the_endpoint_byte_fo
             assert answers[line["id"]].answer.encode() == line["prediction"].encode()
             assert answers[line["id"]].outcome == line["outcome"]
     assert "answered" in {r.json()["outcome"] for r in replies}
+    monkeypatch.setenv("RAYPIPE_CONF", str(CONF.folders[0]))
+    monkeypatch.setenv("RAYPIPE_HOME", str(tmp_path / "home"))
+    folder = endpoint.pipe.store.uri.removesuffix("/store")
+    words = ["eval", f"{folder}/fakes.yaml", "--models", f"{folder}/models.yaml", "--data", "captured:20000d"]
+    words += ["--store", endpoint.pipe.store.uri, "--out", str(tmp_path / "by-command"), "--json"]
+    assert main(words) == 0
+    by_command, err = capsys.readouterr()
+    assert json.loads(by_command)["questions"] == 12 and "6 captured questions brought documents" in err
+    lines = map(json.loads, (tmp_path / "by-command/predictions.jsonl").read_text().splitlines())
+    told = {line["id"]: line["prediction"] for line in lines}
+    captured = [json.loads(line) for line in here.answers.read_text().splitlines()]
+    assert {line["id"]: line["prediction"] for line in captured} == told
 
 
 def test_what_one_user_asked_is_offered_to_no_other_and_answers_no_other(asked, tmp_path):

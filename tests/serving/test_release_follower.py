@@ -9,18 +9,22 @@ from typing import ClassVar
 
 import httpx
 import pytest
-from http_app import ask, listening, served
+from http_app import OPEN, ask, listening, served
 from load import fire
 from reruns import FAKES
 
+from raypipe.cli.main import main
 from raypipe.core.errors import Unavailable
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.ingest import ingest
 from raypipe.runs.manifest import read
 from raypipe.runs.prune import prune
 from raypipe.runs.release import live, promote, rollback
+from raypipe.serving.access import ApiKeys, ServerConfig
 from raypipe.serving.answerer import Answerer, NotReady
+from raypipe.serving.http import create_app
 from raypipe.serving.release_follower import POLL_S, REOPEN_S, ReleaseFollowers
+from raypipe.serving.tenants import Tenant
 from raypipe.store import Store
 from raypipe.store.layout import LIVE
 
@@ -84,6 +88,41 @@ def test_promote_and_roll_back_are_followed_and_no_request_fails_or_mixes_two_re
     assert {c.status for c in came} == {200}
     for c in came:
         assert models[c.body["versions"]["recipe"]] in c.body["versions"]["models"]
+
+
+def test_a_tenant_has_a_release_of_its_own_with_a_memo_of_its_own(two, bench, capsys):
+    store, (first, second) = two
+    followers = ReleaseFollowers(LocalKit(None, "transformers"), store.uri, memo_bytes=1 << 20)
+    query = bench.lines()[0]["query"]
+    keys = {name: f"the-key-of-{name}-is-long" for name in ("acme", "blue")}
+    acme = Tenant("acme", ApiKeys.of([keys["acme"]]), releases=("live@acme", LIVE))
+    tenants = (acme, Tenant("blue", ApiKeys.of([keys["blue"]])))
+    config = ServerConfig(limits=OPEN.limits, tenants=tenants)
+    app = create_app(followers, config, followers=followers)
+
+    def asked(name, **headers):
+        reply = ask(app, {"query": query}, authorization=f"Bearer {keys[name]}", **headers)
+        if reply.status_code == 200:
+            calls.append(reply.json()["usage"]["scored"])
+            return reply.json()["versions"]["recipe"]
+        return reply.status_code
+
+    calls = []
+    promote(store, first, [])
+    assert (asked("acme"), asked("blue")) == (503, first.digest), "nothing is live@acme"
+    assert asked("blue") == first.digest and calls[0] > 0 == calls[1], "the same question asks no model again"
+    assert main(["promote", str(bench.folder / "two"), "--as", "live@acme"]) == 0
+    assert "live@acme in " in capsys.readouterr().out
+    time.sleep(POLL_S)
+    assert (asked("acme"), asked("blue")) == (second.digest, first.digest)
+    assert calls[2] > 0 == calls[3], "what one release computed is no other's"
+    assert asked("acme", **{"raypipe-release": LIVE}) == first.digest
+    assert asked("blue", **{"raypipe-release": "live@acme"}) == 403
+    assert main(["rollback", "--as", "live@acme", "--store", store.uri]) == 2
+    assert "no earlier release of live@acme" in capsys.readouterr().err
+    assert main(["releases", "--store", store.uri]) == 0
+    assert "live@acme" in capsys.readouterr().out
+    assert live(store).run == first.run and live(store, "live@acme").run == second.run
 
 
 def test_a_release_that_cannot_be_opened_is_not_followed_and_the_log_says_why(two, caplog):

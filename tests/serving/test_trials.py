@@ -102,7 +102,9 @@ class Endpoint:
 def test_a_canary_that_is_worse_is_rolled_back_by_itself_and_the_report_says_why(two, capsys):
     store, folder, queries = two
     good = live(store).id
-    trial = start_canary(folder / "bad", 1.0, ["not-worse:0.05"]).running[0].trial
+    assert main(["promote", str(folder / "bad"), "--canary", "1", "--gate", "not-worse:0.05"]) == 0
+    assert "gate not-worse:0.05: running" in capsys.readouterr().out
+    trial = read_trial(store, "canary")
     endpoint = Endpoint(store)
     replies, _ = endpoint.ask(queries)
     assert {r.status_code for r in replies} == {200}
@@ -144,7 +146,9 @@ def test_a_canary_that_is_better_goes_live_by_its_gate(two):
 
 def test_a_shadow_never_answers_and_is_compared_with_live(two, capsys):
     store, folder, queries = two
-    trial = start_shadow(folder / "bad", 1.0, store)
+    assert main(["trial", str(folder / "bad"), "--shadow", "1", "--store", store.uri]) == 0
+    trial = read_trial(store, "shadow")
+    assert f"shadow {trial.release} against {trial.live}, share 1: running" in capsys.readouterr().out
     with pytest.raises(DataError, match="answered 0 questions"):
         compare("live", "shadow", store=store)
     endpoint = Endpoint(store)

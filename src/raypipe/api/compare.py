@@ -17,7 +17,7 @@ from raypipe.evaluation import compare as comparing
 from raypipe.evaluation.compare import RunComparison
 from raypipe.evaluation.labels import read_labels
 from raypipe.evaluation.scored_run import ScoredRun, judged_again, scored_run, stored_run, unseen_alone
-from raypipe.metrics.crag import Rule
+from raypipe.metrics.crag import Rule, rule_id
 from raypipe.metrics.paired import MARGIN
 from raypipe.runs import release
 from raypipe.runs.manifest import find
@@ -52,14 +52,14 @@ def compare(
 ) -> CompareResult:  # fmt: skip
     """Compares each run with the first: better, worse, same, or cannot tell.
 
-    A run is the folder of a finished eval; a file of predictions, scored by `rule` (None: official); or a
-    release of `store`, by its id or as `live`; or `live` and `shadow` (or `canary`): what both sides of a
-    trial answered to live questions. `margin` is how far apart two runs of the same quality may
-    lie; `group` a label whose values are groups of questions that count as one each. `rejudge` names a judge
-    that is asked about the answers of all runs ("": the first run's), and then all are scored by `rule`
-    (None: the first run's); `trim` a tokenizer that cuts answers first; `labels` a file of people's verdicts.
-    `measure` is what is compared; None: the first of the kind of the data. `unseen` leaves out the questions
-    that a fit of one of the recipes has seen.
+    A run is the folder of a finished eval; a file of predictions; a release of `store`, by its id or as
+    `live`; or `live` and `shadow` (or `canary`): what both sides of a trial answered to live questions.
+    `rule` scores folders and files; None: of a folder its own, of a file official. `margin` is how far apart
+    two runs of the same quality may lie; `group` a label whose values are groups of questions that count as
+    one each. `rejudge` names a judge that is asked about the answers of all runs ("": the first run's), and
+    then all are scored by `rule` (None: the first run's); `trim` a tokenizer that cuts answers first;
+    `labels` a file of people's verdicts. `measure` is what is compared; None: the first of the kind of the
+    data. `unseen` leaves out the questions that a fit of one of the recipes has seen.
 
     Raises ConfError for fewer than two runs and an unknown measure, and DataError for runs of other kinds,
     that were scored by other rules, judges or trims, or that share no scored question.
@@ -74,6 +74,11 @@ def compare(
     options = JudgingOptions(judge, trim, people)
     scored: list[ScoredRun] = []
     trials = traffic_runs(runs, session, store)
+    if trials and (rule is not None or options.some()):
+        raise ConfError(
+            "compare: both sides of a trial are scored as questions came in; expected no --rule, --rejudge, "
+            "--trim or --labels with them"
+        )
     for run in () if trials else runs:
         alike = scored[0].rule if scored and judge is not None and rule is None else rule
         scored.append(_scored(session, run, alike, options, store))
@@ -125,19 +130,20 @@ def _scored(
     store: Place,
 ) -> ScoredRun:  # fmt: skip
     if Path(run).exists() or not _RELEASE.fullmatch(str(run)):
-        if options.some():
+        found = None if options.some() else scored_run(Path(run), rule or "official")
+        if found is None or (rule is not None and found.rule != rule_id(rule)):
             return judged_again(opened(session, Path(run), rule, options), options.labels)
-        return scored_run(Path(run), rule or "official")
-    found, opened_store = _release(session, str(run), store)
-    if options.some():
-        raise ConfError(
-            f"compare: release {found.id} has no folder here, and its answers cannot be judged again. Name "
-            f"the folder of run {found.run}"
-        )
-    manifest = find(opened_store, found.run)
+        return found
+    released, opened_store = _release(session, str(run), store)
+    manifest = find(opened_store, released.run)
     if manifest is None:
-        raise ConfError(f"compare: {opened_store.uri} has no manifest of run {found.run}; name its folder")
-    return stored_run(opened_store, manifest, f"release {found.id}")
+        raise ConfError(f"compare: {opened_store.uri} has no manifest of run {released.run}; name its folder")
+    if options.some() or (rule is not None and manifest.rule != rule_id(rule)):
+        raise ConfError(
+            f"compare: release {released.id} has no folder here, and its answers cannot be judged again. "
+            f"Name the folder of run {released.run}"
+        )
+    return stored_run(opened_store, manifest, f"release {released.id}")
 
 
 def _release(session: Session, name: str, store: Place) -> tuple[release.Release, Store]:

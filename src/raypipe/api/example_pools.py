@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from raypipe import readers
 from raypipe.api.generators import replies
-from raypipe.api.paths import Data, Fields, format_for, inputs, require_writable
+from raypipe.api.paths import Data, Fields, format_for, inputs, require_file
 from raypipe.api.results import Result, outside_loop
 from raypipe.api.session import Session
 from raypipe.core.errors import DataError, Unavailable
@@ -68,7 +68,7 @@ def build_examples(
     where no question has an answer or none could be explained, Unavailable where the generator is down.
     """
     session = session or Session()
-    require_writable(Path(out).absolute().parent, "--out")
+    require_file(out, "--out")
     paths = inputs(data, session.settings)
     rows = list(readers.open(paths, format_for(format, paths, fields), readers.ReadCounts()))
     pairs = [(r.question, r.gold) for r in rows if r.question and r.gold and r.gold.answers]

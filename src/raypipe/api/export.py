@@ -5,9 +5,13 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
+from raypipe.api.paths import require_file
 from raypipe.api.results import Result, as_json
 from raypipe.core import arrow
 from raypipe.core.errors import ConfError, DataError, Unavailable
@@ -19,6 +23,7 @@ from raypipe.store import Store
 
 Shape: TypeAlias = Literal[FileShape, "mlflow"]
 EXPERIMENT = "raypipe"  # of MLflow, where none is named
+ANSWERS_S = 10  # seconds within which a server's health page comes; our choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,7 @@ def export_run(run: str | Path, shape: Shape, out: str | Path, experiment: str |
         raise ConfError(f"--experiment: expected with --as mlflow, found --as {shape}")
     if Path(out).resolve() in (folder.results.resolve(), folder.manifest.resolve()):
         raise DataError(f"{out}: expected another file: this one belongs to the run")
+    require_file(out, "--out")
     listed: dict[str, list[str]] = {}
     if shape in ("trec", "oag"):
         for d in arrow.document.records(Store.open(read(folder.path).store).scan("documents")):
@@ -64,6 +70,7 @@ def _to_mlflow(folder: RunFolder, address: str, experiment: str) -> ExportResult
         raise ConfError(
             "--as mlflow: MLflow is not installed. `pip install 'raypipe[mlflow]'` installs its client"
         )
+    _require_server(address)
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
 
@@ -78,3 +85,22 @@ def _to_mlflow(folder: RunFolder, address: str, experiment: str) -> ExportResult
         ) from e
     counts = {"params": made.params, "metrics": made.metrics, "artifacts": made.artifacts}
     return ExportResult(address, "mlflow", counts, made.id, made.there)
+
+
+def _require_server(address: str) -> None:
+    """Raises Unavailable where nothing answers at the address of a server: MLflow's client would try for
+    minutes and say nothing meanwhile. Any reply is one, and other addresses are left to the client."""
+    if not address.startswith(("http://", "https://")):
+        return
+    try:
+        with urlopen(f"{address.rstrip('/')}/health", timeout=ANSWERS_S):
+            return
+    except HTTPError:
+        return
+    except (OSError, ValueError, HTTPException) as e:
+        why = getattr(e, "reason", None) or e
+        raise Unavailable(
+            f"--out {address}: expected an MLflow server, found none that answers ({why}). Nothing was sent, "
+            "and the run's folder is as it was. Start the server, or name another address, and run the same "
+            "command again"
+        ) from e

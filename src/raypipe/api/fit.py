@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-from raypipe.api.paths import require_writable, write_json
+from raypipe.api.paths import require_file, write_json
 from raypipe.api.release import finished
 from raypipe.api.results import Result, as_json, plain
 from raypipe.api.session import Place, Session
@@ -109,7 +109,7 @@ def _out(run: str | Path, out: str | Path | None, name: str) -> Path:
     file = Path(run) / name if out is None else Path(out)
     if file.suffix != ".yaml":
         raise ConfError(f"--out {file}: expected a name that ends with .yaml")
-    require_writable(file.parent, "--out")
+    require_file(file, "--out")
     return file.absolute()
 
 

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from raypipe.api.paths import require_file
 from raypipe.api.results import Result, as_json, plain
 from raypipe.core.errors import ConfError
 from raypipe.evaluation import judge_check as checking
 from raypipe.evaluation.judge_check import JudgeCheck
 from raypipe.evaluation.judged_run import judged_run, require_distinct, require_readable
-from raypipe.evaluation.labels import read_labels, write_to_label
+from raypipe.evaluation.labels import read_labels, require_none
 from raypipe.metrics.crag import Rule
+from raypipe.metrics.textfile import write_json_lines
 from raypipe.report.report import RunFolder
 
 
@@ -79,10 +81,12 @@ def pick_to_label(
     The measures are the judge and the words of the truth; with `other`, a run of the same answers, the two
     judges. Answers in the file `labels` are left out. Raises ConfError, DataError.
     """
+    require_file(out, "--out")
+    require_none(Path(out))
     found, second = judged_run(Path(run), rule), None if other is None else judged_run(Path(other), rule)
     require_distinct(found)
     require_readable(found)
     known = None if labels is None else read_labels(Path(labels))
     lines = checking.pick(found, disagreements, at_random, seed, second, known)
-    write_to_label(Path(out), lines)
+    write_json_lines(Path(out), lines)
     return PickResult(str(out), tuple(lines))

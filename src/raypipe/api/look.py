@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -126,10 +125,10 @@ def losses(run: str | Path) -> LossesResult:
     `run` is the folder of an eval. Raises DataError where there is no finished run, for one of before its
     table had the places, and for one that asks for no answers.
     """
+    from raypipe.evaluation.view.run_page import stored_report  # the parts of pages: `why` needs none
+
     folder = RunFolder(Path(run))
-    if not folder.report.is_file():
-        raise DataError(f"{run}: expected the folder of a finished eval, found no {folder.report.name} in it")
-    report = json.loads(folder.report.read_text(encoding="utf-8"))
+    report = stored_report(folder)
     if "losses" not in report:
         raise DataError(f"{run}: written before runs said where answers are lost. Run `raypipe eval` again")
     if report["losses"] is None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from raypipe.api.data import ingest
-from raypipe.api.paths import Data, Fields, require_writable
+from raypipe.api.paths import Data, Fields, require_file
 from raypipe.api.results import Result, as_json, outside_loop
 from raypipe.api.served import ServedModel, require_answering
 from raypipe.api.session import Place, Session, endpoint_addresses
@@ -101,7 +101,7 @@ def make_questions(
     model = session.catalog().served(LLM, ServedModel.parse(session.llm, "--llm").model)
     endpoints = endpoint_addresses(session.cluster_file(), [model], session.settings.keys)
     prompts = {n: prompt_file(session.settings.conf, f"questions/{n}") for n in making.PROMPTS}
-    require_writable(Path(out).absolute().parent, "--out")
+    require_file(out, "--out")
     require_splitter()
     filled = session.store_to_fill(store) if documents else session.store(store)
     if documents:

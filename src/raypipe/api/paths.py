@@ -108,6 +108,14 @@ def require_writable(folder: Path, name: str) -> None:
         raise ConfError(f"{name}: {folder} cannot be written: {there} may not be. Name another place")
 
 
+def require_file(path: str | Path, name: str) -> None:
+    """Raises ConfError, naming the argument `name`, for a place where no file can be written. Called before
+    any work for it starts. Makes nothing."""
+    if Path(path).is_dir():
+        raise ConfError(f"{name}: expected the name of a file to write, found the folder {path}")
+    require_writable(Path(path).absolute().parent, name)
+
+
 def write_json(file: Path, tree: Any) -> None:
     """Replaces a file by a JSON value. NaN is refused: it is not JSON."""
     with replaced(file) as text:

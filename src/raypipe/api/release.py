@@ -90,6 +90,11 @@ def promote(
     check_pointer(pointer)
     manifest, opened = finished(run, store, session)
     relative, bounds = gates_of(gates)
+    if against is not None and not relative:
+        raise ConfError(
+            "--against: it is what the gates better and not-worse compare with, found neither. Name one, "
+            "such as --gate better"
+        )
     for g in relative:
         check(g, scored_run(Path(run), manifest.rule), _other(g, opened, against, pointer))
     least = MIN_SCORED if min_scored is None else min_scored

@@ -95,6 +95,10 @@ def score_crag(
     from raypipe.evaluation import judged_run as judging
     from raypipe.evaluation.labels import read_labels
 
+    if out is not None:
+        from raypipe.api.paths import require_file  # the readers of data: a file is scored without
+
+        require_file(out, "--out")
     options = JudgingOptions(judge, trim, None if labels is None else read_labels(Path(labels)))
     run = opened(session or Session(), Path(predictions), rule, options)
     marks, people = run.marks(options.labels)

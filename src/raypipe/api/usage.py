@@ -54,6 +54,8 @@ def _requests(logs: Iterable[str | Path]) -> Iterator[dict[str, Any]]:
     for line in (x for path in logs for x in lines(Path(path))):
         found = line.object()
         if found.get("event") == "request" and found.get("method") == "POST":
+            if not all(isinstance(found.get(name), int | float) for name in ("status", "ms")):
+                raise line.error("a request with numbers as status and ms", line.text)
             yield found
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from raypipe.api.paths import inputs, require_writable
+from raypipe.api.paths import inputs, require_file
 from raypipe.api.results import Result, as_json
 from raypipe.api.session import Place, Session
 from raypipe.api.settings import Settings
@@ -91,7 +91,7 @@ def write_view(
     parts = _parts(without)
     if len(runs) not in (1, 2):
         raise ConfError(f"view --out: expected one run or two, found {len(runs)}")
-    require_writable(Path(out).absolute().parent, "--out")
+    require_file(out, "--out")
     found = [open_run(p) for p in inputs(runs, session.settings)]
     shown = ShownParts(without=parts)
     if len(found) == 1:
@@ -128,6 +128,8 @@ def serve_view(
     """Serves runs to a browser on this machine until the process is interrupted. `labels`: the file that
     people's marks are written to; None: labels.jsonl in each run's folder. Raises ConfError for a port that
     is taken."""
+    if labels is not None:
+        require_file(labels, "--labels")
     runs = _runs(dirs, store, session)
     viewer = Viewer(runs, None if labels is None else Path(labels))
     try:

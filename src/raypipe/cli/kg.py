@@ -3,11 +3,9 @@ of calls, score written calls, propose refresh periods, convert public data."""
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from raypipe.cli.command import Args, arg, at_least, between, called, command, console, one_of_these, printed
 from raypipe.core.errors import DataError
@@ -106,9 +104,12 @@ def _serve(args: Args) -> int:
 )
 def _draft(args: Args) -> int:
     from raypipe.api.kg_examples import draft_examples
+    from raypipe.api.paths import require_file
+    from raypipe.metrics.textfile import write_json_lines
 
+    require_file(args.out, "--out")
     drafts = called(draft_examples, args)
-    _write(args.out, drafts)
+    write_json_lines(args.out, drafts)
     failed = [d for d in drafts if d["failed"]]
     for d in failed:
         print(f"{d['query']}\n  {d['calls']}\n  {d['failed']}")
@@ -117,10 +118,6 @@ def _draft(args: Args) -> int:
         f'mark them "use": true, and import them.'
     )
     return 0
-
-
-def _write(file: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    file.write_text("".join(json.dumps(dict(r), ensure_ascii=False) + "\n" for r in rows), encoding="utf-8")
 
 
 @command(
@@ -159,10 +156,14 @@ def _import(args: Args) -> int:
 )
 def _score(args: Args) -> int:
     from raypipe.api.kg_score import score_calls
+    from raypipe.api.paths import require_file
+    from raypipe.metrics.textfile import write_json_lines
 
+    if args.out is not None:
+        require_file(args.out, "--out")
     found = called(score_calls, args)
     if args.out is not None:
-        _write(args.out, found.rows())
+        write_json_lines(args.out, map(dict, found.rows()))
     return printed(args, found, _print_score)
 
 

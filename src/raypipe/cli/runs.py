@@ -220,10 +220,10 @@ def _print_recall(found: AnnResult) -> None:
     "cluster",
 )
 def _rank(args: Args) -> int:
-    from raypipe.api.paths import require_writable
+    from raypipe.api.paths import require_file
     from raypipe.api.questions import rank
 
-    require_writable(args.out.parent, "--out")
+    require_file(args.out, "--out")
     found = called(rank, args)
     found.write_trec(args.out)
     print(f"{args.out}: {found.title}")

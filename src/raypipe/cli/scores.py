@@ -167,7 +167,8 @@ def _pick(args: Args) -> int:
     ),
     arg(
         "--rule RULE",
-        "by which files of predictions are scored: official (default), accuracy, or MODULE:NAME",
+        "by which answers are scored: official, accuracy, or MODULE:NAME (default: of a folder its own, of "
+        "a file of predictions official)",
         options.RULES,
     ),
     options.margin("runs"),

@@ -60,26 +60,29 @@ PORT = 8000
 def _serve(args: Args) -> int:
     from raypipe.api.endpoint import ServeArgs, serve
 
+    _check_shadow(args)
     if args.docs is not None:
         from raypipe.api.docs import open_docs
 
         args.store = called(open_docs, args).uri
     capture = _capture(args)
     endpoint = called(ServeArgs, args, graphs=graphs(args), capture=capture)
-    _start_shadow(args)
-    serve(endpoint, args.host, args.port, say, args.settings)
+    serve(endpoint, args.host, args.port, say, args.settings, lambda: _start_shadow(args))
     return 0
 
 
-def _start_shadow(args: Args) -> None:
-    """Puts the run of --shadow into the shadow. Raises ConfError for half of its options, and next to a named
-    recipe."""
+def _check_shadow(args: Args) -> None:
+    """Raises ConfError for half of the options of --shadow, and next to a named recipe."""
     if (args.shadow is None) != (args.share is None):
         raise ConfError("--shadow DIR and --share SHARE: expected both, found one of them")
+    if args.shadow is not None and args.recipe != "live":
+        raise ConfError("--shadow: a run is held against the live release: expected `raypipe serve live`")
+
+
+def _start_shadow(args: Args) -> None:
+    """Puts the run of --shadow, if there is one, into the shadow."""
     if args.shadow is None:
         return
-    if args.recipe != "live":
-        raise ConfError("--shadow: a run is held against the live release: expected `raypipe serve live`")
     from raypipe.api.trials import start_shadow
 
     # The store that is served, in the place of that of the run.

@@ -82,12 +82,9 @@ def _check_step(args: Args) -> int:
 
 
 def _fields(text: str) -> Mapping[str, Any]:
-    import yaml
+    from raypipe.core.config import read_value
 
-    try:
-        fields = yaml.safe_load(text)
-    except yaml.YAMLError as e:
-        raise ConfError(f"--fields: is not valid YAML: {' '.join(str(e).split())}") from e
+    fields = read_value(text, "--fields")
     if not isinstance(fields, Mapping):
         raise ConfError(f"--fields: expected a mapping of fields to values, found {text!r}")
     return fields
@@ -125,12 +122,14 @@ def _print_problems(found: ValidateResult) -> None:
     arg("--out DIR", "folder for NAME.json (default: print)", Path),
 )
 def _schema(args: Args) -> int:
+    from raypipe.api.paths import require_writable
     from raypipe.api.schemas import schema
 
     found = {name: schema(name) for name in SCHEMAS if args.name in (None, name)}
     if args.out is None:
         print(json.dumps(found[args.name] if args.name else found, indent=1))
         return 0
+    require_writable(args.out, "--out")
     args.out.mkdir(parents=True, exist_ok=True)
     for name, tree in found.items():
         file = args.out / f"{name}.json"

@@ -117,7 +117,6 @@ def answered_slices(
     out = []
     for (label, value), some in sorted(by_label((a.labels, a) for a in unseen).items()):
         said = [a for a in some if a.features is not None]
-        said = [a for a in some if a.features is not None]
         kept = [a for a in said if probability.probability(a.features or {}) >= probability.threshold]
         wrong, still = (sum(not a.right for a in x) for x in (said, kept))
         out.append(AnsweredSlice(label, value, len(some), len(said), wrong, len(kept), still))

@@ -154,7 +154,7 @@ def _joined(a: ScoredRun, b: ScoredRun, measure: Measure, group: str | None) -> 
     other = {q for q in common if q in a.texts and q in b.texts and not same_question(a.texts[q], b.texts[q])}
     scored = [q for q in common if q not in other and name in a.values[q] and name in b.values[q]]
     if not scored:
-        _refuse(a, b, len(common), other)
+        _refuse(a, b, common, name, other)
     groups = None
     if group is not None:
         lacking = [q for q in scored if group not in a.labels[q]]
@@ -176,15 +176,31 @@ def same_question(one: str, two: str) -> bool:
     return one.split() == two.split()
 
 
-def _refuse(a: ScoredRun, b: ScoredRun, common: int, other: Collection[str]) -> NoReturn:
-    ids = [next(iter(r.values), "none") for r in (a, b)]
-    said = f"(first ids: {ids[0]}, {ids[1]})"
+def _refuse(
+    a: ScoredRun, b: ScoredRun, common: Sequence[str], measure: str, other: Collection[str]
+) -> NoReturn:
+    """Raises DataError for two runs without a question that both score."""
+    for run in (a, b):
+        if not run.values:
+            raise DataError(
+                f"{run.name}: expected questions with golds, found none, so nothing is scored. Compare runs "
+                "over data with answers or judged documents"
+            )
+    said = f"found {len(common)} common ids of {len(a.values)} and {len(b.values)}"
     if other:
         id = min(other)
-        said = f"of which {len(other)} name other questions ({id}: {a.texts[id]!r} and {b.texts[id]!r})"
+        said += f" of which {len(other)} name other questions ({id}: {a.texts[id]!r} and {b.texts[id]!r})"
+    elif common:
+        scored = [sum(measure in run.values[q] for q in common) for run in (a, b)]
+        raise DataError(
+            f"{a.name} and {b.name}: expected questions that both score by {measure}; of {len(common)} "
+            f"common ones the first scores {scored[0]}, the second {scored[1]}. --rejudge MODEL scores what "
+            "a rule leaves open; --measure names another measure"
+        )
+    else:
+        said += f" (first ids: {next(iter(a.values))}, {next(iter(b.values))})"
     raise DataError(
-        f"{a.name} and {b.name}: expected questions that both score, found {common} common ids of "
-        f"{len(a.values)} and {len(b.values)} {said}. Compare runs of the same data"
+        f"{a.name} and {b.name}: expected questions that both score, {said}. Compare runs of the same data"
     )
 
 

@@ -77,7 +77,7 @@ def check(run: JudgedRun, labels: PersonLabels) -> JudgeCheck:
         unclear=unclear,
         without_judge=sum(x.label != "unclear" for x in here.values()) - len(pairs),
         elsewhere=elsewhere,
-        unlabelled=labels.unlabelled,
+        unlabelled=len(labels.open),
         found=agreement([(judge, people) for _, judge, people in pairs]) if pairs else None,
         slices=tuple(
             SliceAgreement(*key, agreement(some))

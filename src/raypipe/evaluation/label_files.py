@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, cast, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -127,7 +127,7 @@ def read_labels(folder: Path) -> LabelFolder:
         rows = table.select(SCHEMA.names).cast(SCHEMA).to_pylist()
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as e:
         raise DataError(f"{folder / ROWS}: expected columns of {SCHEMA} ({e}). {_AGAIN}") from e
-    labels = tuple(_label(row, folder / ROWS, n) for n, row in enumerate(rows, 1))
+    labels = tuple(_label(row, f"{folder / ROWS}: row {n}") for n, row in enumerate(rows, 1))
     _require(labels, str(folder))
     if (found := labels_digest(labels)) != tree["digest"]:
         raise DataError(
@@ -167,22 +167,16 @@ def _require(labels: Sequence[Label], where: str) -> None:
         raise DataError(f"{where}: expected a label that says something, found an empty one of {empty[0]}")
 
 
-def _label(row: Mapping[str, object], path: Path, number: int) -> Label:
-    where = f"{path}: row {number}"
+def _label(row: Mapping[str, Any], where: str) -> Label:
     for name in ("question_id", "label"):
         if not isinstance(row[name], str):
             raise DataError(f"{where}: expected text as {name}, found {row[name]!r}")
     for name, allowed in (("rule", RULES), ("split", SPLITS)):
         if row[name] not in allowed:
-            raise DataError(
-                f"{where}: expected {name} to be one of {', '.join(allowed)}, found {row[name]!r}"
-            )
-    turns = cast("list[dict[str, str | None]]", row["messages"] or [])
+            known = ", ".join(allowed)
+            raise DataError(f"{where}: expected {name} to be one of {known}, found {row[name]!r}")
+    turns = row["messages"] or []
     odd = any(t["content"] is None or t["role"] not in get_args(MessageRole) for t in turns)
     if not turns or odd or turns[-1]["role"] != "user":
         raise DataError(f"{where}: expected messages, the last one of the user, found {turns!r:.120}")
-    chat = tuple(Message(cast("MessageRole", t["role"]), str(t["content"])) for t in turns)
-    return Label(
-        str(row["question_id"]), chat, str(row["label"]), cast("LabelRule", row["rule"]),
-        cast("str | None", row["domain"]), cast("Split", row["split"]), cast("str | None", row["gold"]),
-    )  # fmt: skip
+    return Label(**{**row, "messages": tuple(Message(**t) for t in turns)})

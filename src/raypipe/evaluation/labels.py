@@ -10,11 +10,11 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 from raypipe.core.errors import DataError
 from raypipe.metrics.crag import Marks, Prediction, Verdict
-from raypipe.metrics.textfile import filled, write_json_lines
+from raypipe.metrics.textfile import filled
 from raypipe.report.report import LabelLine
 
 PersonLabel: TypeAlias = Literal["right", "wrong", "unclear"]
@@ -41,10 +41,6 @@ class PersonLabels:
     file: str
     by_answer: Mapping[AnswerOf, LabelledAnswer]
     open: Mapping[AnswerOf, Picked]  # answers whose label is still to be given: how they were chosen
-
-    @property
-    def unlabelled(self) -> int:
-        return len(self.open)
 
     def of(self, row: Prediction) -> LabelledAnswer | None:
         """The label of this prediction; None: it has none."""
@@ -94,11 +90,10 @@ def changed(verdicts: Iterable[Verdict]) -> int:
     return sum(v.reason == "person" for v in verdicts)
 
 
-def write_to_label(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
-    """Writes answers for people to label. Raises DataError for a file that is there: it may hold labels."""
+def require_none(path: Path) -> None:
+    """Raises DataError for a file that is there: it may hold labels."""
     if path.exists():
         raise DataError(f"{path}: expected no file there, since it may hold labels. Name another --out")
-    write_json_lines(path, lines)
 
 
 def add_label(path: Path, id: str, answer: str, label: PersonLabel) -> None:

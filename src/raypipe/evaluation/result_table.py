@@ -241,6 +241,8 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
             f"{path}: expected the table of a finished eval ({e}). Run `raypipe eval` again: it writes one"
         ) from e
     with found:
+        if b"run" not in (found.schema_arrow.metadata or {}):
+            raise DataError(f"{path}: expected the table of a finished eval, found another Parquet file")
         if lacking := [c for c in columns or SCHEMA.names if c not in found.schema_arrow.names]:
             raise DataError(
                 f"{path}: expected the columns {', '.join(SCHEMA.names)}; {lacking[0]!r} is missing"

@@ -300,9 +300,8 @@ def parts_to_json(marks: Marks) -> dict[str, Any]:
     return {"controls": controls, "slices": list(slices)}
 
 
-def no_marks() -> Marks:
-    """The marks of a run that no rule scores."""
-    return Marks("", total([]), None, None, {}, (), ())
+NO_MARKS = Marks("", total([]), None, None, {}, (), ())
+"""The marks of a run that no rule scores."""
 
 
 def pair(

@@ -46,7 +46,8 @@ def show(
     """Prints a table; `bold`: number of the row that stands out."""
     table = grid(*heads)
     for n, row in enumerate(rows):
-        table.add_row(*(Text(str(cell)) for cell in row), style="bold" if n == bold else "")
+        cells = (Text("" if cell is None else str(cell)) for cell in row)
+        table.add_row(*cells, style="bold" if n == bold else "")
     console.print(table)
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from raypipe.report.console import say, show
 from raypipe.report.web_page import page as web_page
-from raypipe.report.wording import share
+from raypipe.report.wording import cut, share
 
 SHOWN_CHARS = 80  # of a reply
 
@@ -36,7 +36,7 @@ def print_labels(console: Console, found: Mapping[str, Any]) -> None:
         to = f" -> {path['label']}" if path["label"] else ""
         say(console, f"{path['questions']:>6}  {rule}: {path['about']}{to}")
     for e in found["examples"]:
-        said = f"; {found['step']} said {_short(e['reply'])!r}" if e["reply"] else ""
+        said = f"; {found['step']} said {cut(e['reply'], SHOWN_CHARS, '...')!r}" if e["reply"] else ""
         say(console, f"  {e['rule']}: {e['query']} truth {e['gold']!r}{said}; label {e['label']!r}")
     say(console, leak_line(found))
     calls = f"calls: {found['planned']} planned, {found['computed']} computed, {found['cached']} cached"
@@ -45,10 +45,6 @@ def print_labels(console: Console, found: Mapping[str, Any]) -> None:
         say(console, f"{found['out']}: labels.parquet, labels.json, labels.html")
     if found["review"]:
         say(console, f'{found["review"]}: correct a label, set "use": true, then add --import', fold=True)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= SHOWN_CHARS else f"{text[: SHOWN_CHARS - 3]}..."
 
 
 def leak_line(found: Mapping[str, Any]) -> str:

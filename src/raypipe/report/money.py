@@ -5,7 +5,7 @@ What is not known is said so: without a price there is no money, and never 0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from raypipe.report.wording import seconds
@@ -19,12 +19,12 @@ def ranged(found: Sequence[float] | None) -> str:
     >>> ranged([10, 2500]), ranged([7, 7]), ranged(None)
     ('10 to 2,500', '7', 'not known')
     """
-    return _between(found, lambda n: f"{n:,.0f}")
+    return between(found, "{:,.0f}".format)
 
 
 def hours(found: Sequence[float] | None) -> str:
     """A range of hours, as a duration."""
-    return _between(found, lambda n: seconds(3600 * n))
+    return between(found, lambda n: seconds(3600 * n))
 
 
 def usd(found: Sequence[float] | float | None) -> str:
@@ -36,14 +36,15 @@ def usd(found: Sequence[float] | float | None) -> str:
     if found is None:
         return "no price"
     ends = [found, found] if isinstance(found, int | float) else found
-    return _between(ends, lambda n: f"{n:,.2f}" if n >= 0.01 or n == 0 else f"{n:.2g}")
+    return between(ends, lambda n: f"{n:,.2f}" if n >= 0.01 or n == 0 else f"{n:.2g}")
 
 
-def _between(found: Sequence[float] | None, said: Any) -> str:
-    if found is None:
+def between(found: Sequence[Any] | None, said: Callable[[Any], str], to: str = " to ") -> str:
+    """A range for people, each end as `said`; one number where both ends say the same."""
+    if found is None or None in found:
         return UNKNOWN
-    low, high = (said(n) for n in found)
-    return str(low) if low == high else f"{low} to {high}"
+    low, high = map(said, found)
+    return low if low == high else f"{low}{to}{high}"
 
 
 def cost_line(cost: Mapping[str, Any], unpriced: Sequence[str]) -> str:
@@ -58,7 +59,7 @@ def cost_line(cost: Mapping[str, Any], unpriced: Sequence[str]) -> str:
 
 
 def _gpu(found: Sequence[float] | None) -> str:
-    return _between(found, lambda n: f"{n:.3g}")
+    return between(found, "{:.3g}".format)
 
 
 def cost_rows(cost: Mapping[str, Any]) -> list[tuple[str, str, str]]:

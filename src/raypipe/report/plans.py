@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.text import Text
 
 from raypipe.report.console import say, show
-from raypipe.report.money import cost_line
-from raypipe.report.wording import ann_plan, seconds
+from raypipe.report.money import between, cost_line
+from raypipe.report.wording import ann_plan, cut, seconds
 
 
 def print_plan(console: Console, plan: Mapping[str, Any]) -> None:
@@ -159,10 +159,7 @@ def print_assumed(console: Console, plan: Mapping[str, Any]) -> None:
 
 def _span(hours: Sequence[float] | None) -> str:
     """A range of hours, with three digits that say something."""
-    if hours is None:
-        return "not known"
-    low, high = (f"{h:,.0f}" if h >= 100 else f"{h:.3g}" for h in hours)
-    return low if low == high else f"{low} - {high}"
+    return between(hours, lambda h: f"{h:,.0f}" if h >= 100 else f"{h:.3g}", " - ")
 
 
 STATES = {
@@ -274,19 +271,13 @@ def _difference(d: Mapping[str, Any]) -> list[str]:
     """The lines of a difference; where it has none (a version, a source file, a stage), before and after."""
     if d["lines"]:
         return list(d["lines"])
-    before, after = (x if len(x) <= 60 else x[:59] + "\u2026" for x in (d["before"], d["after"]))
+    before, after = cut(d["before"], 60), cut(d["after"], 60)
     return [f"{d['stage']}.{d['field']} was {before or 'not there'}, is {after or 'gone'}"]
 
 
-def _counts(estimate: Sequence[int | None]) -> str:
-    low, high = estimate
-    if high is None:
-        return "not known"
-    return f"{high:,}" if low == high else f"{low:,}-{high:,}"
+def _counts(found: Sequence[int | None] | None) -> str:
+    return between(found, "{:,}".format, "-")
 
 
-def _range(estimate: list[float] | None) -> str:
-    if estimate is None:
-        return "not known"
-    low, high = (seconds(x) for x in estimate)
-    return low if low == high else f"{low} - {high}"
+def _range(found: Sequence[float] | None) -> str:
+    return between(found, seconds, " - ")

@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from raypipe.report.wording import cut
+
 WIDTH = 720  # of every plot that has lines
 ROW = 22  # height of one line
 LEFT = 230  # where bars and axes begin; labels stand before it
+LABEL = 34  # characters of a label
 RIGHT = 620  # where they end; numbers stand behind it
 
 SIDE = 300  # of a square plot of two shares
@@ -82,7 +85,7 @@ def dots(report: Mapping[str, Any], slices: Sequence[Mapping[str, Any]]) -> list
         scored = part["total"] - part["n_unscored"]
         shown = "not scored" if part["score"] is None else f"{part['score']:+.2f}  n={scored}"
         x = None if part["score"] is None else at(part["score"])
-        out.append(Dot(_cut(text), y, x, at(low), at(high), shown))
+        out.append(Dot(cut(text, LABEL), y, x, at(low), at(high), shown))
     return out
 
 
@@ -90,7 +93,9 @@ def bars(steps: Sequence[Mapping[str, Any]]) -> list[StepBar]:
     """The seconds of each step, the slowest one as wide as the plot."""
     wide, longest = RIGHT - LEFT, max((s["seconds"] for s in steps), default=0) or 1
     return [
-        StepBar(_cut(s["step"]), i * ROW, round(wide * s["seconds"] / longest, 1), f"{s['seconds']:,.1f} s")
+        StepBar(
+            cut(s["step"], LABEL), i * ROW, round(wide * s["seconds"] / longest, 1), f"{s['seconds']:,.1f} s"
+        )
         for i, s in enumerate(steps, 1)
     ]
 
@@ -130,7 +135,3 @@ def reliability(bins: Sequence[Mapping[str, Any]]) -> list[BinDot]:
 def curve(points: Sequence[Mapping[str, Any]]) -> str:
     """A risk-coverage curve as the points of an SVG polyline."""
     return " ".join(f"{across(p['coverage'])},{up(p['risk'])}" for p in points)
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= 34 else text[:33] + "\u2026"

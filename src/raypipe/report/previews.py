@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from raypipe.report.console import say
+from raypipe.report.wording import cut
 
 CHARS = 90  # of a value that is shown
 DOCUMENTS = 3  # of a question, that are shown
@@ -62,5 +63,4 @@ def _document(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _cut(text: str) -> str:
     """A text in one line, its beginning where it is long."""
-    line = " ".join(text.split())
-    return line if len(line) <= CHARS else f"{line[: CHARS - 3]}..."
+    return cut(" ".join(text.split()), CHARS, "...")

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from raypipe.report.console import grid
 from raypipe.report.money import hours, ranged, usd
+from raypipe.report.wording import cut, ends, signed
 
 SHARED_SHOWN = 4  # steps that a line names
 
@@ -57,8 +58,8 @@ def _against(point: Mapping[str, Any]) -> tuple[str, str, str, str]:
     d = point["against_first"]
     if d is None:
         return "", "", "", "the first"
-    interval = "not known" if d["interval"] is None else f"{d['interval'][0]:+.3f} to {d['interval'][1]:+.3f}"
-    return f"{d['difference']:+.3f}", interval, f"{point['p']:.3g}", point["verdict"]
+    within = ends(d["interval"], signed, "not known")
+    return signed(d["difference"]), within, f"{point['p']:.3g}", point["verdict"]
 
 
 def conclusion(sweep: Mapping[str, Any]) -> str:
@@ -105,7 +106,7 @@ def plot(sweep: Mapping[str, Any]) -> str:
         y, bold = SCORE_Y + LINE * n, ' font-weight="bold"' if p["point"] == sweep["winner"] else ""
         each = "not known" if p["calls_per_question"] is None else f"{p['calls_per_question']:,.1f}"
         out += [
-            f'<text x="8" y="{y + 4}"{bold}>{html.escape(_short(p["point"]))}</text>',
+            f'<text x="8" y="{y + 4}"{bold}>{html.escape(cut(p["point"], 40))}</text>',
             f'<line x1="{x(span[0])}" y1="{y}" x2="{x(span[1])}" y2="{y}" stroke="#246" stroke-width="2"/>',
             f'<circle cx="{x(p["score"])}" cy="{y}" r="5" fill="#246"/>',
             f'<text x="{RIGHT + 20}" y="{y + 4}"{bold}>{each}; {measure} {p["score"]:+.3f}</text>',
@@ -124,7 +125,3 @@ def _span(point: Mapping[str, Any], first: float) -> tuple[float, float]:
     if d is None or d["interval"] is None:
         return point["score"], point["score"]
     return first + d["interval"][0], first + d["interval"][1]
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 40 else text[:39] + "\u2026"

@@ -100,6 +100,11 @@ def share(value: float | None) -> str:
     return "not scored" if value is None else f"{100 * value:.1f} %"
 
 
+def cut(text: str, most: int, end: str = "\u2026") -> str:
+    """The first `most` characters of a text, the last of them `end` where more come."""
+    return text if len(text) <= most else text[: most - len(end)] + end
+
+
 def seconds(value: float) -> str:
     """A duration for people.
 

@@ -146,6 +146,13 @@ def test_a_text_of_ones_own_is_searched_and_the_address_holds_the_question(page,
     page.locator("#result").wait_for()
     page.get_by_text("Passages and scores").click()
     assert "Anna Lind designed the harbour" in page.locator("#passages").inner_text()
+    assert page.locator("#examples").is_hidden(), "the answer stands where it is seen"
+    file = b"<p>Velora <i>opened</i> in 1931.</p><p>Otto Brahm designed the harbour of Velora.</p>"
+    page.locator("#pasted").fill("")
+    page.locator("#files").set_input_files({"name": "a.html", "mimeType": "text/html", "buffer": file})
+    page.get_by_role("button", name="Ask", exact=True).click()
+    page.locator("#passages", has_text="Otto Brahm").wait_for()
+    assert "Anna Lind" not in page.locator("#passages").inner_text()
     assert page.locator("#link").get_attribute("href") == page.url and "q=who+designed" in page.url
     again = page.context.browser.new_page()
     again.goto(page.url)

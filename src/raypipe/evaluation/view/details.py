@@ -11,7 +11,7 @@ import json
 import re
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -113,7 +113,3 @@ def packed(found: Mapping[str, Any]) -> str:
         questions.append({"texts": own, "rows": rows})
     text = json.dumps(questions, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
     return base64.b64encode(zlib.compress(text, 6)).decode()
-
-
-def parts_of(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    return (ids[i : i + BLOCK] for i in range(0, len(ids), BLOCK))

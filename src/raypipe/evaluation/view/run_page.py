@@ -15,7 +15,7 @@ from typing import Any
 
 from raypipe.core.errors import DataError
 from raypipe.evaluation.labels import PersonLabels
-from raypipe.evaluation.view.details import BLOCK, Kept, Part, RunTable, block, packed, parts_of
+from raypipe.evaluation.view.details import BLOCK, Kept, Part, RunTable, block, packed
 from raypipe.evaluation.view.rows import QuestionLine, facts, line_of
 from raypipe.metrics.losses import funnel
 from raypipe.metrics.textfile import replaced
@@ -82,13 +82,18 @@ def run_page(
 
 def read_report(folder: RunFolder) -> dict[str, Any]:
     """report.json of a run. Raises DataError."""
+    return {**_ADDED, **stored_report(folder)}
+
+
+def stored_report(folder: RunFolder) -> dict[str, Any]:
+    """The same as it was written, with the keys that there were then. Raises DataError."""
     try:
         found: dict[str, Any] = json.loads(folder.report.read_text(encoding="utf-8"))
     except (OSError, ValueError) as e:
         raise DataError(
             f"{folder.path}: expected the --out folder of a finished eval with its report.json ({e})"
         ) from e
-    return {**_ADDED, **found}
+    return found
 
 
 _ADDED = {"cost": None, "losses": None, "calibration": None, "blocks": ["measures", "verdicts"]}
@@ -142,8 +147,8 @@ def _blocks(
 ) -> list[str] | None:
     """All blocks packed; None where they alone take more than `most` bytes."""
     made, size = [], 0
-    for some in parts_of(ids):
-        made.append(packed(block(runs, some, without, kept)))
+    for i in range(0, len(ids), BLOCK):
+        made.append(packed(block(runs, ids[i : i + BLOCK], without, kept)))
         if (size := size + len(made[-1])) > most:
             return None
     return made

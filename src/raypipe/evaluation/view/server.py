@@ -69,13 +69,13 @@ class _Requests(BaseHTTPRequestHandler):
     def _body(self, length: str) -> Any:
         if self.headers.get_content_type() != "application/json" or not length.isdecimal():
             raise DataError("expected JSON with a length")
-        if int(length) > MOST_BODY:
-            raise DataError(f"expected at most {MOST_BODY} bytes, found {length}")
+        if len(length) > len(str(MOST_BODY)) or int(length) > MOST_BODY:
+            raise DataError(f"expected at most {MOST_BODY} bytes, found more")
         try:
             return json.loads(self.rfile.read(int(length)))
         except TimeoutError as e:
             raise DataError(f"expected {length} bytes within {PATIENCE:.0f} s") from e
-        except ValueError as e:
+        except (ValueError, RecursionError) as e:
             raise DataError(f"expected JSON ({e})") from e
 
     def _send(self, reply: ViewReply) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import SplitResult, parse_qs, quote, urlsplit
 
 from raypipe.core.errors import DataError, RaypipeError
 from raypipe.evaluation.labels import PersonLabels, add_label, read_labels
@@ -28,6 +28,7 @@ from raypipe.runs.manifest import Manifest
 from raypipe.store import Store
 
 OPEN = 4  # tables kept open: two pairs
+MOST_DIGITS = 10  # of a block's number
 
 TableKey: TypeAlias = tuple[str, Path, int, int]
 """A table as it was opened: run id, path, time of change in nanoseconds, bytes. Another eval into the same
@@ -54,7 +55,7 @@ class Viewer:
         self._pairs: OrderedDict[tuple[TableKey, TableKey], OpenPair] = OrderedDict()
 
     def get(self, address: str) -> ViewReply:
-        url = urlsplit(address)
+        url = _split(address)
         match url.path.strip("/").split("/"):
             case [""]:
                 return self._list()
@@ -66,7 +67,9 @@ class Viewer:
                 there = "/".join(quote(id, safe="") for id in ids)
                 return ViewReply(303, "text/plain", b"", {"location": f"/pair/{there}/"})
             case ["run", run]:
-                return self._run(run)
+                folder, manifest = self._folder(run)
+                shown = ShownParts(served=True, labels=self._said(folder))
+                return _page(*run_page(folder, manifest, known_before(manifest), shown))
             case ["run", run, "block", n]:
                 return self._block([self._table(run)], n)
             case ["pair", a, b]:
@@ -77,7 +80,7 @@ class Viewer:
         raise DataError(f"{url.path}: there is no such page")
 
     def post(self, address: str, body: Any) -> ViewReply:
-        match urlsplit(address).path.strip("/").split("/"), body:
+        match _split(address).path.strip("/").split("/"), body:
             case ["pair", a, b, "paired"], {"rows": [*rows]} if all(type(r) is int for r in rows):
                 return _json(asdict(self._pair(a, b).difference(rows)))
             case ["run", run, "label"], {"id": str(id), "label": str(label)} if label in LABELS:
@@ -94,11 +97,6 @@ class Viewer:
         if (found := self._runs.whole(run)) is None:
             raise DataError(f"run {run}: no folder here has it. Name its folder: raypipe view DIR")
         return found
-
-    def _run(self, run: str) -> ViewReply:
-        folder, manifest = self._folder(run)
-        shown = ShownParts(served=True, labels=self._said(folder))
-        return _page(*run_page(folder, manifest, known_before(manifest), shown))
 
     def _key(self, run: str) -> TableKey:
         path = self._folder(run)[0].results
@@ -127,7 +125,7 @@ class Viewer:
 
     def _block(self, tables: list[RunTable], n: str, ids: list[str] | None = None) -> ViewReply:
         ids = tables[0].ids if ids is None else ids
-        some = ids[int(n) * BLOCK :][:BLOCK] if n.isdecimal() else []
+        some = ids[int(n) * BLOCK :][:BLOCK] if n.isdecimal() and len(n) < MOST_DIGITS else []
         if not some:
             raise DataError(f"block {n}: there is no such block")
         return _json(block(tables, some))
@@ -147,6 +145,14 @@ class Viewer:
     def _said(self, folder: RunFolder) -> PersonLabels:
         file = self._file(folder)
         return read_labels(file) if file.exists() else PersonLabels(str(file), {}, {})
+
+
+def _split(address: str) -> SplitResult:
+    """The parts of an address. Raises DataError for one that has none."""
+    try:
+        return urlsplit(address)
+    except ValueError as e:
+        raise DataError(f"{address}: expected an address ({e})") from e
 
 
 def known_before(manifest: Manifest) -> Manifest | None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
 
-from raypipe.metrics.crag import Marks, Prediction, Rule, no_marks
+from raypipe.metrics.crag import NO_MARKS, Marks, Prediction, Rule
 from raypipe.metrics.intervals import Interval, mean_interval, score_interval
 from raypipe.metrics.routing import by_size
 
@@ -81,7 +81,7 @@ def blocks_of(kind: DataKind) -> tuple[str, ...]:
 def marks_of(kind: DataKind, rows: Sequence[Prediction]) -> Marks:
     """What the method `marks` says: verdicts of a rule, and their score. By default no question has one."""
     marks = getattr(kind, "marks", None)
-    return no_marks() if marks is None else marks(rows)
+    return NO_MARKS if marks is None else marks(rows)
 
 
 @dataclass(frozen=True, slots=True)

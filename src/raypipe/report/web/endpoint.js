@@ -101,7 +101,7 @@ async function ask() {
   stopper = new AbortController();
   at("error").textContent = ""; at("stages").replaceChildren(); at("draft").textContent = "";
   at("result").hidden = true; at("progress").hidden = false; at("ask").disabled = true; at("stop").disabled = false;
-  at("status").textContent = "Asking…";
+  at("status").textContent = "Asking…"; at("stored").open = false; // the answer stands where it is seen
   const headers = { "content-type": "application/json", ...key() };
   const body = { query: at("query").value, time: at("time").value, stream: true, include: ["context", "passages"] };
   let last = "", outcome = "";
