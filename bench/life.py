@@ -24,8 +24,7 @@ from raypipe.core.config import Conf
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
 from raypipe.pipeline.ingest import ingest
-from raypipe.pipeline.table_build import Runner
-from raypipe.pipeline.tasks import WorkerConfig
+from raypipe.pipeline.tasks import Runner, WorkerConfig
 from raypipe.recipes.step_contract import asked_models
 from raypipe.report.progress import Progress
 from raypipe.runs.manifest import read

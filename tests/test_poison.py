@@ -22,6 +22,7 @@ from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
 from raypipe.pipeline.tasks import HandedBack, WorkerConfig
 from raypipe.report.progress import Progress
 from raypipe.store import Store, put
+from raypipe.store.ids import Ids
 
 ROWS = 1000
 
@@ -40,6 +41,7 @@ class Poisoned:
         do = await replace(self.task, worker=self.worker).open(kit)
 
         async def poisoned(part):
+            part = part.with_ids(Store.open(self.worker.store))
             if self.row in part.ids and self.row not in part.failed:
                 with open(self.diary, "a") as diary:
                     diary.write(f"{len(part.ids)}\n")
@@ -99,13 +101,13 @@ def test_one_row_in_a_thousand_that_kills_stops_or_fills_its_worker_costs_one_ro
         return run_tasks(Poisoned(fill, poison, how, str(diary), fill.worker), parts, pool, limits)
 
     pipe = replace(pipe, runner=runner)
-    pipe.builder.build(pipe.corpus.texts(ids), _done())
+    pipe.builder.build(pipe.corpus.texts(Ids.of(ids)), _done())
     assert pipe.store.missing(pipe.texts_table, "source", ids) == [poison]
     reason = {"segfault": "crash", "hang": "timeout", "memory": "crash"}[how]
     assert stored_faults(pipe) == [(poison, reason, 3, False)]
     tries = diary.read_text().split()
     assert len(tries) <= 3 and tries[-1] == "1", "in its part, twice, then alone"
-    assert pipe.corpus.missing(pipe.texts_table, ids) == [], "and it is not tried by the next run"
+    assert not pipe.corpus.missing(pipe.texts_table, Ids.of(ids)), "and it is not tried by the next run"
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,7 @@ def test_a_worker_whose_device_fails_is_replaced_and_its_rows_go_to_another(
         return run_tasks(work, parts, pools.Pool(actors=1, cpus=0.5))
 
     pipe = replace(pipe, runner=runner, worker=replace(pipe.worker, wait_s=0.01))
-    pipe.builder.build(pipe.corpus.texts(ids), _done())
+    pipe.builder.build(pipe.corpus.texts(Ids.of(ids)), _done())
     assert pipe.store.missing(pipe.texts_table, "source", ids) == [] and stored_faults(pipe) == []
     lines = [line.split() for line in (tmp_path / "tasks").read_text().splitlines()]
     broken = [pid for pid, how in lines if how == "broken"]
@@ -173,7 +175,7 @@ def test_what_a_caller_can_mend_ends_the_run_at_once_with_its_own_type(
 
     with pytest.raises(ConfError, match="the setup is wrong"):
         cut = replace(pipe, runner=runner)
-        cut.builder.build(cut.corpus.texts(ids), _done())
+        cut.builder.build(cut.corpus.texts(Ids.of(ids)), _done())
     assert (tmp_path / "diary").read_text().split() == ["100"]
 
 

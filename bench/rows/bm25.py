@@ -57,6 +57,7 @@ ROW = BenchRow(
     "rank_bm25, built for each question",
     least=40,
     needs=("rank_bm25",),
-    short="A word of a question that is in more than half of the passages takes Okapi's floor, which needs "
-    "the document frequency of the whole vocabulary: it is counted for each question.",
+    short="Of 3.1 ms of CPU for a question .9 are for its own words. Three of the four questions have a word "
+    "in more than half of the passages. It takes Okapi's floor, which needs the document frequency of the "
+    "whole vocabulary: 1.3 ms to number the words, .4 to sort them by passage. The fourth is at 42.",
 )

@@ -24,7 +24,4 @@ ROW = BenchRow(
     least=1.7,
     least_share=0.75,
     needs=("sentence_transformers",),
-    short="The forward runs at some two thirds of the GEMM rate of a core; the rest is attention, norms and "
-    "memory. Tried on such a chip: OpenVINO 1.07 of our speed, packing without padding 1.03, ONNX Runtime "
-    ".92; bfloat16 has half the rate of float32 without AMX.",
 )

@@ -23,6 +23,4 @@ ROW = BenchRow(
     "GEMM fp32",
     least=2.6,
     needs=("sentence_transformers",),
-    short="An eighth of the tokens is padding, and short texts wait for memory. Tried on such a "
-    "chip: packing without padding 1.1 of our speed, OpenVINO 1.0, ONNX Runtime .8.",
 )

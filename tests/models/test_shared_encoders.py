@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,9 +33,12 @@ def forwards(encoders: SharedEncoders, model: Model) -> list[int]:
     """Grows by the texts of each forward pass of the network of these weights."""
     seen: list[int] = []
     encoder = encoders.encoder(model, lambda: pytest.fail("the network is not loaded"))  # type: ignore[arg-type]
-    encoder.net.register_forward_pre_hook(  # type: ignore[attr-defined]
-        lambda net, args, kwargs: seen.append(len(kwargs["input_ids"])), with_kwargs=True
-    )
+
+    def note(net: object, args: object, kwargs: dict[str, Any]) -> None:
+        in_one_row = sum(count for _, count in kwargs.get("lengths", ()))
+        seen.append(in_one_row or len(kwargs["input_ids"]))
+
+    encoder.net.register_forward_pre_hook(note, with_kwargs=True)  # type: ignore[attr-defined]
     return seen
 
 

@@ -21,7 +21,7 @@ from raypipe.runs.changes import changes, compared_with
 from raypipe.runs.explain import why
 from raypipe.runs.manifest import answer_keys, read
 from raypipe.runs.plan.planner import plan
-from raypipe.store import put
+from raypipe.store import Store, put
 from raypipe.store.index import LanceIndex
 
 pytestmark = pytest.mark.slow
@@ -39,6 +39,7 @@ def failing(sources, transient=True):
 
     def run(verb, work, tasks):
         def told(task):
+            task = task.with_ids(Store.open(work.worker.store))
             return replace(task, failed={i: slow for i in task.ids if i in sources})
 
         parses = type(work).__name__ == "TextsTask"

@@ -16,6 +16,7 @@ from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
 from raypipe.pipeline.tasks import WorkerConfig
 from raypipe.report.progress import Progress
 from raypipe.store import Store, begun, done_parts, put
+from raypipe.store.ids import Ids
 
 HERE = Path(__file__).parents[1]
 CONF = Conf((HERE.parent / "conf",))
@@ -131,8 +132,9 @@ def test_a_part_whose_vectors_are_lost_is_done_again_over_its_stored_texts(expec
         pipe.index(None)
     model, store = pipe.recipe.embedders()[0], pipe.store
     builds = pipe.corpus
-    single = [builds.texts([]), builds.passages([]), builds.vectors(model, [])]
-    run = begun(store, builds.whole(single, []).work_id)
+    none = Ids.of([])
+    single = [builds.texts(none), builds.passages(none), builds.vectors(model, none)]
+    run = begun(store, builds.whole(single, none).work_id)
     for part in done_parts(store, pipe.vectors_table(model), run.name):
         store.files.remove(f"_parts/{pipe.vectors_table(model)}/{run.name}/{part}.json")
     replace(pipe, runner=inline).index(None)
@@ -142,7 +144,7 @@ def test_a_part_whose_vectors_are_lost_is_done_again_over_its_stored_texts(expec
 @pytest.mark.slow
 def test_rows_that_lack_one_table_alone_are_done_for_that_table(expected, tmp_path):
     pipe = pipeline(tmp_path / "whole")
-    some = sorted(s.id for s in SOURCES)[:10]
+    some = Ids.of(sorted(s.id for s in SOURCES)[:10])
     pipe.builder.build(pipe.corpus.texts(some), RunCounters())
     pipe = replace(pipe, streams=always)
     pipe.index(None)

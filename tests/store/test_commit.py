@@ -1,6 +1,7 @@
 """A run's rows come into a table once, whatever dies, and whoever else is at work."""
 
 import json
+import pickle
 import random
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from storerows import DIGEST, hex_id, passage_rows
 
 from raypipe.core import arrow
 from raypipe.core.records import Source
+from raypipe.pipeline.tasks import Task
 from raypipe.store import (
     AddedMeanwhile,
     Store,
@@ -28,9 +30,9 @@ from raypipe.store import (
     write_part,
 )
 from raypipe.store.commit import append
-from raypipe.store.keep import compact
+from raypipe.store.keep import compact, unfinished
 from raypipe.store.leftovers import free_table
-from raypipe.store.parts import read_record
+from raypipe.store.parts import PLAN_BATCH, read_record
 
 pytestmark = pytest.mark.slow
 
@@ -101,7 +103,8 @@ def test_a_run_killed_at_any_point_ends_as_if_nothing_had_happened(tmp_path, of)
     written = [len((f / "log").read_text().splitlines()) for f in (whole, killed)]
     assert written[0] == 6
     assert written[1] <= 6 + deaths
-    for folder in ("_runs", "_lease", "_parts/passages-" + DIGEST, f"_memo/scores-{DIGEST}"):
+    assert unfinished(stores[1]) == []
+    for folder in ("_lease", "_parts/passages-" + DIGEST, f"_memo/scores-{DIGEST}"):
         assert stores[1].files.names(folder) == []
 
 
@@ -288,16 +291,43 @@ def test_a_run_that_was_begun_is_gone_on_with_until_it_ends(store):
 
 def test_two_drivers_that_begin_at_once_share_one_run(store):
     runs = race(*(lambda i=i: begin(Store.open(store.uri), "work", [str(i)], 1) for i in range(4)))
-    assert len({json.dumps([r.name, r.parts]) for r in runs}) == 1
+    assert len({json.dumps([r.name, dict(r.parts)]) for r in runs}) == 1
+    assert len(store.files.names("_runs/ids")) == 1, "the others take theirs back"
 
 
-def test_a_damaged_plan_is_none_and_the_work_is_planned_anew(store):
+@pytest.mark.parametrize("damage", ["plan", "ids", "no ids"])
+def test_a_damaged_plan_is_none_and_the_work_is_planned_anew(store, damage):
     first = begin(store, "work", ["a", "b"], 1)
-    raw = store.files.read("_runs/work.json")
-    store.files.write("_runs/work.json", raw.replace(b'"a"', b'"x"'))
+    plan, ids = "_runs/work.json", f"_runs/ids/{first.name}.arrow"
+    if damage == "plan":
+        store.files.write(plan, store.files.read(plan).replace(b'"per_part": 1', b'"per_part": 2'))
+    elif damage == "ids":
+        raw = bytearray(store.files.read(ids))
+        raw[raw.rindex(b"ab")] ^= 1
+        store.files.write(ids, bytes(raw))
+    else:
+        store.files.remove(ids)
     assert begun(store, "work") is None
     again = begin(store, "work", ["a", "b"], 1)
     assert again.name != first.name and again.parts == first.parts
+
+
+def test_a_task_reads_its_own_ids_alone_from_the_plan_of_its_run(store):
+    ids = [hex_id(i) for i in range(3 * PLAN_BATCH)]
+    run = begin(store, "work", ids, PLAN_BATCH // 2 + 1)
+    tasks = [Task(part, planned=run.rows(part)) for part in run.parts]
+    assert sum(t.rows for t in tasks) == len(ids)
+    assert all(len(pickle.dumps(t)) < 500 for t in tasks), "what goes to a worker does not grow"
+    for task in (tasks[0], tasks[1], tasks[-1]):
+        assert task.with_ids(Store.open(store.uri)).ids == run.parts[task.name]
+    assert list(run.ids_of(["000005", "000001"])) == [*run.parts["000001"], *run.parts["000005"]]
+    for none in ("000006", "-1", "x"):
+        with pytest.raises(KeyError):
+            run.rows(none)
+    end(store, "work")
+    assert store.files.names("_runs/ids") == []
+    with pytest.raises(StoreError, match="ended by another command"):
+        tasks[0].with_ids(store)
 
 
 def test_a_table_takes_rows_after_its_indexed_fragments_were_compacted(tmp_path):

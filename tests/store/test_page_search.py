@@ -7,12 +7,12 @@ from raypipe.core.arrow import SPANS
 from raypipe.store.page_search import PageVectors, best_within
 
 
-def batch(sources, vectors, first=0):
+def table(sources, vectors, first=0):
     n = len(sources)
     at = np.arange(first, first + n, dtype=np.int32)
     column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1])
     spans = [pa.array(sources), *(pa.array(x) for x in (at, at + 1, at, at + 1))]
-    return pa.RecordBatch.from_arrays([*spans, column], names=[*SPANS, "vector"])
+    return pa.Table.from_arrays([*spans, column], names=[*SPANS, "vector"])
 
 
 def test_blocks_and_pieces_of_pages_give_what_a_full_sort_gives():
@@ -23,7 +23,8 @@ def test_blocks_and_pieces_of_pages_give_what_a_full_sort_gives():
     sources = [f"s{i}" for i in rng.integers(0, 12, 200)]
     queries = rng.standard_normal((3, 8)).astype(np.float32)
     scopes = [("s3", "s1", "s3", "none"), None, tuple(f"s{i}" for i in range(12))]
-    blocks = [PageVectors(batch(sources[a:b], vectors[a:b], a)) for a, b in ((0, 90), (90, 91), (91, 200))]
+    parts = [table(sources[a:b], vectors[a:b], a) for a, b in ((0, 90), (90, 91), (91, 200))]
+    blocks = [PageVectors(pa.concat_tables(parts[:2])), PageVectors(parts[2])]
     found = best_within(blocks, list(zip(queries, scopes, strict=True)), 20)
     for query, scope, hits in zip(queries, scopes, found, strict=True):
         exact = (vectors.astype(np.float64) * query.astype(np.float64)).sum(axis=1)
@@ -34,7 +35,17 @@ def test_blocks_and_pieces_of_pages_give_what_a_full_sort_gives():
         ]
 
 
-def test_pages_side_by_side_are_one_range():
-    rows = PageVectors(batch(list("aabbcc"), np.zeros((6, 2), np.float32)))
-    assert rows.ranges(("a", "b", "c")) == [(0, 6)] and rows.ranges(("c", "a")) == [(4, 6), (0, 2)]
-    assert rows.ranges(None) == [(0, 6)] and rows.ranges(()) == [] and rows.ranges(("z",)) == []
+def test_pages_side_by_side_are_one_stretch():
+    rows = PageVectors(table(list("aabbcc"), np.zeros((6, 2), np.float32)))
+    assert rows.stretches(("a", "b", "c")) == [(0, 0, 6)]
+    assert rows.stretches(("c", "a")) == [(0, 4, 6), (0, 0, 2)]
+    assert rows.stretches(None) == [(0, 0, 6)] and rows.stretches(()) == rows.stretches(("z",)) == []
+
+
+def test_vectors_are_searched_where_they_were_read():
+    """A page in pieces, in a slice of a table of two batches: no copy is made."""
+    vectors = np.arange(20, dtype=np.float32).reshape(10, 2)
+    whole = pa.concat_tables([table(list("abbab"), vectors[:5]), table(list("bbbbc"), vectors[5:], 5)])
+    rows = PageVectors(whole.slice(1))
+    assert rows.stretches(("b",)) == [(0, 0, 2), (0, 3, 4), (1, 0, 4)]
+    assert all(np.shares_memory(matrix, vectors) for matrix in rows.matrices)

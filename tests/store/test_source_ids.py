@@ -2,15 +2,18 @@
 
 import json
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from raypipe.core import arrow
 from raypipe.core.records import Source, source_id
 from raypipe.store import Store, put
 from raypipe.store.corpus_sum import corpus_sum, sum_of
+from raypipe.store.ids import HASHED, Ids, looked_up, repeats, stand_in
 from raypipe.store.layout import CORPUS_SUMS, COVERAGE
-from raypipe.store.source_ids import SourceIds, all_sources, lacked
+from raypipe.store.source_ids import all_sources, lacked
 
 
 def source(text):
@@ -65,16 +68,31 @@ def test_what_a_table_lacks_of_all_sources_is_noted_until_one_of_both_changes(tm
         assert set(now()) == {*whole, source("c").id}
         store.dataset(texts).insert(pa.table({"source": [source("a").id]}, store.dataset(texts).schema))
         assert set(now()) == {source("b").id, source("c").id}
-    assert not set(lacked(store, store.dataset(texts), texts, [source("a").id]))
+    assert not set(lacked(store, store.dataset(texts), texts, Ids.of([source("a").id])))
 
 
 def test_ids_behave_as_a_sequence_of_texts():
-    ids = SourceIds(pa.array(["a", "b", "c"]), "all")
+    ids = Ids(pa.array(["a", "b", "c"]), "all")
     assert (len(ids), list(ids), ids[1], list(ids[1:])) == (3, ["a", "b", "c"], "b", ["b", "c"])
     assert ids[1:].all_of == "", "some are not all"
     some = ids.among(pa.chunked_array([["c", "x"], ["a"]]), "texts 3")
     assert list(some) == ["a", "c"]
     assert some.all_of not in ("", "all")
+    assert ids.without(["x"]) is ids and ids.joined(ids) is ids, "and keep their name"
+    assert list(ids.without(["b", "x"])) == ["a", "c"] and list(ids.without(ids)) == []
+    assert list(ids.joined(Ids.of(["c", "d"]))) == ["a", "b", "c", "d"]
+    assert ids.joined(Ids.of([])) is ids and list(Ids.of([]).joined(ids)) == ["a", "b", "c"]
+
+
+def test_ids_are_found_among_more_than_one_hash_table_holds():
+    many = pa.array(np.char.mod("%08d", np.arange(HASHED + 10)).tolist())
+    wanted = pa.array(["none", "00000003", f"{HASHED + 5:08d}"])
+    assert stand_in(wanted, many).to_pylist() == [False, True, True]
+    assert pc.sum(stand_in(many, wanted)).as_py() == 2
+    numbers = np.arange(len(many))
+    assert looked_up(wanted, [(many, numbers)]).tolist() == [-1, 3, HASHED + 5]
+    assert looked_up(many, [(wanted, np.array([1, 2, 3]))])[[3, 4]].tolist() == [2, -1]
+    assert repeats(many) == 0 and repeats(pa.concat_arrays([many, wanted])) == 2
 
 
 @pytest.mark.parametrize("kinds", [["page"], ["document", "snippet"]])

@@ -43,9 +43,9 @@ def test_okapi_gives_the_scores_of_rank_bm25_for_any_passages_and_query(passages
 def test_counts_give_the_idf_that_rank_bm25_counts_in_the_passages(passages):
     if any(passages):
         expected = BM25Okapi(passages)
-        counted = bm25.CountedOkapi(len(passages), pool(passages).frequencies)
-        assert counted.idf == pytest.approx(expected.idf, abs=1e-12)
-        assert (counted.k1, counted.b) == (expected.k1, expected.b) == bm25.DEFAULTS["okapi"] == (1.5, 0.75)
+        found = pool(passages).frequencies
+        assert bm25.okapi_idf(len(passages), found, found).tolist() == list(expected.idf.values())
+        assert (expected.k1, expected.b) == bm25.DEFAULTS["okapi"] == (1.5, 0.75)
 
 
 @pytest.mark.slow
@@ -85,7 +85,7 @@ def test_a_pool_without_passages_or_words_has_no_hits(variant):
 
 
 def test_flat_arrays_beat_building_the_corpus_again():
-    """5,000 passages of 100 words: about 2 ms, 20 ms where the floor needs the vocabulary, against 100."""
+    """5,000 passages of 100 words: about 1 ms, 4 ms where the floor needs the vocabulary, against 100."""
     rng = np.random.default_rng(0)
     words = np.minimum(rng.zipf(1.3, 500_000), 20_000).astype(np.uint64)
     offsets = np.arange(5001) * 100

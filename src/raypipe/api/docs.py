@@ -12,6 +12,7 @@ from raypipe.core.errors import ConfError
 from raypipe.pipeline.driver import Pipeline
 from raypipe.recipes.recipe import Recipe
 from raypipe.store import Store
+from raypipe.store.ids import Ids
 from raypipe.store.sizes import sizes
 
 HERE_CHARS = 3_000_000
@@ -67,9 +68,9 @@ def _new_chars(pipeline: Pipeline) -> int:
     """Characters of the sources that some table lacks."""
     store, wanted = pipeline.store, pipeline.sources(None)
     vectors = [pipeline.vectors_table(model) for model in pipeline.recipe.embedders()]
-    missing = set(wanted)
+    missing = wanted
     if all(store.has(table) for table in (pipeline.texts_table, pipeline.passages_table, *vectors)):
         builds = [pipeline.corpus.texts(wanted), pipeline.corpus.passages(wanted)]
         builds += [pipeline.corpus.vectors(model, wanted) for model in pipeline.recipe.embedders()]
-        missing = {id for build in builds for id in build.missing_ids()}
-    return sum(sizes(store, sorted(missing)).values())
+        missing = Ids.of({id for build in builds for id in build.missing_ids()})
+    return int(sizes(store, missing).clip(0).sum())

@@ -71,7 +71,7 @@ class StreamSchedule(Generic[W]):
         held = float(sum(block.nbytes for block in self._ready))
         for assigned in self._assigned():
             block = assigned.block
-            held += self._row_bytes * len(assigned.task.ids) if block is None else block.nbytes
+            held += self._row_bytes * assigned.task.rows if block is None else block.nbytes
         return held
 
     def joins(self, worker: W, part: Part) -> None:
@@ -108,7 +108,7 @@ class StreamSchedule(Generic[W]):
     def prepared(self, worker: W, task: Task, nbytes: int, handle: Any) -> None:
         """A task is ready to be embedded."""
         del self._seats[worker].doing[task.name]
-        self._row_bytes = max(self._row_bytes, nbytes / max(1, len(task.ids)))
+        self._row_bytes = max(self._row_bytes, nbytes / max(1, task.rows))
         self._ready.append(PreparedTask(task, nbytes, handle))
 
     def finished(self, worker: W, task: Task) -> None:
@@ -148,7 +148,7 @@ class StreamSchedule(Generic[W]):
         worker that embeds."""
         if self._row_bytes:
             held = self.in_flight
-            return not held or held + self._row_bytes * len(task.ids) <= self.most_bytes
+            return not held or held + self._row_bytes * task.rows <= self.most_bytes
         running = sum(1 for _ in self._assigned())
         return running < max(1, sum(seat.part == "embed" for seat in self._seats.values()))
 

@@ -66,14 +66,14 @@ class StreamWorker:
         return done if isinstance(done, HandedBack) else replace(done, worker_name=self._name)
 
     async def _do(self, task: Task, *more: Prepared) -> Any:
-        self._rows += len(task.ids)
+        self._rows += task.rows
         do = self._free.pop()
         try:
             with self._alarm.limit(self._limits.task_timeout_s(self._rows)):  # it may wait for the others
                 return await do(task, *more)
         finally:
             self._free.append(do)
-            self._rows -= len(task.ids)
+            self._rows -= task.rows
 
 
 @dataclass(frozen=True, slots=True)

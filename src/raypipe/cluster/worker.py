@@ -22,6 +22,7 @@ from raypipe.models.kit import LocalKit
 from raypipe.pipeline.dead_letters import FailedRow
 from raypipe.pipeline.tasks import HandedBack, RunTask, TableTask, Task, TaskResult, WorkerConfig
 from raypipe.recipes.executor import StageCounters
+from raypipe.store import Store
 
 DIED = (RayActorError, OutOfMemoryError)  # the second: ended by Ray, whose node had no memory left
 TRIES = 2  # of a task whose worker dies: Ray's own default is without end. A row alone has one more
@@ -67,7 +68,7 @@ class Worker:
     async def do(self, task: Task) -> TaskResult | HandedBack:
         await self.open()
         assert self._do is not None
-        with self._alarm.limit(self._limits.task_timeout_s(len(task.ids))):
+        with self._alarm.limit(self._limits.task_timeout_s(task.rows)):
             result = await self._do(task)
         return result if isinstance(result, HandedBack) else replace(result, worker_name=self._name)
 
@@ -89,6 +90,7 @@ def row_by_row(work: TableTask, task: Task, pool: Pool, limits: Timeouts) -> Tas
     """A task of which workers died: each row alone, then all that can be done. Raises what a worker raises,
     and WorkerDied."""
     worker = ray.remote(Worker).options(num_cpus=pool.cpus, num_gpus=pool.gpus or None, max_restarts=0)
+    task = task.with_ids(Store.open(work.worker.store))
     lost: dict[str, FailedRow] = {}
     asked: dict[str, StageCounters] = {}
     actor = worker.remote(limits, work)

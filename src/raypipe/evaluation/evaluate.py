@@ -25,7 +25,7 @@ from raypipe.evaluation.plan_eval import PlannedWork, Planning, oracle_recipe, p
 from raypipe.evaluation.result_table import ResultTable
 from raypipe.evaluation.stored_questions import StoredQuestions, questions_of, require_questions
 from raypipe.evaluation.write_run import write_run
-from raypipe.memo.disk import memo_versions, merge_memo
+from raypipe.memo.disk import memo_versions
 from raypipe.memo.memo import CallCounts
 from raypipe.memo.mend import mend_memo
 from raypipe.metrics.crag import Rule
@@ -103,7 +103,7 @@ def evaluate(
         if again:
             retry(pipeline, questions)
         with clock.part("storing"):
-            damaged = mend_memo(store) + merge_memo(store).damaged
+            damaged = mend_memo(store) + pipeline.builder.merge_memo()
         memo = memo_versions(store)
         with clock.part("planning"):
             work = plan_eval(pipeline, questions, scoring, judge, fresh, refresh, planning, indexed)

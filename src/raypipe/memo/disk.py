@@ -1,15 +1,16 @@
 """The memo on disk: results of all runs of a store, found by value.
 
 Workers read the memo tables as they were when the run began, keep what they ask themselves in memory, and
-write it at once to a file of its own that is named by its content; the driver folds such files into the
-tables. A lost value is computed again, one that is there twice is read once: no transaction is needed.
+write it at once to a file of its own that is named by its content; such files are folded into the tables,
+by the driver or by workers. A lost value is computed again, one that is there twice is read once: no
+transaction is needed.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 
 import lance
 import numpy as np
@@ -87,9 +88,8 @@ class StoreMemo:
         self._store.files.write(f"{MEMO}/{table.name}/{digest(content)}.arrow", content)
 
 
-def _replaces(file: pa.Table) -> bool:
-    """Whether the replies in a cache file take the place of older ones."""
-    return _REPLACES in (file.schema.metadata or {})
+def _replaces(schema: pa.Schema) -> bool:
+    return _REPLACES in (schema.metadata or {})
 
 
 def _schema(table: MemoTable) -> pa.Schema:
@@ -141,54 +141,121 @@ class MergeSummary:
     damaged: int  # files that were not what their name says; their values will be computed again
 
 
-def merge_memo(store: Store) -> MergeSummary:
-    """Merges the cache files of workers into the memo tables: before a run pins them, and after a run.
-    Replies that were asked for afresh replace older ones, in any later merge."""
-    done = MergeSummary(0, 0, 0)
-    for table in store.files.names(MEMO):
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """What some cache files have for their table."""
+
+    rows: pa.Table  # the first value of each key that is to be added
+    replaced: list[str]  # keys of these whose older values in the table go
+    damaged: int  # files that were not what their name says, and are removed
+
+
+def waiting(store: Store) -> dict[str, dict[str, int]]:
+    """Memo table -> cache files that no merge has put into it yet -> bytes."""
+    found = {table: store.files.sizes(f"{MEMO}/{table}") for table in store.files.names(MEMO)}
+    for table in found:
         kind_of(table)
-        waiting: list[tuple[str, pa.Table]] = []  # file, its content
-        size = 0
-        for name in (f"{MEMO}/{table}/{n}" for n in store.files.names(f"{MEMO}/{table}")):
-            content = store.files.read(name)
-            if content is None:  # another driver folded it meanwhile
-                continue
-            if not intact(name.rpartition("/")[2], content):
-                note_loss(store, table, name)
-                done = replace(done, damaged=done.damaged + 1)
-                store.files.remove(name)
-                continue
-            waiting.append((name, pa.ipc.open_file(content).read_all()))
-            size += len(content)
-            if size > FOLD_BYTES:
-                done = _fold(store, table, waiting, done)
-                waiting, size = [], 0
-        if waiting:
-            done = _fold(store, table, waiting, done)
+    return {t: {f"{MEMO}/{t}/{name}": size for name, size in files.items()} for t, files in found.items()}
+
+
+def cut(files: Mapping[str, int], most: int) -> list[list[str]]:
+    """Files (name -> bytes) in order, in groups that end with the file that brings them to `most` bytes.
+
+    >>> cut({"a": 3, "b": 2, "c": 9, "d": 1}, 5)
+    [['a', 'b'], ['c'], ['d']]
+    """
+    groups, size = list[list[str]](), most
+    for name, own in files.items():
+        if size >= most:
+            groups.append([])
+            size = 0
+        groups[-1].append(name)
+        size += own
+    return groups
+
+
+def replaces(store: Store, name: str) -> bool:
+    """Whether the replies in a cache file take the place of older ones; reads no values."""
+    file = store.files.open(name)
+    if file is None:
+        return False
+    with file:
+        try:
+            return _replaces(pa.ipc.open_file(file).schema)
+        except pa.ArrowException:  # damaged, as will be seen when it is read whole
+            return False
+
+
+def merge_memo(store: Store) -> MergeSummary:
+    """Merges the cache files of workers into the memo tables, in this process. Replies that were asked for
+    afresh replace older ones, in any later merge. Much is merged by tasks (`pipeline.merge_task`)."""
+    done = MergeSummary(0, 0, 0)
+    for table, files in waiting(store).items():
+        for names in cut(files, FOLD_BYTES):
+            ensure_memo(store, table, names)
+            some = fold(store, table, names)
+            here = len(names) - some.damaged
+            if here:
+                run, dataset = digest("fold", *names), store.dataset(table)
+                fragments = write_fragments(some.rows, dataset) if some.rows.num_rows else []
+                add_folded(store, table, run, fragments, some.replaced, names)
+            done = MergeSummary(
+                done.files + here, done.values + some.rows.num_rows, done.damaged + some.damaged
+            )
         if store.has(table):
             store.index(table)
     return done
 
 
-def _fold(store: Store, table: str, waiting: list[tuple[str, pa.Table]], done: MergeSummary) -> MergeSummary:
-    """Adds the values that the table has not, and only then removes their files."""
+def ensure_memo(store: Store, table: str, names: Sequence[str]) -> None:
+    """Makes a memo table that is not there, with the columns of one of its cache files."""
+    for name in names if not store.has(table) else ():
+        content = store.files.read(name)
+        if content is not None and intact(name.rpartition("/")[2], content):
+            store.ensure(table, pa.ipc.open_file(content).schema.remove_metadata())
+            return
+
+
+def fold(store: Store, table: str, names: Sequence[str]) -> Folded:
+    """What these cache files bring their table, which must be there unless all of them are damaged. Damaged
+    ones are removed."""
+    tables, damaged = list[pa.Table](), 0
+    for name in names:
+        content = store.files.read(name)
+        if content is None:  # another driver folded it meanwhile
+            continue
+        if not intact(name.rpartition("/")[2], content):
+            note_loss(store, table, name)
+            damaged += 1
+            store.files.remove(name)
+            continue
+        tables.append(pa.ipc.open_file(content).read_all())
+    if not tables:
+        return Folded(pa.table({}), [], damaged)
     # Those that replace others come first: of two values of a key the first one is kept.
-    ordered = sorted(waiting, key=lambda file: not _replaces(file[1]))
-    newer = [key for _, t in ordered if _replaces(t) for key in t["key"].to_pylist()]
-    content = pa.concat_tables([t.replace_schema_metadata(None) for _, t in ordered])
-    store.ensure(table, content.schema)
+    tables.sort(key=lambda t: not _replaces(t.schema))
+    newer = {key for t in tables if _replaces(t.schema) for key in t["key"].to_pylist()}
+    content = pa.concat_tables([t.replace_schema_metadata(None) for t in tables])
     first: dict[str, int] = {}
     for i, key in enumerate(content["key"].to_pylist()):
         first.setdefault(key, i)
+    dataset = store.dataset(table)
+    lacking = set(missing(dataset, "key", list(first)))
+    fresh = [key for key in first if key in lacking or key in newer]
+    at = pa.array([first[key] for key in fresh], pa.int64())
+    rows = checked(table, dataset.schema, content.take(at))
+    return Folded(rows, [key for key in fresh if key not in lacking], damaged)
+
+
+def add_folded(
+    store: Store, table: str, run: str, fragments: list[lance.FragmentMetadata], replaced: Sequence[str],
+    names: Iterable[str],
+) -> None:  # fmt: skip
+    """Adds rows of cache files to their table, and only then removes the files."""
     with store.durable(table):
-        if newer:
-            store.forget(table, "key", newer)
-        dataset = store.dataset(table)
-        fresh = missing(dataset, "key", list(first))
-        if fresh:
-            data = checked(table, dataset.schema, content.take([first[k] for k in fresh]))
-            run = digest("fold", *(name for name, _ in waiting))
-            append(store, table, run, write_fragments(data, dataset), dataset.version)
-    for name, _ in waiting:
+        if replaced:
+            store.forget(table, "key", replaced)
+        if fragments:
+            append(store, table, run, fragments, store.version(table))
+    for name in names:
         store.files.remove(name)
-    return replace(done, files=done.files + len(waiting), values=done.values + len(fresh))

@@ -12,11 +12,10 @@ import logging
 from collections.abc import Callable
 
 import lance
-import pyarrow as pa
 
 from raypipe.memo.disk import memo_tables
 from raypipe.memo.losses import note_loss
-from raypipe.store.database import Store
+from raypipe.store.database import SCAN_ROWS, Store
 from raypipe.store.durable import manifest_version
 from raypipe.store.errors import DiskFull, StoreError, StoreUnavailable, reaching
 
@@ -63,9 +62,10 @@ def _mend(store: Store, table: str) -> bool:
     return True
 
 
-def _keys(dataset: lance.LanceDataset) -> pa.Table:
-    """All keys, by the index: each of its pages is read."""
-    return dataset.to_table(columns=["key"], filter="key >= ''")
+def _keys(dataset: lance.LanceDataset) -> None:
+    """Reads all keys, some at a time, by the index: each of its pages is read."""
+    for _ in dataset.to_batches(columns=["key"], filter="key >= ''", batch_size=SCAN_ROWS):
+        pass
 
 
 def _reads(store: Store, table: str, read: Callable[[], object]) -> bool:

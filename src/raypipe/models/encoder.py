@@ -20,7 +20,7 @@ from transformers import AutoModel, AutoModelForSequenceClassification, AutoToke
 
 from raypipe.core.errors import ConfError
 from raypipe.core.protocols import Model, Role
-from raypipe.models import folder
+from raypipe.models import cpu_linear, folder, packed
 from raypipe.models.shared_encoders import SharedEncoders, TokenVectors
 from raypipe.models.token_arrays import TokenArray
 
@@ -128,6 +128,10 @@ class Encoder:
         self.typed = not self.placed and "token_type_ids" in tokenizer.model_input_names
         self.pad = tokenizer.pad_token_id or 0  # Mistral has none; what stands there is masked
         self._kept = kept
+        # A GPU would wait for the many small calls of attention.
+        self._packs = device == "cpu" and not self.placed and net.config.model_type in packed.KINDS
+        if self._packs:
+            packed.pack(net)
 
     @classmethod
     def load(
@@ -140,6 +144,8 @@ class Encoder:
                 path, dtype=torch_dtype(model), use_safetensors=True, local_files_only=True
             )
         check(model, net, tokenizer)
+        if device == "cpu" and net.config.model_type in packed.KINDS:
+            cpu_linear.pack(net)
         return cls(model, net, tokenizer, device, kept)
 
     @classmethod
@@ -188,13 +194,27 @@ class Encoder:
                 if states is not None:
                     mask = torch.ones(1, len(states), dtype=torch.int64)
                     yield HiddenStates([i], torch.from_numpy(states)[None], mask)
-        for batch in self.batches([encodings[i] for i in left]):
-            states = self.run(batch).last_hidden_state.float()
-            rows = [left[r] for r in batch.rows]
+        compute = self._packed if self._packs else self._padded
+        for made in compute([encodings[i] for i in left]):
+            rows = [left[r] for r in made.rows]
             if kept is not None:
                 for r, i in enumerate(rows):
-                    kept.put(keys[i], states[r, : len(encodings[i].ids)].numpy().copy())
-            yield HiddenStates(rows, states, batch.mask)
+                    kept.put(keys[i], made.hidden[r, : len(encodings[i].ids)].numpy().copy())
+            yield HiddenStates(rows, made.hidden, made.mask)
+
+    def _padded(self, encodings: Sequence[Encoding | TokenArray]) -> Iterator[HiddenStates]:
+        for batch in self.batches(encodings):
+            yield HiddenStates(batch.rows, self.run(batch).last_hidden_state.float(), batch.mask)
+
+    def _packed(self, encodings: Sequence[Encoding | TokenArray]) -> Iterator[HiddenStates]:
+        """The same without padding: those of one length at a time."""
+        for rows in by_length([len(e.ids) for e in encodings], self.budget):
+            some = [encodings[i] for i in rows]
+            types = [e.type_ids for e in some] if self.typed else None
+            at = 0
+            for hidden in packed.hidden_states(self.net, [e.ids for e in some], types):
+                of, at = rows[at : at + len(hidden)], at + len(hidden)
+                yield HiddenStates(of, hidden, torch.ones(hidden.shape[:2], dtype=torch.int64))
 
 
 def pool(hidden: torch.Tensor, mask: torch.Tensor, pooling: str) -> torch.Tensor:
@@ -230,7 +250,7 @@ class TransformersEmbedder:
         self.truncated = 0
 
     def embed(self, texts: Sequence[str], role: Role) -> np.ndarray:
-        return self.embed_tokens(self._tokenizer.encode_batch(self._model.instructed(texts, role)))
+        return self.embed_tokens(self._tokenizer.encode_batch_fast(self._model.instructed(texts, role)))
 
     def embed_tokens(self, encodings: Sequence[Encoding | TokenArray]) -> np.ndarray:
         """At least one text with its role's instruction, tokenized -> as `embed`."""
@@ -252,7 +272,7 @@ class TransformersReranker:
     def _encode(self, texts: Sequence[str], limit: int) -> tuple[dict[str, Encoding], set[str]]:
         """The encodings of the distinct texts without special tokens, and which of them were cut."""
         distinct = list(dict.fromkeys(texts))
-        encodings = self._single.encode_batch(distinct, add_special_tokens=False)
+        encodings = self._single.encode_batch_fast(distinct, add_special_tokens=False)
         cut = {text for text, e in zip(distinct, encodings, strict=True) if len(e.ids) > limit}
         for e in encodings:
             e.truncate(limit)

@@ -64,7 +64,7 @@ class MaxSim:
         self.truncated = 0
 
     def _encode(self, texts: Sequence[str]) -> list[Encoding]:
-        encodings: list[Encoding] = self._tokenizer.encode_batch(texts)
+        encodings: list[Encoding] = self._tokenizer.encode_batch_fast(texts)
         self.truncated += sum(bool(e.overflowing) for e in encodings)
         return encodings
 

@@ -56,7 +56,7 @@ class TokenMaker:
     def table(self, texts: Sequence[str], role: Role) -> pa.Table:
         """A row of `SCHEMA` for each distinct text, but for those whose tokens are of several types."""
         distinct = list(dict.fromkeys(texts))
-        found = self._tokenizer.encode_batch(self._model.instructed(distinct, role))
+        found = self._tokenizer.encode_batch_fast(self._model.instructed(distinct, role))
         rows = [(text, e) for text, e in zip(distinct, found, strict=True) if not any(e.type_ids)]
         keys = pa.array([_key(text, role) for text, _ in rows], SCHEMA.field("key").type)
         offsets = np.cumsum([0, *(len(e.ids) for _, e in rows)])

@@ -20,7 +20,9 @@ from raypipe.recipes.executor import CorpusExecutor
 from raypipe.recipes.recipe import Recipe
 from raypipe.store import PASSAGES, Run, Store, begun, vectors_schema
 from raypipe.store.corpus_sum import rows_id
-from raypipe.store.source_ids import SourceIds, lacked, noted
+from raypipe.store.database import distinct
+from raypipe.store.ids import Ids
+from raypipe.store.source_ids import lacked, noted
 from raypipe.store.tables import LENGTHS, POSTINGS
 
 
@@ -41,7 +43,7 @@ class CorpusBuilds:
     def _passages(self) -> str:
         return passages_table(self.recipe)
 
-    def tables(self, wanted: Sequence[str], streams: Callable[[], bool] | None) -> Iterator[TableBuild]:
+    def tables(self, wanted: Ids, streams: Callable[[], bool] | None) -> Iterator[TableBuild]:
         """What brings texts, passages and vectors up to date, in order. `streams`: whether parsing and
         embedding can run at the same time; then what lacks all of them gets them in one pass. What a killed
         run has begun is finished as it was begun."""
@@ -60,7 +62,7 @@ class CorpusBuilds:
             return False
         return bool(whole.missing_ids()) and streams()
 
-    def texts(self, wanted: Sequence[str]) -> TableBuild:
+    def texts(self, wanted: Ids) -> TableBuild:
         """Sources to texts."""
         table = self._texts
         with asyncio.Runner() as loop:
@@ -71,33 +73,22 @@ class CorpusBuilds:
             lambda run: TextsTask(self.worker, self.recipe, table, run.name),
         )  # fmt: skip
 
-    def passages(self, wanted: Sequence[str]) -> TableBuild:
+    def passages(self, wanted: Ids) -> TableBuild:
         """Texts to passages."""
         table = self._passages
 
-        def missing_ids() -> Sequence[str]:
-            without = set(lacked(self.store, self.store.dataset(self._texts), self._texts, wanted))
-            return self.missing(table, [s for s in wanted if s not in without] if without else wanted)
+        def missing_ids() -> Ids:
+            textless = lacked(self.store, self.store.dataset(self._texts), self._texts, wanted)
+            return self.missing(table, wanted).without(textless)
 
         return TableBuild(
             table, table, PASSAGES, "parse", "split", "texts", self.max_rows, missing_ids,
             lambda run: PassagesTask(self.worker, self.recipe, table, run.name, self._texts),
         )  # fmt: skip
 
-    def vectors(self, model: Model, wanted: Sequence[str]) -> TableBuild:
+    def vectors(self, model: Model, wanted: Ids) -> TableBuild:
         """Passages to the vectors of one embedder."""
         table = vectors_table(self.recipe, model)
-
-        def missing_ids() -> Sequence[str]:
-            if isinstance(wanted, SourceIds):
-                at, vectors = rows_id(self.store.dataset(self._passages)), self.store.dataset(table)
-                left = noted(self.store, vectors, table, wanted.name_among(at))
-                if left is not None:
-                    return self._unfailed(table, left)
-                return self.missing(table, wanted.among(self.store.sources_with_chunks(self._passages), at))
-            here = self.store.sources_with_chunks(self._passages)
-            split = set(here.to_pylist())
-            return self.missing(table, [s for s in wanted if s in split])
 
         def work(run: Run) -> TableTask:
             memo = {k: v for k, v in memo_versions(self.store).items() if k == vectors_of(model).name}
@@ -114,10 +105,19 @@ class CorpusBuilds:
 
         return TableBuild(
             table, table, vectors_schema(model.dim, model.half), "embed", "embedded", "sources",
-            self.max_rows, missing_ids, work, calls_models=True,
+            self.max_rows, lambda: self.unembedded(table, wanted), work, calls_models=True,
         )  # fmt: skip
 
-    def whole(self, single: Sequence[TableBuild], wanted: Sequence[str]) -> TableBuild | None:
+    def unembedded(self, table: str, wanted: Ids) -> Ids:
+        """Those with chunks that a table of vectors lacks, and that did not fail for good."""
+        at = rows_id(self.store.dataset(self._passages))
+        if self.store.has(table):
+            left = noted(self.store, self.store.dataset(table), table, wanted.name_among(at))
+            if left is not None:
+                return self._unfailed(table, left)
+        return self.missing(table, wanted.among(self.store.sources_with_chunks(self._passages), at))
+
+    def whole(self, single: Sequence[TableBuild], wanted: Ids) -> TableBuild | None:
         """Sources to texts, passages and vectors in one pass, of those that have none of them; None for a
         recipe without an embedder. `single`: the builds of these tables, in this order."""
         vectors = {model: vectors_table(self.recipe, model) for model in self.recipe.embedders()}
@@ -125,7 +125,7 @@ class CorpusBuilds:
             return None
         *first, last = ((b.table, b.schema) for b in single)
 
-        def missing_ids() -> Sequence[str]:
+        def missing_ids() -> Ids:
             ids = wanted
             for table, _ in (*first, last):
                 ids = self.missing(table, ids) if ids else ids
@@ -146,9 +146,8 @@ class CorpusBuilds:
     def postings(self, analyzer: str, postings: str, lengths: str) -> TableBuild:
         """Words of the passages of all sources, inverted."""
 
-        def missing_ids() -> Sequence[str]:
-            here = self.store.scan(self._passages, ["source"])["source"].unique().to_pylist()
-            return self.missing(lengths, here)
+        def missing_ids() -> Ids:
+            return self.missing(lengths, Ids(distinct(self.store.dataset(self._passages), "source")))
 
         return TableBuild(
             lengths, lengths, LENGTHS, "parse", "inverted", "sources", PART_SOURCES, missing_ids,
@@ -158,14 +157,13 @@ class CorpusBuilds:
             first=((postings, POSTINGS),), spread=False,
         )  # fmt: skip
 
-    def missing(self, table: str, ids: Sequence[str]) -> Sequence[str]:
+    def missing(self, table: str, ids: Ids) -> Ids:
         """The ids that a table lacks and that did not fail for good."""
         left = lacked(self.store, self.store.dataset(table), table, ids) if self.store.has(table) else ids
         return self._unfailed(table, left)
 
-    def _unfailed(self, table: str, ids: Sequence[str]) -> Sequence[str]:
-        lost = failed_ids(self.store, {table})
-        return [s for s in ids if s not in lost] if lost else ids
+    def _unfailed(self, table: str, ids: Ids) -> Ids:
+        return ids.without(failed_ids(self.store, {table})) if ids else ids
 
 
 def failed_ids(store: Store, work: Container[str]) -> set[str]:

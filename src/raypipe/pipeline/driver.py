@@ -12,9 +12,6 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any, TypeVar
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from raypipe.core import arrow
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault, Outcome, Question, digest
@@ -36,14 +33,25 @@ from raypipe.pipeline.recipe_tables import (
     texts_table,
     vectors_table,
 )
-from raypipe.pipeline.table_build import Runner, TableBuild, TableBuilder, again_id, alone, nowhere
-from raypipe.pipeline.tasks import HandedBack, TableTask, Task, TaskResult, Verb, WorkerConfig, Workers
+from raypipe.pipeline.table_build import TableBuild, TableBuilder, again_id, alone, nowhere
+from raypipe.pipeline.tasks import (
+    HandedBack,
+    Runner,
+    TableTask,
+    Task,
+    TaskResult,
+    Verb,
+    WorkerConfig,
+    Workers,
+)
 from raypipe.pipeline.wall_clock import WallClock
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import asked_models
 from raypipe.report.progress import Progress
 from raypipe.store import ANSWERS, Run, Store, begun
 from raypipe.store.corpus_sum import corpus_sum
+from raypipe.store.coverage import by_source
+from raypipe.store.ids import Ids, stand_in
 from raypipe.store.leftovers import abandon
 from raypipe.store.merged_postings import merge_segments
 from raypipe.store.source_ids import all_sources
@@ -173,7 +181,7 @@ class Pipeline:
         """What fills the tables."""
         return TableBuilder(
             self.store, self.runner, self.progress, self.workers, self.connect, self.clock, self.caps,
-            self.worker.wait_s,
+            self.worker,
         )  # fmt: skip
 
     def _per_answer_task(self, questions: Iterable[Question]) -> int:
@@ -206,7 +214,7 @@ class Pipeline:
         """What these questions are answered from, as the tables are now."""
         asked = list(questions)  # read twice
         lacks = lacking(self.store, self.recipe, self.sources(asked), {}, self.searches_all(asked))
-        return answer_sources(self.snapshot(), lacks, self.recipe.searches_all())
+        return answer_sources(self.snapshot(), by_source(lacks), self.recipe.searches_all())
 
     def keys(self, questions: Iterable[Question], sources: AnswerSources) -> dict[str, str]:
         """Key of its answer -> question id."""
@@ -268,7 +276,7 @@ class Pipeline:
         approximate indexes that the recipe searches it by."""
         return digest(corpus_sum(self.store), *ann_names(self.store, self.recipe))
 
-    def sources(self, questions: Iterable[Question] | None) -> Sequence[str]:
+    def sources(self, questions: Iterable[Question] | None) -> Ids:
         """Ids of the sources to index, of the kinds that the recipe parses: those cited in citation order, or
         all of the store."""
         kinds, cited = self.recipe.source_kinds(), dict[str, None]()
@@ -278,10 +286,8 @@ class Pipeline:
             cited.update(dict.fromkeys(sources))
         if questions is None:
             return all_sources(self.store, kinds)
-        table = self.store.scan("sources", columns=["id", "kind"])
-        here = table.filter(pc.is_in(table["kind"], value_set=pa.array(kinds)))["id"].to_pylist()
-        stored = set(here)
-        return [s for s in cited if s in stored]
+        named = Ids.of(cited)
+        return named.where(stand_in(named.array, all_sources(self.store, kinds).array))
 
     def answers_build(
         self, keys: Mapping[str, str], sources: AnswerSources, again: tuple[str, ...], fresh: bool,

@@ -21,15 +21,13 @@ from raypipe.core import arrow
 from raypipe.core.disk_map import key_of
 from raypipe.core.errors import DataError, Unavailable
 from raypipe.core.records import digest
-from raypipe.core.retry import Backoff, until_available
 from raypipe.models.kit import LocalKit
-from raypipe.pipeline.dead_letters import Suspects
 from raypipe.pipeline.driver import Pipeline, inline
 from raypipe.pipeline.ingest import READER, FileReading, StagedFiles, batches, read_here
 from raypipe.pipeline.ingest_joins import KEY, ShardFiles, came_before, held, staged_twice
 from raypipe.pipeline.ingest_staging import StagedRows, Staging, sources_left
-from raypipe.pipeline.table_build import Runner
-from raypipe.pipeline.tasks import TRIES, HandedBack, RunTask, Task, TaskResult, WorkerConfig
+from raypipe.pipeline.recipe_task import retried
+from raypipe.pipeline.tasks import HandedBack, Runner, RunTask, Task, TaskResult, WorkerConfig
 from raypipe.pipeline.tombstones import tombstones
 from raypipe.readers import Format, ReadCounts, shards
 from raypipe.readers.newest import Newest, Seen
@@ -62,7 +60,7 @@ class ReadTask:
 
     async def open(self, kit: LocalKit | None = None) -> RunTask:
         store = Store.open(self.worker.store)
-        return _retried(self.worker, lambda task: _read(store, self, task.name))
+        return retried(self.worker, lambda task: _read(store, self, task.name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,26 +72,7 @@ class DropTask:
 
     async def open(self, kit: LocalKit | None = None) -> RunTask:
         store = Store.open(self.worker.store)
-        return _retried(self.worker, lambda task: _drop(store, self.run, task.name))
-
-
-def _retried(worker: WorkerConfig, do: Callable[[Task], tuple[int, int]]) -> RunTask:
-    """Does a task, again where the store is unavailable; `do` returns its rows and faults."""
-
-    async def run_task(task: Task) -> TaskResult | HandedBack:
-        if task.trial:  # of a shard whose workers died: there is nothing smaller to try
-            return TaskResult(task.name, len(task.ids), 0, 0)
-
-        async def done() -> tuple[int, int]:
-            return do(task)
-
-        try:
-            rows, faults = await until_available(done, Backoff(TRIES, worker.wait_s))
-        except Unavailable as e:
-            return HandedBack(task.name, str(e), "stop", Suspects(), {})
-        return TaskResult(task.name, len(task.ids), rows, faults)
-
-    return run_task
+        return retried(self.worker, lambda task: _drop(store, self.run, task.name))
 
 
 def _read(store: Store, work: ReadTask, name: str) -> tuple[int, int]:

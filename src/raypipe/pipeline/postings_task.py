@@ -48,7 +48,7 @@ class PostingsTask:
             start = time.perf_counter()
 
             async def done() -> int:
-                left = [i for i in task.ids if i not in task.failed]
+                left = [i for i in task.with_ids(store).ids if i not in task.failed]
                 lengths, postings = inverter.rows(left, self.run, task.name)
                 return 0 if task.trial else self._write(store, task, lengths, postings)
 
@@ -58,7 +58,7 @@ class PostingsTask:
                 then: Literal["replace", "stop"] = "replace" if isinstance(e, WorkerBroken) else "stop"
                 return HandedBack(task.name, str(e), then, Suspects(), {})
             return TaskResult(
-                task.name, len(task.ids), rows, len(task.failed), seconds=time.perf_counter() - start
+                task.name, task.rows, rows, len(task.failed), seconds=time.perf_counter() - start
             )
 
         return run_task

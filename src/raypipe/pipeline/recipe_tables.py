@@ -5,7 +5,7 @@ Knows recipes and the store; reads, and changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from raypipe.core.digests import model_identity
@@ -17,6 +17,7 @@ from raypipe.recipes.recipe import Recipe
 from raypipe.store import Store
 from raypipe.store.coverage import lacking as lacking_tables
 from raypipe.store.coverage import sources_without
+from raypipe.store.ids import Ids
 from raypipe.store.index import IndexSpec, Pinned, index_spec
 
 INDEX_WORDS = "index.words_"  # what a step reads that searches by words, then the analyzer
@@ -107,13 +108,11 @@ def table_labels(recipe: Recipe) -> dict[str, str]:
     return {"texts": texts_table(recipe), "passages": passages_table(recipe), **vectors, **words}
 
 
-def lacking(
-    store: Store, recipe: Recipe, sources: Sequence[str], at: Mapping[str, int], whole: bool
-) -> dict[str, tuple[str, ...]]:
-    """Source -> what it lacks of `table_labels`, for each of these that lacks anything: all that would be
-    made of it where it has no text, and no vectors only where it has chunks. `at`: table -> version; for
-    others the newest. A table that is not there lacks everything, but `words NAME` is lacking only where its
-    postings are there, and a question searches the whole store (`whole`): else they are not read."""
+def lacking(store: Store, recipe: Recipe, sources: Ids, at: Mapping[str, int], whole: bool) -> dict[str, Ids]:
+    """What of `table_labels` is lacking -> those of the sources that lack it: texts alone where a source has
+    no text, and vectors only where it has chunks. `at`: table -> version; for others the newest. A table that
+    is not there lacks everything, but `words NAME` is lacking only where its postings are there, and a
+    question searches the whole store (`whole`): else they are not read."""
 
     def read(label: str, table: str) -> bool:
         return not label.startswith(WORDS) or (whole and store.has(table) and (not at or table in at))

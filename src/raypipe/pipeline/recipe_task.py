@@ -143,6 +143,7 @@ class RecipeTask(ABC):
     async def _done(self, store: Store, work: Opened[pa.Table], task: Task, witnessed: bool) -> TaskResult:
         """Computes a task and stores its part."""
         start = time.perf_counter()
+        task = await task_with_ids(store, task, self.worker)
         made, failed = await work.computed(task, self.recipe, backoff_of(self.worker), witnessed)
         rows = pa.concat_tables(made)
         if not task.trial:
@@ -161,9 +162,38 @@ def facts_of(counts: Mapping[str, StageCounters]) -> dict[str, Any]:
     return {"counts": {name: asdict(count) for name, count in counts.items()}}
 
 
+async def task_with_ids(store: Store, task: Task, worker: WorkerConfig) -> Task:
+    """A task with its ids (`Task.with_ids`). Raises Unavailable where the store stays so for all tries."""
+
+    async def read() -> Task:
+        return task.with_ids(store)
+
+    return await until_available(read, backoff_of(worker))
+
+
 def backoff_of(worker: WorkerConfig) -> Backoff:
     """How often, and after which waits, a worker tries what is unavailable."""
     return Backoff(TRIES, worker.wait_s)
+
+
+def retried(worker: WorkerConfig, do: Callable[[Task], tuple[int, int]]) -> RunTask:
+    """Does a task that reads files and calls no model, again where the store is unavailable. `do` returns its
+    rows and faults."""
+
+    async def run_task(task: Task) -> TaskResult | HandedBack:
+        if task.trial:  # of files whose workers died: there is nothing smaller to try
+            return TaskResult(task.name, task.rows, 0, 0)
+
+        async def done() -> tuple[int, int]:
+            return do(task)
+
+        try:
+            rows, faults = await until_available(done, backoff_of(worker))
+        except Unavailable as e:
+            return HandedBack(task.name, str(e), "stop", Suspects(), {})
+        return TaskResult(task.name, task.rows, rows, faults)
+
+    return run_task
 
 
 async def _unprobed(stage: str) -> None:

@@ -9,16 +9,25 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 import pyarrow as pa
 
 from raypipe.core.errors import CapReached, Unavailable
 from raypipe.core.retry import Backoff
-from raypipe.memo.disk import merge_memo
 from raypipe.pipeline.caps import Caps
 from raypipe.pipeline.counters import RunCounters
-from raypipe.pipeline.tasks import HandedBack, TableTask, Task, TaskResult, Verb, Workers, stage_counts
+from raypipe.pipeline.merge_task import merge
+from raypipe.pipeline.tasks import (
+    HandedBack,
+    Runner,
+    TableTask,
+    Task,
+    TaskResult,
+    Verb,
+    WorkerConfig,
+    Workers,
+    stage_counts,
+)
 from raypipe.pipeline.wall_clock import WallClock
 from raypipe.report.progress import Progress, ProgressTask
 from raypipe.store import (
@@ -36,9 +45,6 @@ from raypipe.store import (
 from raypipe.store.disk_space import need
 
 ROUNDS_IN_VAIN = 2  # of tasks that workers handed back, in none of which another worker could do one
-
-Runner: TypeAlias = Callable[[Verb, TableTask, Sequence[Task]], Iterator[TaskResult | HandedBack]]
-"""Runs tasks somewhere and yields the results, in any order. The verb says which pool it is for."""
 
 
 def alone(verb: Verb) -> Workers:
@@ -86,7 +92,7 @@ class TableBuilder:
     connect: Callable[[], object]  # to where tasks run; called before the first thing is done
     clock: WallClock
     caps: Caps
-    wait_s: float  # before the second try of tasks that no worker could do, doubling
+    worker: WorkerConfig
 
     def build(self, build: TableBuild, done: RunCounters) -> None:
         """Adds to a table what it lacks: first what killed runs left, then the rest."""
@@ -94,10 +100,15 @@ class TableBuilder:
             for table, schema in (*build.first, (build.table, build.schema)):
                 self.store.ensure(table, schema)
             if build.calls_models:
-                done.memo_damaged += merge_memo(self.store).damaged
+                done.memo_damaged += self.merge_memo()
             self._run_all(build, done)
             if build.calls_models:
-                done.memo_damaged += merge_memo(self.store).damaged
+                done.memo_damaged += self.merge_memo()
+
+    def merge_memo(self) -> int:
+        """Merges what workers cached, where tasks run if it is much; how many files were damaged."""
+        with self.clock.part("storing"):
+            return merge(self.store, self.worker, self.runner, self.start)
 
     def start(self) -> None:
         """Connects to where tasks run."""
@@ -113,7 +124,7 @@ class TableBuilder:
         for work_id in (again_id(build.work_id), build.work_id):
             if run := begun(self.store, work_id):
                 self._finish(run, work_id, build, done)
-                for id in run.ids if run.fresh or not build.fresh else ():
+                for id in run.ids if again and (run.fresh or not build.fresh) else ():
                     again.pop(id, None)
         if again:
             self._again(list(again), build, done)
@@ -177,12 +188,12 @@ class TableBuilder:
         if build.pool == "answer":
             for name, facts in here.items():
                 done.share(run.parts[name], stage_counts(facts))
-        left = [Task(name, ids) for name, ids in run.parts.items() if name not in here]
+        left = [Task(name, planned=run.rows(name)) for name in run.parts if name not in here]
         if left:
             self.caps.check(done, self.clock.total())
             self.start()  # what it prints and how long it takes are not the progress's
-        backoff = Backoff(ROUNDS_IN_VAIN + 1, self.wait_s)
-        rows = sum(len(t.ids) for t in left)
+        backoff = Backoff(ROUNDS_IN_VAIN + 1, self.worker.wait_s)
+        rows = sum(t.rows for t in left)
         with self.progress.task(build.done_verb, build.unit, rows) as shown:
             try:
                 while left:
@@ -192,9 +203,7 @@ class TableBuilder:
                     left = [replace(t, suspects=back[t.name].suspects) for t in left if t.name in back]
                     if left:
                         _wait(backoff, back[left[0].name])
-                        done.memo_damaged += merge_memo(
-                            self.store
-                        ).damaged  # what the other worker computed for these rows is cached
+                        done.memo_damaged += self.merge_memo()  # what the other worker computed for these
             except (CapReached, Unavailable):
                 done.save(without=run.name)  # its parts keep their own counts
                 raise
@@ -213,7 +222,6 @@ class TableBuilder:
     ) -> Iterator[HandedBack]:  # fmt: skip
         """The same; `busy` gets the seconds of each worker by part of the run."""
         left, results = len(tasks), self.runner(build.pool, build.work(run), tasks)
-        ids = {t.name: t.ids for t in tasks}
         try:
             for result in results:
                 left -= 1
@@ -224,7 +232,7 @@ class TableBuilder:
                     yield result
                     continue
                 if build.pool == "answer":
-                    done.share(ids[result.name], result.counts)
+                    done.share(run.parts[result.name], result.counts)
                 if result.before is not None:
                     _book(run.name, "parse", result.before, done, busy, tasks=0)
                 _book(run.name, "embed" if build.pool == "index" else build.pool, result, done, busy)

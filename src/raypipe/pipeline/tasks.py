@@ -7,7 +7,7 @@ after task. The kinds are in `corpus_tasks`, `answers_task` and `postings_task`.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeAlias, cast
 
@@ -16,6 +16,8 @@ from raypipe.models.kit import LocalKit
 from raypipe.models.load import Backend, EndpointAddress, EngineLimits
 from raypipe.pipeline.dead_letters import FailedRow, Suspects
 from raypipe.recipes.executor import StageCounters
+from raypipe.store import Store
+from raypipe.store.parts import PlanRows, planned_ids
 
 Verb: TypeAlias = Literal["parse", "embed", "answer", "index"]
 """What a pool of workers does; the names of the pools in a cluster file. `index`: those of parse and embed at
@@ -55,10 +57,22 @@ class Task:
     """Some rows of the work on one table."""
 
     name: str
-    ids: tuple[str, ...]  # of sources, or of questions
+    ids: tuple[str, ...] = ()  # of sources, or of questions; none where `planned` says where they are
     failed: Mapping[str, FailedRow] = field(default_factory=dict)  # id -> why it is not tried any more
     trial: bool = False  # True: only to see whether it can be done; nothing is stored but what models said
     suspects: Suspects | None = None  # what a worker knows that could not do it; None: no worker had it
+    planned: PlanRows | None = None  # where the plan of the run has its ids: the driver hands on no others
+
+    @property
+    def rows(self) -> int:
+        """How many ids it has."""
+        return self.planned.count if self.planned is not None else len(self.ids)
+
+    def with_ids(self, store: Store) -> Task:
+        """The same task with its ids, read from the plan."""
+        if self.planned is None:
+            return self
+        return replace(self, ids=planned_ids(store, self.planned), planned=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +126,10 @@ class TableTask(Protocol):
     async def open(self, kit: LocalKit | None = None) -> RunTask:
         """`kit`: that of the process, made by the worker's configuration; None: the work has its own."""
         ...
+
+
+Runner: TypeAlias = Callable[[Verb, TableTask, Sequence[Task]], Iterator[TaskResult | HandedBack]]
+"""Runs tasks somewhere and yields the results, in any order. The verb says which pool it is for."""
 
 
 def with_worker(work: TableTask, **changes: Any) -> TableTask:

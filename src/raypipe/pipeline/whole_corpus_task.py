@@ -31,7 +31,7 @@ from raypipe.models.token_arrays import (
 )
 from raypipe.pipeline.corpus_tasks import without_faults
 from raypipe.pipeline.dead_letters import FailedRows, failed_rows, faults_table
-from raypipe.pipeline.recipe_task import Failed, Opened, backoff_of, facts_of, in_order
+from raypipe.pipeline.recipe_task import Failed, Opened, backoff_of, facts_of, in_order, task_with_ids
 from raypipe.pipeline.tasks import HandedBack, RunTask, Task, TaskResult, WorkerConfig
 from raypipe.recipes.executor import CorpusExecutor, StageCounters, fine
 from raypipe.recipes.recipe import Recipe
@@ -127,6 +127,7 @@ class WholeCorpusTask:
         async def do(witnessed: bool, task: Task) -> Prepared:
             start = time.perf_counter()
             failed_in.clear()
+            task = await task_with_ids(store, task, self.worker)
             made, failed = await work.computed(task, self.recipe, backoff_of(self.worker), witnessed)
             pieces = _Pieces(*(pa.concat_tables(tables) for tables in zip(*made, strict=True)))
             if not task.trial:
@@ -167,6 +168,7 @@ class WholeCorpusTask:
             failed_in.clear()
             chunks[:] = [prepared.chunks]
             tokens.tokens = {m: arrays_of(t) for m in self.vectors if (t := prepared.tokens.get(m.name))}
+            task = await task_with_ids(store, task, self.worker)
             gone = {id for id, *_ in prepared.failed}
             left = replace(task, ids=tuple(i for i in task.ids if i not in gone), failed={})
             made, failed = await work.computed(left, self.recipe, backoff_of(self.worker), witnessed)

@@ -10,9 +10,6 @@ import asyncio
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from raypipe.core import arrow
 from raypipe.core.errors import DataError
 from raypipe.core.protocols import Kit, Step
@@ -31,7 +28,10 @@ from raypipe.runs.evidence import AnswerQuote, ModelChat, StepReply, evidence, m
 from raypipe.runs.field_diff import with_lines
 from raypipe.runs.manifest import AnswerKey, Difference, Manifest, answer_keys, differences, find, reason
 from raypipe.store import Store, StoreError
+from raypipe.store.coverage import by_source
+from raypipe.store.ids import Ids, stand_in
 from raypipe.store.index import LanceIndex
+from raypipe.store.source_ids import all_sources
 
 LISTED = 10  # ids in a message
 
@@ -151,12 +151,11 @@ def _parts(question: Question, snapshot: str, everything: bool = False) -> dict[
 
 def _absent(store: Store, manifest: Manifest, recipe: Recipe, question: Question) -> str:
     """The sources that a question was answered without."""
-    cited, kinds = question.sources(), recipe.source_kinds()
-    table = store.scan("sources", ["id", "kind"])
-    ids = table.filter(pc.is_in(table["kind"], value_set=pa.array(kinds)))["id"].to_pylist()
+    cited, searched = question.sources(), all_sources(store, recipe.source_kinds())
     whole = cited is None or recipe.searches_all()
-    searched = [id for id in ids if whole or id in set(cited or ())]
-    lacks = lacking(store, recipe, searched, manifest.tables, whole)
+    if not whole:
+        searched = searched.where(stand_in(searched.array, Ids.of(cited or ()).array))
+    lacks = by_source(lacking(store, recipe, searched, manifest.tables, whole))
     return "; ".join(f"{source}: no {', no '.join(lacks[source])}" for source in sorted(lacks))
 
 

@@ -21,6 +21,7 @@ from lance.file import LanceFileReader
 
 from raypipe.store.database import Store, present, rows
 from raypipe.store.errors import AddedMeanwhile, StoreError, reaching
+from raypipe.store.ids import repeats
 from raypipe.store.parts import Record, data_files, drop_records, need_record
 from raypipe.store.tables import kind_of
 
@@ -170,8 +171,8 @@ def _check_staged(store: Store, table: str, run: str, records: dict[str, Record]
             )
         units.append(pa.concat_arrays(found).unique())
     added = pa.concat_arrays(units)
-    if (distinct := len(added.unique())) < len(added):
-        raise StoreError(f"{table}, run {run}: {len(added) - distinct} values of {unit} stand in two parts")
+    if twice := repeats(added):
+        raise StoreError(f"{table}, run {run}: {twice} values of {unit} stand in two parts")
     version: int = dataset.version
     return version, added
 

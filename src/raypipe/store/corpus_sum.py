@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
+from typing import Any
 
 import lance
 import numpy as np
@@ -20,16 +21,19 @@ from raypipe.store.errors import reaching
 from raypipe.store.layout import CORPUS_SUMS
 
 BITS = 128
-_HEX = np.full(256, 16, np.uint64)  # value of each hex digit; 16: none
-_HEX[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16, dtype=np.uint64)
+SUMMED = 1 << 16  # ids whose digits are numbers at a time: 2 MB
+_HEX = np.full(256, 16, np.uint8)  # value of each hex digit; 16: none
+_HEX[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16, dtype=np.uint8)
 
 
 def corpus_sum(store: Store, more: Collection[str] = ()) -> str:
     """32 hex digits and the number of sources that a store has now, and with those in `more`."""
     dataset = store.dataset("sources")
     known = json.loads(store.files.read(CORPUS_SUMS) or b"{}")
+    here = {**store.sums, **known}
     with reaching(dataset.uri):
-        now = {_name(f): known.get(_name(f)) or _of_fragment(f) for f in dataset.get_fragments()}
+        now = {_name(f): here.get(_name(f)) or _of_fragment(f) for f in dataset.get_fragments()}
+    store.sums = now
     if now != known and store.drives:
         store.files.write(CORPUS_SUMS, json.dumps(now).encode())
     fresh = store.missing("sources", "id", list(more)) if more else []
@@ -49,12 +53,12 @@ def _name(fragment: lance.LanceFragment) -> str:
     return f"{files} {str(fragment.deletion_file() or '').rpartition('/')[2]}"
 
 
-def _of_fragment(fragment: lance.LanceFragment) -> tuple[str, int]:
+def _of_fragment(fragment: lance.LanceFragment) -> list[Any]:
     total = count = 0
     for batch in fragment.to_batches(columns=["id"], batch_size=SCAN_ROWS):
         total += sum_of(batch["id"])
         count += batch.num_rows
-    return f"{total % (1 << BITS):032x}", count
+    return [f"{total % (1 << BITS):032x}", count]
 
 
 def sum_of(ids: pa.StringArray) -> int:
@@ -63,9 +67,12 @@ def sum_of(ids: pa.StringArray) -> int:
     >>> hex(sum_of(pa.array(["0" * 31 + "a", "f" * 16 + "0" * 16])))
     '0xffffffffffffffff000000000000000a'
     """
-    raw = np.frombuffer("".join(ids.to_pylist()).encode(), np.uint8).reshape(-1, 32)
-    digits = _HEX[raw]  # (ids, 32)
-    # Eight digits are 32 bits, so the sum of 2^32 of them fits 64.
-    places = np.uint64(1) << np.arange(28, -4, -4, dtype=np.uint64)
-    words = (digits.reshape(-1, 4, 8) * places).sum(axis=2).sum(axis=0)
-    return sum(int(word) << shift for word, shift in zip(words, (96, 64, 32, 0), strict=True))
+    if not len(ids):
+        return 0
+    _, offsets, text = ids.buffers()
+    first, last = np.frombuffer(offsets, np.int32)[[ids.offset, ids.offset + len(ids)]]
+    digits = np.frombuffer(text, np.uint8)[first:last].reshape(-1, 32)  # (ids, 32)
+    places = np.zeros(32, np.uint64)  # the sum of each place; of 2^60 ids it would not fit
+    for at in range(0, len(digits), SUMMED):
+        places += _HEX[digits[at : at + SUMMED]].sum(axis=0, dtype=np.uint64)
+    return sum(int(total) << 4 * (31 - place) for place, total in enumerate(places))

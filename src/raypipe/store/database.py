@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from raypipe.store.durable import durable, restore, restore_all
 from raypipe.store.errors import StoreUnavailable, is_of_the_place, reaching, says_absent
 from raypipe.store.files import Files, StoreError
+from raypipe.store.ids import HASHED, stand_in
 from raypipe.store.layout import FORGETTING, MARK
 from raypipe.store.lease import Lease
 from raypipe.store.tables import BASE, ON_DEMAND, kind_of, table_schema
@@ -28,7 +29,6 @@ FORMAT = 3  # of what lies in a store; raised when an older raypipe could misrea
 LOOKUP_KEYS = 4096  # per query: one of 5,000 keys takes 57 ms, and the query text is parsed in memory
 SCAN_RATIO = 250  # a BTREE look-up takes 16 us, a row of a scanned key column .07 us
 SCAN_ROWS = 1 << 20  # per batch of a scan
-SLAB_ROWS = 4 << 20  # of a key column, looked through at a time: 150 MB of keys
 INDEX_TRIES = 20  # each one lost means that another driver brought the index forward
 
 
@@ -46,7 +46,8 @@ class Store:
         self.files = Files(self.uri)
         self._held: set[str] = set()  # leases
         self._changing: set[str] = set()  # tables inside a block of `durable`
-        self.kept: object = None  # the ids of all sources that were read last (`source_ids.all_sources`)
+        self.kept: object = None  # the `Ids` of all sources that were read last (`source_ids.all_sources`)
+        self.sums: dict[str, list[Any]] = {}  # fragment of sources -> sum and count of its ids (`corpus_sum`)
 
     @classmethod
     def open(cls, uri: str) -> Store:
@@ -230,14 +231,10 @@ class Store:
             forget(self.dataset(table), column, values)
 
     def sources_with_chunks(self, passages: str) -> pa.Array:
-        """Distinct sources of a `passages` table that have chunks: those a vector table must hold."""
-        found = [pa.array([], pa.string())]
-        columns = ["source", "start", "end"]
+        """Sources of a `passages` table that have chunks: those a vector table must hold. One may stand there
+        twice."""
         with reaching(self.table_uri(passages)):
-            for batch in self.dataset(passages).to_batches(columns=columns, batch_size=SCAN_ROWS):
-                real = batch.filter(pc.greater(batch["end"], batch["start"]))
-                found.append(real["source"].unique())
-        return pa.concat_arrays(found).unique()
+            return sources_with_chunks(self.dataset(passages))
 
     def index(self, table: str) -> None:
         """Builds the table's scalar indexes, or brings them up to date."""
@@ -282,6 +279,23 @@ def _btrees(dataset: lance.LanceDataset) -> dict[str, str]:
     return {i.field_names[0]: i.name for i in found if i.index_type == "BTree" and len(i.field_names) == 1}
 
 
+def distinct(dataset: lance.LanceDataset, column: str) -> pa.Array:
+    """The values of a column, each once."""
+    with reaching(dataset.uri):
+        found = [pa.array([], pa.string()), *(v.combine_chunks() for v in _slabs(dataset, column))]
+    return pa.concat_arrays(found).unique()
+
+
+def sources_with_chunks(passages: lance.LanceDataset) -> pa.Array:
+    """The same, of a table that is open at a version. A source's chunks stand together, so only one that is
+    cut by two batches comes twice."""
+    found = [pa.array([], pa.string())]
+    for batch in passages.to_batches(columns=["source", "start", "end"], batch_size=SCAN_ROWS):
+        real = batch.filter(pc.greater(batch["end"], batch["start"]))
+        found.append(real["source"].unique())
+    return pa.concat_arrays(found)
+
+
 def rows(
     dataset: lance.LanceDataset, column: str, values: Sequence[str], columns: Sequence[str] | None = None
 ) -> pa.Table:
@@ -318,24 +332,24 @@ def absent(dataset: lance.LanceDataset, column: str, wanted: pa.Array) -> pa.Arr
 
 def present(dataset: lance.LanceDataset, column: str, wanted: pa.Array) -> pa.Array:
     """(ids,) bool: which of the ids stand in a column."""
-    found = [pa.array([], pa.string())]
     with reaching(dataset.uri):
         if len(wanted) * SCAN_RATIO < dataset.count_rows():
-            found.append(rows(dataset, column, wanted.to_pylist(), [column])[column].combine_chunks())
-        else:
-            for values in _slabs(dataset, column):
-                found.append(values.filter(pc.is_in(values, value_set=wanted)).unique())
-    return pc.is_in(wanted, value_set=pa.concat_arrays(found))
+            return pc.is_in(wanted, value_set=rows(dataset, column, wanted.to_pylist(), [column])[column])
+        mask = stand_in(wanted, wanted[:0])
+        for values in _slabs(dataset, column):
+            mask = pc.or_(mask, stand_in(wanted, values))
+    return mask
 
 
 def _slabs(dataset: lance.LanceDataset, column: str) -> Iterator[pa.ChunkedArray]:
-    """A column, many rows at a time: a batch ends with its fragment, and to look for ids in values hashes all
-    of the ids once."""
+    """A column, many values at a time: a batch ends with its fragment, and to look for ids in values hashes
+    the fewer of both once. Of equal values that stand together one is given."""
     held, count = list[pa.Array](), 0
     for batch in dataset.to_batches(columns=[column], batch_size=SCAN_ROWS):
-        held.append(batch[column])
-        count += batch.num_rows
-        if count >= SLAB_ROWS:
+        if batch.num_rows:
+            held.append(pc.run_end_encode(batch[column]).values)
+            count += len(held[-1])
+        if count >= HASHED:
             yield pa.chunked_array(held)
             held, count = [], 0
     if held:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from pyarrow import Buffer, NativeFile
 from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem
 
 from raypipe.store.errors import AddedMeanwhile, StoreError, reaching
@@ -56,7 +57,16 @@ class Files:
             return None
 
     @_classed
-    def write(self, name: str, content: bytes) -> None:
+    def open(self, name: str) -> NativeFile | None:
+        """The file, to be read in places; None if it is not there."""
+        try:
+            file: NativeFile = self._fs.open_input_file(self._path(name))
+            return file
+        except FileNotFoundError:
+            return None
+
+    @_classed
+    def write(self, name: str, content: bytes | Buffer) -> None:
         """Replaces the file at once: a reader sees the old content or this, never a part of it."""
         if self.local:
             os.replace(self._staged(name, content), self._path(name))
@@ -82,7 +92,7 @@ class Files:
         finally:
             os.unlink(staged)
 
-    def _staged(self, name: str, content: bytes) -> str:
+    def _staged(self, name: str, content: bytes | Buffer) -> str:
         target = Path(self._path(name))
         target.parent.mkdir(parents=True, exist_ok=True)
         staged = target.with_name(f".{uuid.uuid4().hex}.tmp")
@@ -114,6 +124,13 @@ class Files:
         """Names in a folder, sorted, without half-written files; none if the folder is not there."""
         found = self._fs.get_file_info(FileSelector(self._path(folder), allow_not_found=True))
         return sorted(f.base_name for f in found if not f.base_name.endswith(".tmp"))
+
+    @_classed
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Name -> bytes of each file in a folder, sorted, without half-written ones."""
+        found = self._fs.get_file_info(FileSelector(self._path(folder), allow_not_found=True))
+        files = [f for f in found if f.type is FileType.File and not f.base_name.endswith(".tmp")]
+        return {f.base_name: f.size for f in sorted(files, key=lambda f: f.base_name)}
 
     def half_written(self, now: float) -> list[tuple[str, float]]:
         """Files next to the tables that were being written when their process died, or are now, and their age

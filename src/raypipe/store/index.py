@@ -202,14 +202,14 @@ class MemoryIndex:
     def __init__(self, texts: pa.Table, passages: pa.Table, vectors: Mapping[str, pa.Table]) -> None:
         self._texts, self._passages = texts, passages.select(SPANS)
         columns = [*SPANS, "vector"]
-        self._vectors = {name: PageVectors(_one_batch(t.select(columns))) for name, t in vectors.items()}
+        self._vectors = {name: PageVectors(t.select(columns)) for name, t in vectors.items()}
         self._by_source = dict(zip(texts["source"].to_pylist(), texts["text"].to_pylist(), strict=True))
 
     async def search(
         self, model: Model, vectors: np.ndarray, scopes: Sequence[tuple[str, ...] | None], top: int
     ) -> list[list[VectorHit]]:
         pages = _of_model(self._vectors, model)
-        queries = _checked(vectors, scopes, pages.matrix.shape[1], top)
+        queries = _checked(vectors, scopes, pages.dim, top)
         return best_within([pages], queries, top)
 
     async def near(
@@ -257,16 +257,9 @@ def _of_pages(
 
     def blocks() -> Iterator[PageVectors]:
         for at in range(0, len(sources), at_once):
-            read = rows(dataset, "source", sources[at : at + at_once], [*SPANS, "vector"])
-            yield from (PageVectors(batch) for batch in read.to_batches())
+            yield PageVectors(rows(dataset, "source", sources[at : at + at_once], [*SPANS, "vector"]))
 
     return best_within(blocks(), queries, top)
-
-
-def _one_batch(table: pa.Table) -> pa.RecordBatch:
-    """A table in one piece: searched in place, however many requests ask."""
-    whole = table.combine_chunks().to_batches()
-    return whole[0] if whole else pa.RecordBatch.from_pylist([], table.schema)
 
 
 def _of_model(vectors: Mapping[str, T], model: Model) -> T:

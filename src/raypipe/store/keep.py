@@ -6,14 +6,17 @@ Knows Lance's tags, deletions and cleanup. Does not know why something may go: `
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime, timedelta
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe.store.database import LOOKUP_KEYS, Store
 from raypipe.store.files import StoreError
+from raypipe.store.ids import HASHED
 from raypipe.store.layout import COVERAGE, RUNS
 
 MEMO = ("embeddings-", "scores-", "replies-")
@@ -68,7 +71,8 @@ def drop(store: Store, table: str) -> None:
     if found := tagged(store, table):
         raise StoreError(f"table {table} at {store.uri} is protected by {', '.join(sorted(found))}")
     store.files.remove_folder(f"{table}.lance")
-    store.files.remove(f"{COVERAGE}/{table}.json")
+    for name in (table, f"{table}-chunks"):
+        store.files.remove(f"{COVERAGE}/{name}.json")
 
 
 def delete_rows(store: Store, table: str, column: str, values: Sequence[str]) -> None:
@@ -103,13 +107,28 @@ def clean(store: Store, table: str, keep: Collection[int] = (), kept: timedelta 
 def drop_twins(store: Store, table: str) -> int:
     """Takes rows out of a memo table whose key stands there before, as two folds at once may have left them;
     how many. Readers took the first, and go on doing so."""
-    dataset = store.dataset(table)
-    keys = store.scan(table, ["key"], with_row_id=True).sort_by("_rowid")
-    first = pc.index_in(keys["key"], value_set=keys["key"].combine_chunks())  # place of the first such key
-    twins = keys["_rowid"].filter(pc.not_equal(first, pa.array(range(keys.num_rows), pa.int32()))).to_pylist()
+    dataset, twins = store.dataset(table), list[int]()
+    for where in _key_ranges(dataset.count_rows()):
+        keys = store.scan(table, ["key"], dataset.version, filter=where, with_row_id=True).sort_by("_rowid")
+        # The place of the first row with this key.
+        first = pc.index_in(keys["key"], value_set=keys["key"].combine_chunks())
+        later = pc.not_equal(first, pa.array(np.arange(keys.num_rows, dtype=np.int32)))
+        twins += keys["_rowid"].filter(later).to_pylist()
     for at in range(0, len(twins), LOOKUP_KEYS):
         dataset.delete(f"_rowid IN ({', '.join(map(str, twins[at : at + LOOKUP_KEYS]))})")
     return len(twins)
+
+
+def _key_ranges(rows: int) -> Iterator[str]:
+    """Filters that cut the keys of a memo table, which are digests, into ranges of at most HASHED, about.
+
+    >>> list(_key_ranges(10)), len(list(_key_ranges(20 * HASHED)))
+    (["key >= ''"], 256)
+    """
+    digits = max(0, math.ceil(math.log(max(rows, 1) / HASHED, 16)))
+    starts = ["", *(f"{n:0{digits}x}" for n in range(1, 16**digits))]
+    for low, high in zip(starts, [*starts[1:], None], strict=True):
+        yield f"key >= '{low}'" + (f" AND key < '{high}'" if high else "")
 
 
 def compact(store: Store, table: str, most: int = FRAGMENTS) -> bool:

@@ -4,6 +4,7 @@ MARK = "_store.json"  # the format of what lies in the store
 LEASES = "_lease"  # who drives, and which versions readers pin
 PARTS = "_parts"  # completion records, by table and run
 RUNS = "_runs"  # plans of unfinished runs
+PLANNED = "_runs/ids"  # the ids of each unfinished run, by its name
 MANIFESTS = "_runs/manifests"  # of finished runs, by time
 ANSWER_KEYS = "_runs/answers"  # keys of the answers of each finished run
 ATTEMPTS = "_attempts"  # counters of runs that no report contains yet

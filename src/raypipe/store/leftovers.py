@@ -12,9 +12,9 @@ from datetime import timedelta
 
 from raypipe.store.commit import read_transaction
 from raypipe.store.database import Store
-from raypipe.store.layout import LEASES, PARTS, READS, RUNS
+from raypipe.store.layout import LEASES, PARTS, PLANNED, READS
 from raypipe.store.lease import STALE_S
-from raypipe.store.parts import run_of
+from raypipe.store.parts import end, run_of
 
 _EVER = timedelta(days=36_500)  # no version is older: versions stay, see `keep.clean`
 
@@ -25,7 +25,7 @@ def abandon(store: Store, what: str) -> str | None:
     run = run_of(store, what)
     for table in store.files.names(PARTS) if run else ():
         store.files.remove_folder(f"{PARTS}/{table}/{run}")
-    store.files.remove(f"{RUNS}/{what}.json")
+    end(store, what)
     return run
 
 
@@ -36,9 +36,10 @@ def staged(store: Store) -> list[str]:
 
 
 def free(store: Store) -> None:
-    """Removes all parts, and all files next to the tables that were being written."""
+    """Removes all parts, ids of runs, and all files next to the tables that were being written."""
     store.files.remove_folder(PARTS)
     store.files.remove_folder(READS)
+    store.files.remove_folder(PLANNED)
     for name, age_s in store.files.half_written(time.time()):
         # A reader may be renewing its lease at this moment.
         if not name.startswith(f"{LEASES}/") or age_s > STALE_S:

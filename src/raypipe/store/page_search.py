@@ -6,47 +6,54 @@ Knows Arrow tables with the columns of passages and `vector`; knows neither a st
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from raypipe.core.arrow import SPANS
 from raypipe.core.protocols import VectorHit
 from raypipe.store.products import product_error
 
+Stretch: TypeAlias = tuple[int, int, int]
+"""Rows of one page, side by side: the number of their batch, the first, and the one behind the last."""
+
 
 class PageVectors:
-    """Rows of some pages in memory, those of a page side by side."""
+    """Rows of some pages in memory, where they were read: no vector is copied."""
 
-    def __init__(self, rows: pa.RecordBatch) -> None:
-        """`rows`: the columns of passages, and vector; pages keep the order in which they first stand."""
-        coded = rows["source"].dictionary_encode()
-        code = coded.indices.to_numpy(zero_copy_only=False)
-        if (np.diff(code) < 0).any():  # pages in pieces: put together once
-            order = np.argsort(code, kind="stable")
-            rows, code = rows.take(pa.array(order)), code[order]
-        self.matrix = matrix_of(rows["vector"])  # (rows, dim) float32
-        self._names, self._code = coded.dictionary.to_pylist(), code
-        self._spans = [rows[name].to_numpy() for name in SPANS[1:]]
-        ends = np.searchsorted(code, np.arange(len(self._names)), side="right").tolist()
-        self._ranges = dict(zip(self._names, zip([0, *ends], ends, strict=False), strict=True))
+    def __init__(self, rows: pa.Table) -> None:
+        """`rows`: the columns of passages, and vector; the rows of a page may lie apart."""
+        self.dim: int = rows.schema.field("vector").type.list_size
+        batches = rows.to_batches()
+        self.matrices = [matrix_of(batch["vector"]) for batch in batches]  # (rows, dim) float32 each
+        self._sources = [batch["source"] for batch in batches]
+        self._spans = [[batch[name].to_numpy() for name in SPANS[1:]] for batch in batches]
+        self._stretches: dict[str, list[Stretch]] = {}
+        for number, sources in enumerate(self._sources):
+            runs, start = pc.run_end_encode(sources), 0
+            for source, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
+                self._stretches.setdefault(source, []).append((number, start, end))
+                start = end
 
-    def span(self, row: int) -> tuple[str, int, int, int, int]:
-        """Source, chunk and passage of a row."""
-        start, end, parent_start, parent_end = (int(column[row]) for column in self._spans)
-        return self._names[self._code[row]], start, end, parent_start, parent_end
+    def hit(self, number: int, row: int, score: float) -> VectorHit:
+        """A row of a batch as what was found."""
+        start, end, parent_start, parent_end = (int(column[row]) for column in self._spans[number])
+        source = self._sources[number][row].as_py()
+        return VectorHit(source, (start, end), (parent_start, parent_end), score)
 
-    def ranges(self, scope: Iterable[str] | None) -> list[tuple[int, int]]:
-        """The rows of a scope as few ranges, each row once; None: all rows."""
+    def stretches(self, scope: Iterable[str] | None) -> list[Stretch]:
+        """The rows of a scope as few stretches, each row once; None: all rows."""
         if scope is None:
-            return [(0, len(self.matrix))] if len(self.matrix) else []
-        found: list[tuple[int, int]] = []
+            return [(number, 0, len(matrix)) for number, matrix in enumerate(self.matrices) if len(matrix)]
+        found: list[Stretch] = []
         for source in dict.fromkeys(scope):
-            start, end = self._ranges.get(source, (0, 0))
-            if found and found[-1][1] == start:
-                found[-1] = found[-1][0], end
-            elif end > start:
-                found.append((start, end))
+            for number, start, end in self._stretches.get(source, ()):
+                if found and found[-1][0] == number and found[-1][2] == start:
+                    found[-1] = number, found[-1][1], end
+                else:
+                    found.append((number, start, end))
         return found
 
 
@@ -58,15 +65,15 @@ class BestWithin:
         self._query, self._scope, self._top = query, scope, top
         self._error = 2 * product_error(len(query))
         self._scores = np.zeros(0, np.float64)
-        self._hits: list[tuple[PageVectors, int]] = []
+        self._rows: list[tuple[PageVectors, int, int]] = []  # with the numbers of batch and row
 
     def add(self, pages: PageVectors) -> None:
         """Looks at rows that no earlier call had."""
-        ranges = pages.ranges(self._scope)
-        if not ranges:
-            return
-        parts = [pages.matrix[start:end] @ self._query for start, end in ranges]
-        near = parts[0] if len(parts) == 1 else np.concatenate(parts)  # (rows in scope,) float32
+        stretches = pages.stretches(self._scope)
+        before = np.cumsum([0, *(end - start for _, start, end in stretches)])
+        near = np.empty(before[-1], np.float32)  # (rows in scope,)
+        for (number, start, end), at in zip(stretches, before.tolist(), strict=False):
+            np.dot(pages.matrices[number][start:end], self._query, out=near[at : at + end - start])
         # Exact scores differ from these by an error at most: what is two below the last of the best is out.
         cut = -np.inf
         if len(near) > self._top:
@@ -76,22 +83,21 @@ class BestWithin:
         kept = np.flatnonzero(near >= np.nextafter(np.float32(cut), np.float32(-np.inf)))
         if not len(kept):
             return
-        starts, lengths = np.array(ranges).T[0], [end - start for start, end in ranges]
-        before = np.concatenate([[0], np.cumsum(lengths)])
         of = np.searchsorted(before, kept, side="right") - 1
-        rows = kept - before[of] + starts[of]
-        exact = (pages.matrix[rows].astype(np.float64) * self._query.astype(np.float64)).sum(axis=1)
-        self._scores = np.concatenate([self._scores, exact])
-        self._hits += [(pages, row) for row in rows.tolist()]
+        rows = []
+        for stretch, inside in zip(of.tolist(), (kept - before[of]).tolist(), strict=True):
+            number, start, _ = stretches[stretch]
+            rows.append((pages, number, start + inside))
+        vectors = np.stack([pages.matrices[number][row] for _, number, row in rows])
+        exact = (vectors.astype(np.float64) * self._query.astype(np.float64)).sum(axis=1)
+        self._scores, self._rows = np.concatenate([self._scores, exact]), [*self._rows, *rows]
         if len(self._scores) > self._top:
             left = np.flatnonzero(self._scores >= np.partition(self._scores, -self._top)[-self._top])
-            self._scores, self._hits = self._scores[left], [self._hits[i] for i in left.tolist()]
+            self._scores, self._rows = self._scores[left], [self._rows[i] for i in left.tolist()]
 
     def hits(self) -> list[VectorHit]:
-        found = []
-        for (pages, row), score in zip(self._hits, self._scores.tolist(), strict=True):
-            source, start, end, parent_start, parent_end = pages.span(row)
-            found.append(VectorHit(source, (start, end), (parent_start, parent_end), score))
+        scored = zip(self._rows, self._scores.tolist(), strict=True)
+        found = [pages.hit(number, row, score) for (pages, number, row), score in scored]
         return sorted(found, key=lambda f: (-f.score, f.source, f.span))[: self._top]
 
 

@@ -1,18 +1,21 @@
 """Parts of a run: a worker writes rows that no table shows yet, and then says so in one small file.
 
 A run is the work that was missing when it began, cut into parts; its plan is kept until its last table is
-committed, so that a driver that starts after a kill resumes with the same parts. A part is done when its
+committed, so that a driver that starts after a kill resumes with the same parts. The ids of all parts are one
+column in a file of the run's own, which never changes: a part is a range of its rows. A part is done when its
 completion record is there and whole: everything before that leaves only files that no version references.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from lance import FragmentMetadata
 from lance.file import LanceFileReader
@@ -22,23 +25,67 @@ from raypipe.core.records import digest
 from raypipe.store.database import Store
 from raypipe.store.errors import reaching
 from raypipe.store.files import StoreError
-from raypipe.store.layout import PARTS, RUNS
+from raypipe.store.ids import Ids
+from raypipe.store.layout import PARTS, PLANNED, RUNS
 from raypipe.store.tables import check_run, checked
+
+PLAN_BATCH = 8192  # ids of a plan that are read at a time: 300 KB, and a footer of 30 KB for ten million
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRows:
+    """Some rows of a run's plan: what a task is told of its ids."""
+
+    run: str
+    first: int
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Work that was begun: its name, and the ids of each part."""
+    """Work that was begun: its name, and the ids of all parts."""
 
     name: str
-    parts: Mapping[str, tuple[str, ...]]  # part -> ids (of sources or questions), each id in one part
+    ids: Ids = field(compare=False)  # of sources or questions, in the order of the parts
+    per_part: int  # ids of a part, but for the last
     replaces: bool = False  # True: rows that the table has of these ids go in the commit
     fresh: bool = False  # True: language models are asked again, whatever they replied before
 
     @property
-    def ids(self) -> list[str]:
-        """All ids, in the order of the parts."""
-        return [id for part in self.parts.values() for id in part]
+    def parts(self) -> Parts:
+        """Part -> its ids."""
+        return Parts(self)
+
+    def rows(self, part: str) -> PlanRows:
+        """Where the plan has the ids of a part. Raises KeyError for none of the run's."""
+        first = int(part) * self.per_part if part.isdigit() else -1
+        if not 0 <= first < len(self.ids):
+            raise KeyError(part)
+        return PlanRows(self.name, first, min(self.per_part, len(self.ids) - first))
+
+    def ids_of(self, parts: Iterable[str]) -> Ids:
+        """Ids of some parts, in the order of the run."""
+        mask = np.zeros(len(self.ids), bool)
+        for rows in map(self.rows, parts):
+            mask[rows.first : rows.first + rows.count] = True
+        return self.ids.where(pa.array(mask))
+
+
+class Parts(Mapping[str, tuple[str, ...]]):
+    """Part -> its ids, which become Python texts when they are asked for."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def __getitem__(self, part: str) -> tuple[str, ...]:
+        rows = self._run.rows(part)
+        return tuple(self._run.ids[rows.first : rows.first + rows.count])
+
+    def __iter__(self) -> Iterator[str]:
+        return (f"{i:06d}" for i in range(len(self)))
+
+    def __len__(self) -> int:
+        return -(-len(self._run.ids) // self._run.per_part)
 
 
 def begun(store: Store, what: str) -> Run | None:
@@ -48,37 +95,60 @@ def begun(store: Store, what: str) -> Run | None:
     if raw is None:
         return None
     text = unsealed(raw)
-    if text is None:
+    plan = json.loads(text) if text else {}
+    content = store.files.read(_ids(plan["run"])) if "ids" in plan else None
+    if content is None or _digest(content) != plan["ids"]:
         end(store, what)
         return None
-    plan = json.loads(text)
-    parts = {name: tuple(ids) for name, ids in plan["parts"].items()}
-    return Run(plan["run"], parts, plan.get("replaces", False), plan.get("fresh", False))
+    ids = pa.ipc.open_file(content).read_all()["id"].combine_chunks()
+    return Run(plan["run"], Ids(ids), plan["per_part"], plan["replaces"], plan["fresh"])
 
 
 def begin(
     store: Store, what: str, ids: Sequence[str], per_part: int, replaces: bool = False, fresh: bool = False
 ) -> Run:
     """Begins a run over the ids in their order, `per_part` to a part; or gives back the unfinished one."""
-    run = _cut(ids, per_part, replaces, fresh)
-    if store.files.create(_plan(what), _written(run)):
+    run = Run(uuid.uuid4().hex, Ids.of(ids), per_part, replaces, fresh)
+    if store.files.create(_plan(what), _written(store, run)):
         return run
+    store.files.remove(_ids(run.name))
     return begun(store, what) or begin(store, what, ids, per_part, replaces, fresh)
 
 
 def begin_rest(store: Store, what: str, run: Run, ids: Sequence[str], per_part: int) -> None:
     """Puts a run over some of its ids in the place of a run that is committed: they are to be done again."""
-    store.files.write(_plan(what), _written(_cut(ids, per_part, run.replaces, run.fresh)))
+    rest = replace(run, name=uuid.uuid4().hex, ids=Ids.of(ids), per_part=per_part)
+    store.files.write(_plan(what), _written(store, rest))
+    store.files.remove(_ids(run.name))
 
 
-def _cut(ids: Sequence[str], per_part: int, replaces: bool, fresh: bool) -> Run:
-    some = [tuple(ids[at : at + per_part]) for at in range(0, len(ids), per_part)]
-    return Run(uuid.uuid4().hex, {f"{i:06d}": part for i, part in enumerate(some)}, replaces, fresh)
+def _written(store: Store, run: Run) -> bytes:
+    """Writes the ids of a run, and returns its plan, which names them: written after them, it is whole."""
+    sink = pa.BufferOutputStream()
+    rows = pa.table({"id": run.ids.array})
+    with pa.ipc.new_file(sink, rows.schema) as writer:
+        writer.write_table(rows, max_chunksize=PLAN_BATCH)
+    content = sink.getvalue()
+    store.files.write(_ids(run.name), content)
+    plan = {"run": run.name, "ids": _digest(content), "per_part": run.per_part}
+    return sealed(json.dumps({**plan, "replaces": run.replaces, "fresh": run.fresh}))
 
 
-def _written(run: Run) -> bytes:
-    how = {"replaces": True, "fresh": run.fresh} if run.replaces else {}
-    return sealed(json.dumps({"run": run.name, "parts": run.parts, **how}))
+def planned_ids(store: Store, rows: PlanRows) -> tuple[str, ...]:
+    """The ids that some rows of a plan have: a worker reads its own, and no others. Raises StoreError where
+    the plan is gone."""
+    name = _ids(rows.run)
+    if (file := store.files.open(name)) is None:
+        raise StoreError(
+            f"{store.uri}: {name} is gone, so run {rows.run} was ended by another command. Start this one "
+            "again: it plans what is still missing"
+        )
+    with reaching(f"{store.uri}/{name}"), file:
+        plan = pa.ipc.open_file(file)
+        last = rows.first + rows.count - 1
+        numbers = range(rows.first // PLAN_BATCH, last // PLAN_BATCH + 1)
+        some = pa.Table.from_batches([plan.get_batch(n) for n in numbers])
+        return tuple(some["id"].slice(rows.first % PLAN_BATCH, rows.count).to_pylist())
 
 
 def run_of(store: Store, what: str) -> str | None:
@@ -89,7 +159,18 @@ def run_of(store: Store, what: str) -> str | None:
 
 def end(store: Store, what: str) -> None:
     """Ends a run all of whose tables are committed."""
+    run = run_of(store, what)
     store.files.remove(_plan(what))
+    if run is not None:
+        store.files.remove(_ids(run))
+
+
+def _digest(content: bytes | pa.Buffer) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def _ids(run: str) -> str:
+    return f"{PLANNED}/{check_run(run)}.arrow"
 
 
 def sealed(text: str) -> bytes:

@@ -5,13 +5,15 @@ A hint that is written with the sources and may be missing; then the sources the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe.core.records import digest
 from raypipe.store.database import Store
+from raypipe.store.ids import HASHED, Ids, looked_up
 from raypipe.store.layout import SIZES
 
 READ_AT_ONCE = 1000  # sources without a note; a real page has 100 KB
@@ -54,18 +56,34 @@ def _file(rows: pa.Table) -> bytes:
     return content
 
 
-def sizes(store: Store, ids: Sequence[str]) -> dict[str, int]:
-    """Source id -> characters, of each of these that the store has."""
-    wanted = set(ids)
-    found: dict[str, int] = {}
-    for name in store.files.names(SIZES) if wanted else ():
+def sizes(store: Store, ids: Ids) -> np.ndarray:
+    """(ids,) int64: characters of each source, -1 where the store does not have it."""
+    chars = looked_up(ids.array, _slabs(store)) if ids else np.empty(0, np.int64)
+    left = ids.where(pa.array(chars < 0))
+    read: dict[str, int] = {}
+    for at in range(0, len(left), READ_AT_ONCE) if (chars < 0).any() else ():
+        rows = store.rows("sources", "id", list(left[at : at + READ_AT_ONCE]), ["id", "content"])
+        read.update(zip(rows["id"].to_pylist(), pc.utf8_length(rows["content"]).to_pylist(), strict=True))
+    if read:
+        chars[chars < 0] = [read.get(id, -1) for id in left]
+    return chars
+
+
+def _slabs(store: Store) -> Iterator[tuple[pa.Array, np.ndarray]]:
+    """The notes, many at a time: an ingest by tasks leaves a file for each of thousands of parts."""
+    held, count = list[pa.Table](), 0
+    for name in store.files.names(SIZES):
         raw = store.files.read(f"{SIZES}/{name}")
-        if raw is not None:
-            table = pa.ipc.open_file(raw).read_all()
-            found.update(zip(table["id"].to_pylist(), table["chars"].to_pylist(), strict=True))
-    left = [s for s in ids if s not in found]
-    for at in range(0, len(left), READ_AT_ONCE):
-        rows = store.rows("sources", "id", left[at : at + READ_AT_ONCE], ["id", "content"])
-        chars = pc.utf8_length(rows["content"]).to_pylist()
-        found.update(zip(rows["id"].to_pylist(), chars, strict=True))
-    return {s: found[s] for s in ids if s in found}
+        held += [] if raw is None else [pa.ipc.open_file(raw).read_all()]
+        count += held[-1].num_rows if held else 0
+        if count >= HASHED:
+            yield from _cut(held)
+            held, count = [], 0
+    yield from _cut(held)
+
+
+def _cut(held: list[pa.Table]) -> Iterator[tuple[pa.Array, np.ndarray]]:
+    rows = pa.concat_tables(held) if held else pa.table({})
+    for at in range(0, rows.num_rows, HASHED):
+        some = rows.slice(at, HASHED)
+        yield some["id"].combine_chunks(), some["chars"].to_numpy()

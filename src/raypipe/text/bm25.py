@@ -7,7 +7,7 @@ numbers (a test holds them to 1e-9), and 5,000 passages take a few milliseconds 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, TypeAlias
@@ -21,25 +21,7 @@ from raypipe.core.protocols import Occurrences
 Variant: TypeAlias = Literal["lucene", "okapi"]
 
 
-class CountedOkapi(BM25Okapi):  # type: ignore[misc]  # the package has no types
-    """A BM25Okapi made from counts instead of texts: `idf`, `k1` and `b` are its own.
-
-    >>> CountedOkapi(4, {7: 1, 9: 3}).idf[7]  # log(3.5 / 1.5)
-    0.8472978603872037
-    """
-
-    def __init__(self, size: int, found: Mapping[int, int]) -> None:
-        """`size`: passages; `found`: for each word, how many passages hold it."""
-        self._counts = size, found
-        super().__init__(())
-
-    def _initialize(self, corpus: tuple[()]) -> Mapping[int, int]:
-        """What the base class counts in a corpus."""
-        self.corpus_size, found = self._counts
-        return found
-
-
-_OKAPI = CountedOkapi(1, {0: 1})
+_OKAPI = BM25Okapi([["a"]])
 
 DEFAULTS: dict[Variant, tuple[float, float]] = {"lucene": (1.2, 0.75), "okapi": (_OKAPI.k1, _OKAPI.b)}
 """k1 and b. Okapi: WeKnow-RAG's and rank_bm25's own, 1.5 and 0.75; Lucene: its BM25Similarity's."""
@@ -61,20 +43,30 @@ class Bm25Corpus:
     def occurrences(self, terms: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Where sorted distinct words (terms,) uint64 occur: term number, passage number and count, each
         (pairs,) int64, by term and passage."""
-        at = np.flatnonzero(np.isin(self.hashes, terms))
-        term = np.searchsorted(terms, self.hashes[at])
-        passage = np.searchsorted(self.offsets, at, side="right") - 1
-        key, count = np.unique(term * self.size + passage, return_counts=True)
-        return key // max(self.size, 1), key % max(self.size, 1), count
+        near = np.zeros(1 << 16, bool)  # by the first bits of a hash: most words are none of the terms
+        near[terms >> 48] = True
+        at = np.flatnonzero(near[self.hashes >> 48])
+        at = at[np.isin(self.hashes[at], terms)]
+        key = np.sort(np.searchsorted(terms, self.hashes[at]) * self.size + self._passage[at])
+        first = np.flatnonzero(np.diff(key, prepend=-1))
+        term, passage = np.divmod(key[first], max(self.size, 1))
+        return term, passage, np.diff(first, append=len(key))
 
     @cached_property
-    def frequencies(self) -> dict[int, int]:
-        """Document frequency: word -> number of passages that hold it."""
+    def _passage(self) -> np.ndarray:
+        """(words,) int64: the passage of each word."""
+        return np.repeat(np.arange(self.size), self.lengths)
+
+    @cached_property
+    def frequencies(self) -> np.ndarray:
+        """(vocabulary,) int64: in how many passages each word is, by where words first stand."""
         words = pa.array(self.hashes).dictionary_encode()
-        passage = np.repeat(np.arange(self.size), self.lengths)
-        pair = np.sort(words.indices.to_numpy().astype(np.int64) * self.size + passage)
-        once = pair[np.diff(pair, prepend=-1) > 0] // max(self.size, 1)
-        return dict(zip(words.dictionary.to_pylist(), np.bincount(once).tolist(), strict=True))
+        bits = self.size.bit_length()
+        pair = np.min_scalar_type(len(words.dictionary) << bits)  # a word and a passage in one number
+        pairs = (words.indices.to_numpy().astype(pair) << bits) | self._passage.astype(pair)
+        pairs.sort()  # numpy's own distinct values take thirty times as long
+        distinct = pairs[np.flatnonzero(np.diff(pairs, append=~pairs[-1:]))]
+        return np.bincount((distinct >> bits).astype(np.int64))
 
 
 def scores(
@@ -92,10 +84,13 @@ def scores(
     if not len(term):
         return np.empty(0, np.int64), np.empty(0, np.float64)
     found = np.bincount(term, minlength=len(terms))  # (terms,) passages that hold it
-    idf = _okapi_idf(pool, terms, found) if variant == "okapi" else lucene_idf(pool.size, found)
+    if variant == "okapi":
+        idf = okapi_idf(pool.size, found, pool.frequencies if (2 * found > pool.size).any() else None)
+    else:
+        idf = lucene_idf(pool.size, found)
     weight = weights(idf[term], repeats[term], count, pool.lengths[passage], pool.mean_length, k1, b)
-    passages, place = np.unique(passage, return_inverse=True)
-    return passages, np.bincount(place, weights=weight)
+    passages = np.flatnonzero(np.bincount(passage))
+    return passages, np.bincount(passage, weights=weight)[passages]
 
 
 def weights(
@@ -112,23 +107,24 @@ def lucene_idf(size: int, found: np.ndarray) -> np.ndarray:
     return np.log1p((size - found + 0.5) / (found + 0.5))
 
 
-def _okapi_idf(pool: Bm25Corpus, terms: np.ndarray, found: np.ndarray) -> np.ndarray:
-    """(terms,) float64, 0 for a word that no passage holds."""
-    # The vocabulary's mean idf only makes the floor, and that is for words in more than half of the passages.
-    common = bool((2 * found > pool.size).any())
-    seen = {int(t): int(n) for t, n in zip(terms, found, strict=True) if n}
-    okapi = CountedOkapi(pool.size, pool.frequencies if common else seen)
-    return np.array([okapi.idf.get(int(t), 0.0) for t in terms])
-
-
 def okapi_idf(size: int, found: np.ndarray, frequencies: np.ndarray | None) -> np.ndarray:
     """(terms,) float64, 0 for a word that no passage holds. `frequencies`: document frequency of each word of
     the vocabulary, which makes the floor of words in more than half of the passages; None where none is."""
-    idf = np.log(size - found + 0.5) - np.log(found + 0.5)
+    idf = _log_odds(size, found)
     if frequencies is not None:
-        every = np.log(size - frequencies + 0.5) - np.log(frequencies + 0.5)
-        idf[idf < 0] = _OKAPI.epsilon * float(every.mean())
+        every = _log_odds(size, frequencies)
+        mean = np.add.accumulate(every)[-1] / len(every)  # one after the other, as rank_bm25 adds them
+        idf[idf < 0] = _OKAPI.epsilon * mean
     return np.where(found > 0, idf, 0.0)
+
+
+def _log_odds(size: int, found: np.ndarray) -> np.ndarray:
+    """Okapi's idf without its floor, to the bit: numpy's logarithm may differ in the last one."""
+    distinct = np.flatnonzero(np.bincount(found))
+    odds = np.zeros(int(found.max(initial=0)) + 1)
+    odds[distinct] = [math.log(size - n + 0.5) - math.log(n + 0.5) for n in distinct.tolist()]
+    by_word: np.ndarray = odds[found]
+    return by_word
 
 
 @dataclass(frozen=True, slots=True)

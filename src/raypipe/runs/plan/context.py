@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from raypipe.pipeline.driver import Pipeline
@@ -39,22 +39,23 @@ class PlanContext:
         return reason(self.last, self.stages[name], self.own) if had else "row"
 
     def step(
-        self, name: str, rows: float, cached: int, calls: Sequence[tuple[float, str]], todo: float,
+        self, name: str, rows: float, cached: int, reasons: Mapping[str, float], todo: float,
         exact: bool, guess: ExpectedCalls | None, tokens: Callable[[float], float],
         stored: Callable[[float], float],
     ) -> StepPlan:  # fmt: skip
-        """`calls`: how many, and why. `todo`: rows to pass the step, as many as is likely. `tokens`: calls ->
-        tokens, at most; `stored`: calls -> bytes."""
-        max_calls = total(calls)
-        reasons: dict[str, float] = {}
-        for n, why in calls:
-            reasons[why] = reasons.get(why, 0) + n
+        """`reasons`: why -> how many calls. `todo`: rows to pass the step, as many as is likely. `tokens`:
+        calls -> tokens, at most; `stored`: calls -> bytes."""
+        max_calls = sum(reasons.values())
         place = self.pipeline.worker
         measured = rate(self.stages[name], (*self.runs, *self.measured), place.backend, place.device)
         costs = cost(tokens, stored, measured, todo, max_calls, exact, guess)
         return StepPlan(name, self.stages[name].half, rows, cached, max_calls, exact, reasons, guess, costs)
 
-
-def total(calls: Sequence[tuple[float, str]]) -> float:
-    """All calls of a list of how many and why."""
-    return sum(n for n, _ in calls)
+    def reasons(self, name: str, had: float, others: float) -> dict[str, float]:
+        """Why a step makes calls -> how many, of rows that the last finished run `had`, and of others."""
+        found: dict[str, float] = {}
+        for calls, before in ((others, False), (had, True)):
+            if calls:
+                why = self.why(name, before)
+                found[why] = found.get(why, 0) + calls
+        return found

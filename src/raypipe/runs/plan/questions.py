@@ -42,6 +42,7 @@ from raypipe.runs.plan.standing import Standing, kept_inputs, overlap
 from raypipe.runs.plan.store_state import StoredAnswers
 from raypipe.runs.plan.unanswered import unanswered
 from raypipe.store.corpus_sum import corpus_sum
+from raypipe.store.ids import Ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class QuestionPlanner:
     """Plans the stages of the question half, in recipe order."""
 
     def __init__(
-        self, context: PlanContext, old: frozenset[str], wanted: Sequence[str], reach: Reach,
+        self, context: PlanContext, old: frozenset[str], wanted: Ids, reach: Reach,
         likely: LikelyCalls,
     ) -> None:  # fmt: skip
         """`old`: ids of questions whose answers are to be worked out again. `wanted`: sources that are
@@ -114,7 +115,9 @@ class QuestionPlanner:
             exact = exact and self._again.isdisjoint(self._pending & calls.keys())
         asking = {i: n for i, n in calls.items() if n}
         whys = {i: again.get(i) or self._why(stage.name, i, i in last) for i in asking}
-        listed = [(n, whys[i]) for i, n in asking.items()]
+        reasons: dict[str, float] = {}
+        for i, n in asking.items():
+            reasons[whys[i]] = reasons.get(whys[i], 0) + n
         guess = None
         if not exact:
             seen = calls_seen(self._context.stages[stage.name], self._context.runs)
@@ -123,7 +126,7 @@ class QuestionPlanner:
         stored = functools.partial(stored_bytes, bound.each, questions=len(asking))
         tokens = functools.partial(tokens_of, bound.each, questions=len(asking))
         return self._context.step(
-            stage.name, rows, rows - len(asking), listed, len(todo), exact, guess, tokens, stored
+            stage.name, rows, rows - len(asking), reasons, len(todo), exact, guess, tokens, stored
         )
 
     def _why(self, name: str, id: str, last: bool) -> str:

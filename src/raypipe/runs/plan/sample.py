@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import heapq
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,6 +23,7 @@ from raypipe.pipeline.driver import Pipeline
 from raypipe.recipes.executor import CorpusExecutor, fine
 from raypipe.recipes.step_contract import asked_models, table_of
 from raypipe.store import Store
+from raypipe.store.ids import HASHED, Ids, looked_up
 from raypipe.text.sentences import sentences
 
 EACH = 24  # sources of a kind: 36 real pages of 10 MB in all take .1 s to parse, and half a second to begin
@@ -32,25 +34,67 @@ def chosen(ids: Iterable[str]) -> list[str]:
     return heapq.nsmallest(EACH, ids)
 
 
-def smallest(store: Store) -> dict[str, str]:
-    """Source -> kind, of the sources of each kind that are looked at, of all that a store has."""
+def smallest(store: Store) -> dict[str, list[str]]:
+    """Kind -> the sources of it that are looked at, of all that a store has."""
     kept: dict[str, list[str]] = {}
     for batch in store.batches("sources", ["id", "kind"]):
         for kind in batch["kind"].unique().to_pylist():
-            ids = batch["id"].filter(pc.equal(batch["kind"], kind))
-            first = pc.select_k_unstable(ids, EACH, sort_keys=[("ids", "ascending")])
-            kept[kind] = chosen([*kept.get(kind, ()), *ids.take(first).to_pylist()])
-    return {id: kind for kind, ids in kept.items() for id in ids}
+            kept[kind] = _smallest(batch["id"].filter(pc.equal(batch["kind"], kind)), kept.get(kind, ()))
+    return kept
 
 
-def kinds_of(store: Store, sources: Collection[str]) -> dict[str, str]:
-    """Source -> kind, of those that a store has."""
-    found: dict[str, str] = {}
-    wanted = pa.array(sorted(sources), pa.string())
-    for batch in store.batches("sources", ["id", "kind"]) if sources else ():
-        some = batch.filter(pc.is_in(batch["id"], value_set=wanted))
-        found.update(zip(some["id"].to_pylist(), some["kind"].to_pylist(), strict=True))
-    return found
+def _smallest(ids: pa.Array, more: Iterable[str] = ()) -> list[str]:
+    first = pc.select_k_unstable(ids, EACH, sort_keys=[("ids", "ascending")])
+    return chosen([*more, *ids.take(first).to_pylist()])
+
+
+class SourceKinds:
+    """The kind of each of some sources: those that a store has, and those that are to come."""
+
+    def __init__(self, store: Store, ids: Ids, coming: Mapping[str, str]) -> None:
+        """`coming`: source id -> kind."""
+        self._codes: dict[str, int] = {}
+        self._ids, self._of = ids, looked_up(ids.array, self._stored(store)) if ids else np.empty(0, np.int64)
+        codes = np.array([self._code(kind) for kind in coming.values()], np.int64)
+        new = looked_up(ids.array, [(pa.array(list(coming), pa.string()), codes)]) if coming else self._of
+        self._of = np.where(new >= 0, new, self._of)
+
+    def _code(self, kind: str) -> int:
+        return self._codes.setdefault(kind, len(self._codes))
+
+    def _stored(self, store: Store) -> Iterator[tuple[pa.Array, np.ndarray]]:
+        held, count = list[pa.RecordBatch](), 0
+        for batch in store.batches("sources", ["id", "kind"]):
+            held.append(batch)
+            count += batch.num_rows
+            if count >= HASHED:
+                yield self._coded(held)
+                held, count = [], 0
+        if held:
+            yield self._coded(held)
+
+    def _coded(self, held: list[pa.RecordBatch]) -> tuple[pa.Array, np.ndarray]:
+        rows = pa.Table.from_batches(held)
+        kinds = rows["kind"].combine_chunks().dictionary_encode()
+        codes = np.array([self._code(kind) for kind in kinds.dictionary.to_pylist()], np.int64)
+        return rows["id"].combine_chunks(), codes[kinds.indices.to_numpy()]
+
+    def masks(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Each kind, and which of the sources are of it: (sources,) bool."""
+        for kind, code in self._codes.items():
+            yield kind, self._of == code
+
+    def of(self, sources: Iterable[str]) -> dict[str, tuple[int, str]]:
+        """Source -> its place among all, and its kind, for those of these that are there."""
+        named, kinds = Ids.of(sources), {code: kind for kind, code in self._codes.items()}
+        at = pc.index_in(named.array, value_set=self._ids.array).to_pylist()
+        found = {s: i for s, i in zip(named, at, strict=True) if i is not None}
+        return {s: (i, kinds.get(int(self._of[i]), "")) for s, i in found.items()}
+
+    def chosen(self, unread: Iterable[str]) -> dict[str, list[str]]:
+        """Kind -> the sources of it that are looked at. `unread`: those that cannot be."""
+        can = ~pc.is_in(self._ids.array, value_set=Ids.of(unread).array).to_numpy(zero_copy_only=False)
+        return {kind: _smallest(self._ids.array.filter(pa.array(mask & can))) for kind, mask in self.masks()}
 
 
 class Sampler:
@@ -90,15 +134,15 @@ class CorpusSample:
     """What to expect of the sources that a recipe searches; they are looked at when it is first asked."""
 
     def __init__(
-        self, pipeline: Pipeline, kinds: Mapping[str, str], unread: Collection[str], new: Mapping[str, Source]
-    ) -> None:
-        """`kinds`: source id -> kind, of all that are searched. `unread`: those that cannot be looked at;
-        `new`: those that can, and that the store does not have."""
-        self._pipeline, self._kinds, self._unread, self._new = pipeline, kinds, unread, new
+        self, pipeline: Pipeline, looked: Callable[[], Mapping[str, Sequence[str]]],
+        new: Mapping[str, Source],
+    ) -> None:  # fmt: skip
+        """`looked`: says kind -> sources that are looked at; `new`: those that the store does not have."""
+        self._pipeline, self._looked, self._new = pipeline, looked, new
 
-    def chunks(self, source: str, chars: float) -> float:
-        """Chunks to expect of a source; 0 for a kind of which none could be read."""
-        found = self._found.get(self._kinds.get(source, ""))
+    def chunks(self, kind: str, chars: float) -> float:
+        """Chunks to expect of sources of a kind; 0 for a kind of which none could be read."""
+        found = self._found.get(kind)
         return found.chunks_of(chars) if found else 0.0
 
     @property
@@ -117,17 +161,17 @@ class CorpusSample:
         before = [s.step for s in self._pipeline.recipe.corpus if table_of(s.step) != "vectors"]
         if any(asked_models(step) for step in before):
             return {}  # to look at a source would ask a model
-        by_kind: dict[str, list[str]] = {}
         wanted = self._pipeline.recipe.source_kinds()
-        for source, kind in self._kinds.items():
-            if kind in wanted and source not in self._unread:
-                by_kind.setdefault(kind, []).append(source)
+        by_kind: dict[str, Sequence[str]] = {}
+        for kind, ids in self._looked().items():
+            if kind in wanted and ids:
+                by_kind[kind] = ids
         return asyncio.run(self._look(by_kind)) if by_kind else {}
 
     async def _look(self, by_kind: Mapping[str, Sequence[str]]) -> dict[str, KindSample]:
         """Parses and splits some sources of each kind, in this process and with one parser's child."""
         corpus = CorpusExecutor(self._pipeline.recipe, self._pipeline.worker.kit(None))
-        return {kind: await _split(corpus, self._read(chosen(ids))) for kind, ids in by_kind.items()}
+        return {kind: await _split(corpus, self._read(ids)) for kind, ids in by_kind.items()}
 
     def _read(self, ids: Sequence[str]) -> list[Source]:
         here = [self._new[i] for i in ids if i in self._new]

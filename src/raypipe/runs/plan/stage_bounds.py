@@ -7,8 +7,10 @@ before a run.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+
+import numpy as np
 
 from raypipe.core.protocols import Bound, CorpusBound, CorpusStep, Reach, Step
 from raypipe.core.records import Question
@@ -93,6 +95,32 @@ def source_bound(recipe: Recipe, chars: int) -> SourceBound:
         if table_of(stage.step) == "passages":
             chunks, passage_chars = rows, row.chars
     return SourceBound(calls, chunks, passage_chars)
+
+
+class SourceBounds:
+    """The bounds of many sources, by their characters: one for each length."""
+
+    def __init__(self, recipe: Recipe, chars: np.ndarray) -> None:
+        """`chars`: (sources,) int64."""
+        lengths, self._length = np.unique(chars, return_inverse=True)
+        self._bounds = [source_bound(recipe, int(n)) for n in lengths]
+
+    def calls(self, stage: str, mask: np.ndarray) -> float:
+        """Calls of a stage, of the sources where `mask` ((sources,) bool) is true."""
+        return self._total(mask, lambda bound: bound.calls[stage])
+
+    @property
+    def chunks(self) -> float:
+        return self._total(np.ones(len(self._length), bool), lambda bound: bound.chunks)
+
+    @property
+    def longest(self) -> float:
+        """Characters of the longest passage."""
+        return max((bound.passage_chars for bound in self._bounds), default=0)
+
+    def _total(self, mask: np.ndarray, of: Callable[[SourceBound], float]) -> float:
+        counts = np.bincount(self._length[mask], minlength=len(self._bounds)).tolist()
+        return sum(times(n, of(bound)) for n, bound in zip(counts, self._bounds, strict=True))
 
 
 def times(count: float, each: float) -> float:

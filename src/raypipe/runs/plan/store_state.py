@@ -6,7 +6,8 @@ Read for plans; changes nothing.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -18,22 +19,20 @@ from raypipe.pipeline.answer_sources import answer_key
 from raypipe.store import Store, begun, committed, done_parts
 from raypipe.store.corpus_sum import rows_id
 from raypipe.store.database import rows
+from raypipe.store.ids import Ids, stand_in
+from raypipe.store.layout import COVERAGE
 from raypipe.store.parts import staged
-from raypipe.store.source_ids import SourceIds
 
 
-def left(store: Store, what: str, table: str, missing: Sequence[str]) -> list[str]:
+def left(store: Store, what: str, table: str, missing: Ids) -> Ids:
     """Ids of the parts that a killed run did not do, then the missing ids that it did not mean to do."""
     run = begun(store, what)
     if run is None:
-        return list(missing)
+        return missing
     if store.has(table) and committed(store, table, run.name) is not None:
-        undone: list[str] = []
-    else:
-        here = done_parts(store, table, run.name)
-        undone = [i for part, ids in run.parts.items() if part not in here for i in ids]
-    meant = {i for ids in run.parts.values() for i in ids}
-    return [*undone, *(i for i in missing if i not in meant)]
+        return missing.without(run.ids)
+    here = done_parts(store, table, run.name)
+    return run.ids_of(part for part in run.parts if part not in here).joined(missing.without(run.ids))
 
 
 def left_answers(store: Store, work_id: str, keys: Mapping[str, str], missing: Sequence[str]) -> list[str]:
@@ -49,43 +48,63 @@ def left_answers(store: Store, work_id: str, keys: Mapping[str, str], missing: S
 
 
 class Chunks:
-    """How many chunks each source has in a table of passages, read once."""
+    """How many chunks sources have in a table of passages. It is read when that is first asked. How many all
+    sources have together is noted (`Ids.name_among`), as is the longest passage, for these rows."""
 
-    def __init__(self, store: Store, table: str, without: set[str]) -> None:
-        self.longest = 0  # characters of the longest passage
+    def __init__(self, store: Store, table: str) -> None:
+        self._store, self._table = store, table
+        self._at = rows_id(store.dataset(table)) if store.has(table) else ""
+
+    def total(self, sources: Ids) -> int:
+        """Chunks of some sources."""
+        if not sources:
+            return 0
+        name = sources.name_among(self._at)
+        return self._noted(name, lambda: int(pc.sum(self._of(sources)["chunks"]).as_py() or 0))
+
+    def each(self, sources: Ids) -> dict[str, int]:
+        """Chunks of each of some sources that has any."""
+        rows = self._of(sources).group_by("source").aggregate([("chunks", "sum")])
+        return dict(zip(*(rows[c].to_pylist() for c in ("source", "chunks_sum")), strict=True))
+
+    @functools.cached_property
+    def longest(self) -> int:
+        """Characters of the longest passage."""
+        return self._noted(self._at, lambda: self._read[1])
+
+    def _of(self, sources: Ids) -> pa.Table:
+        rows = self._read[0]
+        return rows.filter(stand_in(rows["source"].combine_chunks(), sources.array))
+
+    @functools.cached_property
+    def _read(self) -> tuple[pa.Table, int]:
+        """Source and chunks, a row for each stretch of a source's; and the longest passage."""
         found = [pa.table({"source": pa.array([], pa.string()), "chunks": pa.array([], pa.int64())})]
-        for batch in store.batches(table, SPANS, 1 << 20) if store.has(table) else ():
+        longest = 0
+        for batch in self._store.batches(self._table, SPANS) if self._at else ():
             real = batch.filter(pc.greater(batch["end"], batch["start"]))
             if not real.num_rows:
                 continue
-            counts = pc.value_counts(real["source"])
-            found.append(pa.table({"source": counts.field("values"), "chunks": counts.field("counts")}))
+            runs = pc.run_end_encode(real["source"])
+            chunks = np.diff(runs.run_ends.to_numpy(), prepend=0).astype(np.int64)
+            found.append(pa.table({"source": runs.values, "chunks": chunks}))
             length = pc.max(pc.subtract(real["parent_end"], real["parent_start"])).as_py()
-            self.longest = max(self.longest, length)
-        rows = pa.concat_tables(found).group_by("source").aggregate([("chunks", "sum")])
-        if without:
-            rows = rows.filter(pc.invert(pc.is_in(rows["source"], pa.array(sorted(without), pa.string()))))
-        self._rows, self._at = rows, rows_id(store.dataset(table)) if len(rows) else ""
+            longest = max(longest, length)
+        return pa.concat_tables(found), longest
 
-    @functools.cached_property
-    def _counts(self) -> dict[str, int]:
-        return dict(zip(*(self._rows[c].to_pylist() for c in ("source", "chunks_sum")), strict=True))
-
-    def of(self, source: str) -> int:
-        return self._counts.get(source, 0)
-
-    def having(self, sources: Sequence[str]) -> Sequence[str]:
-        """Those of some sources that have chunks."""
-        if isinstance(sources, SourceIds):
-            return sources.among(self._rows["source"], self._at)
-        return [s for s in sources if self.of(s)]
-
-    def total(self, sources: Sequence[str]) -> int:
-        """Chunks of some sources, each of them once."""
-        if isinstance(sources, SourceIds):
-            mine = pc.is_in(self._rows["source"], sources.ids)
-            return int(pc.sum(self._rows["chunks_sum"].filter(mine)).as_py() or 0)
-        return sum(map(self.of, sources))
+    def _noted(self, name: str, count: Callable[[], int]) -> int:
+        """What was noted for these rows under a name, or else is counted now; not noted without a name."""
+        if not self._at or not name:
+            return count()
+        place = f"{COVERAGE}/{self._table}-chunks.json"
+        known = json.loads(self._store.files.read(place) or b"{}")
+        if known.get("rows") != self._at:
+            known = {"rows": self._at}
+        if name not in known:
+            known[name] = count()
+            if self._store.drives:
+                self._store.files.write(place, json.dumps(known).encode())
+        return int(known[name])
 
 
 class StoredAnswers:

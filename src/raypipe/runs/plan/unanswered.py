@@ -6,15 +6,17 @@ answer that was made without it still stands. So such questions are planned whet
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from raypipe.core.records import Question
-from raypipe.pipeline.answer_sources import AnswerSources, Lacks, answer_sources
+from raypipe.pipeline.answer_sources import AnswerSources, answer_sources
 from raypipe.pipeline.corpus_builds import failed_ids
 from raypipe.pipeline.driver import Pipeline
 from raypipe.pipeline.recipe_tables import lacking, table_labels
 from raypipe.runs.plan.store_state import left_answers
+from raypipe.store.coverage import by_source
+from raypipe.store.ids import Ids, stand_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +30,16 @@ class Unanswered:
 
 
 def unanswered(
-    pipeline: Pipeline, questions: Sequence[Question], wanted: Sequence[str], snapshot: str, fresh: bool
+    pipeline: Pipeline, questions: Sequence[Question], wanted: Ids, snapshot: str, fresh: bool
 ) -> Unanswered:
     """`wanted`: the sources that these questions may search, those to be ingested included. `fresh`: every
     question is answered again."""
     work_id = pipeline.answers_work_id(snapshot)
     lacks = lacking(pipeline.store, pipeline.recipe, wanted, {}, pipeline.searches_all(questions))
-    for_good = _for_good(pipeline, lacks)
-    coming = {s for s, labels in lacks.items() if labels != for_good.get(s)}
+    for_good, coming = _for_good(pipeline, lacks)
     everything = pipeline.recipe.searches_all()
-    sources = answer_sources(snapshot, for_good, everything)
-    pending = frozenset(q.id for q in questions if (everything and coming) or _needs(q, coming))
+    sources = answer_sources(snapshot, by_source(for_good), everything)
+    pending = _pending(questions, coming, everything)
     ids = [q.id for q in questions]
     if not fresh:
         keys = pipeline.keys(questions, sources)
@@ -47,20 +48,26 @@ def unanswered(
     return Unanswered(sources, tuple(ids), pending, _again(pipeline, questions, ids, sources))
 
 
-def _for_good(pipeline: Pipeline, lacks: Lacks) -> Lacks:
-    """What will be lacking still, since it failed for good."""
-    if not lacks:
-        return {}
-    failed = {
-        label: failed_ids(pipeline.store, {table}) for label, table in table_labels(pipeline.recipe).items()
-    }
-    stays = {s: tuple(x for x in labels if s in failed[x]) for s, labels in lacks.items()}
-    return {s: labels for s, labels in stays.items() if labels}
+def _for_good(pipeline: Pipeline, lacks: Mapping[str, Ids]) -> tuple[dict[str, Ids], list[Ids]]:
+    """What will be lacking still, since it failed for good, and the sources that will have more."""
+    tables = table_labels(pipeline.recipe)
+    stays: dict[str, Ids] = {}
+    coming: list[Ids] = []
+    for label, ids in lacks.items():
+        failed = Ids.of(failed_ids(pipeline.store, {tables[label]}))
+        if len(mine := ids.where(stand_in(ids.array, failed.array))):
+            stays[label] = mine
+        if len(more := ids.without(failed)):
+            coming.append(more)
+    return stays, coming
 
 
-def _needs(question: Question, coming: set[str]) -> bool:
-    cited = question.sources()
-    return bool(coming) if cited is None else not coming.isdisjoint(cited)
+def _pending(questions: Sequence[Question], coming: Sequence[Ids], everything: bool) -> frozenset[str]:
+    """Ids of the questions that may search a source that will have more."""
+    cited = {q.id: None if everything else q.sources() for q in questions}
+    named = Ids.of(dict.fromkeys(s for sources in cited.values() for s in sources or ()))
+    soon = {s for ids in coming for s in named.where(stand_in(named.array, ids.array))}
+    return frozenset(id for id, own in cited.items() if (coming if own is None else not soon.isdisjoint(own)))
 
 
 def _again(
