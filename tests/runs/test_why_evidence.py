@@ -93,12 +93,12 @@ def test_why_takes_the_beginning_of_an_id_and_lists_those_that_share_it(bench, c
 
 
 def test_changes_name_models_and_show_the_lines_of_a_prompt_once(bench, capsys):
-    from raypipe.cli import options
+    from raypipe.cli.command import console
 
     def said(before, after):
         store = Store.open(str(bench.folder / "store"))
         found = changes(store, *(read(bench.folder / name) for name in (before, after)))
-        print_changes(options.console(), to_json(found))
+        print_changes(console(), to_json(found))
         return capsys.readouterr().out
 
     bench.run(SURE, out="one")
