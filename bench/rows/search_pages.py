@@ -85,5 +85,5 @@ ROW = BenchRow(
     "memcpy of their vectors",
     least=1 / 3,
     short="Of 2.6 ms of CPU for a question, 1.7 read its rows from the store, once for the batch, .3 of them "
-    "to look up its pages.",
+    "to look up its pages (seconds of a machine with other work).",
 )
