@@ -11,302 +11,161 @@ Corpus columns, in the order in which the corpus steps add them (one row per sou
 
 from __future__ import annotations
 
+import dataclasses
+import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from types import UnionType
 from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
-from raypipe.core.records import (
-    AnnotatorAnswer,
-    Citation,
-    Document,
-    Fault,
-    Gold,
-    Hit,
-    Layout,
-    Mark,
-    Question,
-    Quote,
-    Reply,
-    Source,
-)
+from raypipe.core.records import Citation, Document, Fault, Gold, Layout, Question, Source, Span
 
-SPAN = pa.struct([pa.field("start", pa.int32(), nullable=False), pa.field("end", pa.int32(), nullable=False)])
-BLOCK = pa.struct(
-    [
-        pa.field("start", pa.int32(), nullable=False),
-        pa.field("end", pa.int32(), nullable=False),
-        pa.field("kind", pa.string(), nullable=False),
-    ]
-)
+TEXT, LONG_TEXT, INT, FLOAT = pa.string(), pa.large_string(), pa.int32(), pa.float64()
+
+
+def _fields(nullable: bool = False, **types: pa.DataType) -> list[pa.Field]:
+    return [pa.field(name, kind, nullable) for name, kind in types.items()]
+
+
+STRINGS = pa.list_(TEXT)
+SPAN = pa.struct(_fields(start=INT, end=INT))
+BLOCK = pa.struct(_fields(start=INT, end=INT, kind=TEXT))
 SPANS = ("source", "start", "end", "parent_start", "parent_end")
 """Columns that name a chunk: where it is in its source's parsed text, and where the passage around it."""
 PARSED = pa.schema(
-    [
-        pa.field("source", pa.string()),
-        pa.field("kind", pa.string()),
-        pa.field("text", pa.large_string()),
-        pa.field("hidden", pa.list_(SPAN)),
-        pa.field("blocks", pa.list_(BLOCK)),
-        pa.field("parser", pa.string()),
-    ]
+    _fields(
+        True,
+        source=TEXT,
+        kind=TEXT,
+        text=LONG_TEXT,
+        hidden=pa.list_(SPAN),
+        blocks=pa.list_(BLOCK),
+        parser=TEXT,
+    )
 )
 """What the first corpus step of a recipe gives, but for its faults: one row per source."""
-SCORES = pa.map_(pa.string(), pa.float64())
-STRINGS = pa.list_(pa.string())
 
-FAULT = pa.struct(
-    [
-        pa.field("step", pa.string(), nullable=False),
-        pa.field("reason", pa.string(), nullable=False),
-        pa.field("detail", pa.string(), nullable=False),
-        pa.field("transient", pa.bool_(), nullable=False),
-    ]
-)
-HIT = pa.struct(
-    [
-        pa.field("chunk", pa.string(), nullable=False),
-        pa.field("source", pa.string(), nullable=False),
-        pa.field("span", SPAN, nullable=False),
-        pa.field("scores", SCORES, nullable=False),
-    ]
-)
-QUOTE = pa.struct([pa.field("source", pa.string(), nullable=False), pa.field("span", SPAN, nullable=False)])
+FAULT = pa.struct(_fields(step=TEXT, reason=TEXT, detail=TEXT, transient=pa.bool_()))
+HIT = pa.struct(_fields(chunk=TEXT, source=TEXT, span=SPAN, scores=pa.map_(TEXT, FLOAT)))
+QUOTE = pa.struct(_fields(source=TEXT, span=SPAN))
 REPLY = pa.struct(
     [
-        pa.field("text", pa.string(), nullable=False),
-        pa.field("label", pa.string(), nullable=False),
-        pa.field("confidence", pa.float64()),
-        pa.field("logprob", pa.float64()),
-        pa.field("quotes", pa.list_(QUOTE), nullable=False),
-        pa.field("fault", FAULT),
+        *_fields(text=TEXT, label=TEXT),
+        *_fields(True, confidence=FLOAT, logprob=FLOAT),
+        *_fields(quotes=pa.list_(QUOTE)),
+        *_fields(True, fault=FAULT),
     ]
 )
-_CITATION_FIELDS = [
-    pa.field("question", pa.string(), nullable=False),
-    pa.field("rank", pa.int32(), nullable=False),
-    pa.field("url", pa.string(), nullable=False),
-    pa.field("modified", pa.string(), nullable=False),
-    pa.field("page", pa.string()),
-    pa.field("snippet", pa.string()),
-    pa.field("name", pa.string()),
-]
+CITATIONS = pa.schema(
+    [
+        *_fields(question=TEXT, rank=INT, url=TEXT, modified=TEXT),
+        *_fields(True, page=TEXT, snippet=TEXT, name=TEXT),
+    ]
+)
+MARKS = pa.list_(pa.struct(_fields(start=INT, end=INT, label=TEXT)))
+ANNOTATOR = pa.struct(_fields(answer=TEXT, kind=TEXT, evidence=STRINGS))
 
-SOURCES = pa.schema(
-    [
-        pa.field("id", pa.string(), nullable=False),
-        pa.field("kind", pa.string(), nullable=False),
-        pa.field("content", pa.large_string(), nullable=False),
-    ]
-)
-CITATIONS = pa.schema(_CITATION_FIELDS)
-DOCUMENTS = pa.schema([pa.field(n, pa.string(), nullable=False) for n in ("id", "title", "source")])
-_MARK_FIELDS = [
-    pa.field("start", pa.int32(), nullable=False),
-    pa.field("end", pa.int32(), nullable=False),
-    pa.field("label", pa.string(), nullable=False),
-]
-LAYOUTS = pa.schema(
-    [
-        *(pa.field(n, pa.string(), nullable=False) for n in ("id", "source", "url", "title")),
-        *(pa.field(n, pa.list_(pa.struct(_MARK_FIELDS)), nullable=False) for n in ("pages", "sections")),
-    ]
-)
-GOLDS = pa.schema(
-    [
-        pa.field("question", pa.string(), nullable=False),
-        pa.field("answers", STRINGS, nullable=False),
-        pa.field("labels", pa.map_(pa.string(), pa.string()), nullable=False),
-    ]
-)
-RELEVANCE = pa.schema(
-    [
-        pa.field("question", pa.string(), nullable=False),
-        pa.field("grades", pa.map_(pa.string(), pa.int32()), nullable=False),
-    ]
-)
-ANNOTATOR = pa.struct(
-    [
-        pa.field("answer", pa.string(), nullable=False),
-        pa.field("kind", pa.string(), nullable=False),
-        pa.field("evidence", STRINGS, nullable=False),
-    ]
-)
-ANNOTATIONS = pa.schema(
-    [
-        pa.field("question", pa.string(), nullable=False),
-        pa.field("annotators", pa.list_(ANNOTATOR), nullable=False),
-    ]
-)
+SOURCES = pa.schema(_fields(id=TEXT, kind=TEXT, content=LONG_TEXT))
+DOCUMENTS = pa.schema(_fields(id=TEXT, title=TEXT, source=TEXT))
+LAYOUTS = pa.schema(_fields(id=TEXT, source=TEXT, url=TEXT, title=TEXT, pages=MARKS, sections=MARKS))
+GOLDS = pa.schema(_fields(question=TEXT, answers=STRINGS, labels=pa.map_(TEXT, TEXT)))
+RELEVANCE = pa.schema(_fields(question=TEXT, grades=pa.map_(TEXT, INT)))
+ANNOTATIONS = pa.schema(_fields(question=TEXT, annotators=pa.list_(ANNOTATOR)))
 QUESTIONS = pa.schema(
     [
-        pa.field("id", pa.string(), nullable=False),
-        pa.field("text", pa.string(), nullable=False),
-        pa.field("body", pa.string(), nullable=False),
-        pa.field("asked_at", pa.string(), nullable=False),
-        pa.field("citations", pa.list_(pa.struct(_CITATION_FIELDS))),
-        pa.field("replies", pa.map_(pa.string(), REPLY), nullable=False),
-        pa.field("hits", pa.list_(HIT), nullable=False),
-        pa.field("order", STRINGS, nullable=False),
-        pa.field("answer", pa.string(), nullable=False),
-        pa.field("outcome", pa.string(), nullable=False),
-        pa.field("origin", pa.string(), nullable=False),
-        pa.field("faults", pa.list_(FAULT), nullable=False),
-        pa.field("degraded", STRINGS, nullable=False),
-        pa.field("due", pa.float64()),
+        *_fields(id=TEXT, text=TEXT, body=TEXT, asked_at=TEXT),
+        *_fields(True, citations=pa.list_(pa.struct(list(CITATIONS)))),
+        *_fields(replies=pa.map_(TEXT, REPLY), hits=pa.list_(HIT), order=STRINGS),
+        *_fields(answer=TEXT, outcome=TEXT, origin=TEXT, faults=pa.list_(FAULT), degraded=STRINGS),
+        *_fields(True, due=FLOAT),
     ]
 )
 
 R = TypeVar("R")
+Convert = Callable[[Any], Any]
 
 
-def _pairs(mapping: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    return list(mapping.items())
+@cache
+def _out(kind: pa.DataType) -> Convert:
+    """How a record's value becomes what pyarrow takes as this type."""
+    if pa.types.is_map(kind):
+        inner = _out(kind.item_type)
+        return lambda mapping: [(key, inner(value)) for key, value in mapping.items()]
+    if pa.types.is_list(kind):
+        item = _out(kind.value_type)
+        return lambda values: None if values is None else [item(value) for value in values]
+    if kind == SPAN:
+        return lambda span: {"start": span[0], "end": span[1]}
+    if pa.types.is_struct(kind):
+        fields = [(f.name, _out(f.type)) for f in kind]
+        return lambda record: None if record is None else {n: out(getattr(record, n)) for n, out in fields}
+    return lambda value: value
 
 
-def _plain(record: Any, names: Sequence[str]) -> dict[str, Any]:
-    return {n: getattr(record, n) for n in names}
-
-
-def _span(span: tuple[int, int]) -> dict[str, int]:
-    return {"start": span[0], "end": span[1]}
-
-
-def _hit_out(h: Hit) -> dict[str, Any]:
-    return {"chunk": h.chunk, "source": h.source, "span": _span(h.span), "scores": _pairs(h.scores)}
-
-
-def _hit_in(d: dict[str, Any]) -> Hit:
-    return Hit(d["chunk"], d["source"], (d["span"]["start"], d["span"]["end"]), dict(d["scores"]))
-
-
-_CITATION = [f.name for f in _CITATION_FIELDS]
-_FAULT = [f.name for f in FAULT]
-
-
-def _reply_out(r: Reply) -> dict[str, Any]:
-    quotes = [{"source": x.source, "span": _span(x.span)} for x in r.quotes]
-    fault = None if r.fault is None else _plain(r.fault, _FAULT)
-    return {**_plain(r, ("text", "label", "confidence", "logprob")), "quotes": quotes, "fault": fault}
-
-
-def _reply_in(d: dict[str, Any]) -> Reply:
-    quotes = tuple(Quote(x["source"], (x["span"]["start"], x["span"]["end"])) for x in d["quotes"])
-    fault = None if d["fault"] is None else Fault(**d["fault"])
-    return Reply(d["text"], d["label"], d["confidence"], d["logprob"], quotes, fault)
-
-
-def _question_out(q: Question) -> dict[str, Any]:
-    cites = None if q.citations is None else [_plain(c, _CITATION) for c in q.citations]
-    return {
-        **_plain(q, ("id", "text", "body", "asked_at", "answer", "outcome", "origin", "due")),
-        "citations": cites,
-        "replies": [(k, _reply_out(r)) for k, r in q.replies.items()],
-        "hits": [_hit_out(h) for h in q.hits],
-        "order": list(q.order),
-        "faults": [_plain(f, _FAULT) for f in q.faults],
-        "degraded": list(q.degraded),
-    }
-
-
-def _question_in(d: dict[str, Any]) -> Question:
-    return Question(
-        **{n: d[n] for n in ("id", "text", "body", "asked_at", "answer", "outcome", "origin", "due")},
-        citations=None if d["citations"] is None else tuple(Citation(**c) for c in d["citations"]),
-        replies={k: _reply_in(r) for k, r in d["replies"]},
-        hits=tuple(_hit_in(h) for h in d["hits"]),
-        order=tuple(d["order"]),
-        faults=tuple(Fault(**f) for f in d["faults"]),
-        degraded=tuple(d["degraded"]),
-    )
-
-
-_MARK = [f.name for f in _MARK_FIELDS]
-_NAMED = ("id", "source", "url", "title")
-
-
-def _layout_out(x: Layout) -> dict[str, Any]:
-    marks = {name: [_plain(m, _MARK) for m in getattr(x, name)] for name in ("pages", "sections")}
-    return {**_plain(x, _NAMED), **marks}
-
-
-def _layout_in(d: dict[str, Any]) -> Layout:
-    pages, sections = (tuple(Mark(**m) for m in d[name]) for name in ("pages", "sections"))
-    return Layout(**{n: d[n] for n in _NAMED}, pages=pages, sections=sections)
-
-
-def _gold_out(g: Gold) -> dict[str, Any]:
-    return {"question": g.question, "answers": list(g.answers), "labels": _pairs(g.labels)}
-
-
-def _gold_in(d: dict[str, Any]) -> Gold:
-    return Gold(d["question"], tuple(d["answers"]), dict(d["labels"]))
-
-
-def _relevance_out(g: Gold) -> dict[str, Any]:
-    return {"question": g.question, "grades": _pairs(g.grades)}
-
-
-def _relevance_in(d: dict[str, Any]) -> Gold:
-    return Gold(d["question"], (), {}, dict(d["grades"]))
-
-
-def _annotated_out(g: Gold) -> dict[str, Any]:
-    said = [{"answer": a.answer, "kind": a.kind, "evidence": list(a.evidence)} for a in g.annotators]
-    return {"question": g.question, "annotators": said}
-
-
-def _annotated_in(d: dict[str, Any]) -> Gold:
-    said = tuple(AnnotatorAnswer(a["answer"], a["kind"], tuple(a["evidence"])) for a in d["annotators"])
-    return Gold(d["question"], (), annotators=said)
+@cache
+def _into(hint: Any) -> Convert:
+    """How what pyarrow gives becomes a value of this type."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if hint == Span:
+        return lambda span: (span["start"], span["end"])
+    if dataclasses.is_dataclass(hint):
+        cls: Any = hint
+        fields = {name: _into(kind) for name, kind in typing.get_type_hints(cls).items()}
+        return lambda row: cls(**{name: fields[name](value) for name, value in row.items()})
+    if origin in (typing.Union, UnionType):
+        some = _into(args[0])
+        return lambda value: None if value is None else some(value)
+    if origin is tuple:
+        item = _into(args[0])
+        return lambda values: tuple(map(item, values))
+    if origin is Mapping:
+        inner = _into(args[1])
+        return lambda pairs: {key: inner(value) for key, value in pairs}
+    return lambda value: value
 
 
 @dataclass(frozen=True, slots=True)
 class Codec(Generic[R]):
-    """How one record type becomes rows of one schema, and back."""
+    """How one record type becomes rows of one schema, and back. A field that the schema lacks has its
+    default."""
 
+    record: Callable[..., R]  # the class
     schema: pa.Schema
-    out: Callable[[R], dict[str, Any]]
-    into: Callable[[dict[str, Any]], R]
 
     def table(self, records: Iterable[R]) -> pa.Table:
-        return pa.Table.from_pylist([self.out(r) for r in records], schema=self.schema)
+        out = _out(pa.struct(list(self.schema)))
+        return pa.Table.from_pylist([out(r) for r in records], schema=self.schema)
 
     def records(self, table: pa.Table) -> list[R]:
-        return [self.into(d) for d in table.select(self.schema.names).to_pylist()]
+        return list(map(_into(self.record), table.select(self.schema.names).to_pylist()))
 
 
-def _flat(record: type[R], schema: pa.Schema) -> Codec[R]:
-    names = schema.names
-    return Codec(schema, lambda r: _plain(r, names), lambda d: record(**d))
-
-
-source = _flat(Source, SOURCES)
-citation = _flat(Citation, CITATIONS)
-document = _flat(Document, DOCUMENTS)
-layout: Codec[Layout] = Codec(LAYOUTS, _layout_out, _layout_in)
-question: Codec[Question] = Codec(QUESTIONS, _question_out, _question_in)
-gold: Codec[Gold] = Codec(GOLDS, _gold_out, _gold_in)
-relevance: Codec[Gold] = Codec(RELEVANCE, _relevance_out, _relevance_in)
+source = Codec(Source, SOURCES)
+citation = Codec(Citation, CITATIONS)
+document = Codec(Document, DOCUMENTS)
+layout = Codec(Layout, LAYOUTS)
+question = Codec(Question, QUESTIONS)
+gold = Codec(Gold, GOLDS)
+relevance = Codec(Gold, RELEVANCE)
 """The other half of a gold, in a table of its own that only a store with judged documents has."""
-annotated: Codec[Gold] = Codec(ANNOTATIONS, _annotated_out, _annotated_in)
+annotated = Codec(Gold, ANNOTATIONS)
 """What annotators say, in a table of its own that only a store with questions about papers has."""
 
 
 def fault_column(faults: Sequence[Fault | None]) -> pa.Array:
     """The `fault` column of a corpus table: null where the row is fine."""
-    return pa.array([None if f is None else _plain(f, _FAULT) for f in faults], type=FAULT)
+    return pa.array([None if f is None else dataclasses.asdict(f) for f in faults], type=FAULT)
 
 
 def corpus_table(sources: Iterable[Source]) -> pa.Table:
     """What the first corpus step gets: `source, kind, content, fault`, one row per source."""
     rows = list(sources)
-    return pa.table(
-        {
-            "source": pa.array([s.id for s in rows], pa.string()),
-            "kind": pa.array([s.kind for s in rows], pa.string()),
-            "content": pa.array([s.content for s in rows], pa.large_string()),
-            "fault": fault_column([None] * len(rows)),
-        }
-    )
+    columns = {
+        "source": pa.array([s.id for s in rows], TEXT),
+        "kind": pa.array([s.kind for s in rows], TEXT),
+        "content": pa.array([s.content for s in rows], LONG_TEXT),
+    }
+    return pa.table({**columns, "fault": fault_column([None] * len(rows))})

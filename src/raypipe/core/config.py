@@ -11,7 +11,7 @@ import functools
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union
 
@@ -121,19 +121,21 @@ def _require_finite(tree: Any, what: str) -> None:
             left.extend(value.values() if isinstance(value, dict) else value)
 
 
+_KINDS: Mapping[type, str] = {
+    dict: "a mapping",
+    list: "a list",
+    str: "text",
+    bool: "true/false",
+    int: "a whole number",
+    float: "a number",
+}
+
+
 def kind_of(value: Any) -> str:
     """What a value is, in the words of a configuration file."""
     if value is None:
         return "nothing"
-    names = {
-        dict: "a mapping",
-        list: "a list",
-        str: "text",
-        bool: "true/false",
-        int: "a whole number",
-        float: "a number",
-    }
-    name = names.get(type(value), type(value).__name__)
+    name = _KINDS.get(type(value), type(value).__name__)
     return name if isinstance(value, dict | list) else f"{name} ({value!r})"
 
 
@@ -145,9 +147,23 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 @functools.cache
-def _hints(cls: type[Any]) -> Mapping[str, Any]:
-    """The types of a class's fields: read once, since reading them costs more than a record's values."""
-    return types.MappingProxyType(typing.get_type_hints(cls))
+def _hints(cls: Any) -> Mapping[str, Any]:
+    """The types of the fields that a class is made of: read once, since that costs more than their values."""
+    hints = typing.get_type_hints(cls)
+    return types.MappingProxyType({f.name: hints[f.name] for f in dataclasses.fields(cls) if f.init})
+
+
+def _lacking(cls: Any, tree: Mapping[str, Any]) -> list[str]:
+    """The fields without a default that a tree does not have."""
+    required = (f for f in dataclasses.fields(cls) if f.init and f.default is f.default_factory is MISSING)
+    return [f.name for f in required if f.name not in tree]
+
+
+def require_known(tree: Iterable[object], known: Iterable[str], where: Where, of: str = "") -> None:
+    """Raises ConfError for a key that is not known. `of`: what it would be a field of, for the message."""
+    for key in tree:
+        if key not in set(known):
+            raise where.error(f"unknown field {key!r}{of}; {did_you_mean(str(key), known)}")
 
 
 def build(cls: type[T], tree: Any, where: Where, resolve: Resolve = types.MappingProxyType({})) -> T:
@@ -155,15 +171,10 @@ def build(cls: type[T], tree: Any, where: Where, resolve: Resolve = types.Mappin
     if not isinstance(tree, dict):
         raise where.error(f"expected a mapping, found {kind_of(tree)}")
     hints = _hints(cls)  # type: ignore[arg-type]  # a class is hashable
-    fields = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
-    for key in tree:
-        if key not in fields:
-            raise where.error(f"unknown field {key!r}; {did_you_mean(str(key), fields)}")
+    require_known(tree, hints, where)
     values = {k: _value(hints[k], v, where.at(k), resolve) for k, v in tree.items()}
-    for name, field in fields.items():
-        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        if required and name not in values:
-            raise where.error(f"field {name!r} is missing")
+    for name in _lacking(cls, tree):
+        raise where.error(f"field {name!r} is missing")
     try:
         return cls(**values)
     except (ValueError, TypeError) as e:  # __post_init__ refused the combination
@@ -178,17 +189,13 @@ def problems(
     if not isinstance(tree, dict):
         return [where.error(f"expected a mapping, found {kind_of(tree)}")]
     hints = _hints(cls)  # type: ignore[arg-type]  # a class is hashable
-    fields = {f.name: f for f in dataclasses.fields(cls) if f.init}
     found: list[RaypipeError] = []
     for key, value in tree.items():
-        if key in fields:
+        if key in hints:
             found += _value_problems(hints[key], value, where.at(key), resolve)
         else:
-            found.append(where.at(str(key)).error(f"unknown field; {did_you_mean(str(key), fields)}"))
-    for name, field in fields.items():
-        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        if required and name not in tree:
-            found.append(where.error(f"field {name!r} is missing"))
+            found.append(where.at(str(key)).error(f"unknown field; {did_you_mean(str(key), hints)}"))
+    found += [where.error(f"field {name!r} is missing") for name in _lacking(cls, tree)]
     return found or _raised(lambda: build(cls, tree, where, resolve))
 
 
@@ -227,7 +234,10 @@ def _value(hint: Any, value: Any, where: Where, resolve: Resolve) -> Any:
     if origin is Literal:
         return _literal(hint, value, where)
     if origin is tuple:
-        return _tuple(typing.get_args(hint), value, where, resolve)
+        if not isinstance(value, list):
+            raise where.error(f"expected a list, found {kind_of(value)}")
+        item = typing.get_args(hint)[0]
+        return tuple(_value(item, v, where.at(i), resolve) for i, v in enumerate(value))
     if origin is not None and issubclass(origin, Mapping):
         if not isinstance(value, dict):
             raise where.error(f"expected a mapping, found {kind_of(value)}")
@@ -261,20 +271,12 @@ def _literal(hint: Any, value: Any, where: Where) -> Any:
     return value
 
 
-def _tuple(args: tuple[Any, ...], value: Any, where: Where, resolve: Resolve) -> tuple[Any, ...]:
-    if not isinstance(value, list):
-        raise where.error(f"expected a list, found {kind_of(value)}")
-    return tuple(_value(args[0], v, where.at(i), resolve) for i, v in enumerate(value))
-
-
 def _scalar(hint: Any, value: Any, where: Where) -> Any:
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if hint is Any or (isinstance(value, hint) and not (hint in (int, float) and isinstance(value, bool))):
         return value
-    expected = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}.get(
-        hint, str(hint)
-    )
+    expected = {**_KINDS, bool: "true or false"}.get(hint, str(hint))
     raise where.error(f"expected {expected}, found {kind_of(value)}")
 
 

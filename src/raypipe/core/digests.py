@@ -73,10 +73,8 @@ def stable(value: object) -> str:
         form = f"{stable(value.version)},{stable(value.grammar)},{stable(value.levels)}"
         meaning = "" if value.embedder is None else f",{stable(value.embedder)},{stable(value.near)}"
         return f"Graph({form}{meaning})"
-    if isinstance(value, FactsRef):
-        return f"Facts({stable(value.version)})"
-    if isinstance(value, PoolRef):
-        return f"Pool({stable(value.version)})"
+    if isinstance(value, FactsRef | PoolRef):
+        return f"{kind.__name__.removesuffix('Ref')}({stable(value.version)})"
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _record(value)
     raise TypeError(

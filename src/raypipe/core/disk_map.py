@@ -45,7 +45,6 @@ class DiskMap:
         )
 
     def get(self, key: str, default: str) -> str:
-        """The value of a key."""
         found = self._db.execute("SELECT value FROM found WHERE key = ?", (key_of(key),)).fetchone()
         return default if found is None else str(found[0], "utf-8", "surrogatepass")
 

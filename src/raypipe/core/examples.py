@@ -21,8 +21,6 @@ class PoolRef:
 
 @dataclass(frozen=True, slots=True)
 class ExampleRow:
-    """One question of training data with its answer."""
-
     question: str
     answer: str
     document: str = ""  # url or id of the document that it asks about; "": of none

@@ -22,8 +22,6 @@ STEP = "generate"
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of a chat."""
-
     role: MessageRole
     content: str  # plain text: what looks like a template's token in it never becomes one
 
@@ -107,8 +105,6 @@ def _within(name: str, value: float, low: float, high: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """A model's reply to one chat."""
-
     text: str  # never "": a model that says nothing is a fault
     finish: Finish  # stop: it ended by itself, at a stop text or at its constraint's end; length: it was cut
     prompt_tokens: int  # of the rendered chat

@@ -34,12 +34,10 @@ class Plugin:
 
     @property
     def name(self) -> str:
-        """Its own name, without the module."""
         return self.path.partition(":")[2]
 
     @property
     def package(self) -> str:
-        """The top of its module's name."""
         return self.path.partition(":")[0].partition(".")[0]
 
 

@@ -52,7 +52,6 @@ class Prices:
 
     @property
     def known(self) -> bool:
-        """Whether anything has a price."""
         return bool(self.tokens) or self.machines is not None
 
 

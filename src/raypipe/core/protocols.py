@@ -131,14 +131,10 @@ class Postings(Protocol):
     """Where some words occur in all passages of a snapshot, read segment by segment."""
 
     @property
-    def passages(self) -> int:
-        """Passages of the snapshot."""
-        ...
+    def passages(self) -> int: ...
 
     @property
-    def mean_length(self) -> float:
-        """Mean number of words of a passage."""
-        ...
+    def mean_length(self) -> float: ...
 
     @property
     def found(self) -> np.ndarray:

@@ -225,7 +225,7 @@ class Gold:
     """What the dataset says is right about a question. Only scoring, fitting and judging read it."""
 
     question: str  # question id
-    answers: tuple[str, ...]  # first the answer, then its alternatives; () where documents are judged alone
+    answers: tuple[str, ...] = ()  # the answer, then its alternatives; (): documents are judged alone
     labels: Mapping[str, str] = field(default_factory=dict)  # domain, question_type, static_or_dynamic, ...
     grades: Mapping[str, int] = field(default_factory=dict)  # document id -> relevance, relevant from 1 on
     annotators: tuple[AnnotatorAnswer, ...] = ()  # of a paper's question, in the order of the file

@@ -11,6 +11,7 @@ import email.utils
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Final, TypeVar
 
 from raypipe.core.errors import Unavailable, WorkerBroken
@@ -78,11 +79,8 @@ def retry_after_s(headers: Mapping[str, str]) -> float:
     (7.0, 0.0)
     """
     value = headers.get("retry-after", "")
-    try:
+    with suppress(ValueError):
         return max(0.0, float(value))
-    except ValueError:
-        pass
-    try:
+    with suppress(ValueError, TypeError):
         return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
-    except (ValueError, TypeError):
-        return 0.0
+    return 0.0

@@ -26,7 +26,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from raypipe.core.errors import Unavailable
 
@@ -35,7 +35,7 @@ Parts: TypeAlias = tuple[bytes, ...]
 
 _REQUEST = struct.Struct("<I")  # bytes that follow
 _REPLY = struct.Struct("<BI")  # outcome, bytes that follow
-_OUTCOMES = ("done", "memory", "error")
+_OUTCOMES: tuple[Literal["done", "memory", "error"], ...] = ("done", "memory", "error")
 
 _STALL_S = 30.0  # over the wall limit: a child that even its own alarm does not end, or that does not start
 _PIPE_BYTES = 1 << 20  # requested; the kernel's 64 KiB would switch processes five times a page
@@ -43,8 +43,6 @@ _PIPE_BYTES = 1 << 20  # requested; the kernel's 64 KiB would switch processes f
 
 @dataclass(frozen=True, slots=True)
 class SandboxLimits:
-    """What one request may take."""
-
     wall_s: float
     cpu_s: float
     memory_bytes: int  # on top of what the child has when it starts
@@ -52,8 +50,6 @@ class SandboxLimits:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why a request has no answer."""
-
     reason: Literal["timeout", "memory", "crash", "error"]
     detail: str  # expected and found; error: what the function raised
     transient: bool = False  # True: load may have caused it
@@ -114,8 +110,6 @@ class Sandbox:
 
 
 class _Child:
-    """A running child and the pipes to it."""
-
     def __init__(self, function: str, limits: SandboxLimits) -> None:
         self._limits = limits
         arguments = [function, *(str(n) for n in (limits.wall_s, limits.cpu_s, limits.memory_bytes))]
@@ -140,7 +134,8 @@ class _Child:
 
     def answers(self, requests: Sequence[Parts]) -> Iterator[bytes | Refused]:
         """The answer to each request as it arrives; fewer if the child ends or stalls (`end` says why)."""
-        out = deque(part for request in requests for part in _framed(request))
+        framed = (part for r in requests for part in (_REQUEST.pack(sum(map(len, r))), *r))
+        out = deque(map(memoryview, framed))
         came, left = bytearray(), len(requests)
         allowed = self._limits.wall_s + _STALL_S
         deadline = time.monotonic() + allowed
@@ -197,11 +192,6 @@ def _widen(*pipes: int) -> None:
             fcntl(pipe, F_SETPIPE_SZ, _PIPE_BYTES)
 
 
-def _framed(request: Parts) -> Iterator[memoryview]:
-    yield memoryview(_REQUEST.pack(sum(map(len, request))))
-    yield from (memoryview(part) for part in request)
-
-
 def _send(pipe: int, parts: deque[memoryview]) -> bool:
     """Writes what fits now. False when there is nothing more to write, or the reader is gone."""
     while parts:
@@ -227,19 +217,14 @@ def _take(came: bytearray) -> bytes | Refused | None:
         return None
     content = bytes(memoryview(came)[_REPLY.size : whole])
     del came[:whole]
-    match _OUTCOMES[outcome]:
-        case "memory":
-            return Refused("memory", content.decode())
-        case "error":
-            return Refused("error", content.decode())
-    return content
+    kind = _OUTCOMES[outcome]
+    return content if kind == "done" else Refused(kind, content.decode())
 
 
 # ---------------------------------------------------------------- the child
 
 
 def main(function: str, wall_s: float, cpu_s: float, memory_bytes: int) -> None:
-    """Answers requests until the input ends."""
     module, _, name = function.partition(":")
     answer: Callable[[bytes], bytes] = getattr(importlib.import_module(module), name)
     requests = os.fdopen(0, "rb", buffering=1 << 20)
@@ -259,7 +244,8 @@ def main(function: str, wall_s: float, cpu_s: float, memory_bytes: int) -> None:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
         try:
-            _reply(replies, outcome, content)
+            replies.writelines((_REPLY.pack(_OUTCOMES.index(outcome), len(content)), content))
+            replies.flush()
         except BrokenPipeError:  # the parent has let go of this child
             os._exit(0)
 
@@ -271,12 +257,6 @@ def _computed(answer: Callable[[bytes], bytes], request: bytes, memory_bytes: in
         return "memory", f"expected at most {memory_bytes} bytes of memory, found more".encode()
     except Exception as e:  # whatever the function makes of a hostile request is that request's refusal
         return "error", f"{type(e).__name__}: {e}"[:500].encode("utf-8", "replace")
-
-
-def _reply(to: BinaryIO, outcome: str, content: bytes) -> None:
-    to.write(_REPLY.pack(_OUTCOMES.index(outcome), len(content)))
-    to.write(content)
-    to.flush()
 
 
 def _cap(memory_bytes: int) -> None:
