@@ -30,7 +30,7 @@ from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor
 from raypipe.recipes.laws import CORPUS_LAWS, QUESTION_LAWS, Trial, run
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.samples import HASH, OVERLAP, SCRIPTED, WHITESPACE, output_digest, questions, sources
-from raypipe.recipes.step_contract import step_class
+from raypipe.recipes.step_contract import named, step_class
 from raypipe.recipes.wiring import GIVEN
 from raypipe.steps.bm25 import Bm25
 from raypipe.steps.dense import Dense
@@ -116,8 +116,11 @@ def check_step(path: str, fields: Mapping[str, Any], resolve: Resolve, write: bo
     """
     cls, plugin = step_class(path)
     step = config.build(cls, dict(fields), Where(path), resolve)
-    half = _half(cls)
-    trial = _trial(step, half, path)
+    said = cls.open.__annotations__.get("return")  # an Ask, or a Build
+    name = said if isinstance(said, str) else getattr(said, "__name__", str(said))
+    half: Half = "corpus" if name.endswith("Build") or "pyarrow" in str(said) else "question"
+    kit = LocalKit(None, clock=lambda: 0.0)  # a trace says how long a call took
+    trial = (_corpus_trial if half == "corpus" else _question_trial)(step, kit, path)
     laws: Mapping[str, Any] = CORPUS_LAWS if half == "corpus" else QUESTION_LAWS
     checked = tuple(_checked(name, law, trial) for name, law in laws.items())
     file = Path(inspect.getfile(cls)).parent / LOCK
@@ -144,18 +147,6 @@ def fakes_for(kinds: Mapping[str, ModelKind]) -> Any:
         return replace(FAKES[kinds[value]], name=value)
 
     return read
-
-
-def _half(cls: type[Any]) -> Half:
-    """By what `open` is declared to return: an Ask, or a Build."""
-    said = cls.open.__annotations__.get("return")
-    name = said if isinstance(said, str) else getattr(said, "__name__", str(said))
-    return "corpus" if name.endswith("Build") or "pyarrow" in str(said) else "question"
-
-
-def _trial(step: Any, half: Half, path: str) -> Trial:
-    kit = LocalKit(None, clock=lambda: 0.0)  # a trace says how long a call took
-    return _corpus_trial(step, kit, path) if half == "corpus" else _question_trial(step, kit, path)
 
 
 def _corpus_trial(step: Any, kit: LocalKit, path: str) -> Trial:
@@ -200,9 +191,9 @@ REPLIES = (Reply("an earlier reply", ANSWERED, 0.5), Reply(IDK, ABSTAINED), SKIP
 
 def _with_what_it_reads(question: Question, at: int, reads: frozenset[str]) -> Question:
     """The question with each reply and each score that a step reads and that no stage of ROWS wrote."""
-    names = {r.removeprefix("replies.") for r in reads if r.startswith("replies.")}
-    replies = {n: REPLIES[at % len(REPLIES)] for n in sorted(names - question.replies.keys())}
-    scores = {r.removeprefix("hits.") for r in reads if r.startswith("hits.")}
+    names = sorted(set(named(reads, "replies")) - question.replies.keys())
+    replies = {n: REPLIES[at % len(REPLIES)] for n in names}
+    scores = named(reads, "hits")
     hits = tuple(
         replace(h, scores={**{n: float(len(h.chunk) % 7) for n in scores}, **h.scores}) for h in question.hits
     )

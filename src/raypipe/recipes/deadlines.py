@@ -21,7 +21,7 @@ from raypipe.core.errors import Unavailable
 from raypipe.core.protocols import Ask, Kit, Model, Step
 from raypipe.core.records import ANSWERED, FAULT, IDK, Fault, Question, Reply
 from raypipe.recipes.recipe import Recipe, Stage
-from raypipe.recipes.step_contract import models_of
+from raypipe.recipes.step_contract import models_of, named
 
 SHARE = 0.75
 """Of the time that is left, what one stage may take: those after it have the rest. Our own choice: with a
@@ -44,7 +44,6 @@ class DegradePolicy:
     fallback: Step | None = None  # answers from the ranking where a reply that could be the answer is owed
 
     def models(self) -> tuple[Model, ...]:
-        """What must be loaded for it."""
         return () if self.fallback is None else tuple(models_of(self.fallback))
 
 
@@ -57,13 +56,8 @@ def fallback_of(recipe: Recipe) -> Step | None:
 
 def _extracts(step: Step) -> bool:
     reads, writes = step.reads(), step.writes()
-    return (
-        "order" in reads
-        and not any(r.startswith("replies.") for r in reads)
-        and len(writes) == 1
-        and all(w.startswith("replies.") for w in writes)
-        and not any(m.kind == "generator" for m in models_of(step))
-    )
+    alone = len(writes) == len(named(writes, "replies")) == 1 and not named(reads, "replies")
+    return alone and "order" in reads and not any(m.kind == "generator" for m in models_of(step))
 
 
 def limited(
@@ -115,7 +109,7 @@ async def _all(
 def omitted(stage: Stage[Step], question: Question, reason: str, detail: str) -> Question:
     """The unchanged question, with the stage in `degraded` and its missing replies as faults."""
     fault = Fault(stage.name, reason, detail, transient=True)
-    owed = dict.fromkeys(_replies(stage), Reply("", FAULT, fault=fault))
+    owed = dict.fromkeys(named(stage.step.writes(), "replies"), Reply("", FAULT, fault=fault))
     return replace(
         question,
         replies={**question.replies, **owed},
@@ -143,14 +137,10 @@ def decided(
 ) -> Ask:
     """The decision, which no deadline omits. A question that lost stages and has no answer is answered
     by the fallback, else "i don't know"."""
-    prefer = {r.removeprefix("replies.") for r in stage.step.reads()}
-    owing = {s.name for s in before if prefer & set(_replies(s))}
+    prefer = named(stage.step.reads(), "replies")
+    owing = {s.name for s in before if not s.step.writes().isdisjoint(f"replies.{r}" for r in prefer)}
     fallback = policy.fallback if policy else None
     instead = _fallback(fallback, kit) if fallback else None
-
-    async def ask_and_settle(questions: list[Question]) -> list[Question]:
-        out = await ask(questions)
-        return list(await asyncio.gather(*(settle(q) for q in out)))
 
     async def settle(question: Question) -> Question:
         if not question.degraded or question.outcome not in ("fault", "abstained"):
@@ -162,13 +152,17 @@ def decided(
                 return replace(question, answer=answer, outcome="answered", origin=FALLBACK)
         return replace(question, answer=IDK, outcome="abstained", origin="")
 
+    async def ask_and_settle(questions: list[Question]) -> list[Question]:
+        return list(await asyncio.gather(*map(settle, await ask(questions))))
+
     return ask_and_settle
 
 
 def _fallback(step: Step, kit: Kit) -> Ask:
     """The step, its reply under the name `fallback`."""
     stage = Stage(FALLBACK, step)
-    ask, [own] = limited(stage, step.open(kit), last=True, policy=DegradePolicy()), _replies(stage)
+    ask = limited(stage, step.open(kit), last=True, policy=DegradePolicy())
+    [own] = named(step.writes(), "replies")
 
     async def ask_instead(questions: list[Question]) -> list[Question]:
         return [
@@ -177,8 +171,3 @@ def _fallback(step: Step, kit: Kit) -> Ask:
         ]
 
     return ask_instead
-
-
-def _replies(stage: Stage[Step]) -> tuple[str, ...]:
-    """The replies that a stage writes."""
-    return tuple(w.removeprefix("replies.") for w in stage.step.writes() if w.startswith("replies."))

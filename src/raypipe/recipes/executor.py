@@ -23,7 +23,7 @@ from raypipe.core.singleflight import SingleFlight
 from raypipe.memo.memo import Asking, CallCounts, Memo, cached
 from raypipe.recipes.deadlines import DegradePolicy, decided, goes_on, limited
 from raypipe.recipes.recipe import Recipe, Stage
-from raypipe.recipes.step_contract import decides, embedder_of, table_of
+from raypipe.recipes.step_contract import decides, embedder_of, named, table_of
 
 S = TypeVar("S", Step, CorpusStep)
 T = TypeVar("T")
@@ -104,8 +104,8 @@ class StageCounters:
         self.loading += loaded
 
 
-def _nothing_loaded() -> float:
-    return 0.0
+LoadingS: TypeAlias = Callable[[], float]
+"""Seconds that the kit has loaded models so far, which are not the stages' own."""
 
 
 class QuestionExecutor:
@@ -113,7 +113,6 @@ class QuestionExecutor:
 
     `counts` grows by stage name as batches pass. With `memo` None nothing is cached between calls. `policy`
     is an endpoint's, for unavailable services. `on_stage` is called when a stage begins and when it ends.
-    `loading_s`: seconds that the kit has loaded models so far, which are not the stages' own.
     """
 
     def __init__(
@@ -123,7 +122,7 @@ class QuestionExecutor:
         memo: Memo | None = None,
         policy: DegradePolicy | None = None,
         on_stage: OnStage = lambda stage, seconds: None,
-        loading_s: Callable[[], float] = _nothing_loaded,
+        loading_s: LoadingS = lambda: 0.0,
     ) -> None:
         self.counts = {s.name: StageCounters() for s in recipe.question}
         self._on_stage, self._loading_s = on_stage, loading_s
@@ -136,8 +135,7 @@ class QuestionExecutor:
             if decides(stage.step):
                 ask = decided(stage, ask, within, recipe.question[:i], policy)
             else:
-                after = recipe.question[i + 1 : i + 2]
-                last = any(decides(s.step) for s in after)
+                last = any(decides(s.step) for s in recipe.question[i + 1 : i + 2])
                 ask = limited(stage, ask, last, policy)
             self._stages.append((stage, ask))
 
@@ -189,8 +187,7 @@ async def _pass(stage: Stage[Step], ask: Ask, rows: list[Question], count: Stage
 def _skip(stage: Stage[Step], question: Question) -> Question:
     """A row that a stage does not see: replies that the stage would have written look skipped, even where an
     old one is stored; everything else stays."""
-    into = [w.removeprefix("replies.") for w in stage.step.writes() if w.startswith("replies.")]
-    if not into:
+    if not (into := named(stage.step.writes(), "replies")):
         return question
     return replace(question, replies={**question.replies, **dict.fromkeys(into, SKIPPED_REPLY)})
 
@@ -209,17 +206,15 @@ class CorpusTables:
     texts: pa.Table  # one row per source that parse kept: source, kind, text, hidden, words, fault
     passages: pa.Table  # one row per chunk: source, start, end, parent_start, parent_end
     vectors: Mapping[str, pa.Table]  # by model name: the columns of passages, and vector
-    faults: pa.Table  # source, fault: each source that could not be done, in any stage
+    faults: pa.Table  # source, fault: each source that could not be done in a stage, its first fault
 
 
 class CorpusExecutor:
-    """The corpus half of a recipe, opened with a kit: call it with tables of sources (arrow.corpus_table).
-    `loading_s` is as in `QuestionExecutor`."""
+    """The corpus half of a recipe, opened with a kit: call it with tables of sources (arrow.corpus_table)."""
 
     def __init__(
-        self, recipe: Recipe, kit: Kit, memo: Memo | None = None,
-        loading_s: Callable[[], float] = _nothing_loaded,
-    ) -> None:  # fmt: skip
+        self, recipe: Recipe, kit: Kit, memo: Memo | None = None, loading_s: LoadingS = lambda: 0.0
+    ) -> None:
         self._recipe, self._loading_s = recipe, loading_s
         self.counts = {s.name: StageCounters() for s in recipe.corpus}
         asking: Asking = SingleFlight()
@@ -244,12 +239,14 @@ class CorpusExecutor:
         texts = await self.texts(sources)
         chunks = await self.passages(texts)
         vectors = {m.name: await self.vectors(chunks, m) for m in self._recipe.embedders()}
-        faults = [_faults(t) for t in (chunks, *vectors.values())]
+        stages = (t.select(["source", "fault"]) for t in (chunks, *vectors.values()))
+        faulty = pa.concat_tables([t.filter(pc.is_valid(t["fault"])) for t in stages])
+        first = {source: i for i, source in reversed(list(enumerate(faulty["source"].to_pylist())))}
         return CorpusTables(
             fine(texts),
             fine(chunks).select(SPANS),
             {name: fine(t).select([*SPANS, "vector"]) for name, t in vectors.items()},
-            _distinct(pa.concat_tables(faults)),
+            faulty.take(pa.array(sorted(first.values()), pa.int64())),
         )
 
     async def _through(self, table: pa.Table, chosen: Callable[[CorpusStep], bool]) -> pa.Table:
@@ -270,24 +267,12 @@ class CorpusExecutor:
 
 
 def fine(table: pa.Table) -> pa.Table:
-    """The rows without a fault."""
     return table.filter(pc.is_null(table["fault"]))
-
-
-def _faults(table: pa.Table) -> pa.Table:
-    return table.filter(pc.is_valid(table["fault"])).select(["source", "fault"])
 
 
 def _fault_count(table: pa.Table) -> int:
     faults: int = table.num_rows - table["fault"].null_count
     return faults
-
-
-def _distinct(faults: pa.Table) -> pa.Table:
-    """One row per source: the first fault that was found."""
-    seen: set[str] = set()
-    keep = [not (s in seen or seen.add(s)) for s in faults["source"].to_pylist()]  # type: ignore[func-returns-value]
-    return faults.filter(pa.array(keep, pa.bool_()))
 
 
 async def build(recipe: Recipe, kit: Kit, sources: pa.Table, memo: Memo | None = None) -> CorpusTables:

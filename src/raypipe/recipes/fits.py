@@ -46,17 +46,14 @@ def basis(recipe: Recipe, name: str) -> str:
 
 
 def _named(stage: Stage[Any], without: frozenset[str]) -> str:
-    values = {
-        f.name: _by_name(getattr(stage.step, f.name))
-        for f in dataclasses.fields(stage.step)
-        if f.name not in without
+    values = {f.name: getattr(stage.step, f.name) for f in dataclasses.fields(stage.step)}
+    named = {
+        n: (type(v).__name__, v.name) if isinstance(v, GraphRef | FactsRef) else v
+        for n, v in values.items()
+        if n not in without
     }
     source = "" if stage.plugin is None else stage.plugin.source
-    return digest(stage.kind(), stable(stage.step.version), stable(values), stable(dict(stage.when)), source)
-
-
-def _by_name(value: Any) -> Any:
-    return (type(value).__name__, value.name) if isinstance(value, GraphRef | FactsRef) else value
+    return digest(stage.kind(), stable(stage.step.version), stable(named), stable(dict(stage.when)), source)
 
 
 def misfitted(recipe: Recipe, where: Where) -> Iterator[ConfError]:
@@ -74,5 +71,4 @@ def misfitted(recipe: Recipe, where: Where) -> Iterator[ConfError]:
 
 
 def has_seen(fits: Iterable[FittedOn], text: str) -> bool:
-    """Whether one of some fits has seen a question."""
     return any(on.has_seen(text) for on in fits)

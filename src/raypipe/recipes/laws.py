@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from raypipe.core.protocols import Kit, Reach
 from raypipe.core.records import ANSWERED, Question, Reply
 from raypipe.memo.memo import CallCounts, cached
 from raypipe.recipes.default_bounds import bound_of, corpus_bound_of, is_bounded
+from raypipe.recipes.step_contract import named
 
 UNDECLARED, UNREAD = "which writes() does not name", "what reads() does not name"
 
@@ -35,7 +36,6 @@ class Trial:
 
 
 def run(step: Any, kit: Kit, given: Any) -> Any:
-    """A step over one batch."""
     return asyncio.run(step.open(kit)(given))
 
 
@@ -68,10 +68,8 @@ def question_writes(trial: Trial) -> None:
                 _expect(same, f"it writes {f.name}, {UNDECLARED}")
         for name, reply in before.replies.items():
             if f"replies.{name}" not in writes:
-                _expect(
-                    after.replies.get(name) == reply,
-                    f"it writes replies.{name}, {UNDECLARED}",
-                )
+                same = after.replies.get(name) == reply
+                _expect(same, f"it writes replies.{name}, {UNDECLARED}")
         for name in after.replies.keys() - before.replies.keys():
             _expect(f"replies.{name}" in writes, f"it writes replies.{name}, {UNDECLARED}")
 
@@ -85,10 +83,7 @@ def question_reads(trial: Trial) -> None:
         raise LawBroken(f"it reads {UNREAD}: {e}") from e
     for clean, found in zip(trial.out, out, strict=True):
         for name in writes:
-            _expect(
-                _written(found, name) == _written(clean, name),
-                f"{name} depends on {UNREAD}",
-            )
+            _expect(_written(found, name) == _written(clean, name), f"{name} depends on {UNREAD}")
 
 
 def _written(question: Question, name: str) -> Any:
@@ -222,7 +217,7 @@ class Bomb:
 class Poisoned(Mapping[str, Any]):
     """A mapping whose undeclared values are bombs. Copying it is no reading."""
 
-    def __init__(self, values: Mapping[str, Any], allowed: set[str]) -> None:
+    def __init__(self, values: Mapping[str, Any], allowed: Collection[str]) -> None:
         self._values = {k: v if k in allowed else Bomb() for k, v in values.items()}
 
     def __getitem__(self, key: str) -> Any:
@@ -241,8 +236,8 @@ POISONED = ("text", "body", "asked_at", "citations", "answer", "outcome", "origi
 def poisoned(question: Question, reads: frozenset[str]) -> Question:
     """The question with a bomb in every field that is not declared."""
     change: dict[str, Any] = {name: Bomb() for name in POISONED if name not in reads}
-    replies = {r.removeprefix("replies.") for r in reads if r.startswith("replies.")}
-    change["replies"] = Poisoned({**question.replies, "gold": Reply("the gold answer", ANSWERED)}, replies)
-    scores = {r.removeprefix("hits.") for r in reads if r.startswith("hits.")}
+    told = {**question.replies, "gold": Reply("the gold answer", ANSWERED)}
+    change["replies"] = Poisoned(told, named(reads, "replies"))
+    scores = named(reads, "hits")
     change["hits"] = tuple(replace(h, scores=Poisoned(h.scores, scores)) for h in question.hits)
     return replace(question, **change)

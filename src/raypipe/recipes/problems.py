@@ -8,12 +8,10 @@ from typing import Any
 from raypipe.core import config
 from raypipe.core.config import Resolve, Where, did_you_mean
 from raypipe.core.errors import RaypipeError
-from raypipe.recipes.read_recipe import read_gate, read_stages, stage_class
+from raypipe.recipes.read_recipe import KEYS, one_step, read_gate, read_stages, stage_class
 from raypipe.recipes.recipe import Recipe
-from raypipe.recipes.verbs import CORPUS_STEPS, QUESTION_STEPS
+from raypipe.recipes.verbs import HALVES
 from raypipe.recipes.wiring import misfits
-
-KEYS = ("about", "corpus", "question")
 
 
 def problems(tree: Mapping[str, Any], where: Where, resolve: Resolve) -> list[RaypipeError]:
@@ -24,7 +22,7 @@ def problems(tree: Mapping[str, Any], where: Where, resolve: Resolve) -> list[Ra
         for key in tree
         if key not in KEYS
     ]
-    for half, table in (("corpus", CORPUS_STEPS), ("question", QUESTION_STEPS)):
+    for half, table in HALVES.items():
         items, here = tree.get(half, []), where.at(half)
         if not isinstance(items, list):
             found.append(here.error(f"expected a list of steps, found {config.kind_of(items)}"))
@@ -33,19 +31,13 @@ def problems(tree: Mapping[str, Any], where: Where, resolve: Resolve) -> list[Ra
             found += _of_step(item, table, here.at(i), resolve)
     if found:
         return found
-    corpus = read_stages(tree.get("corpus", []), CORPUS_STEPS, where.at("corpus"), resolve)
-    question = read_stages(tree.get("question", []), QUESTION_STEPS, where.at("question"), resolve)
+    corpus, question = (read_stages(tree.get(h, []), t, where.at(h), resolve) for h, t in HALVES.items())
     return list(misfits(Recipe("checked", "", corpus, question), where))
 
 
 def _of_step(item: Any, table: Mapping[str, type[Any]], where: Where, resolve: Resolve) -> list[RaypipeError]:
-    if isinstance(item, str):
-        item = {item: {}}
-    if not isinstance(item, dict) or len(item) != 1:
-        said = config.kind_of(item)
-        return [where.error(f"expected one step, as `- verb: {{field: value}}`, found {said}")]
-    (verb, fields), *_ = item.items()
     try:
+        verb, fields = one_step(item, where)
         cls, _ = stage_class(verb, table, where)
     except RaypipeError as e:
         return [e]

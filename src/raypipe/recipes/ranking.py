@@ -32,11 +32,8 @@ def ranking_of(recipe: Recipe) -> Recipe:
     if not any(w.startswith(RANKING) for s in kept for w in s.step.writes()):
         raise ConfError(f"recipe {recipe.name!r} has no step that ranks passages")
     said = {w for s in kept for w in s.step.writes()}
-    return replace(recipe, question=tuple(_ungated(s, said) for s in kept))
-
-
-def _ungated(stage: Stage[Step], said: set[str]) -> Stage[Step]:
-    """The stage with the gates alone whose replies are still made."""
-    gates = {r: replace(stage, when={r: labels}) for r, labels in stage.when.items()}
-    when = {r: stage.when[r] for r, gate in gates.items() if gate.gate_reads() <= said}
-    return replace(stage, when=MappingProxyType(when))
+    ungated = []
+    for stage in kept:  # with the gates alone whose replies are still made
+        when = {r: x for r, x in stage.when.items() if replace(stage, when={r: x}).gate_reads() <= said}
+        ungated.append(replace(stage, when=MappingProxyType(when)))
+    return replace(recipe, question=tuple(ungated))

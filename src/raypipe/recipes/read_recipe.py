@@ -12,12 +12,13 @@ from raypipe.core.config import Resolve, Where, did_you_mean
 from raypipe.core.errors import ConfError
 from raypipe.core.plugins import Plugin, is_path
 from raypipe.recipes.recipe import Labels, Recipe, Stage
-from raypipe.recipes.step_contract import (
-    step_class,
-)
-from raypipe.recipes.verbs import CORPUS_STEPS, QUESTION_STEPS
+from raypipe.recipes.step_contract import step_class
+from raypipe.recipes.verbs import HALVES
 from raypipe.recipes.wiring import misfits
 from raypipe.text.by_label import ByLabel
+
+KEYS = ("about", "corpus", "question")
+"""Of a whole recipe."""
 
 
 def load(path: Path, resolve: Resolve, find: Callable[[str], Path] | None = None) -> Recipe:
@@ -40,21 +41,17 @@ def read_tree(path: Path, find: Callable[[str], Path] | None = None) -> dict[str
 
 def _variant(tree: Mapping[str, Any], where: Where, find: Callable[[str], Path]) -> dict[str, Any]:
     """The tree of the recipe that a variant is like, with the fields that it sets, named stage.field."""
-    for key in tree:
-        if key not in ("about", "like", "set"):
-            raise where.error(
-                f"unknown field {key!r} of a variant; {did_you_mean(str(key), ('about', 'like', 'set'))}"
-            )
+    config.require_known(tree, ("about", "like", "set"), where, " of a variant")
     if not isinstance(tree["like"], str) or not isinstance(tree.get("set"), dict):
         raise where.error("expected like, the name of a recipe, and set, a mapping of stage.field")
     whole = config.read_yaml(find(tree["like"]))
     if "like" in whole:
         raise where.at("like").error(f"{tree['like']!r} is a variant itself; expected a whole recipe")
     stages: dict[str, dict[str, Any]] = {}
-    for half, table in (("corpus", CORPUS_STEPS), ("question", QUESTION_STEPS)):
+    for half, table in HALVES.items():
         whole[half] = [dict(i) if isinstance(i, dict) else {i: {}} for i in whole.get(half, [])]
         for item in whole[half]:
-            (verb, fields), *_ = item.items()
+            verb, fields = next(iter(item.items()))
             item[verb] = dict(fields or {})
             _, plugin = stage_class(verb, table, where.at("like"))
             stages[stage_name(verb if plugin is None else plugin.name, item[verb], stages)] = item[verb]
@@ -68,18 +65,11 @@ def _variant(tree: Mapping[str, Any], where: Where, find: Callable[[str], Path])
 
 def from_tree(name: str, tree: Mapping[str, Any], where: Where, resolve: Resolve) -> Recipe:
     """The recipe in an already parsed mapping with the keys about, corpus and question."""
-    for key in tree:
-        if key not in ("about", "corpus", "question"):
-            raise where.error(
-                f"unknown field {key!r}; {did_you_mean(str(key), ('about', 'corpus', 'question'))}"
-            )
-    recipe = Recipe(
-        name,
-        str(tree.get("about", "")),
-        read_stages(tree.get("corpus", []), CORPUS_STEPS, where.at("corpus"), resolve),
-        read_stages(tree.get("question", []), QUESTION_STEPS, where.at("question"), resolve),
+    config.require_known(tree, KEYS, where)
+    corpus, question = (
+        read_stages(tree.get(half, []), table, where.at(half), resolve) for half, table in HALVES.items()
     )
-    return checked(recipe, where)
+    return checked(Recipe(name, str(tree.get("about", "")), corpus, question), where)
 
 
 def checked(recipe: Recipe, where: Where) -> Recipe:
@@ -97,20 +87,24 @@ def read_stages(
     stages: list[Stage[Any]] = []
     for i, item in enumerate(tree):
         here = where.at(i)
-        if isinstance(item, str):
-            item = {item: {}}
-        if not isinstance(item, dict) or len(item) != 1:
-            raise here.error(
-                f"expected one step, as `- verb: {{field: value}}`, found {config.kind_of(item)}"
-            )
-        (verb, fields), *_ = item.items()
+        verb, given = one_step(item, here)
         cls, plugin = stage_class(verb, table, here)
-        fields = dict(fields or {})
+        fields = dict(given or {})
         when = read_gate(fields.pop("when", {}), here.at(verb).at("when"))
         step = config.build(cls, fields, here.at(verb), resolve)
         name = stage_name(verb if plugin is None else plugin.name, fields, {s.name for s in stages})
         stages.append(Stage(name, step, when, plugin))
     return tuple(stages)
+
+
+def one_step(item: Any, where: Where) -> tuple[Any, Any]:
+    if isinstance(item, str):
+        return item, {}
+    if not isinstance(item, dict) or len(item) != 1:
+        found = config.kind_of(item)
+        raise where.error(f"expected one step, as `- verb: {{field: value}}`, found {found}")
+    [step] = item.items()
+    return step
 
 
 def stage_class(verb: Any, table: Mapping[str, type[Any]], where: Where) -> tuple[type[Any], Plugin | None]:

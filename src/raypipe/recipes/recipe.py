@@ -58,7 +58,6 @@ class Stage(Generic[S]):
         return digest(self.kind(), stable(step.version), stable(fields), stable(dict(self.when)), *source)
 
     def admits(self, question: Question) -> bool:
-        """True if every reply that the gate names has a label in its list."""
         return all(
             r in question.replies
             and question.replies[r].label in (x.of(question) if isinstance(x, ByLabel) else x)
@@ -66,7 +65,6 @@ class Stage(Generic[S]):
         )
 
     def gate_reads(self) -> frozenset[str]:
-        """The replies that the gate looks at."""
         tables = [x.reads() for x in self.when.values() if isinstance(x, ByLabel)]
         return frozenset(f"replies.{r}" for r in self.when).union(*tables)
 
@@ -105,7 +103,6 @@ class Recipe:
         return digest("vectors", self.passages_digest(), stage.digest(), *(["float16"] if model.half else []))
 
     def embedders(self) -> tuple[Model, ...]:
-        """The models whose vectors are searched."""
         return tuple(embedder_of(s.step) for s in self._embedding())
 
     def _embedding(self) -> list[Stage[CorpusStep]]:

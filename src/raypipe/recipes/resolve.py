@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
@@ -45,10 +46,10 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_][A-Za-z0-9_.-]*)
 def resolvers(files: Conf, models: Catalog, graphs: Mapping[str, str] = MappingProxyType({})) -> Resolve:
     """Readers for every type that a field of a step can name. `graphs` says where graphs lie, by name; under
     "" where all others do."""
-    prompt = _prompt(files)
+    prompt = _written(Prompt, "prompts", partial(_find, files, "prompts"))
     found: dict[Any, Any] = {
         Model: _model(models),
-        **{c: _written(c, "fitted", lambda name: files.find("fitted", name)) for c in FITTED},
+        **{c: _written(c, "fitted", partial(files.find, "fitted")) for c in FITTED},
         Prompt: prompt,
         ByLabel[Prompt]: _by_label(prompt, needs_else=True),
         ByLabel[str | None]: _by_label(_adapter, needs_else=False),
@@ -56,25 +57,25 @@ def resolvers(files: Conf, models: Catalog, graphs: Mapping[str, str] = MappingP
         Grammar: _grammar(files),
         JsonSchema: _schema(files),
         GraphRef: _graph(files, graphs, models),
-        ExampleBank: _written(ExampleBank, "examples", lambda name: _find(files, "examples", name, ".yaml")),
+        ExampleBank: _written(ExampleBank, "examples", partial(_find, files, "examples")),
         FactsRef: _file_of(files, graphs, "facts", _facts_ref),
         PoolRef: _file_of(files, graphs, "examples", _pool),
     }
-    found[ByLabel[FactsRule | None]] = _by_label(_shelf(found), needs_else=False)
+
+    def rule(value: Any, where: Where) -> FactsRule | None:
+        return None if value is None else config.build(FactsRule, value, where, found)
+
+    found[ByLabel[FactsRule | None]] = _by_label(rule, needs_else=False)
     return found
-
-
-def _shelf(resolve: Resolve) -> Read[FactsRule | None]:
-    return lambda value, where: None if value is None else config.build(FactsRule, value, where, resolve)
 
 
 def prompt_file(files: Conf, name: str) -> Prompt:
     """The prompt `prompts/NAME.yaml`. Raises ConfError naming the file and what in it is wrong."""
-    path = _find(files, "prompts", name, ".yaml")
+    path = _find(files, "prompts", name)
     return config.build(Prompt, config.read_yaml(path), Where(str(path)))
 
 
-def _find(files: Conf, kind: str, name: str, suffix: str) -> Path:
+def _find(files: Conf, kind: str, name: str, suffix: str = ".yaml") -> Path:
     """A file under `kind`/, in a folder of its own or not. A name never leads out of `kind`/."""
     if _NAME.fullmatch(name):
         for folder in files.folders:
@@ -107,17 +108,6 @@ def _model(models: Catalog) -> Read[Model]:
     return read
 
 
-def _prompt(files: Conf) -> Read[Prompt]:
-    """The name of a file under prompts/, or a prompt spelled out."""
-
-    def read(value: Any, where: Where) -> Prompt:
-        if isinstance(value, dict):
-            return config.build(Prompt, value, where)
-        return _named(value, where, "a file under prompts/", lambda name: prompt_file(files, name))
-
-    return read
-
-
 def _grammar(files: Conf) -> Read[Grammar]:
     def find(name: str) -> Grammar:
         grammar = Grammar(_grammar_text(files, name))
@@ -129,8 +119,6 @@ def _grammar(files: Conf) -> Read[Grammar]:
 
 @dataclass(frozen=True, slots=True)
 class GraphEntry:
-    """One entry of graphs.yaml."""
-
     kind: Literal["folder", "server", "facts", "examples"]
     where: str = (
         ""  # the folder, the address, or the file of facts or examples; "": to be said when it is used
@@ -266,28 +254,24 @@ def _schema(files: Conf) -> Read[JsonSchema]:
     """The name of a file under schemas/, or a schema spelled out."""
 
     def find(name: str) -> dict[str, Any]:
-        return config.read_yaml(_find(files, "schemas", name, ".yaml"))
+        return config.read_yaml(_find(files, "schemas", name))
 
     def read(value: Any, where: Where) -> JsonSchema:
         if isinstance(value, str):
             value = _named(value, where, "a file under schemas/", find)
-        return _spelled(value, where)
+        if not isinstance(value, dict):
+            raise where.error(f"expected a JSON schema as a mapping, found {config.kind_of(value)}")
+        try:
+            # In the order of the file: it is the order of the reply's fields.
+            schema = JsonSchema(json.dumps(value, separators=(",", ":")))
+            bounds(schema)
+        except TypeError as e:
+            raise where.error(f"expected what JSON can hold: {e}") from e
+        except ConfError as e:
+            raise where.error(str(e)) from e
+        return schema
 
     return read
-
-
-def _spelled(value: Any, where: Where) -> JsonSchema:
-    if not isinstance(value, dict):
-        raise where.error(f"expected a JSON schema as a mapping, found {config.kind_of(value)}")
-    try:
-        # In the order of the file: it is the order of the reply's fields.
-        schema = JsonSchema(json.dumps(value, separators=(",", ":")))
-        bounds(schema)
-        return schema
-    except TypeError as e:
-        raise where.error(f"expected what JSON can hold: {e}") from e
-    except ConfError as e:
-        raise where.error(str(e)) from e
 
 
 def _names(value: Any, where: Where) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,6 @@ QUERIES = (
 
 
 def sources() -> list[Source]:
-    """Pages and snippets."""
     pages = [Source(source_id("page", t), "page", t) for t in PAGES]
     return [*pages, *(Source(source_id("snippet", t), "snippet", t) for t in SNIPPETS)]
 
@@ -59,22 +59,16 @@ def sources() -> list[Source]:
 def questions() -> list[Question]:
     """The first three have all pages, the last none: a question without sources must pass every step too."""
 
-    def citations(id: str) -> tuple[Citation, ...]:
-        return tuple(
-            Citation(id, i, f"https://e.org/{i}", "", source_id("page", p), _snippet(i), None)
-            for i, p in enumerate(PAGES)
-        )
-
-    ids = [f"q{i}" for i in range(len(QUERIES))]
+    snippets = [source_id("snippet", t) for t in SNIPPETS]
+    cited = [
+        (i, f"https://e.org/{i}", "", source_id("page", page), snippet, None)
+        for i, (page, snippet) in enumerate(zip_longest(PAGES, snippets))
+    ]
     found = [
-        Question(i, t, asked_at="03/05/2024, 23:18:31 PT", citations=citations(i))
-        for i, t in zip(ids, QUERIES, strict=True)
+        Question(id, t, asked_at="03/05/2024, 23:18:31 PT", citations=tuple(Citation(id, *c) for c in cited))
+        for id, t in zip(("q0", "q1", "q2", "q3"), QUERIES, strict=True)
     ]
     return [*found, Question("q-none", "is anything here?", citations=())]
-
-
-def _snippet(i: int) -> str | None:
-    return source_id("snippet", SNIPPETS[i]) if i < len(SNIPPETS) else None
 
 
 def output_digest(out: Any) -> str:

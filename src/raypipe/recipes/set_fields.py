@@ -16,7 +16,7 @@ from raypipe.core import config
 from raypipe.core.config import Where, did_you_mean
 from raypipe.core.errors import ConfError
 from raypipe.recipes.read_recipe import stage_class, stage_name
-from raypipe.recipes.verbs import CORPUS_STEPS, QUESTION_STEPS
+from raypipe.recipes.verbs import HALVES
 
 _FORM = re.compile(r"([^.=\s]+)\.([^=\s]+)=(.*)", re.DOTALL)
 _OPEN, _CLOSE, _QUOTES = "[{(", "]})", "\"'"
@@ -24,8 +24,6 @@ _OPEN, _CLOSE, _QUOTES = "[{(", "]})", "\"'"
 
 @dataclass(frozen=True, slots=True)
 class FieldSetting:
-    """One field of one step, and its value."""
-
     text: str  # as it was given
     step: str  # its name: VERB, VERB:INTO, or VERB#N of several that are alike
     path: tuple[str, ...]  # the field; then keys, of a field that is a mapping
@@ -98,7 +96,7 @@ def with_fields(tree: Mapping[str, Any], settings: Sequence[str], where: Where) 
     """A whole recipe's tree with these fields set. Raises ConfError for a name that fits no step or several,
     a field that the step has not, and a field that is set twice."""
     out = dict(tree)
-    for half in ("corpus", "question"):
+    for half in HALVES:
         items = out.get(half) or []
         if not isinstance(items, list):
             raise where.at(half).error(f"expected a list of steps, found {config.kind_of(items)}")
@@ -120,38 +118,30 @@ def _copied(item: Any) -> Any:
     if isinstance(item, str):
         return {item: {}}
     if isinstance(item, dict) and len(item) == 1:
-        (verb, fields), *_ = item.items()
+        [(verb, fields)] = item.items()
         return {verb: dict(fields or {}) if isinstance(fields, dict | None) else fields}
     return item
 
 
 def _places(tree: Mapping[str, Any], where: Where) -> list[_Place]:
     out: list[_Place] = []
-    for half, table in (("corpus", CORPUS_STEPS), ("question", QUESTION_STEPS)):
+    for half, table in HALVES.items():
         taken: set[str] = set()
         for i, item in enumerate(tree[half]):
-            if (
-                not isinstance(item, dict)
-                or len(item) != 1
-                or not isinstance(next(iter(item.values())), dict)
-            ):
+            [(verb, fields)] = item.items() if isinstance(item, dict) and len(item) == 1 else [("", None)]
+            if not isinstance(fields, dict):
                 continue  # refused when steps are made of the tree
-            (verb, fields), *_ = item.items()
             cls, plugin = stage_class(verb, table, where.at(half).at(i))
             short = verb if plugin is None else plugin.name
             name = stage_name(short, fields, taken)
             taken.add(name)
-            out.append(_Place(short, str(fields.get("into", _default_into(cls, short))), name, cls, fields))
+            default = next((f.default for f in dataclasses.fields(cls) if f.name == "into"), short)
+            into = fields.get("into", default if isinstance(default, str) else short)
+            out.append(_Place(short, str(into), name, cls, fields))
     return out
 
 
-def _default_into(cls: type[Any], verb: str) -> str:
-    default = next((f.default for f in dataclasses.fields(cls) if f.name == "into"), verb)
-    return default if isinstance(default, str) else verb
-
-
 def _addressed(one: FieldSetting, places: Sequence[_Place], where: Where) -> _Place:
-    """The one step that a name fits."""
     addresses = {_address(p, places): p for p in places}
     if one.step in addresses:
         return addresses[one.step]

@@ -7,7 +7,7 @@ knows contracts alone: nothing here, and nothing that calls it, asks which class
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, cast
 
 from raypipe.core import plugins
@@ -25,20 +25,21 @@ Table: TypeAlias = Literal["texts", "passages", "vectors"]
 RANKING = frozenset({"hits", "order"})
 
 
+def named(fields: Iterable[str], kind: Literal["replies", "hits"]) -> list[str]:
+    """The names of the replies, or of the scores of hits, that are among what a step reads or writes."""
+    return [f.removeprefix(f"{kind}.") for f in fields if f.startswith(f"{kind}.")]
+
+
 def step_class(path: str) -> tuple[type[Any], Plugin]:
     """The step that a path names: `mypkg.steps:Shout`. Raises ConfError for what is no step."""
     cls, plugin = plugins.load(path, "a step")
-    if not isinstance(cls, type) or not dataclasses.is_dataclass(cls) or not _frozen(cls):
+    if not isinstance(cls, type) or not getattr(getattr(cls, "__dataclass_params__", None), "frozen", False):
         raise ConfError(f"{path}: expected a step, a frozen dataclass; found {cls!r:.80}")
     if not isinstance(getattr(cls, "version", None), int):
         raise ConfError(f"{path}: expected `version: ClassVar[int] = 1` in the class, found none")
     if lacking := [n for n in ("reads", "writes", "open") if not callable(getattr(cls, n, None))]:
         raise ConfError(f"{path}: expected a step with reads, writes and open; it has no {lacking[0]}")
     return cls, plugin
-
-
-def _frozen(cls: Any) -> bool:
-    return bool(cls.__dataclass_params__.frozen)
 
 
 def answer_cut(step: Step) -> tuple[int, Model] | None:

@@ -64,4 +64,7 @@ QUESTION_STEPS: Mapping[str, type[Step]] = MappingProxyType(
     }
 )
 
+HALVES: Mapping[str, Mapping[str, type[Any]]] = MappingProxyType(
+    {"corpus": CORPUS_STEPS, "question": QUESTION_STEPS}
+)
 STEPS: Mapping[str, type[Any]] = MappingProxyType({**CORPUS_STEPS, **QUESTION_STEPS})

@@ -12,11 +12,7 @@ from raypipe.core.protocols import Model
 from raypipe.recipes.fits import misfitted
 from raypipe.recipes.ranking import ranking_of
 from raypipe.recipes.recipe import Recipe, Stage
-from raypipe.recipes.step_contract import (
-    decides,
-    embedder_of,
-    table_of,
-)
+from raypipe.recipes.step_contract import decides, embedder_of, table_of
 
 GIVEN = frozenset({"text", "body", "asked_at", "citations"})
 """What a question has before the first step."""
@@ -61,7 +57,6 @@ def _check_end(recipe: Recipe, where: Where) -> None:
 
 
 def _refused(check: Callable[[], object]) -> Iterator[ConfError]:
-    """What a check raises."""
     try:
         check()
     except ConfError as e:
