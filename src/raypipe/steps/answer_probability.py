@@ -14,18 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from raypipe.core import records
-from raypipe.core.records import Question, Reply
+from raypipe.core.records import TRACE, Question, Reply
 from raypipe.text.asked import read
 from raypipe.text.fitted_on import FittedOn
 from raypipe.text.replies import abstains
 from raypipe.text.words import analyse
 
-STANDARD = frozenset(
-    {
-        records.ANSWERED, records.ABSTAINED, records.INVALID, records.SKIPPED, records.FAULT,
-        records.TRACE,
-    }
-)  # fmt: skip
+STANDARD = {records.ANSWERED, records.ABSTAINED, records.INVALID, records.SKIPPED, records.FAULT, TRACE}
 """Labels of replies that are no class."""
 ASKED = ("plural", "timely", "today", "yes_no", "choice")
 """What rules read from the question next to its kind: fields of `text.asked.AskedQuestion`."""
@@ -129,15 +124,11 @@ def features_of(
         asked = read(question.text)
         found |= {f"asked.{asked.kind}": 1.0, **{f"asked.{n}": float(getattr(asked, n)) for n in ASKED}}
     if some("words", "denies", "share"):
-        found |= {
-            "words": math.log1p(len(reply.text.split())),
-            "denies": float(bool(_DENIES.search(reply.text))),
-        }
+        found["words"] = math.log1p(len(reply.text.split()))
+        found["denies"] = float(bool(_DENIES.search(reply.text)))
     if some("share"):
         found["share"] = _shared(question.text, reply.text)
-    if names is None:
-        return found
-    return {n: found[n] for n in names if n in found}
+    return found if names is None else {n: found[n] for n in names if n in found}
 
 
 def _stated(reply: Reply) -> dict[str, float]:
@@ -165,12 +156,8 @@ def _agreement(question: Question, origin: str, prefer: Sequence[str]) -> dict[s
 def _labels(question: Question, wanted: Collection[str] | None) -> dict[str, float]:
     """The classes that replies name: of a domain, of how fast an answer changes."""
     names = question.replies if wanted is None else [n for n in wanted if n in question.replies]
-    said = {n: question.replies[n].label for n in names}
-    return {
-        f"label.{n}={label}": 1.0
-        for n, label in said.items()
-        if label not in STANDARD and label != records.TRACE
-    }
+    said = ((n, question.replies[n].label) for n in names)
+    return {f"label.{n}={label}": 1.0 for n, label in said if label not in STANDARD}
 
 
 def _ranks(question: Question, names: Collection[str] | None) -> dict[str, float]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias, get_args
 
 import numpy as np
 
 from raypipe.core.protocols import Ask, Bound, Index, Kit, Postings, Reach
-from raypipe.core.records import Citation, Hit, Question, parse_chunk_id
+from raypipe.core.records import Hit, Question, parse_chunk_id
 from raypipe.steps.ranking import Scope, add_hits, best_first, grown, pool_of, scope_of
 from raypipe.text import bm25
 from raypipe.text.template import PLAIN, query_reads, query_renderer
@@ -38,9 +38,7 @@ class Bm25:
     variant: bm25.Variant = "lucene"
     k1: float | None = None  # None: 1.2 for lucene, 1.5 for okapi
     b: float | None = None  # None: 0.75
-    kinds: tuple[
-        SourceKind, ...
-    ] = ()  # of sources to look in, what is no part of a citation is a page; (): all
+    kinds: tuple[SourceKind, ...] = ()  # of sources to look in; what no citation brings is a page; (): all
     among: tuple[str, ...] = ()  # scores: only hits that have one of them are found; (): any passage
     scope: Scope = "own"  # all: also what the question does not cite
     query: str = PLAIN
@@ -125,7 +123,8 @@ class Bm25:
     def _narrowed(self, question: Question) -> Callable[[str], bool]:
         """Whether a chunk id may be found."""
         known = pool_of(question, self.among)
-        other = {s for c in question.citations or () for kind, s in _parts(c) if kind not in self.kinds}
+        kinds = [kind for kind in get_args(SourceKind) if kind not in self.kinds]
+        other = {getattr(c, kind) for c in question.citations or () for kind in kinds}
         pages = "page" in self.kinds  # where nothing is cited everything is a page
 
         def may(chunk: str) -> bool:
@@ -151,10 +150,3 @@ class Bm25:
 
     def _hits(self, by_chunk: Mapping[str, float]) -> list[Hit]:
         return [Hit(c, *parse_chunk_id(c), {self.into: by_chunk[c]}) for c in best_first(by_chunk, self.top)]
-
-
-def _parts(citation: Citation) -> Iterator[tuple[str, str]]:
-    """Kind and id of each source that a citation brings."""
-    for kind in ("page", "snippet", "name"):
-        if (source := getattr(citation, kind)) is not None:
-            yield kind, source

@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from raypipe.core.arrow import PARSED, fault_column
 from raypipe.core.protocols import Build, CorpusBound, Kit
-from raypipe.core.records import Fault, SourceKind
+from raypipe.core.records import Block, SourceKind
+from raypipe.steps.parse import parsed_table, rows_of
 from raypipe.text.clean import clean
-from raypipe.text.html import storable
+from raypipe.text.html import ParsedPage, storable
 
 UNTITLED = "None"
 """What stands for a title that is missing or has no text left, as in Onewo's own cleaning."""
@@ -46,30 +46,19 @@ class Clean:
 
     def open(self, kit: Kit) -> Build:
         async def build(table: pa.Table) -> pa.Table:
-            content = table["content"].cast(pa.large_binary())
-            table = table.set_column(table.column_names.index("content"), "content", content)
-            rows = [_row(r) for r in table.to_pylist() if r["kind"] in self.kinds]
-            columns = [pa.array([r[f.name] for r in rows], f.type) for f in PARSED]
-            faults = fault_column([r["fault"] for r in rows])
-            return pa.table(columns, schema=PARSED).append_column("fault", faults)
+            return parsed_table(rows_of(table, self.kinds), _row, "clean")
 
         return build
 
 
-def _row(row: dict[str, Any]) -> dict[str, Any]:
-    out = dict.fromkeys(("text", "hidden", "blocks", "parser"), None)
-    out |= {n: row[n] for n in ("source", "kind", "fault")}
-    if row["fault"] is not None:
-        return out | {"fault": Fault(**row["fault"])}
-    if row["content"] is None:
-        return out | {"fault": Fault("clean", "null", "expected content, found none", False)}
+def _row(row: dict[str, Any]) -> ParsedPage:
     title, _, rest = storable(row["content"].decode()).partition("\n")
     title, rest = clean(title), clean(rest)
     if not (title or rest):
-        return out | {"text": "", "hidden": [], "blocks": [], "parser": "plain"}
+        return ParsedPage("", (), "plain")
     title = title or UNTITLED
-    text = f"{title}\n{rest}" if rest else title
-    blocks = [{"start": 0, "end": len(title), "kind": "title"}]
-    if rest:
-        blocks.append({"start": len(title) + 1, "end": len(text), "kind": "paragraph"})
-    return out | {"text": text, "hidden": [], "blocks": blocks, "parser": "plain"}
+    if not rest:
+        return ParsedPage(title, (), "plain", (Block(0, len(title), "title"),))
+    text = f"{title}\n{rest}"
+    body = Block(len(title) + 1, len(text), "paragraph")
+    return ParsedPage(text, (), "plain", (Block(0, len(title), "title"), body))

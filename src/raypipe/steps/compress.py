@@ -14,13 +14,13 @@ from typing import ClassVar, TypeAlias
 
 from raypipe.core.llm import Chat, Sampling
 from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach, Tokenize
-from raypipe.core.records import ANSWERED, SKIPPED_REPLY, Hit, Question, Reply, parse_chunk_id
-from raypipe.steps.extract import choose, require_fitted_with, sentence_scores
+from raypipe.core.records import ANSWERED, Hit, Question, Reply
+from raypipe.steps.extract import choose, require_fitted_with, scored_sentences, sentence_scores
 from raypipe.steps.model_replies import prompt_values, read_reply, require_prompt, with_replies
 from raypipe.steps.ranking import add_hits
-from raypipe.steps.source_texts import source_texts
+from raypipe.steps.rows import skipping
 from raypipe.text import evidence
-from raypipe.text.candidates import MAX_CHARS, Sentence, SourceText, candidates
+from raypipe.text.candidates import MAX_CHARS, Sentence, SourceText
 from raypipe.text.evidence import Fitted
 from raypipe.text.pack import pack
 from raypipe.text.pieces import Piece, joined
@@ -111,15 +111,19 @@ class Compress:
 
     def open(self, kit: Kit) -> Ask:
         if self.model is not None and self.model.absent:
-            return self._skip
+            return skipping(self.into)
         require_splitter()
         index, tokenize = kit.index(), kit.tokenizer(self.tokenizer)
-        render, order = query_renderer(self.query), self._chooser(kit)
+        render, most = query_renderer(self.query), (self.passages, self.sentences, self.scored)
+        if self.embedder is not None and self.maxsim is not None:
+            order = self._by_ranker(kit, self.embedder, self.maxsim)
+        else:
+            assert self.model is not None and self.prompt is not None
+            order = self._by_generator(kit, self.model, self.prompt)
 
         async def ask(questions: list[Question]) -> list[Question]:
-            pages = await source_texts(index, [c for q in questions for c in q.order[: self.passages]])
             queries = [render(q) for q in questions]
-            found = [self._candidates(q, query, pages) for q, query in zip(questions, queries, strict=True)]
+            found, pages = await scored_sentences(index, questions, queries, most)
             ranked = await order(questions, queries, found)
             return [
                 self._cut(q, some, by, pages, tokenize)
@@ -127,19 +131,6 @@ class Compress:
             ]
 
         return ask
-
-    async def _skip(self, questions: list[Question]) -> list[Question]:
-        return [with_replies(q, {self.into: SKIPPED_REPLY}) for q in questions]
-
-    def _candidates(self, question: Question, query: str, pages: Mapping[str, SourceText]) -> list[Sentence]:
-        found = candidates(map(parse_chunk_id, question.order[: self.passages]), pages, self.sentences)
-        return evidence.likely(query, found, self.scored)
-
-    def _chooser(self, kit: Kit) -> Chooser:
-        if self.embedder is not None and self.maxsim is not None:
-            return self._by_ranker(kit, self.embedder, self.maxsim)
-        assert self.model is not None and self.prompt is not None
-        return self._by_generator(kit, self.model, self.prompt)
 
     def _by_ranker(self, kit: Kit, embedder: Model, maxsim: Model) -> Chooser:
         embed, score = kit.embedder(embedder), kit.reranker(maxsim)
@@ -177,7 +168,6 @@ class Compress:
         return order
 
     def _values(self, question: Question, found: Sequence[Sentence], prompt: Prompt) -> dict[str, str]:
-        """What the prompt may use."""
         lines = (f"[{n}] {' '.join(s.text.split())}" for n, s in enumerate(found, 1))
         asked = prompt_values(question, frozenset(prompt.variables) - {SENTENCES})
         return {SENTENCES: escape_markup("\n".join(lines)), **asked}
@@ -195,7 +185,8 @@ class Compress:
         pieces, used = list[Piece](), 0
         for i in choice.order:
             more = joined([(found[k], float(-n)) for n, k in enumerate([*kept, i])], pages)
-            if (count := _counted(more, tokenize)) <= self.tokens:
+            laid = pack([escape_markup(p.text) for p in more], "docs", None, tokenize).text
+            if (count := len(tokenize(laid))) <= self.tokens:
                 kept, pieces, used = [*kept, i], more, count
         hits = [Hit(p.chunk, p.source, p.span, {self.into: p.score}) for p in pieces]
         counts = {"sentences": len(kept), "of": len(found), "tokens": used}
@@ -219,10 +210,6 @@ Chooser: TypeAlias = Callable[
     [Sequence[Question], Sequence[str], Sequence[Sequence[Sentence]]], Awaitable[list[SentenceChoice]]
 ]
 """Questions, their queries and candidates -> a choice for each."""
-
-
-def _counted(pieces: Sequence[Piece], tokenize: Tokenize) -> int:
-    return len(tokenize(pack([escape_markup(p.text) for p in pieces], "docs", None, tokenize).text))
 
 
 def _by_words(query: str, found: Sequence[Sentence]) -> tuple[int, ...]:

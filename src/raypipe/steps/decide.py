@@ -10,6 +10,7 @@ from raypipe.core import records
 from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach
 from raypipe.core.records import IDK, INVALID_QUESTION, Fault, Question, Reply
 from raypipe.steps.answer_probability import AnswerProbability
+from raypipe.steps.rows import row_by_row
 from raypipe.text.by_label import ByLabel
 from raypipe.text.pack import cut
 from raypipe.text.replies import abstains
@@ -71,18 +72,10 @@ class Decide:
         return self.prefer.values() if isinstance(self.prefer, ByLabel) else (self.prefer,)
 
     def open(self, kit: Kit) -> Ask:
-        trim = self._trimmer(kit)
-
-        async def ask(questions: list[Question]) -> list[Question]:
-            return [self._decide(q, trim) for q in questions]
-
-        return ask
-
-    def _trimmer(self, kit: Kit) -> Callable[[str], str]:
         if (most := self.answer_tokens) is None or self.tokenizer is None:
-            return lambda text: text
+            return row_by_row(lambda q: self._decide(q, str))
         tokenize = kit.tokenizer(self.tokenizer)
-        return lambda text: cut(text, most, tokenize)
+        return row_by_row(lambda q: self._decide(q, lambda text: cut(text, most, tokenize)))
 
     def _decide(self, question: Question, trim: Callable[[str], str]) -> Question:
         prefer = self.prefer.of(question) if isinstance(self.prefer, ByLabel) else self.prefer
@@ -99,13 +92,10 @@ class Decide:
         if not broken and any(_is_abstention(r) for r in replies.values()):
             return replace(question, answer=IDK, outcome="abstained", origin="")
         known = tuple(r.fault for r in replies.values() if r.fault is not None)
-        faults = question.faults or known or (self._fault(prefer, replies),)
+        labels = (f"{name}: {replies[name].label if name in replies else 'not there'}" for name in prefer)
+        detail = f"no reply answers or abstains: {', '.join(labels)}"
+        faults = question.faults or known or (Fault("decide", "no_reply", detail, transient=False),)
         return replace(question, answer="", outcome="fault", origin="", faults=faults)
-
-    def _fault(self, prefer: tuple[str, ...], replies: dict[str, Reply]) -> Fault:
-        labels = {name: replies[name].label if name in replies else "not there" for name in prefer}
-        detail = f"no reply answers or abstains: {', '.join(f'{n}: {x}' for n, x in labels.items())}"
-        return Fault("decide", "no_reply", detail, transient=False)
 
 
 def _decided(

@@ -10,8 +10,10 @@ from typing import ClassVar
 
 from raypipe.core.protocols import Ask, Bound, Kit, Reach
 from raypipe.core.records import ABSTAINED, ANSWERED, IDK, INVALID, INVALID_QUESTION, Question, Reply
+from raypipe.steps.rows import row_by_row
 from raypipe.text.template import REPLY
 
+RECENT = ("update", "at the moment", "week", "last", "yesterday", "previous", "late", "today")
 NO_MATCH = "There is no match"
 """How the graph says that a team had no game in that time."""
 
@@ -27,16 +29,7 @@ class Demote:
 
     reply: str
     facts: str
-    recent: tuple[str, ...] = (
-        "update",
-        "at the moment",
-        "week",
-        "last",
-        "yesterday",
-        "previous",
-        "late",
-        "today",
-    )  # parts of the question, not words: "late" is meant to find "latest", "update" finds "updates"
+    recent: tuple[str, ...] = RECENT  # parts of the question, not words: "late" is meant to find "latest"
 
     version: ClassVar[int] = 2
 
@@ -54,10 +47,7 @@ class Demote:
         return Bound(0, reach, "never")
 
     def open(self, kit: Kit) -> Ask:
-        async def ask(questions: list[Question]) -> list[Question]:
-            return [self._one(q) for q in questions]
-
-        return ask
+        return row_by_row(self._one)
 
     def _one(self, question: Question) -> Question:
         said, facts = question.replies[self.reply], question.replies[self.facts]

@@ -15,18 +15,11 @@ from raypipe.core.protocols import Embed as Embedder
 from raypipe.core.records import Fault
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Embed:
-    """Adds `vector` (dim,), a unit row, for each `chunk_text`; equal texts are embedded once. Its numbers are
-    float32, of a model that computes in 16 bits float16.
+class EmbedsChunks:
+    """What the steps that write vectors declare."""
 
-    A vector with a NaN or an infinity, or without a length, is the row's fault: bad_vector.
-    """
-
+    __slots__ = ()
     model: Model
-    lower: bool = False  # the model reads chunks in lower case
-
-    version: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         if self.model.kind != "embedder":
@@ -40,6 +33,20 @@ class Embed:
 
     def bound(self, chars: float) -> CorpusBound:
         return CorpusBound(1, chars, calls=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Embed(EmbedsChunks):
+    """Adds `vector` (dim,), a unit row, for each `chunk_text`; equal texts are embedded once. Its numbers are
+    float32, of a model that computes in 16 bits float16.
+
+    A vector with a NaN or an infinity, or without a length, is the row's fault: bad_vector.
+    """
+
+    model: Model
+    lower: bool = False  # the model reads chunks in lower case
+
+    version: ClassVar[int] = 1
 
     def open(self, kit: Kit) -> Build:
         embedder = kit.embedder(self.model)
@@ -57,17 +64,6 @@ async def with_vectors(
     table: pa.Table, texts: list[str | None], model: Model, embedder: Embedder
 ) -> pa.Table:
     """The table with the vector of each row's text, None where it has a fault; a bad vector is a fault."""
-    vectors, fine = await _vectors(texts, model, embedder)
-    bad = pc.is_null(table["fault"]).to_numpy() & ~fine
-    numbers = (vectors.astype(np.float16) if model.half else vectors).reshape(-1)
-    array = pa.FixedSizeListArray.from_arrays(pa.array(numbers), model.dim, mask=pa.array(~fine))
-    return (_refuse(table, bad, model) if bad.any() else table).append_column("vector", array)
-
-
-async def _vectors(
-    texts: list[str | None], model: Model, embedder: Embedder
-) -> tuple[np.ndarray, np.ndarray]:
-    """(texts, dim) float32, unit rows, and (texts,) bool: for which there is one. The others are zero."""
     place = {text: i for i, text in enumerate(dict.fromkeys(t for t in texts if t is not None))}
     distinct = np.asarray(await embedder(list(place), "passage"), np.float32)  # (distinct, dim)
     if distinct.shape != (len(place), model.dim):
@@ -78,9 +74,11 @@ async def _vectors(
     good = np.isfinite(distinct).all(axis=1) & (distinct != 0).any(axis=1)
     rows = np.array([place.get(t, -1) if t is not None else -1 for t in texts], np.int64)
     fine = (rows >= 0) & np.append(good, False)[rows]
-    vectors = np.zeros((len(texts), model.dim), np.float32)
+    vectors = np.zeros((len(texts), model.dim), np.float16 if model.half else np.float32)
     vectors[fine] = distinct[rows[fine]]
-    return vectors, fine
+    bad = pc.is_null(table["fault"]).to_numpy() & ~fine
+    array = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), model.dim, mask=pa.array(~fine))
+    return (_refuse(table, bad, model) if bad.any() else table).append_column("vector", array)
 
 
 def _refuse(table: pa.Table, bad: np.ndarray, model: Model) -> pa.Table:

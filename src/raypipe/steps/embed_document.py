@@ -7,15 +7,15 @@ from typing import ClassVar, Final
 
 import pyarrow as pa
 
-from raypipe.core.protocols import Build, CorpusBound, Kit, Model
-from raypipe.steps.embed import with_vectors
+from raypipe.core.protocols import Build, Kit, Model
+from raypipe.steps.embed import EmbedsChunks, with_vectors
 from raypipe.text.template import renderer, uses
 
 FIELDS: Final = frozenset({"title", "abstract"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EmbedDocument:
+class EmbedDocument(EmbedsChunks):
     """Adds `vector` (dim,) float32, a unit row, of a template over each chunk's `title` and `abstract`: its
     first line, and what stands behind it, as `clean` writes them and a split leaves them whole.
 
@@ -29,23 +29,13 @@ class EmbedDocument:
     version: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        if self.model.kind != "embedder":
-            raise ValueError(f"model: expected an embedder, found {self.model.name!r}, a {self.model.kind}")
+        EmbedsChunks.__post_init__(self)
         found = uses(self.passage)
         if not found or found - FIELDS:
             raise ValueError(
                 f"passage: expected a template over title and abstract, found one that uses "
                 f"{', '.join(sorted(found)) or 'nothing'}"
             )
-
-    def reads(self) -> frozenset[str]:
-        return frozenset({"chunk_text", "fault"})
-
-    def writes(self) -> frozenset[str]:
-        return frozenset({"vector", "fault"})
-
-    def bound(self, chars: float) -> CorpusBound:
-        return CorpusBound(1, chars, calls=1)
 
     def open(self, kit: Kit) -> Build:
         embedder, render, names = kit.embedder(self.model), renderer(self.passage), uses(self.passage)

@@ -26,8 +26,6 @@ BETWEEN = "\n\n"
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """One example that can be chosen."""
-
     compared: str  # what the question is compared with
     text: str  # as the prompt shows it
     group: str  # of a group one example is shown at most
@@ -91,7 +89,7 @@ class Examples:
         return Bound(examples + 1, reach, "never", likely=1, shared=examples)  # vectors
 
     def open(self, kit: Kit) -> Ask:
-        found = self._of_bank() if self.bank is not None else self._of_pool(kit.pool(self._pool()))
+        found = _of_bank(self.bank) if self.bank is not None else self._of_pool(kit.pool(self._pool()))
         tokenize = None if self.tokenizer is None else kit.tokenizer(self.tokenizer)
         embed = None if self.embedder is None else kit.embedder(self.embedder)
 
@@ -111,26 +109,12 @@ class Examples:
         assert self.pool is not None
         return self.pool
 
-    def _of_bank(self) -> list[Shown]:
-        assert self.bank is not None
-        return [
-            Shown(masked(q), shown_example(group, q), f"{i}", "")
-            for i, group in enumerate(self.bank.examples)
-            for q in group.questions
-        ]
-
     def _of_pool(self, rows: Sequence[ExampleRow]) -> list[Shown]:
-        show = renderer(self.shown)
-        names = uses(self.shown)
-        return [
-            Shown(
-                r.question.lower(),
-                show({name: getattr(r, name) for name in names}),
-                f"{r.document}\n{' '.join(r.question.lower().split())}",
-                r.document,
-            )
-            for r in rows
-        ]
+        show, names, out = renderer(self.shown), uses(self.shown), []
+        for r in rows:
+            asked, text = r.question.lower(), show({name: getattr(r, name) for name in names})
+            out.append(Shown(asked, text, f"{r.document}\n{' '.join(asked.split())}", r.document))
+        return out
 
     def _drawn(self, question: Question, found: Sequence[Shown]) -> list[int]:
         """All examples in an order that this seed and this question give."""
@@ -149,14 +133,18 @@ class Examples:
                 break
             if not e.document or e.document not in own:
                 best.setdefault(e.group, e.text)
-        chosen = self._fitting(list(best.values()), tokenize)
+        chosen = list(best.values())
+        if tokenize is not None and self.tokens is not None:
+            while chosen and len(tokenize(BETWEEN.join(chosen))) > self.tokens:
+                chosen.pop()
         text = BETWEEN.join(chosen if self.choose == "random" else reversed(chosen))
         said = Reply(text, ANSWERED) if chosen else SKIPPED_REPLY
         return replace(question, replies={**question.replies, self.into: said})
 
-    def _fitting(self, chosen: list[str], tokenize: Tokenize | None) -> list[str]:
-        """As many of the first as fit into the budget together."""
-        if tokenize is not None and self.tokens is not None:
-            while chosen and len(tokenize(BETWEEN.join(chosen))) > self.tokens:
-                chosen = chosen[:-1]
-        return chosen
+
+def _of_bank(bank: ExampleBank) -> list[Shown]:
+    return [
+        Shown(masked(q), shown_example(group, q), f"{i}", "")
+        for i, group in enumerate(bank.examples)
+        for q in group.questions
+    ]

@@ -13,9 +13,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from raypipe.core.protocols import Ask, Bound, Embed, Kit, Model, Reach, Score
+from raypipe.core.protocols import Ask, Bound, Embed, Index, Kit, Model, Reach, Score
 from raypipe.core.records import ABSTAINED, ANSWERED, IDK, Question, Quote, Reply, Span, parse_chunk_id
-from raypipe.steps.source_texts import source_texts
 from raypipe.text import compare, evidence
 from raypipe.text.asked import AskedQuestion, read
 from raypipe.text.candidates import Sentence, SourceText, candidates
@@ -91,11 +90,12 @@ class Extract:
     def open(self, kit: Kit) -> Ask:
         require_splitter()
         embed, score, index = kit.embedder(self.embedder), kit.reranker(self.maxsim), kit.index()
+        most = self.passages, self.sentences, self.scored
 
         async def ask(questions: list[Question]) -> list[Question]:
-            pages = await source_texts(index, [c for q in questions for c in q.order[: self.passages]])
-            found = [self._candidates(q, pages) for q in questions]
-            scores = await sentence_scores(embed, score, [q.text for q in questions], found)
+            texts = [q.text for q in questions]
+            found, _ = await scored_sentences(index, questions, texts, most)
+            scores = await sentence_scores(embed, score, texts, found)
             return [
                 replace(q, replies={**q.replies, self.into: self._reply(q, c, *by)})
                 for q, c, by in zip(questions, found, scores, strict=True)
@@ -105,17 +105,13 @@ class Extract:
 
     def shown(self, kit: Kit) -> Callable[[Sequence[Question]], Awaitable[list[str]]]:
         """The sentences that are scored."""
-        index = kit.index()
+        index, most = kit.index(), (self.passages, self.sentences, self.scored)
 
         async def show(questions: Sequence[Question]) -> list[str]:
-            pages = await source_texts(index, [c for q in questions for c in q.order[: self.passages]])
-            return ["\n".join(s.text for s in self._candidates(q, pages)) for q in questions]
+            found, _ = await scored_sentences(index, questions, [q.text for q in questions], most)
+            return ["\n".join(s.text for s in some) for some in found]
 
         return show
-
-    def _candidates(self, question: Question, pages: dict[str, SourceText]) -> list[Sentence]:
-        found = candidates(map(parse_chunk_id, question.order[: self.passages]), pages, self.sentences)
-        return evidence.likely(question.text, found, self.scored)
 
     def _reply(
         self, question: Question, found: Sequence[Sentence], cosine: np.ndarray, maxsim: np.ndarray
@@ -141,6 +137,23 @@ def require_fitted_with(fitted: Fitted, embedder: Model) -> None:
             f"(python bench/extract.py --fit --embedder {embedder.name}), or leave fitted out, and "
             "every question is abstained"
         )
+
+
+async def scored_sentences(
+    index: Index, questions: Sequence[Question], queries: Sequence[str], most: tuple[int, int, int]
+) -> tuple[list[list[Sentence]], dict[str, SourceText]]:
+    """The candidates of each question that models score, and the texts that they are of. `most`: passages,
+    sentences of each, and sentences that are scored."""
+    orders = [[parse_chunk_id(chunk) for chunk in q.order[: most[0]]] for q in questions]
+    sources = list(dict.fromkeys(source for order in orders for source, _ in order))
+    texts, blocks, hidden = await asyncio.gather(
+        index.source_texts(sources), index.blocks(sources), index.hidden(sources)
+    )
+    rows = zip(sources, texts, blocks, hidden, strict=True)
+    pages = {source: SourceText(text or "", b, h) for source, text, b, h in rows}
+    found = (candidates(order, pages, most[1]) for order in orders)
+    likely = [evidence.likely(query, some, most[2]) for query, some in zip(queries, found, strict=True)]
+    return likely, pages
 
 
 async def sentence_scores(
@@ -180,11 +193,7 @@ class BestSentence:
 
 
 def choose(
-    question: str,
-    found: Sequence[Sentence],
-    cosine: np.ndarray,
-    maxsim: np.ndarray,
-    fitted: Fitted | None,
+    question: str, found: Sequence[Sentence], cosine: np.ndarray, maxsim: np.ndarray, fitted: Fitted | None
 ) -> BestSentence:
     """The best of at least one sentence by its scores (sentences,); the first of equals."""
     asked, words = read(question), evidence.words_of(question, found)
@@ -208,27 +217,27 @@ class Said:
 def say(choice: BestSentence, asked_at: str, fitted: Fitted | None, most: tuple[int, int]) -> Said:
     """The answer that a choice gives, with the probability that it is right. `most`: words and characters."""
     asked, best = choice.asked, choice.found[choice.best]
+    nothing = Said(None, None, (choice.best,))
     if fitted is None:
-        return Said(None, None, (choice.best,))
+        return nothing
     p = fitted.sentence.probability(choice.answer)
     if asked.choice or asked.yes_no:
-        first = [i for i in choice.order[:COMPARED]]
+        first = choice.order[:COMPARED]
         decided = compare.decide(asked, [choice.found[i].text for i in first])
         if decided is None:
-            return Said(None, None, (choice.best,))
+            return nothing
         return Said(decided.text, fitted.compared, tuple(first[i] for i in decided.sentences))
     if (asked.timely or asked.today) and not _dated(asked, best, asked_at):
-        return Said(None, None, (choice.best,))
+        return nothing
     text, span = best.text, choice.span
     if span is not None and not asked.plural:
         features = evidence.span_features(asked, choice.words, choice.best, span, p)
         if (p_span := fitted.span.probability(features)) >= LIKELY:
             return Said(text[slice(*span.span)], p_span, (choice.best,))
     if len(text.split()) <= DENIAL_WORDS and _DENIES.search(text) and not _DENIES.search(asked.text):
-        return Said(None, None, (choice.best,))
-    return Said(
-        shown(text, most, choice.words.marks[choice.best], span.span if span else None), p, (choice.best,)
-    )
+        return nothing
+    said = shown(text, most, choice.words.marks[choice.best], span.span if span else None)
+    return Said(said, p, (choice.best,))
 
 
 def _dated(asked: AskedQuestion, sentence: Sentence, asked_at: str) -> bool:

@@ -26,8 +26,6 @@ MOST_NAMES = 100  # names of one question that are looked up; db3's reply of 70 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactsRule:
-    """One table, and when it is looked into."""
-
     table: FactsRef
     by: Literal["year", "name"]  # a year in the question, or the names in the reply `entities`
     triggers: tuple[str, ...] = ()  # the question has one of these in it; (): always

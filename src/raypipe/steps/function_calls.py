@@ -12,6 +12,7 @@ from raypipe.core.protocols import Ask, Bound, Kit, Reach
 from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, SKIPPED_REPLY, Fault, Question, Reply
 from raypipe.kg.language.flat_json import flat_program
 from raypipe.kg.language.function_calls import program_of
+from raypipe.steps.rows import row_by_row
 from raypipe.text.html import storable
 from raypipe.text.replies import UnreadableReply
 from raypipe.text.template import REPLY
@@ -47,14 +48,7 @@ class FunctionCalls:
         return Bound(0, reach, "never")
 
     def open(self, kit: Kit) -> Ask:
-        async def ask(questions: list[Question]) -> list[Question]:
-            return [self._one(q) for q in questions]
-
-        return ask
-
-    def _program(self, text: str) -> tuple[str, str | None]:
-        """The program that a reply means, and its operation where it has one."""
-        return program_of(text) if self.form == "calls" else (flat_program(text), None)
+        return row_by_row(self._one)
 
     def _one(self, question: Question) -> Question:
         said = question.replies[self.reply]
@@ -63,7 +57,8 @@ class FunctionCalls:
             calls = Reply("None", ABSTAINED)
         else:
             try:
-                program, name = self._program(said.text)
+                flat = self.form == "flat"  # without an operation
+                program, name = (flat_program(said.text), None) if flat else program_of(said.text)
                 calls = Reply(storable(program), ABSTAINED if program == "None" else ANSWERED)
                 rule = SKIPPED_REPLY if name is None else Reply(name, name)
             except UnreadableReply as e:

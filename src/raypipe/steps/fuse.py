@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 from raypipe.core.protocols import Ask, Bound, Kit, Reach
 from raypipe.core.records import Fault, Hit, Question
 from raypipe.steps.ranking import add_scores, best_first
+from raypipe.steps.rows import row_by_row
 from raypipe.text.fitted_on import FittedOn
 
 Norm = Literal["none", "minmax", "max"]
@@ -55,13 +56,11 @@ class Fuse:
         if not self.used():
             raise ValueError("weights: expected at least one score with a weight other than 0, found none")
         weights = self.weighed()
-        bad = [n for n, w in weights.items() if not math.isfinite(w)]
-        if bad:
+        if bad := [n for n, w in weights.items() if not math.isfinite(w)]:
             raise ValueError(f"weights: expected finite numbers, found {weights[bad[0]]} for {bad[0]!r}")
         if self.method == "rrf" and self.norms:
             raise ValueError("norms: rrf uses ranks and takes none; leave them out or say method: weighted")
-        unknown = sorted(set(self.norms) - {*weights, *self.weights})
-        if unknown:
+        if unknown := sorted(set(self.norms) - {*weights, *self.weights}):
             raise ValueError(f"norms: {unknown[0]!r} has no weight; weights name {', '.join(weights)}")
         if self.top < 1:
             raise ValueError(f"top: expected at least 1 passage, found {self.top}")
@@ -77,17 +76,13 @@ class Fuse:
         return Bound(0, behind, "any" if self.missing == "fault" else "never")
 
     def open(self, kit: Kit) -> Ask:
-        async def ask(questions: list[Question]) -> list[Question]:
-            return [self.fused(q) for q in questions]
-
-        return ask
+        return row_by_row(self.fused)
 
     def weighed(self) -> Mapping[str, float]:
         """Score -> weight, written out or fitted."""
         return self.weights if self.fitted is None else self.fitted.weights
 
     def used(self) -> tuple[str, ...]:
-        """The scores that count."""
         return tuple(n for n, w in self.weighed().items() if w != 0)
 
     def fused(self, question: Question) -> Question:
@@ -96,9 +91,12 @@ class Fuse:
         hits = [h for h in question.hits if any(n in h.scores for n in used)]
         if self.missing == "fault":
             for n in used:
-                lacking = sum(n not in h.scores for h in hits)
-                if lacking:
-                    fault = _fault(n, lacking, len(hits))
+                if lacking := sum(n not in h.scores for h in hits):
+                    detail = (
+                        f"{lacking} of {len(hits)} candidates have no score {n!r}; "
+                        "score them all, drop the weight, or say missing: zero or min"
+                    )
+                    fault = Fault("fuse", "missing_score", detail, transient=False)
                     return replace(question, order=(), faults=(*question.faults, fault))
         weights = self.weighed()
         columns = [[weights[n] * part for part in self.column(n, hits)] for n in used]
@@ -131,11 +129,3 @@ def normalised(scores: Mapping[str, float], norm: Norm) -> dict[str, float]:
     if norm == "minmax":
         return {c: (s - low) / (high - low) if high > low else 1.0 for c, s in scores.items()}
     return {c: s / high if high > 0 else 0.0 for c, s in scores.items()}
-
-
-def _fault(name: str, lacking: int, hits: int) -> Fault:
-    detail = (
-        f"{lacking} of {hits} candidates have no score {name!r}; "
-        "score them all, drop the weight, or say missing: zero or min"
-    )
-    return Fault("fuse", "missing_score", detail, transient=False)

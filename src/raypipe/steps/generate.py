@@ -9,10 +9,11 @@ from typing import ClassVar, Literal, TypeAlias
 
 from raypipe.core.llm import Choice, Constraint, Generated, Grammar, JsonSchema, Sampling
 from raypipe.core.protocols import FIELDS, Ask, Bound, Index, Kit, Model, Reach, Tokenize
-from raypipe.core.records import ABSTAINED, ANSWERED, SKIPPED_REPLY, Fault, Question, Reply, Span
+from raypipe.core.records import ABSTAINED, ANSWERED, Fault, Question, Reply, Span
 from raypipe.steps.lora_adapters import ask_by_adapter, require_adapters
 from raypipe.steps.model_replies import prompt_values, read_reply, require_prompt, with_replies
 from raypipe.steps.prompt_passages import PromptPassage, prompt_passages
+from raypipe.steps.rows import skipping
 from raypipe.text import replies
 from raypipe.text.by_label import ByLabel
 from raypipe.text.cite import cite
@@ -30,8 +31,6 @@ ReplyKind: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class PromptContext:
-    """What a prompt shows of a question's passages."""
-
     text: str = ""  # packed
     stretches: tuple[tuple[str, Span, str], ...] = ()  # source id, span and text of each stretch in it
 
@@ -137,7 +136,7 @@ class Generate:
 
     def open(self, kit: Kit) -> Ask:
         if self.model.absent:
-            return self._skip
+            return skipping(self.into)
         if self._searches():
             require_splitter()  # for quotes
         generate = kit.generator(self.model)
@@ -146,10 +145,7 @@ class Generate:
         renderers = {id(prompt): prompt.renderer() for prompt in self.prompt.values()}
 
         async def ask(questions: list[Question]) -> list[Question]:
-            passages: list[list[PromptPassage]] = [[] for _ in questions]
-            if index is not None:
-                passages = await self._passages(questions, index)
-            contexts = [self._context(q, p, tokenize) for q, p in zip(questions, passages, strict=True)]
+            contexts = await self._contexts(questions, index, tokenize)
             chats = [
                 renderers[id(self.prompt.of(q))](self._values(q, context.text))
                 for q, context in zip(questions, contexts, strict=True)
@@ -165,15 +161,20 @@ class Generate:
         told = sorted(v.removeprefix(REPLY) for v in self._variables() if v.startswith(REPLY))
 
         async def show(questions: Sequence[Question]) -> list[str]:
-            passages = await self._passages(questions, index)
-            contexts = [self._context(q, p, tokenize).text for q, p in zip(questions, passages, strict=True)]
+            contexts = await self._contexts(questions, index, tokenize)
             replies = ["\n".join(q.replies[name].text for name in told) for q in questions]
-            return [f"{c}\n{r}" for c, r in zip(contexts, replies, strict=True)]
+            return [f"{c.text}\n{r}" for c, r in zip(contexts, replies, strict=True)]
 
         return show
 
-    async def _skip(self, questions: list[Question]) -> list[Question]:
-        return [with_replies(q, {self.into: SKIPPED_REPLY}) for q in questions]
+    async def _contexts(
+        self, questions: Sequence[Question], index: Index | None, tokenize: Tokenize
+    ) -> list[PromptContext]:
+        """What the prompt shows of each question's order; of none of them without an index."""
+        if index is None:
+            return [self._context(q, (), tokenize) for q in questions]
+        found = await prompt_passages(index, [c for q in questions for c in q.order], self.lower)
+        return [self._context(q, [found[c] for c in q.order], tokenize) for q in questions]
 
     def _context(
         self, question: Question, passages: Sequence[PromptPassage], tokenize: Tokenize
@@ -202,13 +203,7 @@ class Generate:
         ]
         return list(dict.fromkeys(x.lower() if self.lower else x for x in lines))
 
-    async def _passages(self, questions: Sequence[Question], index: Index) -> list[list[PromptPassage]]:
-        """Every passage of each question's order."""
-        found = await prompt_passages(index, [c for q in questions for c in q.order], self.lower)
-        return [[found[c] for c in q.order] for q in questions]
-
     def _values(self, question: Question, context: str) -> dict[str, str]:
-        """What the prompts may use of a question."""
         values = {"context": context, **{name: str(value) for name, value in self.fill.items()}}
         return values | prompt_values(question, self._variables() - values.keys())
 
@@ -225,27 +220,18 @@ class Generate:
         return with_replies(question, {self.into: reply})
 
     def _read(self, text: str, question: Question) -> ParsedReply:
-        """`text`: without thoughts."""
-        match self.reply:
-            case "plain":
-                return replies.read_plain(replies.behind(text, self.after))
-            case "label":
-                return replies.read_label(text, self.labels, self.default)
-            case "certainty":
-                assert self.default is not None
-                return replies.read_certainty(text, self.labels, self.certain, self.default)
-            case "text":
-                return replies.read_text(text)
-            case "keywords":
-                return replies.read_keywords(text)
-            case "json":
-                return replies.read_json(text)
-            case "confidence":
-                return replies.read_confidence(text, self.confident)
-            case "calls":
-                return replies.read_calls(text)
-            case "rewrite":
-                return replies.read_rewrite(text, question.text)
+        readers: dict[ReplyKind, Callable[[], ParsedReply]] = {
+            "plain": lambda: replies.read_plain(replies.behind(text, self.after)),
+            "label": lambda: replies.read_label(text, self.labels, self.default),
+            "certainty": lambda: replies.read_certainty(text, self.labels, self.certain, self.default or ""),
+            "text": lambda: replies.read_text(text),
+            "keywords": lambda: replies.read_keywords(text),
+            "json": lambda: replies.read_json(text),
+            "confidence": lambda: replies.read_confidence(text, self.confident),
+            "calls": lambda: replies.read_calls(text),
+            "rewrite": lambda: replies.read_rewrite(text, question.text),
+        }
+        return readers[self.reply]()
 
     def _counter(self, kit: Kit) -> Tokenize:
         return characters if self.context_tokens is None else kit.tokenizer(self.tokenizer or self.model)
@@ -253,11 +239,8 @@ class Generate:
     def _variables(self) -> frozenset[str]:
         return frozenset(v for p in self.prompt.values() for v in p.variables)
 
-    def _has_context(self) -> bool:
-        return "context" in self._variables()
-
     def _searches(self) -> bool:
-        return self._has_context() and self.passages != 0
+        return "context" in self._variables() and self.passages != 0
 
     def _sampling(self) -> Sampling:
         return Sampling(
@@ -283,12 +266,13 @@ class Generate:
             raise ValueError(f"labels: expected with reply: label and only there, found reply: {self.reply}")
         if self.reply == "certainty" and self.default is None:
             raise ValueError("default: expected with reply: certainty, found none")
-        if self.default is not None and not named:
-            raise ValueError(f"default: expected with reply: label alone, found reply: {self.reply}")
-        if self.after and self.reply != "plain":
-            raise ValueError(f"after: expected with reply: plain alone, found reply: {self.reply}")
-        if self.confident is not None and self.reply != "confidence":
-            raise ValueError(f"confident: expected with reply: confidence alone, found reply: {self.reply}")
+        for name, given, kind, fits in (
+            ("default", self.default is not None, "label", named),
+            ("after", bool(self.after), "plain", self.reply == "plain"),
+            ("confident", self.confident is not None, "confidence", self.reply == "confidence"),
+        ):
+            if given and not fits:
+                raise ValueError(f"{name}: expected with reply: {kind} alone, found reply: {self.reply}")
 
     def _check_prompts(self) -> None:
         if reserved := self.fill.keys() & (FIELDS | {"context"}):
@@ -306,9 +290,9 @@ class Generate:
             least = 0 if name == "passages" and self.first else 1
             if value is not None and value < least:
                 raise ValueError(f"{name}: expected at least {least}, found {value}")
-            if value is not None and not self._has_context():
+            if value is not None and "context" not in self._variables():
                 raise ValueError(f"{name}: expected a prompt that uses context, found none")
-        if self.first and not self._has_context():
+        if self.first and "context" not in self._variables():
             raise ValueError("first: expected a prompt that uses context, found none")
         room = self.model.max_model_len - self.max_tokens
         if room < 1 or (self.context_tokens or 0) > room:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal, TypeAlias
 
 from raypipe.core.llm import Chat, Generated, Generator, Sampling
-from raypipe.core.protocols import Ask, Bound, Index, Kit, Model, Reach, Step, Tokenize
+from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach, Step, Tokenize
 from raypipe.core.records import ANSWERED, FAULT, SKIPPED_REPLY, Fault, Hit, Question, Reply, parse_chunk_id
 from raypipe.steps.bm25 import Bm25
 from raypipe.steps.dense import Dense
@@ -24,6 +24,7 @@ from raypipe.steps.fuse import Fuse
 from raypipe.steps.model_replies import prompt_values, read_reply, require_prompt, with_replies
 from raypipe.steps.prompt_passages import prompt_passages
 from raypipe.steps.ranking import add_hits, grown
+from raypipe.steps.rows import skipping
 from raypipe.text.pack import pack
 from raypipe.text.prompt import Prompt
 from raypipe.text.replies import read_next_query
@@ -123,7 +124,7 @@ class Iterate:
 
     def open(self, kit: Kit) -> Ask:
         if self.model.absent:
-            return self._skip
+            return skipping(self.into, self.stop)
         search, index = self._searcher(kit), kit.index()
         generate, render = kit.generator(self.model), self.prompt.renderer()
         tokenize = kit.tokenizer(self.tokenizer or self.model)
@@ -132,21 +133,21 @@ class Iterate:
             rows = [_Row(q, list(q.order[: self.passages])) for q in questions]
             for number in range(1, self.rounds + 1):
                 going = [r for r in rows if not r.label]
-                contexts = await self._contexts(index, going, tokenize)
-                chats = [render(self._values(r, c)) for r, c in zip(going, contexts, strict=True)]
-                asked = [r for r, chat in zip(going, chats, strict=True) if self._affords(r, chat, tokenize)]
-                await self._round(generate, asked, [r.chat for r in asked])
+                found = await prompt_passages(index, [c for r in going for c in r.shown])
+                asked = []
+                for row in going:
+                    passages = [found[c].prompted for c in row.shown]
+                    context = pack(passages, "docs", self.context_tokens, tokenize).text
+                    if self._affords(row, render(self._values(row, context)), tokenize):
+                        asked.append(row)
+                await self._round(generate, asked)
                 searching = [r for r in asked if not r.label]
-                found = await search([(r.question, r.queries[-1]) for r in searching])
-                for row, scores in zip(searching, found, strict=True):
+                hits = await search([(r.question, r.queries[-1]) for r in searching])
+                for row, scores in zip(searching, hits, strict=True):
                     row.take(scores, self._score(number), self.passages)
             return [self._said(r) for r in rows]
 
         return ask
-
-    async def _skip(self, questions: list[Question]) -> list[Question]:
-        skipped = {self.into: SKIPPED_REPLY, self.stop: SKIPPED_REPLY}
-        return [with_replies(q, skipped) for q in questions]
 
     def _searcher(self, kit: Kit) -> Search:
         """Searches with a query in place of each question: chunk id -> score, the `top` best."""
@@ -169,13 +170,7 @@ class Iterate:
 
         return search
 
-    async def _contexts(self, index: Index, rows: Sequence[_Row], tokenize: Tokenize) -> list[str]:
-        found = await prompt_passages(index, [c for r in rows for c in r.shown])
-        passages = ([found[c].prompted for c in r.shown] for r in rows)
-        return [pack(some, "docs", self.context_tokens, tokenize).text for some in passages]
-
     def _values(self, row: _Row, context: str) -> dict[str, str]:
-        """What the prompt may use."""
         asked = prompt_values(row.question, frozenset(self.prompt.variables) - OWN)
         return {"context": context, "queries": escape_markup("\n".join(row.queries)), **asked}
 
@@ -188,10 +183,9 @@ class Iterate:
         row.chat, row.tokens = chat, row.tokens + needed
         return True
 
-    async def _round(self, generate: Generator, rows: Sequence[_Row], chats: Sequence[Chat]) -> None:
-        """Asks about each row, and reads what is said."""
+    async def _round(self, generate: Generator, rows: Sequence[_Row]) -> None:
         sampling = Sampling(max_tokens=self._most_reply())
-        said = await generate(chats, sampling) if chats else []
+        said = await generate([r.chat for r in rows], sampling) if rows else []
         for row, reply in zip(rows, said, strict=True):
             row.rounds += 1
             row.tokens += 0 if isinstance(reply, Fault) else reply.generated_tokens

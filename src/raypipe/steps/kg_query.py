@@ -100,20 +100,17 @@ class KgQuery:
         try:
             results = await graph.run(calls.text, question.asked_at, domain)
         except DataError as e:  # the question's time
-            return self._said(question, _broken(Fault("kg_query", "bad_time", str(e), False)), None)
+            broken = Reply("", FAULT, fault=Fault("kg_query", "bad_time", str(e), False))
+            return self._said(question, broken, None)
         facts, trace = self._facts(results), Reply("\n".join(_traced(r) for r in results), TRACE)
         if any(r.fault is not None and r.fault.transient for r in results):
             question = replace(question, degraded=(*question.degraded, f"kg_query:{self.into}"))
-        if self.rule is None or facts.label == FAULT:
-            return self._said(question, facts, None, trace)
-        if not self._certain(question, results):
+        levels = get_args(Level) if self.certain is None else self.certain.of(question)
+        certain = all(link.level in levels for r in results for link in r.links)
+        if self.rule is None or facts.label == FAULT or not certain:
             return self._said(question, facts, None, trace)
         answer = self._answer(question.replies[self.rule], results, question.asked_at)
         return self._said(question, facts, answer, trace)
-
-    def _certain(self, question: Question, results: Sequence[CallResult]) -> bool:
-        levels = get_args(Level) if self.certain is None else self.certain.of(question)
-        return all(link.level in levels for r in results for link in r.links)
 
     def _facts(self, results: Sequence[CallResult]) -> Reply:
         found = [storable(s) for r in results for s in r.sentences]
@@ -122,7 +119,8 @@ class KgQuery:
             return Reply("\n".join(found), ANSWERED)
         transient = [f for f in faults if f.transient]
         if transient or (faults and len(faults) == len(results)):
-            return _broken(replace((transient or faults)[0], step=f"kg_query:{self.into}"))
+            fault = replace((transient or faults)[0], step=f"kg_query:{self.into}")
+            return Reply("", FAULT, fault=fault)
         return Reply(IDK, ABSTAINED)
 
     def _answer(self, rule: Reply, results: Sequence[CallResult], asked_at: str) -> Reply:
@@ -158,7 +156,3 @@ def _traced(result: CallResult) -> str:
         "ms": round(result.ms, 3),
     }
     return storable(json.dumps(kept, ensure_ascii=False))
-
-
-def _broken(fault: Fault) -> Reply:
-    return Reply("", FAULT, fault=fault)

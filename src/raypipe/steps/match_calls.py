@@ -6,7 +6,6 @@ Knows graphs and models through the kit, examples through `kg.language.example_b
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -16,15 +15,8 @@ from raypipe.core.errors import DataError
 from raypipe.core.kg import MOST_SEARCHES
 from raypipe.core.protocols import Ask, Bound, GraphRef, Kit, Model, Reach
 from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, SKIPPED_REPLY, Fault, Question, Reply
-from raypipe.kg.language.example_bank import (
-    NO_CALLS,
-    ExampleBank,
-    FilledExample,
-    MaskedQuestion,
-    mask_question,
-    masked,
-    nearest,
-)
+from raypipe.kg.language import example_bank
+from raypipe.kg.language.example_bank import NO_CALLS, ExampleBank, MaskedQuestion
 from raypipe.kg.language.time_words import moment
 from raypipe.text.html import storable
 from raypipe.text.template import REPLY
@@ -41,8 +33,7 @@ class MatchCalls:
     tell. Its confidence is the cosine.
 
     A graph's server that is down is a fault of the moment: it stands in `degraded`, too, and the row is
-    answered
-    without calls, is not stored, and is asked again.
+    answered without calls, is not stored, and is asked again.
     """
 
     graph: GraphRef
@@ -75,13 +66,13 @@ class MatchCalls:
 
     def open(self, kit: Kit) -> Ask:
         graph, embed = kit.graph(self.graph), kit.embedder(self.embedder)
-        examples = [masked(q) for _, q in self.bank.flat]
+        examples = [example_bank.masked(q) for _, q in self.bank.flat]
 
         async def ask(questions: list[Question]) -> list[Question]:
             texts = [" ".join(q.text.split()) for q in questions]
             mentions = await graph.mentions(texts, [q.asked_at for q in questions])
             found = [
-                m if isinstance(m, Fault) else mask_question(t, m, self.bank)
+                m if isinstance(m, Fault) else example_bank.mask_question(t, m, self.bank)
                 for t, m in zip(texts, mentions, strict=True)
             ]
             known = await embed(examples, "passage")  # (examples, dim) float32, unit rows
@@ -100,26 +91,22 @@ class MatchCalls:
             now = moment(question.asked_at)
         except DataError as e:
             return self._broken(question, Fault("match_calls", "bad_time", str(e), False))
-        filled = nearest(found, self.bank, scores.tolist(), self.least, now)
-        return self._said(question, self._replies(filled))
+        filled = example_bank.nearest(found, self.bank, scores.tolist(), self.least, now)
+        if filled is None:
+            return self._said(question, Reply(NO_CALLS, ABSTAINED))
+        confidence = min(1.0, max(0.0, round(filled.score, 4)))
+        label = ABSTAINED if filled.calls == NO_CALLS else ANSWERED
+        calls = Reply(storable(filled.calls), label, confidence=confidence)
+        rule, domain = filled.group.rule, filled.group.domain
+        return self._said(question, calls, Reply(rule, rule), Reply(domain, domain))
 
     def _broken(self, question: Question, fault: Fault) -> Question:
         if fault.transient:
             question = replace(question, degraded=(*question.degraded, f"match_calls:{self.into}"))
-        return self._said(question, [Reply("", FAULT, fault=fault), SKIPPED_REPLY, SKIPPED_REPLY])
+        return self._said(question, Reply("", FAULT, fault=fault))
 
-    def _replies(self, filled: FilledExample | None) -> list[Reply]:
-        if filled is None:
-            return [Reply(NO_CALLS, ABSTAINED), SKIPPED_REPLY, SKIPPED_REPLY]
-        score = round(filled.score, 4)
-        label = ABSTAINED if filled.calls == NO_CALLS else ANSWERED
-        calls = Reply(storable(filled.calls), label, confidence=min(1.0, max(0.0, score)))
-        return [
-            calls,
-            Reply(filled.group.rule, filled.group.rule),
-            Reply(filled.group.domain, filled.group.domain),
-        ]
-
-    def _said(self, question: Question, replies: Sequence[Reply]) -> Question:
-        names = (self.into, self.rule, self.domain)
-        return replace(question, replies={**question.replies, **dict(zip(names, replies, strict=True))})
+    def _said(
+        self, question: Question, calls: Reply, rule: Reply = SKIPPED_REPLY, domain: Reply = SKIPPED_REPLY
+    ) -> Question:
+        said = {self.into: calls, self.rule: rule, self.domain: domain}
+        return replace(question, replies={**question.replies, **said})

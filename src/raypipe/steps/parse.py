@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from raypipe.core.arrow import PARSED, fault_column
 from raypipe.core.protocols import Build, CorpusBound, Kit
-from raypipe.core.records import Block, Fault, SourceKind
+from raypipe.core.records import Fault, SourceKind
 from raypipe.text.blocks import plain_blocks
 from raypipe.text.html import ParsedPage, Parser, Via, check, fold, storable
 from raypipe.text.page_parser import ParseJob, ParseRefused, SandboxedParser
@@ -60,17 +61,15 @@ class Parse:
         limited = SandboxedParser()  # its child starts with the first page and ends with the last reference
 
         async def build(table: pa.Table) -> pa.Table:
-            # as bytes: a page goes through a pipe, and decoding it twice would cost as much as parsing it
-            content = table["content"].cast(pa.large_binary())
-            table = table.set_column(table.column_names.index("content"), "content", content)
-            rows = [r for r in table.to_pylist() if r["kind"] in self.kinds]
+            rows = rows_of(table, self.kinds)
+            # by its id alone, so that batches and reruns compare the same pages
             jobs = [
-                ParseJob(r["content"], self.html, self.via, _chosen(r["source"]))
+                ParseJob(r["content"], self.html, self.via, int(r["source"][:8], 16) % COMPARED_EVERY == 0)
                 for r in rows
                 if r["kind"] == "page" and r["fault"] is None and r["content"] is not None
             ]
             pages = iter(await _parsed(limited, jobs) if jobs else ())
-            return _table([_row(r, pages) for r in rows])
+            return parsed_table(rows, partial(_row, pages), "parse")
 
         return build
 
@@ -84,34 +83,42 @@ async def _parsed(limited: SandboxedParser, jobs: list[ParseJob]) -> list[Parsed
         stop.set()
 
 
-def _chosen(source: str) -> bool:
-    """Whether a page is compared: by its id alone, so that batches and reruns choose the same pages."""
-    return int(source[:8], 16) % COMPARED_EVERY == 0
-
-
-def _row(row: dict[str, Any], pages: Iterator[ParsedPage | ParseRefused]) -> dict[str, Any]:
-    out = dict.fromkeys(("text", "hidden", "blocks", "parser"), None)
-    out |= {n: row[n] for n in ("source", "kind", "fault")}
-    if row["fault"] is not None:
-        return out | {"fault": Fault(**row["fault"])}
-    if row["content"] is None:
-        return out | {"fault": Fault("parse", "null", "expected content, found none", False)}
+def _row(pages: Iterator[ParsedPage | ParseRefused], row: dict[str, Any]) -> ParsedPage | Fault:
     if row["kind"] != "page":
         content = storable(row["content"].decode())
         blocks = plain_blocks(content, titled=row["kind"] == "document")
-        return out | {"text": fold(content), "hidden": [], "blocks": _structs(blocks), "parser": "plain"}
+        return ParsedPage(fold(content), (), "plain", blocks)
     page = next(pages)
-    if isinstance(page, ParseRefused):
-        return out | {"fault": page.fault()}
-    found = {"text": page.text, "hidden": page.hidden, "blocks": _structs(page.blocks), "parser": page.way}
-    return out | found
+    return page.fault() if isinstance(page, ParseRefused) else page
 
 
-def _structs(blocks: Sequence[Block]) -> list[dict[str, Any]]:
-    return [{"start": b.start, "end": b.end, "kind": b.kind} for b in blocks]
+def rows_of(table: pa.Table, kinds: Sequence[SourceKind]) -> list[dict[str, Any]]:
+    """The sources of these kinds. Their content is bytes: a page goes through a pipe, and decoding it twice
+    would cost as much as parsing it."""
+    content = table["content"].cast(pa.large_binary())
+    table = table.set_column(table.column_names.index("content"), "content", content)
+    return [r for r in table.to_pylist() if r["kind"] in kinds]
 
 
-def _table(rows: Sequence[dict[str, Any]]) -> pa.Table:
-    columns = [pa.array([r[f.name] for r in rows], f.type) for f in PARSED]
-    table = pa.table(columns, schema=PARSED)
-    return table.append_column("fault", fault_column([r["fault"] for r in rows]))
+def parsed_table(
+    rows: Sequence[dict[str, Any]], read: Callable[[dict[str, Any]], ParsedPage | Fault], step: str
+) -> pa.Table:
+    """What `read` makes of each of `rows_of` that has content and came without a fault."""
+    found: list[ParsedPage | Fault] = []
+    for row in rows:
+        if row["fault"] is not None:
+            found.append(Fault(**row["fault"]))
+        elif row["content"] is None:
+            found.append(Fault(step, "null", "expected content, found none", False))
+        else:
+            found.append(read(row))
+    pages = [p if isinstance(p, ParsedPage) else None for p in found]
+    columns: dict[str, list[Any]] = {
+        **{name: [r[name] for r in rows] for name in ("source", "kind")},
+        "text": [p and p.text for p in pages],
+        "hidden": [p and p.hidden for p in pages],
+        "blocks": [p and [asdict(b) for b in p.blocks] for p in pages],
+        "parser": [p and p.way for p in pages],
+    }
+    table = pa.table([pa.array(columns[f.name], f.type) for f in PARSED], schema=PARSED)
+    return table.append_column("fault", fault_column([f if isinstance(f, Fault) else None for f in found]))

@@ -19,7 +19,6 @@ Scope: TypeAlias = Literal["own", "all"]
 
 
 def scope_of(question: Question, scope: Scope) -> tuple[str, ...] | None:
-    """The sources to search; None: all."""
     return None if scope == "all" else question.sources()
 
 
@@ -42,19 +41,15 @@ def add_hits(question: Question, found: Sequence[Hit]) -> Question:
 
 
 def pool_of(question: Question, scores: Sequence[str]) -> frozenset[str]:
-    """Chunk ids of the hits that have one of these scores."""
     return frozenset(h.chunk for h in question.hits if not h.scores.keys().isdisjoint(scores))
 
 
 def add_scores(question: Question, name: str, scores: Mapping[str, float]) -> Question:
-    """The question with one more score on each hit that has an entry."""
-    return replace(question, hits=tuple(_with_score(h, name, scores) for h in question.hits))
-
-
-def _with_score(hit: Hit, name: str, scores: Mapping[str, float]) -> Hit:
-    if hit.chunk not in scores:
-        return hit
-    return replace(hit, scores={**hit.scores, name: scores[hit.chunk]})
+    scored = (
+        replace(h, scores={**h.scores, name: scores[h.chunk]}) if h.chunk in scores else h
+        for h in question.hits
+    )
+    return replace(question, hits=tuple(scored))
 
 
 def grown(reach: Reach, hits: int) -> Reach:

@@ -59,14 +59,11 @@ class Rerank:
             queries = [render(q) for q in questions]
             pairs = [(query, texts[c]) for query, chunks in zip(queries, scored, strict=True) for c in chunks]
             scores = iter((await score(pairs)).tolist())
-            return [
-                self._select(q, c, {chunk: next(scores) for chunk in s})
-                for q, c, s in zip(questions, chosen, scored, strict=True)
-            ]
+            out = []
+            for q, order, chunks in zip(questions, chosen, scored, strict=True):
+                by = {chunk: next(scores) for chunk in chunks}
+                q = add_scores(q, self.into, by) if by else q
+                out.append(replace(q, order=best_first(by, self.top) if by else order))
+            return out
 
         return ask
-
-    def _select(self, question: Question, chosen: tuple[str, ...], scores: dict[str, float]) -> Question:
-        if not scores:
-            return replace(question, order=chosen)
-        return replace(add_scores(question, self.into, scores), order=best_first(scores, self.top))

@@ -89,15 +89,9 @@ class Shortlist:
         self, question: Question, cited: Sequence[Citation], scores: Sequence[float | None]
     ) -> Question:
         """`scores` is parallel to `cited`; None where there is no snippet text."""
-        ranked = sorted(
-            zip(cited, scores, strict=True),
-            key=lambda p: (p[1] is None, 0.0 if p[1] is None else -p[1], p[0].rank),
-        )
-        kept = set(list(dict.fromkeys(c.page for c, _ in ranked))[: self.pages])
-        return replace(
-            question,
-            citations=tuple(
-                c if c.page is None or c.page in kept else replace(c, page=None, name=None)
-                for c in question.citations or ()
-            ),
-        )
+        rows = zip(cited, scores, strict=True)
+        ranked = sorted(rows, key=lambda row: (row[1] is None, -(row[1] or 0.0), row[0].rank))
+        kept = {None, *list(dict.fromkeys(c.page for c, _ in ranked))[: self.pages]}
+        citations = question.citations or ()
+        narrowed = (c if c.page in kept else replace(c, page=None, name=None) for c in citations)
+        return replace(question, citations=tuple(narrowed))
