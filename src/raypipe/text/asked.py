@@ -16,24 +16,17 @@ Direction: TypeAlias = Literal["more", "less", "earlier", "later"]
 OPPOSITE: dict[Direction, Direction] = {
     "more": "less", "less": "more", "earlier": "later", "later": "earlier"
 }  # fmt: skip
-_MORE = """
-    more most larger largest bigger biggest higher highest greater greatest better best dearer dearest
-    valuable taller tallest longer longest heavier deeper wider farther
-"""
-_LESS = """
-    less least fewer fewest lower lowest smaller smallest cheaper cheapest worse shorter shortest lighter
-    narrower
-"""
-_EARLIER = "earlier earliest first older oldest before"
-_LATER = "later latest last newer newest younger youngest after"
-_EXACT = "taller tallest longer longest shorter shortest heavier lighter deeper wider farther narrower"
-WORDS: dict[Direction, frozenset[str]] = {
-    "more": frozenset(_MORE.split()),
-    "less": frozenset(_LESS.split()),
-    "earlier": frozenset(_EARLIER.split()),
-    "later": frozenset(_LATER.split()),
+_WORDS: dict[Direction, str] = {
+    "more": """more most larger largest bigger biggest higher highest greater greatest better best dearer
+        dearest valuable taller tallest longer longest heavier deeper wider farther""",
+    "less": """less least fewer fewest lower lowest smaller smallest cheaper cheapest worse shorter shortest
+        lighter narrower""",
+    "earlier": "earlier earliest first older oldest before",
+    "later": "later latest last newer newest younger youngest after",
 }
+WORDS = {direction: frozenset(words.split()) for direction, words in _WORDS.items()}
 """Words that compare. Those of one direction agree with each other, but for `EXACT`."""
+_EXACT = "taller tallest longer longest shorter shortest heavier lighter deeper wider farther narrower"
 EXACT = frozenset(_EXACT.split())
 """Words of one measure: "longer" is answered by "longer", not by "larger"."""
 
@@ -63,8 +56,6 @@ _EITHER = re.compile(r"\b(?!who or|what or|one or|more or)\w+ or (?!what\b|more\
 
 @dataclass(frozen=True, slots=True)
 class AskedQuestion:
-    """A question, read."""
-
     text: str  # in lower case, without the last question mark
     kind: Kind
     plural: bool  # several things are asked for
@@ -89,15 +80,14 @@ def read(question: str) -> AskedQuestion:
     """
     q = " ".join(question.lower().split()).rstrip("?. ")
     direction, word = _direction(q)
-    either = _BETWEEN.search(q) is not None or _EITHER.search(q) is not None
-    colon = _SECOND_YES_NO.search(q) is not None
+    either = bool(_BETWEEN.search(q) or _EITHER.search(q))
+    colon = bool(_SECOND_YES_NO.search(q))
     choice = either and direction is not None and not colon
     yes_no = colon or (_YES_NO.match(q) is not None and not either)
-    return AskedQuestion(
-        q, kind_of(q), _PLURAL.search(q) is not None, _TIMELY.search(q) is not None,
-        _TODAY.search(q) is not None, yes_no, choice,
-        direction if choice or yes_no else None, word if choice or yes_no else "",
-    )  # fmt: skip
+    if not (choice or yes_no):
+        direction, word = None, ""
+    plural, timely, today = (bool(rule.search(q)) for rule in (_PLURAL, _TIMELY, _TODAY))
+    return AskedQuestion(q, kind_of(q), plural, timely, today, yes_no, choice, direction, word)
 
 
 def _direction(q: str) -> tuple[Direction | None, str]:
@@ -105,11 +95,9 @@ def _direction(q: str) -> tuple[Direction | None, str]:
     if "longer history" in q:
         return "earlier", "older"
     words = re.findall(r"\w+", q)
-    for preferred in (EXACT, frozenset().union(*WORDS.values()) - {"first", "last", "before", "after"}, None):
+    known = {word: direction for direction, said in WORDS.items() for word in said}
+    for preferred in (EXACT, known.keys() - {"first", "last", "before", "after"}, known.keys()):
         for word in words:
-            if preferred is not None and word not in preferred:
-                continue
-            for direction, known in WORDS.items():
-                if word in known:
-                    return direction, word
+            if word in preferred:
+                return known[word], word
     return None, ""

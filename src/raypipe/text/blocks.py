@@ -7,7 +7,7 @@ tree, `plain_blocks` from the lines of a plain text or of Markdown. Pure functio
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, TypeAlias, get_args
 
 from raypipe.core.records import Block, BlockKind
@@ -24,21 +24,16 @@ _OTHERS = """
 """
 _PARAGRAPHS = frozenset(_OTHERS.split())
 _BORDERS = _HEADINGS | _ITEMS | _CELLS | _PARAGRAPHS
+_KIND_TAGS: dict[BlockKind, Collection[str]] = {
+    "title": {"title"},
+    "heading": _HEADINGS,
+    "item": _ITEMS,
+    "cell": _CELLS,
+}
 _MENUS = frozenset({"nav", "menu", "footer", "aside", "button", "select", "textarea", "dialog"})
 _TELLING = _HEADINGS | _ITEMS | _CELLS | _MENUS | {"a", "title"}  # what is inside is of another kind
-_MENU_ROLES = frozenset(
-    {
-        "navigation",
-        "menu",
-        "menubar",
-        "banner",
-        "contentinfo",
-        "complementary",
-        "search",
-        "toolbar",
-        "tablist",
-    }
-)
+_ROLES = "navigation menu menubar banner contentinfo complementary search toolbar tablist"
+_MENU_ROLES = frozenset(_ROLES.split())
 _LINK_WORDS = 8  # a block of links with more words is a sentence that is linked
 
 
@@ -89,14 +84,7 @@ def page_blocks(root: Any, read: Read, text: str) -> tuple[Block, ...]:
 
 def _within(outside: _Inside, tag: str, role: str) -> _Inside:
     kind, menu, link = outside
-    if tag == "title":
-        kind = "title"
-    elif tag in _HEADINGS:
-        kind = "heading"
-    elif tag in _ITEMS:
-        kind = "item"
-    elif tag in _CELLS:
-        kind = "cell"
+    kind = next((k for k, tags in _KIND_TAGS.items() if tag in tags), kind)
     return kind, menu or tag in _MENUS or role in _MENU_ROLES, link or tag == "a"
 
 
@@ -107,11 +95,7 @@ class _Blocks:
         self._texts: list[str] = []  # folded
         self._at = -1  # end of the last one in the folded text
         self._start = -1  # of the open block; -1: none is open
-        self._inside: _Inside = (
-            "paragraph",
-            True,
-            True,
-        )  # kind of its first text; what holds for all of them
+        self._inside: _Inside = ("paragraph", True, True)  # kind of its first text; what holds for all
         self._found: list[tuple[int, int, _Inside]] = []
 
     def add(self, text: str, inside: _Inside) -> None:
@@ -172,7 +156,8 @@ def plain_blocks(content: str, titled: bool = False) -> tuple[Block, ...]:
     for number, line in enumerate(lines):
         kind: BlockKind = "paragraph"
         alone = True  # on its line
-        if titled and number == 0 and _is_title(line) and any(lines[1:]):
+        short = 0 < len(line.split()) <= _TITLE_WORDS and not line.endswith((".", "!", "?", ":", ";"))
+        if titled and number == 0 and short and any(lines[1:]):
             kind = "title"
         elif _HEADING_LINE.match(line):
             kind = "heading"
@@ -188,7 +173,3 @@ def plain_blocks(content: str, titled: bool = False) -> tuple[Block, ...]:
             made.border()
         before = line
     return made.done(" ".join(content.split()))
-
-
-def _is_title(line: str) -> bool:
-    return 0 < len(line.split()) <= _TITLE_WORDS and not line.endswith((".", "!", "?", ":", ";"))

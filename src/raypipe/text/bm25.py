@@ -8,7 +8,6 @@ numbers (a test holds them to 1e-9), and 5,000 passages take a few milliseconds 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, TypeAlias
 
@@ -127,18 +126,14 @@ def _log_odds(size: int, found: np.ndarray) -> np.ndarray:
     return by_word
 
 
-@dataclass(frozen=True, slots=True)
-class QueryWords:
-    """The words of one query, by their numbers in the look-up of a batch."""
-
-    terms: tuple[int, ...]  # ascending
-    repeats: tuple[int, ...]  # how often each is in the query
+QueryWords: TypeAlias = list[tuple[int, int]]
+"""The words of a query: the number of each in a batch's look-up, ascending, and how often it is there."""
 
 
 def query_words(query: np.ndarray, words: np.ndarray) -> QueryWords:
     """`query` (words,) uint64; `words` (terms,) uint64 ascending and distinct, with all of its words."""
     terms, repeats = np.unique(query, return_counts=True)
-    return QueryWords(tuple(np.searchsorted(words, terms).tolist()), tuple(repeats.tolist()))
+    return list(zip(np.searchsorted(words, terms).tolist(), repeats.tolist(), strict=True))
 
 
 class SegmentScores:
@@ -159,13 +154,13 @@ class SegmentScores:
     def of(self, query: QueryWords, bound: float) -> tuple[np.ndarray, np.ndarray]:
         """The passages that hold a word of the query and score `bound` or more: their numbers in the segment
         and scores, (hits,) int64 and (hits,) float64."""
-        for term, repeats in zip(query.terms, query.repeats, strict=True):
-            passages, adds = self._added(term, repeats)
+        for word in query:
+            passages, adds = self._added(*word)
             self._sum[passages] += adds
-        if bound > 0 or all(self._idf[t] > 0 for t in query.terms):
+        if bound > 0 or all(self._idf[term] > 0 for term, _ in query):
             found = np.flatnonzero((self._sum > 0) & (self._sum >= bound))
         else:  # an Okapi score may be zero or below
-            for term in query.terms:
+            for term, _ in query:
                 self._held[self._added(term, 1)[0]] = True
             found = np.flatnonzero(self._held & (self._sum >= bound))
             self._held[:] = False
@@ -177,11 +172,9 @@ class SegmentScores:
         if (term, repeats) not in self._adds:
             s = self.segment
             at = slice(int(s.starts[term]), int(s.starts[term + 1]))
-            passages, count = s.passages[at], s.counts[at]
-            adds = weights(
-                self._idf[term], repeats, count, s.lengths[passages], self._mean, self._k1, self._b
-            )
-            self._adds[term, repeats] = passages, adds
+            lengths = s.lengths[s.passages[at]]
+            adds = weights(self._idf[term], repeats, s.counts[at], lengths, self._mean, self._k1, self._b)
+            self._adds[term, repeats] = s.passages[at], adds
         return self._adds[term, repeats]
 
 

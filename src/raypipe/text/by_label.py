@@ -30,5 +30,4 @@ class ByLabel(Generic[T]):
         return self.table.get(question.replies[self.by].label, self.default) if self.by else self.default
 
     def values(self) -> tuple[T, ...]:
-        """Every value, the default last."""
         return (*self.table.values(), self.default)

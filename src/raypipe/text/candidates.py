@@ -22,8 +22,6 @@ _LABEL_CHARS = 60  # a longer cell is no label of the next
 
 @dataclass(frozen=True, slots=True)
 class SourceText:
-    """The text of a source, and what is known about it."""
-
     text: str
     blocks: tuple[Block, ...] = ()  # (): one block
     hidden: tuple[Span, ...] = ()  # what a browser does not show
@@ -31,8 +29,6 @@ class SourceText:
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A candidate sentence."""
-
     source: str  # source id
     span: Span  # in the source's parsed text
     text: str  # the text of that span
@@ -108,7 +104,7 @@ def _sentences(source: str, page: SourceText, run: _Run) -> Iterator[Sentence]:
         before = ""
         for span in _inside(text, block, run):
             said = text[slice(*span)]
-            if not _overlaps(span, page.hidden):
+            if not any(a < span[1] and span[0] < b for a, b in page.hidden):
                 yield Sentence(source, span, said, block.kind, around, before, run.rank)
             before = said
 
@@ -122,7 +118,3 @@ def _inside(text: str, block: Block, run: _Run) -> Iterator[Span]:
         a, b = start + a, min(start + b, start + a + MAX_CHARS)
         if 2 * (min(b, run.end) - max(a, run.start)) >= b - a and any(c.isalnum() for c in text[a:b]):
             yield a, b
-
-
-def _overlaps(span: Span, spans: Sequence[Span]) -> bool:
-    return any(a < span[1] and span[0] < b for a, b in spans)

@@ -30,19 +30,14 @@ def cite(answer: str, shown: Sequence[tuple[str, Span, str]]) -> tuple[Quote, ..
     >>> [page[slice(*quote.span)] for quote in cite("anna lind", [("s", (0, 40), page)])]
     ['Anna Lind directed it.', 'Velora is a film. Anna Lind directed it.']
     """
-    best = _best(answer, _sentences(shown))
-    first = () if best is None else (Quote(best.source, best.span),)
-    rest = (Quote(source, span) for source, span, _ in shown)
-    return tuple(dict.fromkeys((*first, *rest)))
-
-
-def _best(answer: str, found: Sequence[Sentence]) -> Sentence | None:
-    said, _ = analyse(answer, ANALYZER)
-    if not found or not len(said):
-        return None
-    shares = overlaps(said, [analyse(s.text, ANALYZER)[0] for s in found])
-    best = int(np.argmax(shares))
-    return found[best] if shares[best] >= LEAST else None
+    quotes = [Quote(source, span) for source, span, _ in shown]
+    found, (said, _) = _sentences(shown), analyse(answer, ANALYZER)
+    if found and len(said):
+        shares = overlaps(said, [analyse(s.text, ANALYZER)[0] for s in found])
+        best = int(np.argmax(shares))
+        if shares[best] >= LEAST:
+            quotes.insert(0, Quote(found[best].source, found[best].span))
+    return tuple(dict.fromkeys(quotes))
 
 
 def _sentences(shown: Iterable[tuple[str, Span, str]]) -> list[Sentence]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from raypipe.core.records import Span
 from raypipe.text.asked import EXACT, OPPOSITE, WORDS, AskedQuestion, Direction
@@ -20,18 +21,12 @@ _NO_SIDE = frozenset(_SMALL.split())
 _WORD = re.compile(r"\w+")
 
 
-@dataclass(frozen=True, slots=True)
-class Sides:
-    """The two things that a question compares, as a text writes them."""
-
-    left: Span  # of the one that the question names first
-    right: Span
+Sides: TypeAlias = tuple[Span, Span]
+"""The two things that a question compares, as a text writes them, in the order of the question."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What some sentences decide."""
-
     text: str  # the side that is asked for, as the sentence writes it; yes or no where that is asked
     sentences: tuple[int, ...]  # the places of the sentences that say so
 
@@ -45,7 +40,7 @@ def decide(asked: AskedQuestion, sentences: Sequence[str]) -> Decided | None:
         if sentence.endswith("?") or not numbers_asked <= set(re.findall(r"\d+", sentence)):
             continue
         if (sides := sides_in(asked, sentence)) and (left := _left_wins(asked, sentence, sides)) is not None:
-            return Decided(_said(asked, sentence, sides, left), (i,))
+            return Decided(_said(asked, left, *(_named(sentence, side) for side in sides)), (i,))
     return _by_two(asked, sentences)
 
 
@@ -57,7 +52,7 @@ def sides_in(asked: AskedQuestion, sentence: str) -> Sides | None:
     for written in _sides(asked):
         left, right = (_longest(side, lower, ends) for side, ends in written)
         if left and right and left != right and not (left[0] < right[1] and right[0] < left[1]):
-            return Sides(left, right)
+            return left, right
     return None
 
 
@@ -87,10 +82,10 @@ def _longest(side: str, sentence: str, ends: bool) -> Span | None:
     return found
 
 
-def _said(asked: AskedQuestion, sentence: str, sides: Sides, left: bool) -> str:
+def _said(asked: AskedQuestion, left_wins: bool, left: str, right: str) -> str:
     if asked.yes_no:
-        return "yes" if left else "no"
-    return _named(sentence, sides.left if left else sides.right)
+        return "yes" if left_wins else "no"
+    return left if left_wins else right
 
 
 def _named(sentence: str, span: Span) -> str:
@@ -104,25 +99,23 @@ def _left_wins(asked: AskedQuestion, sentence: str, sides: Sides) -> bool | None
     """Whether the side that the question names first is the one asked for; None: the sentence does not say.
 
     "A is longer than B" says which side is more; "A in 1912, B in 2002" gives a value for each."""
-    first, second = sorted((sides.left, sides.right))
+    first, second = sorted(sides)
     between = sentence[first[1] : second[0]]
     if re.search(r"\b(?:not|no|neither|nor|as \w+ as)\b|n't\b", sentence.lower()):
         return None
-    compared = _compared(asked, between, sentence[second[1] :])
-    if compared is not None:
-        return compared == (sides.left == first)
+    if (compared := _compared(asked, between)) is not None:
+        return compared == (sides[0] == first)
     values = [_value(asked, sentence, first[1], second[0]), _value(asked, sentence, second[1], len(sentence))]
     if values[0] is None or values[1] is None or values[0] == values[1]:
         return None
-    return _wins(asked, values[0], values[1]) == (sides.left == first)
+    return _wins(asked, values[0], values[1]) == (sides[0] == first)
 
 
-def _compared(asked: AskedQuestion, between: str, after: str) -> bool | None:
+def _compared(asked: AskedQuestion, between: str) -> bool | None:
     """Whether the side named first in a sentence is the one asked for, by a word that compares."""
     words = between.lower()
-    if not re.search(r"\bthan\b|\bbefore\b|\bafter\b|\bthe \w*er \w+|\bfirst\b", words):
-        return None
-    if len(re.findall(r"[.;!?]", words)) > 0:
+    says = re.search(r"\bthan\b|\bbefore\b|\bafter\b|\bthe \w*er \w+|\bfirst\b", words)
+    if says is None or re.search(r"[.;!?]", words):
         return None
     for direction, known in WORDS.items():
         for word in re.findall(r"\w+", words):
@@ -144,10 +137,8 @@ def _agrees(asked: AskedQuestion, direction: Direction, word: str) -> bool | Non
 def _value(asked: AskedQuestion, sentence: str, start: int, end: int) -> float | None:
     """The one value of a side, between its name and the next; None where there is none or several."""
     part = sentence[start:end]
-    if asked.direction in ("earlier", "later"):
-        found = [day_of(part[slice(*s)]) for s in dates(part)]
-    else:
-        found = [_amount(part[slice(*s)]) for s in numbers(part)]
+    spans, read = (dates, day_of) if asked.direction in ("earlier", "later") else (numbers, _amount)
+    found = [read(part[slice(*s)]) for s in spans(part)]
     return found[0] if len(found) == 1 else None
 
 
@@ -202,8 +193,7 @@ def _by_two(asked: AskedQuestion, sentences: Sequence[str]) -> Decided | None:
     (i, a, x, said), (j, b, y, also) = found[True], found[False]
     if said != also or x == y:
         return None
-    left = _wins(asked, x, y)
-    return Decided(("yes" if left else "no") if asked.yes_no else (a if left else b), (i, j))
+    return Decided(_said(asked, _wins(asked, x, y), a, b), (i, j))
 
 
 def _wording(asked: AskedQuestion, sentence: str, at: Span) -> str:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from raypipe.text.asked import AskedQuestion
+from raypipe.text.bm25 import lucene_idf
 from raypipe.text.candidates import Sentence
 from raypipe.text.fitted_on import FittedOn
 from raypipe.text.spans import KINDS, STRICT, TypedSpan
@@ -39,8 +40,6 @@ SPAN = (
 
 @dataclass(frozen=True, slots=True)
 class Logistic:
-    """A logistic regression."""
-
     bias: float
     weights: Mapping[str, float]  # feature -> weight; a feature that is not named weighs nothing
 
@@ -102,12 +101,15 @@ def words_of(question: str, found: Sequence[Sentence]) -> Words:
     own = [analyse(s.text, ANALYZER) for s in found]
     hashes = [h for h, _ in own]
     weights = _weights(asked, hashes)
-    around = [np.concatenate([h, analyse(s.around, ANALYZER)[0]]) for h, s in zip(hashes, found, strict=True)]
-    before = [np.concatenate([h, analyse(s.before, ANALYZER)[0]]) for h, s in zip(hashes, found, strict=True)]
+
+    def with_(others: Iterable[str]) -> np.ndarray:
+        more = (analyse(text, ANALYZER)[0] for text in others)
+        return overlaps(asked, [np.concatenate(both) for both in zip(hashes, more, strict=True)], weights)
+
     return Words(
         overlaps(asked, hashes, weights),
-        overlaps(asked, around, weights),
-        overlaps(asked, before, weights),
+        with_(s.around for s in found),
+        with_(s.before for s in found),
         tuple(tuple(starts[np.isin(h, asked)].tolist()) for h, starts in own),
         tuple(len(h) for h in hashes),
         tuple(int((~np.isin(h, asked)).sum()) for h in hashes),
@@ -125,10 +127,13 @@ def likely(question: str, found: Sequence[Sentence], most: int) -> list[Sentence
 
 def _weights(question: np.ndarray, words: Sequence[np.ndarray]) -> np.ndarray:
     """(distinct words of the question,) float64: the rarer among these sentences, the more."""
+    return lucene_idf(len(words), _held(question, words).sum(0))
+
+
+def _held(question: np.ndarray, words: Sequence[np.ndarray]) -> np.ndarray:
+    """(sentences, distinct words of the question) bool: which sentence has which."""
     terms = np.unique(question)
-    found = np.array([np.isin(terms, w) for w in words], bool).reshape(len(words), len(terms)).sum(0)
-    weights: np.ndarray = np.log1p((len(words) - found + 0.5) / (found + 0.5))
-    return weights
+    return np.array([np.isin(terms, w) for w in words], bool).reshape(len(words), len(terms))
 
 
 def overlaps(
@@ -138,11 +143,9 @@ def overlaps(
 
     `question` and each of `words` are word hashes, uint64; `weights` those of the question's distinct words,
     by default the more the fewer of these sentences have one."""
-    terms = np.unique(question)
-    has = np.array([np.isin(terms, w) for w in words], bool).reshape(len(words), len(terms))
     idf = _weights(question, words) if weights is None else weights
     total = float(idf.sum())
-    shares: np.ndarray = has @ idf / total if total else np.zeros(len(words))
+    shares: np.ndarray = _held(question, words) @ idf / total if total else np.zeros(len(words))
     return shares
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 
 from raypipe.core.records import digest
 
@@ -31,7 +30,7 @@ class FittedOn:
         >>> on.has_seen("who wrote it?"), on.has_seen("who sang it?")
         (True, False)
         """
-        return row_digest(text) in _rows(self.seen)
+        return row_digest(text) in self.seen.split()
 
 
 def row_digest(text: str) -> str:
@@ -42,11 +41,6 @@ def row_digest(text: str) -> str:
 def seen_rows(texts: Iterable[str]) -> str:
     """The questions of a fit as `FittedOn` keeps them."""
     return " ".join(sorted({row_digest(t) for t in texts}))
-
-
-@lru_cache(maxsize=16)
-def _rows(seen: str) -> frozenset[str]:
-    return frozenset(seen.split())
 
 
 def half_of(key: str) -> int:

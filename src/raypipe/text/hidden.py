@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from itertools import chain
 
 from raypipe.core.records import Span
 
@@ -23,9 +24,7 @@ _MARK = re.compile(f"([{OPEN}{CLOSE}])")
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+))\s*([a-z%]*)")
 _COLOUR = re.compile(r"#[0-9a-f]{3,8}\b|rgba?\([^)]*\)|(?<![\w-])[a-z]+(?![\w(-])")
-_NOT_COLOURS = frozenset(
-    {"none", "inherit", "initial", "unset", "url", "repeat", "fixed", "scroll", "center"}
-)
+_NOT_COLOURS = {"none", "inherit", "initial", "unset", "url", "repeat", "fixed", "scroll", "center"}
 _FAR = -100.0  # in any unit: -100 % is off the screen, and real off-screen text stands at -999 px or more
 
 
@@ -34,14 +33,17 @@ def hides(tag: str, attrs: Mapping[str, object], ancestors: Iterator[Mapping[str
     they are read only where the element sets a colour and no background."""
     if "hidden" in attrs or tag in NEVER_DRAWN or (tag == "dialog" and "open" not in attrs):
         return True
-    style = attrs.get("style")
-    if not style:
+    if not attrs.get("style"):
         return False
-    gone, colour, ground = _read(str(style))
+    gone, colour, _ = _read(str(attrs["style"]))
     if gone or not colour:
         return gone
-    own = ground or _named(attrs.get("bgcolor"))
-    return colour == (own or next(filter(None, map(_ground, ancestors)), "ffffff"))
+    return colour == next(filter(None, map(_ground, chain([attrs], ancestors))), "ffffff")
+
+
+def _ground(attrs: Mapping[str, object]) -> str:
+    """The background that an element sets, or ""."""
+    return _read(str(attrs.get("style") or ""))[2] or _named(attrs.get("bgcolor"))
 
 
 def unmark(marked: str, elements: int) -> tuple[str, tuple[Span, ...]] | None:
@@ -70,12 +72,6 @@ def unmark(marked: str, elements: int) -> tuple[str, tuple[Span, ...]] | None:
     return " ".join(kept), tuple(spans)
 
 
-def _ground(attrs: Mapping[str, object]) -> str:
-    """The background that an ancestor sets, or ""."""
-    style = attrs.get("style")
-    return (_read(str(style))[2] if style else "") or _named(attrs.get("bgcolor"))
-
-
 @lru_cache(maxsize=4096)  # a page repeats a few styles hundreds of times
 def _read(style: str) -> tuple[bool, str, str]:
     """Of a style attribute: whether it hides by itself, its text colour, its background ("" if not set)."""
@@ -92,27 +88,18 @@ def _vanishes(rules: Mapping[str, str]) -> bool:
     """True if the declarations alone take the text from the screen."""
     if rules.get("display") == "none" or rules.get("visibility") in ("hidden", "collapse"):
         return True
-    if rules.get("content-visibility") == "hidden" or any(
-        _amount(rules.get(p)) == 0 for p in ("opacity", "font-size")
-    ):
-        return True
-    if (_amount(rules.get("text-indent")) or 0) <= _FAR:
-        return True
-    if rules.get("position") in ("absolute", "fixed"):
-        if any((_amount(rules.get(p)) or 0) <= _FAR for p in ("left", "top", "right", "bottom")):
-            return True
-        if rules.get("clip", "").startswith(("rect(0", "rect(1px")):
-            return True
-    if rules.get("clip-path", "").startswith(("inset(50%", "inset(100%")):
-        return True
-    boxes = ("width", "height", "max-width", "max-height")
-    return rules.get("overflow") == "hidden" and any(_amount(rules.get(p)) == 0 for p in boxes)
-
-
-def _amount(value: str | None) -> float | None:
-    """The number that a value begins with, whatever its unit."""
-    found = _NUMBER.fullmatch(value) if value else None
-    return float(found[1]) if found else None
+    # the number that each value begins with, whatever its unit
+    numbers = {name: float(found[1]) for name, value in rules.items() if (found := _NUMBER.fullmatch(value))}
+    placed = rules.get("position") in ("absolute", "fixed")
+    away = ("text-indent", *(("left", "top", "right", "bottom") if placed else ()))
+    boxes = ("width", "height", "max-width", "max-height") if rules.get("overflow") == "hidden" else ()
+    return (
+        rules.get("content-visibility") == "hidden"
+        or any(numbers.get(name) == 0 for name in ("opacity", "font-size", *boxes))
+        or any(numbers.get(name, 0) <= _FAR for name in away)
+        or (placed and rules.get("clip", "").startswith(("rect(0", "rect(1px")))
+        or rules.get("clip-path", "").startswith(("inset(50%", "inset(100%"))
+    )
 
 
 def _named(value: object) -> str:

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
@@ -65,8 +64,6 @@ _STRAY = 8  # control characters that a short page may have all the same
 
 @dataclass(frozen=True, slots=True)
 class ParsedPage:
-    """The text of one page."""
-
     text: str  # white-space folded; "" if the page has none
     hidden: tuple[Span, ...]  # parts of the text that a browser does not show, ascending, apart
     way: Way
@@ -104,7 +101,6 @@ def fast_text(html: str) -> str | None:
 
 
 def check(parser: Parser, via: Via) -> None:
-    """Raises ValueError if there is no such way."""
     if via == "fast" and parser != "lxml":
         raise ValueError(f"via: fast equals BeautifulSoup with lxml only; with {parser} say `via: bs4`")
 
@@ -148,16 +144,22 @@ def _by_turbo(html: str, mark: bool = True) -> ParsedPage | None:
         element.insert(0, turbohtml.Text(OPEN))
         element.append(turbohtml.Text(CLOSE))
     text = fold(" ".join(doc.stripped_strings))
-    if not hiding:
-        return ParsedPage(text, (), "fast", _blocks(doc, _turbo_node, html, text) if mark else ())
-    if (found := unmark(text, len(hiding))) is None:
-        plain = _by_turbo(html, mark=False)
-        return plain and replace(plain, hidden=_all(plain.text))
-    return ParsedPage(*found, "fast", _blocks(doc, _turbo_node, html, found[0]))
+    if not mark:
+        return ParsedPage(text, (), "fast")
+    return _marked(text, len(hiding), "fast", html, doc, _turbo_node) or _hostile(_by_turbo(html, mark=False))
 
 
-def _blocks(tree: Any, read: Read, html: str, text: str) -> tuple[Block, ...]:
-    return page_blocks(tree, read, text) if len(html) <= BLOCK_CHARS else ()
+def _marked(text: str, marks: int, way: Way, html: str, tree: Any, read: Read) -> ParsedPage | None:
+    """The page of a text in which so many hidden elements are marked; None where it has such marks itself."""
+    found = unmark(text, marks) if marks else (text, ())
+    if found is None:
+        return None
+    return ParsedPage(*found, way, page_blocks(tree, read, found[0]) if len(html) <= BLOCK_CHARS else ())
+
+
+def _hostile(plain: ParsedPage | None) -> ParsedPage | None:
+    """A page that carries the marks itself, read without them: all of it counts as hidden."""
+    return plain and replace(plain, hidden=((0, len(plain.text)),) if plain.text else ())
 
 
 def _turbo_node(node: Any) -> str | Element | None:
@@ -190,9 +192,9 @@ def _hiding(doc: Any) -> list[Any]:
     """The elements that hide their text, of those that have any and stay."""
     named = [e for tag in (*sorted(NEVER_DRAWN), "dialog") for e in doc.select(tag)]
     styled = [e for e in doc.select("[style],[hidden]") if e.tag not in NEVER_DRAWN and e.tag != "dialog"]
-    return [
-        e for e in (*named, *styled) if len(e) and e.tag not in _DROPPED and hides(e.tag, e.attrs, _above(e))
-    ]
+    kept = (e for e in (*named, *styled) if len(e) and e.tag not in _DROPPED)
+    above = ((e, (a.attrs for a in e.ancestors if isinstance(a, turbohtml.Element))) for e in kept)
+    return [e for e, ancestors in above if hides(e.tag, e.attrs, ancestors)]
 
 
 def _by_soup(html: str, parser: Parser, way: Way, mark: bool = True) -> ParsedPage:
@@ -209,12 +211,10 @@ def _by_soup(html: str, parser: Parser, way: Way, mark: bool = True) -> ParsedPa
             tag.append(NavigableString(CLOSE))
             marked += 1
     text = fold(soup.get_text(" ", strip=True))
-    if not marked:
-        return ParsedPage(text, (), way, _blocks(soup, _soup_node, html, text))
-    if (found := unmark(text, marked)) is None:
-        plain = _by_soup(html, parser, way, mark=False)
-        return replace(plain, hidden=_all(plain.text))
-    return ParsedPage(*found, way, _blocks(soup, _soup_node, html, found[0]))
+    page = _marked(text, marked, way, html, soup, _soup_node)
+    page = page or _hostile(_by_soup(html, parser, way, mark=False))
+    assert page is not None
+    return page
 
 
 def _soup_node(node: Any) -> str | Element | None:
@@ -224,12 +224,3 @@ def _soup_node(node: Any) -> str | Element | None:
         return node.name, str(node.attrs.get("role", "")), node.children
     # the texts of scripts, comments and ruby are classes of their own, which `get_text` leaves out too
     return str(node) if type(node) in (NavigableString, CData) and node not in (OPEN, CLOSE) else None
-
-
-def _above(element: Any) -> Iterator[Mapping[str, object]]:
-    return (e.attrs for e in element.ancestors if isinstance(e, turbohtml.Element))
-
-
-def _all(text: str) -> tuple[Span, ...]:
-    """The whole text: a page that carries the marks itself is hostile."""
-    return ((0, len(text)),) if text else ()

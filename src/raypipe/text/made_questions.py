@@ -98,7 +98,6 @@ def doubles(question: str, others: Sequence[frozenset[str]]) -> bool:
 
 
 def words(question: str) -> frozenset[str]:
-    """The words of a question, for `doubles`."""
     return frozenset(_WORD.findall(question.lower()))
 
 
@@ -148,8 +147,7 @@ def _quotes(given: Any, kind: MadeKind, passages: Sequence[str]) -> tuple[tuple[
     found: list[tuple[int, Span]] = []
     for quote in map(_text, given):
         places = ((n, span) for n, p in enumerate(passages) if (span := place(p, quote)))
-        where = next(places, None)
-        if where is None:
+        if (where := next(places, None)) is None:
             raise Rejected("quote_not_found", quote[:80])
         found.append(where)
     if len({n for n, _ in found}) < PASSAGES[kind]:

@@ -48,7 +48,7 @@ def pack(
     """
     first: dict[str, int] = {}  # text as it is laid out -> place of the first passage that has it
     for i, passage in enumerate(passages):
-        if text := _one(passage, layout):
+        if text := " ".join(passage.split()) if layout == "list" else passage.strip():
             first.setdefault(text, i)
     parts = [(i, text) for text, i in first.items()][:most]
     whole = _laid(parts, layout)
@@ -78,10 +78,6 @@ def cut(text: str, budget: int, tokenize: Tokenize) -> str:
         text = whole[: spans[keep - 1][1]].rstrip() if keep > 0 else ""
         keep -= 1  # a beginning may count otherwise than in the whole
     return text
-
-
-def _one(passage: str, layout: Layout) -> str:
-    return " ".join(passage.split()) if layout == "list" else passage.strip()
 
 
 def _laid(parts: Sequence[tuple[int, str]], layout: Layout) -> str:

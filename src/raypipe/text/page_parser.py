@@ -10,7 +10,6 @@ import threading
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import get_args
 
 from raypipe.core.records import Block, Fault
@@ -48,8 +47,6 @@ class ParseJob:
 
 @dataclass(frozen=True, slots=True)
 class ParseRefused:
-    """Why a page has no text."""
-
     reason: str  # not_html | too_large | timeout | memory | crash | unparsable
     detail: str  # expected and found
     transient: bool = False  # True: load may have caused it
@@ -76,7 +73,8 @@ class SandboxedParser:
         out: list[ParsedPage | ParseRefused | None] = [self._refused(j.html) for j in jobs]
         self._parse(jobs, [i for i, refused in enumerate(out) if refused is None], out, stop)
         # BeautifulSoup may have been what took so long
-        slow = [i for i, (j, a) in enumerate(zip(jobs, out, strict=True)) if j.compare and _killed(a)]
+        killed = [isinstance(a, ParseRefused) and a.reason in ("timeout", "crash") for a in out]
+        slow = [i for i, j in enumerate(jobs) if j.compare and killed[i]]
         self._parse([replace(j, compare=False) for j in jobs], slow, out, stop)
         return [answer for answer in out if answer is not None]
 
@@ -88,8 +86,9 @@ class SandboxedParser:
         stop: threading.Event | None,
     ) -> None:
         """Puts the answers to these rows of `jobs` into `out`."""
-        answers = self._sandbox.run([_request(jobs[i]) for i in rows], stop)
-        for i, answer in zip(rows, answers, strict=True):
+        ways = ((_PARSERS.index(j.parser), _VIAS.index(j.via), j.compare) for j in (jobs[i] for i in rows))
+        requests = [(_REQUEST.pack(*way), jobs[i].html) for i, way in zip(rows, ways, strict=True)]
+        for i, answer in zip(rows, self._sandbox.run(requests, stop), strict=True):
             out[i] = _page(answer)
 
     def parse(self, html: str, parser: Parser = "lxml") -> tuple[str | None, Fault | None]:
@@ -99,15 +98,12 @@ class SandboxedParser:
         return (None, page.fault()) if isinstance(page, ParseRefused) else (page.text, None)
 
     def close(self) -> None:
-        """Ends the child. The next page starts another."""
         self._sandbox.close()
 
     def __enter__(self) -> SandboxedParser:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _refused(self, html: bytes) -> ParseRefused | None:
@@ -117,14 +113,6 @@ class SandboxedParser:
             )
         why = not_html(html[:20_000].decode("utf-8", "replace"))
         return ParseRefused("not_html", why) if why else None
-
-
-def _killed(answer: ParsedPage | ParseRefused | None) -> bool:
-    return isinstance(answer, ParseRefused) and answer.reason in ("timeout", "crash")
-
-
-def _request(job: ParseJob) -> tuple[bytes, bytes]:
-    return _REQUEST.pack(_PARSERS.index(job.parser), _VIAS.index(job.via), job.compare), job.html
 
 
 def answer(request: bytes) -> bytes:

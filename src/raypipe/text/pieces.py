@@ -14,8 +14,6 @@ from raypipe.text.candidates import Sentence, SourceText
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Sentences next to one another in a source."""
-
     source: str  # source id
     span: Span  # in the source's parsed text
     text: str  # of that span
@@ -32,17 +30,14 @@ def joined(taken: Sequence[tuple[Sentence, float]], pages: Mapping[str, SourceTe
     Best passage first, then by place."""
     pieces: list[Piece] = []
     for s, score in sorted(taken, key=lambda row: (row[0].source, row[0].span)):
-        text, last = pages[s.source].text, pieces[-1] if pieces else None
-        if last is None or last.source != s.source or not _touch(last.span, s.span, pages[s.source]):
-            pieces.append(Piece(s.source, s.span, s.text, s.rank, score))
-            continue
-        span = (last.span[0], max(last.span[1], s.span[1]))
-        pieces[-1] = Piece(s.source, span, text[slice(*span)], min(last.rank, s.rank), max(last.score, score))
+        page, piece = pages[s.source], Piece(s.source, s.span, s.text, s.rank, score)
+        if pieces and pieces[-1].source == s.source:
+            last, (start, stop) = pieces[-1], s.span
+            end = last.span[1]
+            bordered = any(end <= b.start <= start for b in page.blocks)
+            if not bordered and not page.text[end:start].strip():
+                span = (pieces.pop().span[0], max(end, stop))
+                said, rank = page.text[slice(*span)], min(last.rank, s.rank)
+                piece = Piece(s.source, span, said, rank, max(last.score, score))
+        pieces.append(piece)
     return sorted(pieces, key=lambda p: (p.rank, p.source, p.span))
-
-
-def _touch(before: Span, after: Span, page: SourceText) -> bool:
-    """Whether white space alone is between two spans, and no border of a block."""
-    if page.text[before[1] : after[0]].strip():
-        return False
-    return not any(before[1] <= b.start <= after[0] for b in page.blocks)

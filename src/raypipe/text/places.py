@@ -25,9 +25,15 @@ def place(layout: Layout, span: Span) -> Place:
     >>> place(Layout("d", "s", "a/b.pdf", "B", pages, (Mark(91, 200, "Method"),)), (80, 95))
     Place(url='a/b.pdf#page=1', title='B', page='pp. iv-1', section='')
     """
-    on = [n for n, page in enumerate(layout.pages) if _holds(page, span)]
-    url = f"{layout.url}#page={on[0] + 1}" if on else layout.url
-    return Place(url, layout.title, _pages(layout.pages, on), _section(layout.sections, span[0]))
+    start, end = span[0], max(span[1], span[0] + 1)
+    on = [n for n, page in enumerate(layout.pages) if page.start < end and span[0] < page.end]
+    inside = [s.label for s in layout.sections if s.start <= start < s.end]
+    url, page = layout.url, ""
+    if on:
+        first, last = layout.pages[on[0]].label, layout.pages[on[-1]].label
+        url = f"{url}#page={on[0] + 1}"
+        page = f"p. {first}" if len(on) == 1 else f"pp. {first}-{last}"
+    return Place(url, layout.title, page, inside[-1] if inside else "")
 
 
 def heading_sections(text: str, blocks: Sequence[Block]) -> tuple[Mark, ...]:
@@ -47,20 +53,3 @@ def heading_sections(text: str, blocks: Sequence[Block]) -> tuple[Mark, ...]:
     ends = [*starts[1:], len(text)]
     named = zip(headings, starts, ends, strict=False)
     return tuple(Mark(start, end, text[b.start : b.end]) for b, start, end in named)
-
-
-def _holds(page: Mark, span: Span) -> bool:
-    start, end = span
-    return page.start < max(end, start + 1) and start < page.end
-
-
-def _pages(pages: Sequence[Mark], on: Sequence[int]) -> str:
-    if not on:
-        return ""
-    first, last = pages[on[0]].label, pages[on[-1]].label
-    return f"p. {first}" if len(on) == 1 else f"pp. {first}-{last}"
-
-
-def _section(sections: Sequence[Mark], at: int) -> str:
-    inside = [s.label for s in sections if s.start <= at < s.end]
-    return inside[-1] if inside else ""

@@ -39,15 +39,12 @@ def parse_response(response: str) -> JudgeReply:
     """
     groups = _GROUP.findall(response)
     text = groups[-1] if groups else ""
-    found = _SCORE.search(text)
-    if found is None:
+    if (found := _SCORE.search(text)) is None:
         return JudgeReply(UNREADABLE, -1)
-    digits = found[1].lstrip("0")
-    if digits not in ("", "1"):
+    if (digits := found[1].lstrip("0")) not in ("", "1"):
         return JudgeReply(response, -1)
     reason = _EXPLANATION.search(text)
-    explanation = (reason[1] or reason[2]) if reason else text
-    return JudgeReply(explanation, 1 if digits else 0)
+    return JudgeReply((reason[1] or reason[2]) if reason else text, 1 if digits else 0)
 
 
 Level: TypeAlias = Literal["low", "medium", "high"]
@@ -67,8 +64,6 @@ class UnreadableReply(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ParsedReply:
-    """A parsed reply."""
-
     text: str
     label: Label
     confidence: float | None = None  # see CONFIDENCE
@@ -91,9 +86,7 @@ def read_plain(text: str) -> ParsedReply:
     >>> read_plain("Sorry, I don't know."), read_plain(" Paris. ").label
     (ParsedReply(text="i don't know", label='abstained', confidence=None), 'answered')
     """
-    said = text.strip()
-    if not said:
-        raise UnreadableReply("expected an answer, found white space alone")
+    said = read_text(text, "an answer").text
     if abstains(said):
         return ParsedReply(IDK, ABSTAINED)
     return ParsedReply(said, INVALID if INVALID_QUESTION in said.lower() else ANSWERED)
@@ -112,9 +105,8 @@ def read_rewrite(text: str, question: str) -> ParsedReply:
     'kept'
     """
     said = " ".join(text.split())
-    return (
-        ParsedReply(question, KEPT) if not said or len(said) > len(question) else ParsedReply(said, ANSWERED)
-    )
+    shorter = 0 < len(said) <= len(question)
+    return ParsedReply(said, ANSWERED) if shorter else ParsedReply(question, KEPT)
 
 
 def behind(text: str, mark: str) -> str:
@@ -138,21 +130,19 @@ def read_label(text: str, labels: Sequence[str], default: str | None) -> ParsedR
     'music'
     """
     said = text.strip()
-    found = next((label for label in labels if label.lower() in said.lower()), default)
-    if found is None:
+    if (found := next((label for label in labels if label.lower() in said.lower()), default)) is None:
         raise UnreadableReply(f"expected one of {', '.join(labels)}")
     return ParsedReply(said, found)
 
 
-def read_text(text: str) -> ParsedReply:
+def read_text(text: str, what: str = "a text") -> ParsedReply:
     """A text of any kind, such as a passage to search with: nothing in it is an abstention.
 
     >>> read_text(" Why it scales, I don't know. ").label
     'answered'
     """
-    said = text.strip()
-    if not said:
-        raise UnreadableReply("expected a text, found white space alone")
+    if not (said := text.strip()):
+        raise UnreadableReply(f"expected {what}, found white space alone")
     return ParsedReply(said, ANSWERED)
 
 
@@ -266,10 +256,8 @@ def read_next_query(text: str) -> str | None:
     query = "" if search is None else search[1].strip().strip("\"'").strip()
     if not query:
         raise UnreadableReply('expected "Enough", or "Search: " and a query')
-    if len(query) > MOST_QUERY_CHARS:
-        raise UnreadableReply(
-            f"expected a query of at most {MOST_QUERY_CHARS} characters, found {len(query)}"
-        )
+    if (length := len(query)) > MOST_QUERY_CHARS:
+        raise UnreadableReply(f"expected a query of at most {MOST_QUERY_CHARS} characters, found {length}")
     return query
 
 

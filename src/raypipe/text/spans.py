@@ -75,6 +75,7 @@ _PATTERNS: Mapping[Kind, str] = {
 _ASKS = {kind: re.compile(pattern) for kind, pattern in _PATTERNS.items()}
 
 _COUNTS = re.compile(r"\bhow (?:many|often|old)\b|\bnumber of\b")
+_COUNTED = re.compile(r"\bhow many (?:different |total |more |other )?(\w+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,12 @@ def typed_span(question: str, kind: Kind, sentence: str, marks: Sequence[int]) -
     `marks` are the places in the sentence where words of the question start. A name that has one is what the
     question is about, not what it asks for; of the others the nearest to the marks is taken.
     """
-    spans = [s for s in _all(question, kind, sentence) if not _mentioned(sentence[slice(*s)], question)]
+    asked = set(re.findall(r"\w+", question.lower()))
+    spans = [
+        s
+        for s in _all(question, kind, sentence)
+        if not asked.issuperset(re.findall(r"\w+", sentence[slice(*s)].lower()))
+    ]
     if kind in ("who", "where", "name"):
         spans = [s for s in spans if not any(s[0] <= m < s[1] for m in marks)]
     if kind == "how many" and not _COUNTS.search(question.lower()):  # "10 films" is no rating of the films
@@ -111,10 +117,14 @@ def typed_span(question: str, kind: Kind, sentence: str, marks: Sequence[int]) -
         spans = [s for s in spans if " " in sentence[slice(*s)]] or spans
     if not spans:
         return None
-    counted = _counted(question) if kind == "how many" else ""
-    before = re.compile(rf"(?:\W+\w+){{0,2}}?\W+{counted}", re.IGNORECASE)  # at most two words between
-    named = [s for s in spans if counted and before.match(sentence, s[1])]
-    best = min(named or spans, key=lambda s: (_distance(s, marks), s))
+    counted = _COUNTED.search(question.lower()) if kind == "how many" else None
+    named = []
+    if counted:  # its first letters, enough to match its other forms, with at most two words between
+        stem = re.escape(counted[1][: max(4, len(counted[1]) - 2)].rstrip("s"))
+        before = re.compile(rf"(?:\W+\w+){{0,2}}?\W+{stem}", re.IGNORECASE)
+        named = [s for s in spans if stem and before.match(sentence, s[1])]
+    # the mean distance in characters to the question's words, but for their number
+    best = min(named or spans, key=lambda s: (sum(max(s[0] - m, m - s[1], 0) for m in marks), s))
     return TypedSpan(best, len(named or spans), bool(named))
 
 
@@ -123,7 +133,7 @@ def _all(question: str, kind: Kind, sentence: str) -> list[Span]:
         pattern = _YEARS if re.search(r"\b(?:what|which) year\b", question.lower()) else _DATES
         return [m.span() for m in pattern.finditer(sentence)]
     if kind == "how much":
-        return [m.span() for m in _MONEY.finditer(sentence)] or _numbers(sentence)
+        return numbers(sentence)
     if kind == "how many":
         return _numbers(sentence)
     if kind == "weekday":
@@ -133,9 +143,8 @@ def _all(question: str, kind: Kind, sentence: str) -> list[Span]:
 
 def _numbers(sentence: str) -> list[Span]:
     """Numbers that are not part of a date."""
-    dates = [m.span() for m in _DATES.finditer(sentence)]
-    numbers = [m.span() for m in _NUMBERS.finditer(sentence)]
-    return [(a, b) for a, b in numbers if not any(a < d and c < b for c, d in dates)]
+    found, of_dates = [m.span() for m in _NUMBERS.finditer(sentence)], dates(sentence)
+    return [(a, b) for a, b in found if not any(a < d and c < b for c, d in of_dates)]
 
 
 def _names(sentence: str) -> list[Span]:
@@ -154,29 +163,9 @@ def _names(sentence: str) -> list[Span]:
 
 
 def dates(sentence: str) -> list[Span]:
-    """Dates and years."""
     return [m.span() for m in _DATES.finditer(sentence)]
 
 
 def numbers(sentence: str) -> list[Span]:
     """Amounts of money, or else other numbers that are not part of a date."""
     return [m.span() for m in _MONEY.finditer(sentence)] or _numbers(sentence)
-
-
-def _mentioned(span: str, question: str) -> bool:
-    """True if every word of a span stands in the question."""
-    asked = set(re.findall(r"\w+", question.lower()))
-    return all(w in asked for w in re.findall(r"\w+", span.lower()))
-
-
-def _counted(question: str) -> str:
-    """The first letters of what "how many" counts, enough to match its other forms; "" if nothing follows."""
-    found = re.search(r"\bhow many (?:different |total |more |other )?(\w+)", question.lower())
-    return "" if found is None else re.escape(found[1][: max(4, len(found[1]) - 2)].rstrip("s"))
-
-
-def _distance(span: Span, marks: Sequence[int]) -> float:
-    """Mean distance in characters to the question's words in the sentence; 0 where there are none."""
-    if not marks:
-        return 0.0
-    return sum(max(span[0] - m, m - span[1], 0) for m in marks) / len(marks)

@@ -102,23 +102,19 @@ def _environment() -> ImmutableSandboxedEnvironment:
     made = ImmutableSandboxedEnvironment(
         undefined=StrictUndefined, autoescape=False, trim_blocks=True, lstrip_blocks=True
     )
-    made.filters |= {"clean": _cleaned, "colon": colon}
+    # escaped behind it: what cleaning takes out may have kept a mark of a prompt apart
+    made.filters |= {"clean": lambda text: escape_markup(clean(text)), "colon": colon}
     return made
 
 
-def _cleaned(text: str) -> str:
-    """Cleaned, and escaped behind it: what cleaning takes out may have kept a mark of a prompt apart."""
-    return escape_markup(clean(text))
-
-
 def _replies(tree: nodes.Template) -> set[str]:
-    """The replies that a parsed template names."""
     names: set[str] = set()
     for access in tree.find_all((nodes.Getattr, nodes.Getitem, nodes.Call)):
         of = access.node if isinstance(access, nodes.Getattr | nodes.Getitem) else None
         if not (isinstance(of, nodes.Name) and of.name == "replies"):
             raise ValueError("it calls or looks into a value")
-        key = access.attr if isinstance(access, nodes.Getattr) else _constant(access)
+        inside = getattr(access, "arg", None)  # what stands between brackets
+        key = access.attr if isinstance(access, nodes.Getattr) else getattr(inside, "value", None)
         if not isinstance(key, str) or key.startswith("_"):
             raise ValueError("it must name the reply, as replies.kg")
         names.add(key)
@@ -126,9 +122,3 @@ def _replies(tree: nodes.Template) -> set[str]:
     if mentions != len(list(tree.find_all((nodes.Getattr, nodes.Getitem)))):
         raise ValueError("it must name the reply, as replies.kg")
     return names
-
-
-def _constant(access: nodes.Node) -> object:
-    """What stands between the brackets, where it is a constant."""
-    arg = access.arg if isinstance(access, nodes.Getitem) else None
-    return arg.value if isinstance(arg, nodes.Const) else None

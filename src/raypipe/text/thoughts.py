@@ -27,8 +27,6 @@ _MARK = re.compile(f"{_OPEN.pattern}|{_CLOSE.pattern}", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class SplitReply:
-    """A model's reply, taken apart."""
-
     thoughts: str  # with their marks; "": it shows none
     answer: str  # what it says; "" where it says nothing behind its thoughts
     closed: bool  # False: the reply ends inside a thought

@@ -33,8 +33,9 @@ class WordSpans:
         self.starts: list[int] = starts[kept].tolist()
         self.ends: list[int] = ends[kept].tolist()
         if len(codes) and int((ends - starts).max()) > LONGEST_WORD:
-            pieces = [p for s, e in zip(self.starts, self.ends, strict=True) for p in _pieces(s, e)]
-            self.starts, self.ends = [s for s, _ in pieces], [e for _, e in pieces]
+            words = list(zip(self.starts, self.ends, strict=True))
+            cuts = [(s, e) for start, e in words for s in range(start, e, LONGEST_WORD)]
+            self.starts, self.ends = [s for s, _ in cuts], [min(s + LONGEST_WORD, e) for s, e in cuts]
 
     def within(self, span: Span) -> tuple[int, int]:
         """The half-open range of words inside a span."""
@@ -50,10 +51,6 @@ class WordSpans:
             j += 1  # the word that did not fit begins the next window, after what overlaps
             if j < stop:
                 i = min(bisect_left(starts, max(ends[j - 1] - overlap, ends[j] - size), i, stop), j)
-
-
-def _pieces(start: int, end: int) -> list[Span]:
-    return [(s, min(s + LONGEST_WORD, end)) for s in range(start, end, LONGEST_WORD)]
 
 
 def character_windows(text: str, size: int, overlap: int) -> list[Span]:
