@@ -14,6 +14,7 @@ import os
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -63,7 +64,6 @@ class Bits:
 
 
 def _cut(data: bytes | bytearray, start: int, end: int) -> Bits:
-    """The bits from `start` to `end`."""
     last = (end + 7) // 8
     value = int.from_bytes(data[start // 8 : last]) >> (last * 8 - end)
     count = end - start
@@ -75,12 +75,8 @@ def _crc(block: Bits) -> int:
     return (block.value >> (block.count - 80)) & 0xFFFFFFFF
 
 
-@dataclass(slots=True)
-class _Unpacking:
-    """A block on its way: its first bytes, and what unpacks the rest where there is more."""
-
-    head: bytes
-    inflater: bz2.BZ2Decompressor
+_Unpacking: TypeAlias = tuple[bytes, bz2.BZ2Decompressor]
+"""A block on its way: its next bytes, and what unpacks the rest where there is more."""
 
 
 def _unpacked(head: bytes, block: Bits) -> _Unpacking:
@@ -91,7 +87,7 @@ def _unpacked(head: bytes, block: Bits) -> _Unpacking:
     first = inflater.decompress(head + (whole.value << pad).to_bytes((whole.count + pad) // 8), FIRST)
     if inflater.needs_input and not inflater.eof:
         raise OSError("a block ends in the middle")
-    return _Unpacking(first, inflater)
+    return first, inflater
 
 
 class BlockInflater:
@@ -129,13 +125,11 @@ class BlockInflater:
             self._take(data)
         if self._open is None and self._waiting and not self.needs_input:
             self._open = self._waiting.popleft().result()
-        if (block := self._open) is None:
+        if self._open is None:
             return b""
-        piece, block.head = block.head[:max_length], block.head[max_length:]
-        if not piece:
-            piece = block.inflater.decompress(b"", max_length)
-        if not block.head and block.inflater.eof:
-            self._open = None
+        head, inflater = self._open
+        piece, head = head[:max_length] or inflater.decompress(b"", max_length), head[max_length:]
+        self._open = (head, inflater) if head or not inflater.eof else None
         return piece
 
     def _take(self, data: bytes) -> None:
@@ -173,7 +167,6 @@ class BlockInflater:
             self._start = (self._start or 0) - 8 * cut
 
     def _with(self, block: Bits) -> int:
-        """The stream's checksum after one more block."""
         return ((self._crc << 1 | self._crc >> 31) & 0xFFFFFFFF) ^ _crc(block)
 
     def _ends(self, bit: int) -> bool:
@@ -187,5 +180,4 @@ class BlockInflater:
 
 
 def cores() -> int:
-    """How many threads can unpack at the same time."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 from raypipe.core.records import Citation, Gold, Question, Source, SourceKind
 from raypipe.readers.lines import JsonLine
@@ -24,11 +24,10 @@ from raypipe.readers.newest import Seen
 from raypipe.readers.rows import ReadCounts, Row, UnusableLine, field, filled, kind, settled, source_of
 
 NAME = "captured"
-SOURCE_KINDS: tuple[SourceKind, ...] = ("page", "snippet", "name", "document")
+SOURCE_KINDS: tuple[SourceKind, ...] = get_args(SourceKind)
 
 
 def rows(lines: Iterable[JsonLine], counts: ReadCounts, seen: Seen) -> Iterator[Row]:
-    """A row for each line: a question, or the line's fault. A repeated question is counted and omitted."""
     for line in lines:
         if row := settled(line.where, partial(_row, line), counts, seen.repeats):
             if row.question is not None:

@@ -67,9 +67,8 @@ def _row(line: JsonLine) -> Row:
     asked_at = "" if bare and "query_time" not in value else field(value, "query_time", str)
     citations, sources, faults = cited(id, [] if bare else field(value, "search_results", list))
     question = Question(id=id, text=filled(value, "query"), asked_at=asked_at, citations=citations)
-    return Row(
-        line.where, question, Gold(id, _answers(value), _labels(value)), sources=sources, faults=faults
-    )
+    gold = Gold(id, _answers(value), _labels(value))
+    return Row(line.where, question, gold, sources=sources, faults=faults)
 
 
 def cited(
@@ -126,9 +125,8 @@ def _golds(value: Mapping[str, Any]) -> list[tuple[str, object]]:
         try:
             others = json.loads(others or "[]")
         except ValueError as e:
-            raise UnusableLine(
-                "wrong_type", f"{name}: expected a list, found text that is no JSON list"
-            ) from e
+            detail = f"{name}: expected a list, found text that is no JSON list"
+            raise UnusableLine("wrong_type", detail) from e
     if others is not None and not isinstance(others, list):
         raise UnusableLine("wrong_type", f"{name}: expected a list, found {kind(others)}")
     return [("answer", value["answer"]), *((f"{name}[{i}]", o) for i, o in enumerate(others or []))]

@@ -47,9 +47,8 @@ def open_pool(ref: PoolRef) -> tuple[ExampleRow, ...]:
 
 def write_pool(path: Path, rows: Iterable[ExampleRow]) -> None:
     """Writes a pool; packed by gzip where the name ends in .gz."""
-    lines = "".join(json.dumps({k: v for k, v in asdict(r).items() if v}, ensure_ascii=False) + "\n"
-                    for r in rows)  # fmt: skip
-    content = lines.encode("utf-8")
+    filled = ({k: v for k, v in asdict(r).items() if v} for r in rows)
+    content = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in filled).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
 

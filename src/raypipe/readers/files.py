@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
 from raypipe.core.errors import DataError
 from raypipe.readers.bz2_blocks import BlockInflater, cores
@@ -25,6 +25,7 @@ PIECE = 1 << 20  # most bytes that one decompression step may give
 SEVERAL = 1 << 20  # bytes of a packed file from which on its blocks are worth threads: a second of unpacking
 
 NAME = re.compile(r"(?P<stem>.+?\.(?P<kind>jsonl|tar)(?:\.(?P<packing>bz2|gz))?)(?:\.part(?P<part>\d+))?")
+NOTHING = "no such file or folder. Check the path, or get the data first."
 READABLE = ".jsonl or .tar, with .bz2 or .gz behind it or not, whole or as .part1, .part2, ..."
 PACKED = re.compile(r"\.(gz|bz2)$")
 MAGIC = {b"BZh": "bzip2", b"\x1f\x8b": "gzip", b"(\xb5/\xfd": "zstd", b"\xfd7zXZ": "xz", b"PK\x03\x04": "zip"}
@@ -68,7 +69,7 @@ def find(
         elif path.is_file():
             named = [path]
         else:
-            raise DataError(f"{path}: no such file or folder. Check the path, or get the data first.")
+            raise DataError(f"{path}: {NOTHING}")
         for file in named:
             found = _input(file)
             inputs.setdefault(found.name, found)
@@ -92,9 +93,8 @@ def named_files(
 
 
 def require(path: Path) -> None:
-    """Raises DataError for a path of nothing."""
     if not path.exists():
-        raise DataError(f"{path}: no such file or folder. Check the path, or get the data first.")
+        raise DataError(f"{path}: {NOTHING}")
 
 
 def whole(path: Path, span: Span | None = None) -> Input:
@@ -143,23 +143,16 @@ def _input(path: Path) -> Input:
 
 def _parts(stem: Path) -> tuple[Path, ...]:
     """All parts of a split file, which are counted from 0 or from 1."""
-    unfinished = sorted(p.name for p in stem.parent.glob(f"{_literal(stem.name)}.part*.partial"))
-    if unfinished:
+    files = sorted(p for p in stem.parent.iterdir() if p.name.startswith(f"{stem.name}.part"))
+    if unfinished := [p.name for p in files if p.name.endswith(".partial")]:
         raise DataError(f"{stem}: {', '.join(unfinished)} is not whole. Run the download again to finish it.")
-    named = ((p, NAME.fullmatch(p.name)) for p in stem.parent.glob(f"{_literal(stem.name)}.part*"))
-    parts = {int(m["part"]): p for p, m in named if m and m["part"]}
-    first = min(parts) if min(parts) <= 1 else 1
-    missing = [f"part{n}" for n in range(first, max(parts) + 1) if n not in parts]
+    parts = {int(m["part"]): p for p in files if (m := NAME.fullmatch(p.name)) and m["part"]}
+    missing = [f"part{n}" for n in range(min(*parts, 1), max(parts) + 1) if n not in parts]
     if missing:
         have = ", ".join(f"part{n}" for n in sorted(parts))
-        raise DataError(
-            f"{stem}: expected every part in one folder; {', '.join(missing)} missing, {have} here."
-        )
+        lacking = ", ".join(missing)
+        raise DataError(f"{stem}: expected every part in one folder; {lacking} missing, {have} here.")
     return tuple(parts[n] for n in sorted(parts))
-
-
-def _literal(name: str) -> str:
-    return re.sub(r"([*?[])", r"[\1]", name)
 
 
 def _raw(source: Input, counts: ReadCounts) -> Iterator[bytes]:
@@ -178,35 +171,21 @@ def _raw(source: Input, counts: ReadCounts) -> Iterator[bytes]:
     counts.empty_files += empty
 
 
-class _Inflater(Protocol):
-    @property
-    def eof(self) -> bool: ...
-    @property
-    def needs_input(self) -> bool: ...
-    @property
-    def unused_data(self) -> bytes: ...
-    def decompress(self, data: bytes, max_length: int) -> bytes: ...
-
-
 class _Gunzip:
     """zlib's gzip member, with its CRC, behind the interface of BZ2Decompressor."""
 
     def __init__(self) -> None:
         self._z = zlib.decompressobj(wbits=31)
-        self.needs_input = True
-
-    @property
-    def eof(self) -> bool:
-        return self._z.eof
-
-    @property
-    def unused_data(self) -> bytes:
-        return self._z.unused_data
+        self.needs_input, self.eof, self.unused_data = True, False, b""
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
         out = self._z.decompress(self._z.unconsumed_tail + data, max_length)
         self.needs_input = not self._z.unconsumed_tail and len(out) < max_length
+        self.eof, self.unused_data = self._z.eof, self._z.unused_data
         return out
+
+
+_Inflater: TypeAlias = bz2.BZ2Decompressor | _Gunzip | BlockInflater
 
 
 class _Damaged(DataError):
@@ -276,10 +255,8 @@ AGAIN = "Get the file again, and compare its size and digest with the publisher'
 def _stranger(source: Input, head: bytes, streams: int) -> str:
     if streams:
         return f"{source.name}: bytes that are not {source.packing} follow the end of the archive. {AGAIN}"
-    found = _packing(head) or f"neither: {head[:8]!r}"
-    return (
-        f"{source.name}: its name says {source.packing}, its first bytes {found}. Rename it or get it again."
-    )
+    found, says = _packing(head) or f"neither: {head[:8]!r}", source.packing
+    return f"{source.name}: its name says {says}, its first bytes {found}. Rename it or get it again."
 
 
 def _packing(head: bytes) -> str | None:
@@ -296,12 +273,9 @@ def _checked(chunks: Iterator[bytes], source: Input) -> Iterator[bytes]:
         if len(head) >= 512:
             break
     packed = _packing(head)
-    is_tar = head[257:262] == b"ustar"
-    if packed or (is_tar and not source.tar):
-        said = "a tar archive" if source.tar else "JSON lines"
-        raise DataError(
-            f"{source.name}: its name says {said}, its bytes say {packed or 'a tar archive'}. Rename it."
-        )
+    if packed or (head[257:262] == b"ustar" and not source.tar):
+        said, found = "a tar archive" if source.tar else "JSON lines", packed or "a tar archive"
+        raise DataError(f"{source.name}: its name says {said}, its bytes say {found}. Rename it.")
     if head:
         yield head
     yield from chunks

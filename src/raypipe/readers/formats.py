@@ -5,10 +5,10 @@ Each format's module opens with one literal record. Memory holds the current lin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from raypipe.core import plugins
 from raypipe.core.errors import ConfError, DataError
@@ -41,16 +41,8 @@ FORMATS: tuple[str, ...] = (
 Paths: TypeAlias = Iterable[str | Path]
 
 
-class Reader(NamedTuple):
-    files_of: Callable[[Paths], list[Path]]
-    rows: Callable[[Paths, ReadCounts, ReaderLimits, Seen], Iterator[Row]]
-
-
-_READERS = {
-    "qasper": Reader(qasper.files_of, qasper.rows),
-    "oag": Reader(oag.files_of, oag.rows),
-    "warc": Reader(warc.files_of, warc.rows),
-}
+_READERS: dict[object, Any] = {"qasper": qasper, "oag": oag, "warc": warc}
+"""Modules with `files_of` and `rows`, of formats whose files are no JSON lines."""
 _KINDS = {"crag": "crag", "synth": "crag", "beir": "ranking", "qasper": "qasper", "oag": "ranking"}
 OWN_KIND = "qa"
 """Kind of what other formats read, and of a reader from outside that has no attribute `kind`."""
@@ -84,7 +76,8 @@ def open(
     if is_path(format):
         return _from_outside(paths, str(format), counts)
     if format in _READERS:
-        return _READERS[str(format)].rows(paths, counts, limits, seen)
+        rows_of: Iterator[Row] = _READERS[format].rows(paths, counts, limits, seen)
+        return rows_of
     inputs, judged = inputs_of(paths, format, counts)
     inputs = [replace(i, span=span) for i in inputs]
     if format == "beir":
@@ -105,7 +98,8 @@ def files_of(paths: Paths, format: Format) -> list[Path]:
     if is_path(format):
         return files.named_files(paths, lambda p: p.is_file() and p.name[0] != ".", "files to read")
     if format in _READERS:
-        return _READERS[str(format)].files_of(paths)
+        found: list[Path] = _READERS[format].files_of(paths)
+        return found
     inputs, judged = inputs_of(paths, format, None)
     return [part for found in inputs for part in found.parts] + judged
 

@@ -135,13 +135,11 @@ class _Text:
         while True:
             try:
                 found, end = self._json.raw_decode(self._text, self._at)
-            except (json.JSONDecodeError, RecursionError) as e:
-                if (
-                    isinstance(e, RecursionError)
-                    or len(self._text) - self._at > PAPER_CHARS
-                    or not self._more()
-                ):
-                    raise self.error(f"expected JSON: {getattr(e, 'msg', 'it nests hundreds deep')}") from e
+            except RecursionError as e:
+                raise self.error("expected JSON: it nests hundreds deep") from e
+            except json.JSONDecodeError as e:
+                if len(self._text) - self._at > PAPER_CHARS or not self._more():
+                    raise self.error(f"expected JSON: {e.msg}") from e
                 continue
             raw, self._at = self._text[self._at : end], end
             return found, raw

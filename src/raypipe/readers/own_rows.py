@@ -16,6 +16,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
@@ -41,8 +42,6 @@ _LIST = re.compile(r"\s*\[.*\]\s*", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One document of a row."""
-
     source: Source
     url: str
     title: str
@@ -87,21 +86,19 @@ def paths_in(plain: Iterable[JsonLine], fields: FieldMap, folder: Path) -> Itera
 def _question(line: JsonLine, fields: FieldMap, folder: Path, counts: ReadCounts) -> Row:
     value, asked = line.unwrap(), fields.fields["query"][0]
     text = _text(fields.get(value, "query"), asked)
-    if text.isspace() or not text:
+    if not text.strip():
         raise UnusableLine("missing_field", f"{asked}: expected text, found none in it")
     given = (text for answer in fields.all(value, "answer") for text in _flat(_listed(answer), counts))
     answers = tuple(dict.fromkeys(text for text in given if text and not text.isspace()))
     faults, found = list[Fault](), list[Found]()
     for place, item in enumerate(_items(value, fields)):
         try:
-            document = _found(item, folder, f"documents[{place}]", fields.inner)
+            if document := _found(item, folder, f"documents[{place}]", fields.inner):
+                found.append(document)
+            else:
+                counts.empty_pages += 1
         except UnusableLine as e:
             faults.append(e.fault)
-            continue
-        if document is None:
-            counts.empty_pages += 1
-        else:
-            found.append(document)
     searches_all = "documents" not in fields.fields and not _own_content(fields)
     asked_at = _said(fields.get(value, "time"))
     id = _said(fields.get(value, "id")) or digest(text, asked_at, *(d.source.id for d in found))[:16]
@@ -145,7 +142,6 @@ def _fetch(value: Mapping[str, Any], fields: FieldMap) -> tuple[str, str] | None
 
 
 def _items(value: Mapping[str, Any], fields: FieldMap) -> list[Any]:
-    """The documents of a row, as they came."""
     if not fields.asks() or "documents" not in fields.fields:
         return [_own(value, fields)] if _own_content(fields) else []
     items = [item for given in fields.all(value, "documents") for item in _several(_listed(given))]
@@ -177,11 +173,8 @@ def _several(given: Any) -> list[Any]:
 def _listed(given: Any) -> Any:
     """A list that stands as JSON in a text, as in a cell of CSV; anything else as it is."""
     if isinstance(given, str) and _LIST.fullmatch(given):
-        try:
-            found = json.loads(given)
-        except ValueError:
-            return given
-        return found if isinstance(found, list) else given
+        with suppress(ValueError):
+            return json.loads(given)
     return given
 
 

@@ -40,13 +40,11 @@ def of_folder(folder: Path) -> list[Path]:
     here = sorted(p for p in folder.iterdir() if p.is_file() and is_qrels(p))
     inside = folder / FOLDER
     splits = sorted(p for p in inside.iterdir() if is_qrels(p)) if inside.is_dir() else []
-    if len(splits) > 1:
-        tests = [p for p in splits if p.name in SPLIT]
-        if not tests:
-            names = ", ".join(p.name for p in splits)
-            raise DataError(f"{inside}: expected test.tsv, found {names}. Name the file that is to be used")
-        splits = tests
-    return [*here, *splits]
+    tests = [p for p in splits if p.name in SPLIT] if len(splits) > 1 else splits
+    if splits and not tests:
+        names = ", ".join(p.name for p in splits)
+        raise DataError(f"{inside}: expected test.tsv, found {names}. Name the file that is to be used")
+    return [*here, *tests]
 
 
 def read(paths: Iterable[Path], counts: ReadCounts, limits: ReaderLimits) -> dict[str, dict[str, int]]:

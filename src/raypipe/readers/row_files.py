@@ -83,21 +83,14 @@ def is_saved(folder: Path) -> bool:
 def rows(file: RowFile, counts: ReadCounts, limits: ReaderLimits = LIMITS) -> Iterator[JsonLine]:
     """The rows of a file, in order. Raises DataError for a file that cannot be trusted as a whole: truncated,
     damaged, mislabelled, or CSV whose lines differ in length; then drop its earlier rows."""
-    match file.kind:
-        case "jsonl":
-            yield from lines.read([file.input], counts, limits)
-        case "json":
-            yield from _json(file, counts, limits)
-        case "csv":
-            yield from _csv(file, counts, limits)
-        case "parquet":
-            yield from _table_rows(file, _parquet(file), counts)
-        case "arrow":
-            yield from _table_rows(file, _arrow(file), counts)
+    if file.kind in ("parquet", "arrow"):
+        return _table_rows(file, _parquet(file) if file.kind == "parquet" else _arrow(file), counts)
+    if file.kind == "jsonl":
+        return lines.read([file.input], counts, limits)
+    return (_json if file.kind == "json" else _csv)(file, counts, limits)
 
 
 def first(file: RowFile, limits: ReaderLimits = LIMITS) -> list[Mapping[str, Any]]:
-    """The first rows of a file that can be read."""
     found = (r.value for r in rows(file, ReadCounts(), limits))
     return [value for value in islice(found, PEEKED) if value is not None]
 
@@ -152,23 +145,18 @@ def _json(file: RowFile, counts: ReadCounts, limits: ReaderLimits) -> Iterator[J
     try:
         found = _objects(file, lines.parse(raw))
     except UnusableLine as e:
-        if b"\n" in raw.strip() and _is_object(raw.lstrip().split(b"\n", 1)[0]):
-            # JSON lines under another name
-            counts.files, counts.bytes_read = counts.files - 1, counts.bytes_read - file.path.stat().st_size
-            yield from lines.read([file.input], counts, limits)
-            return
-        raise DataError(f"{file.name}: expected JSON: {e.fault.detail}") from e
+        first, _, more = raw.strip().partition(b"\n")
+        try:
+            lines.decode(first if more else b"", ReadCounts())
+        except UnusableLine:
+            raise DataError(f"{file.name}: expected JSON: {e.fault.detail}") from e
+        # JSON lines under another name
+        counts.files, counts.bytes_read = counts.files - 1, counts.bytes_read - file.path.stat().st_size
+        yield from lines.read([file.input], counts, limits)
+        return
     for number, value in enumerate(found, 1):
         counts.lines += 1
         yield _line(file, number, value, counts)
-
-
-def _is_object(raw: bytes) -> bool:
-    try:
-        lines.decode(raw, ReadCounts())
-    except UnusableLine:
-        return False
-    return True
 
 
 def _objects(file: RowFile, tree: Any) -> list[Any]:
@@ -216,25 +204,22 @@ def _csv(file: RowFile, counts: ReadCounts, limits: ReaderLimits) -> Iterator[Js
     if twice is not None or not any(names):
         said = f"{twice!r} twice" if any(names) else "none"
         raise DataError(f"{file.name}:1: expected the names of the fields in its first line, found {said}.")
-    while True:
-        try:
-            cells = next(table, None)
-        except csv.Error as e:
-            why = f"expected CSV: {e}. Is a quotation mark not closed?"
-            raise DataError(f"{file.name}:{table.line_num}: {why}") from e
-        if cells is None:
-            return
-        counts.lines += 1
-        if not cells:
-            counts.blank_lines += 1
-            continue
-        if len(cells) != len(names):
-            raise DataError(
-                f"{file.name}:{table.line_num}: expected {len(names)} cells, as in the header "
-                f"({', '.join(names)[:120]}), found {len(cells)}, of which the first is {cells[0][:60]!r}. "
-                f"Put a cell with a {delimiter!r} or a line break in quotation marks."
-            )
-        yield JsonLine(file.name, table.line_num, dict(zip(names, cells, strict=True)))
+    try:
+        for cells in table:
+            counts.lines += 1
+            if not cells:
+                counts.blank_lines += 1
+                continue
+            if len(cells) != len(names):
+                raise DataError(
+                    f"{file.name}:{table.line_num}: expected {len(names)} cells, as in the header "
+                    f"({', '.join(names)[:120]}), found {len(cells)}, of which the first is "
+                    f"{cells[0][:60]!r}. Put a cell with a {delimiter!r} or a line break in quotation marks."
+                )
+            yield JsonLine(file.name, table.line_num, dict(zip(names, cells, strict=True)))
+    except csv.Error as e:
+        why = f"expected CSV: {e}. Is a quotation mark not closed?"
+        raise DataError(f"{file.name}:{table.line_num}: {why}") from e
 
 
 def _text_lines(file: RowFile, counts: ReadCounts, limits: ReaderLimits) -> Iterator[str]:
@@ -274,12 +259,9 @@ def _arrow(file: RowFile) -> Iterator[pa.RecordBatch]:
     with pa.memory_map(str(file.path)) as mapped:
         whole = mapped.read(6) == b"ARROW1"  # else batches one after the other, as `datasets` writes them
         mapped.seek(0)
-        if whole:
-            with pa.ipc.open_file(mapped) as opened:
-                yield from map(opened.get_batch, range(opened.num_record_batches))
-        else:
-            with pa.ipc.open_stream(mapped) as stream:
-                yield from stream
+        with pa.ipc.open_file(mapped) if whole else pa.ipc.open_stream(mapped) as opened:
+            batches = range(opened.num_record_batches) if whole else ()
+            yield from map(opened.get_batch, batches) if whole else opened
 
 
 def _table_rows(file: RowFile, batches: Iterator[pa.RecordBatch], counts: ReadCounts) -> Iterator[JsonLine]:

@@ -27,8 +27,6 @@ NAME = "rows"
 
 @dataclass(frozen=True, slots=True)
 class RowFormat:
-    """How to read files of rows."""
-
     fields: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # role -> fields, as named
 
     def id(self) -> str:
@@ -38,8 +36,6 @@ class RowFormat:
 
 @dataclass(frozen=True, slots=True)
 class MappedFile:
-    """A file of rows whose fields are known."""
-
     file: RowFile
     fields: FieldMap
     first: Sequence[Mapping[str, Any]]  # rows in which the fields were found
@@ -66,8 +62,7 @@ def mapped(paths: Iterable[str | Path], format: RowFormat, limits: ReaderLimits 
         lines = (r for f in files for r in row_files.rows(f, counts, limits))
         bad = [BadLine(r.where, r.fault.reason, r.fault.detail) for r in lines if r.fault is not None]
         require_rows(first, counts, bad[:3])
-        unreadable = f"none of the first {row_files.PEEKED} rows can be read"
-        raise DataError(f"{', '.join(first)}: {unreadable}")
+        raise DataError(f"{', '.join(first)}: none of the first {row_files.PEEKED} rows can be read")
     field_map.missing(format.fields, first)
     return [
         MappedFile(f, field_map.find(f.name, first[f.name], format.fields), first[f.name])

@@ -211,7 +211,6 @@ def filled(value: Mapping[str, Any], name: str, path: str = "") -> str:
 
 
 def identifier(value: Mapping[str, Any], name: str) -> str:
-    """The text field that names a record."""
     if name in value and value[name] in (None, ""):
         raise UnusableLine("no_id", f"{name}: expected text, found {value[name]!r}")
     return filled(value, name)
@@ -224,5 +223,4 @@ KINDS: dict[type, str] = {
 
 
 def kind(value: object) -> str:
-    """A value's type, in words."""
     return KINDS.get(type(value), type(value).__name__)

@@ -71,20 +71,17 @@ def _whole(paths: Iterable[Path]) -> Shard:
     return Shard(tuple(map(str, found)), sum(p.stat().st_size for p in found))
 
 
-def _of_lines(source: files.Input, shard_bytes: int) -> list[Shard]:
-    if source.tar or source.packing or len(source.parts) > 1:
-        return [_whole(source.parts)]
-    return _lines(source.parts[0], shard_bytes)
-
-
 def _of_rows(file: row_files.RowFile, shard_bytes: int) -> list[Shard]:
     if file.kind == "parquet":
         return _groups(file.path, shard_bytes)
     return _of_lines(file.input, shard_bytes) if file.kind == "jsonl" else [_whole([file.path])]
 
 
-def _lines(path: Path, shard_bytes: int) -> list[Shard]:
+def _of_lines(source: files.Input, shard_bytes: int) -> list[Shard]:
     """Whole lines, each shard from the first line that begins after the one before is full."""
+    if source.tar or source.packing or len(source.parts) > 1:
+        return [_whole(source.parts)]
+    path = source.parts[0]
     size = path.stat().st_size
     starts, at, lines, due = [(0, 1)], 0, 0, shard_bytes
     with path.open("rb") as file:

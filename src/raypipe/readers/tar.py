@@ -20,20 +20,15 @@ PIECE = 1 << 20
 
 class _Stream:
     def __init__(self, name: str, chunks: Iterator[bytes]) -> None:
-        self.name, self._chunks, self._left = name, chunks, b""
+        self.name, self._chunks, self._left = name, filter(None, chunks), b""
 
     def some(self, most: int) -> bytes:
         """1 to `most` bytes; none at the end."""
-        while not self._left:
-            chunk = next(self._chunks, None)
-            if chunk is None:
-                return b""
-            self._left = chunk
-        out, self._left = self._left[:most], self._left[most:]
+        left = self._left or next(self._chunks, b"")
+        out, self._left = left[:most], left[most:]
         return out
 
     def pieces(self, size: int) -> Iterator[bytes]:
-        """Exactly `size` bytes."""
         while size:
             piece = self.some(min(size, PIECE))
             if not piece:

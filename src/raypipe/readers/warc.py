@@ -74,7 +74,7 @@ def _pages(file: Path, counts: ReadCounts) -> Iterator[tuple[str, str, str, Any]
             records = ArchiveIterator(stream)
             for n, record in enumerate(records, 1):
                 url = record.rec_headers.get_header("WARC-Target-URI") or ""
-                if url and record.rec_type == "response" and _kind(record) and _status(record) == "200":
+                if url and _kind(record):
                     date = record.rec_headers.get_header("WARC-Date") or ""
                     yield f"{file.name}:{n}", url.strip("<>"), date, record
                 else:
@@ -100,20 +100,12 @@ class _Counted:
         return getattr(self._file, name)
 
 
-def _status(record: Any) -> str:
-    return str(record.http_headers.get_statuscode()) if record.http_headers else ""
-
-
 def _kind(record: Any) -> SourceKind | None:
-    """What a page becomes; None for a type that is not read."""
-    given = record.http_headers.get_header("Content-Type", "") if record.http_headers else ""
-    return KINDS.get(given.partition(";")[0].strip().lower())
-
-
-def _charset(record: Any) -> str:
-    """The encoding that the server named; "" where it named none."""
-    given = str(record.http_headers.get_header("Content-Type", "")).lower()
-    return given.partition("charset=")[2].partition(";")[0].strip().strip("\"'")
+    """What a page becomes; None for a response that is none, or of a type that is not read."""
+    head = record.http_headers
+    if head is None or record.rec_type != "response" or str(head.get_statuscode()) != "200":
+        return None
+    return KINDS.get(head.get_header("Content-Type", "").partition(";")[0].strip().lower())
 
 
 def _row(where: str, url: str, record: Any) -> Row | None:
@@ -124,7 +116,9 @@ def _row(where: str, url: str, record: Any) -> Row | None:
     if len(data) > most:
         raise UnusableLine("too_large", f"{url}: expected at most {most:,} bytes of text")
     kind = _kind(record) or "document"
-    content = plain.decoded(data, kind == "page", _charset(record)).replace("\0", "")
+    given = str(record.http_headers.get_header("Content-Type", "")).lower()
+    charset = given.partition("charset=")[2].partition(";")[0].strip().strip("\"'")
+    content = plain.decoded(data, kind == "page", charset).replace("\0", "")
     if not content or content.isspace():
         return None
     title = plain.html_title(content) if kind == "page" else ""

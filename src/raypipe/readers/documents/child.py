@@ -18,24 +18,18 @@ _open: list[pdf.Pdf] = []  # at most one
 
 
 def answer(request: bytes) -> bytes:
-    return json.dumps(_answer(request[:1], request)).encode()
+    return json.dumps(_answer(request[:1], request[1:])).encode()
 
 
-def _answer(what: bytes, request: bytes) -> dict[str, Any]:
-    if what == OPEN:
-        _close()
-        opened = pdf.opened(request[1:])
-        if isinstance(opened, pdf.Pdf):
-            _open.append(opened)
-            return opened.about()
-        return opened
+def _answer(what: bytes, data: bytes) -> dict[str, Any]:
     if what == PAGE:
-        return _open[0].page(int.from_bytes(request[1:], "little")) if _open else CLOSED
-    _close()
-    return docx.read(request[1:])
-
-
-def _close() -> None:
-    for one in _open:
-        one.close()
-    _open.clear()
+        return _open[0].page(int.from_bytes(data, "little")) if _open else CLOSED
+    while _open:
+        _open.pop().close()
+    if what == DOCX:
+        return docx.read(data)
+    opened = pdf.opened(data)
+    if not isinstance(opened, pdf.Pdf):
+        return opened
+    _open.append(opened)
+    return opened.about()

@@ -34,15 +34,11 @@ HEADING_LEVELS = 9  # an outline level from 0; 9 is body text
 
 
 class Damaged(Exception):
-    def __init__(self, reason: str, detail: str) -> None:
-        super().__init__(reason, detail)
-        self.fault = [reason, detail]
+    """Its arguments: reason, and detail."""
 
 
 @dataclass(slots=True)
 class _Text:
-    """What was read so far: sections, each with its heading."""
-
     headings: list[str] = field(default_factory=lambda: [""])
     blocks: list[list[str]] = field(default_factory=lambda: [[]])  # of each section
     title: str = ""
@@ -64,7 +60,7 @@ def read(data: bytes, limits: DocumentLimits = DOCUMENT_LIMITS) -> dict[str, Any
             _check(archive, limits)
             return _read(archive)
     except Damaged as e:
-        return {"fault": e.fault}
+        return {"fault": e.args}
     except (zipfile.BadZipFile, OSError, EOFError, NotImplementedError, RuntimeError, ValueError) as e:
         return {"fault": ["broken", f"expected a docx, found a zip file that cannot be read: {e}"]}
     except etree.XMLSyntaxError as e:
@@ -103,14 +99,10 @@ def _read(archive: zipfile.ZipFile) -> dict[str, Any]:
             text.blocks.append([])
         for element in _top_level(archive, part):
             _block(element, text, levels, titles)
-    return {
-        "title": _core_title(archive) or text.title,
-        "sections": [
-            [heading, "\n\n".join(blocks)]
-            for heading, blocks in zip(text.headings, text.blocks, strict=True)
-            if blocks
-        ],
-    }
+    sections = [
+        (h, "\n\n".join(blocks)) for h, blocks in zip(text.headings, text.blocks, strict=True) if blocks
+    ]
+    return {"title": _core_title(archive) or text.title, "sections": sections}
 
 
 def _top_level(archive: zipfile.ZipFile, part: str) -> Iterator[etree._Element]:
@@ -201,9 +193,7 @@ def _shown(element: etree._Element) -> Iterator[etree._Element]:
         if not isinstance(child.tag, str):
             continue
         if child.tag == f"{_MC}AlternateContent":
-            chosen = next((c for c in child if c.tag == f"{_MC}Choice"), None)
-            chosen = next(iter(child), None) if chosen is None else chosen
-            if chosen is not None:
+            for chosen in sorted(child, key=lambda c: c.tag != f"{_MC}Choice")[:1]:
                 yield from _shown(chosen)
         else:
             yield child
@@ -235,11 +225,11 @@ def _styles(archive: zipfile.ZipFile) -> tuple[dict[str, int], set[str]]:
             id = style.get(f"{_W}styleId", "")
             named, based = style.find(f"{_W}name"), style.find(f"{_W}basedOn")
             name = "" if named is None else named.get(f"{_W}val", "").lower()
-            level = _value(style, "outlineLvl")
+            level, number = _value(style, "outlineLvl"), name.removeprefix("heading ")
             if level.isdigit():
                 own[id] = int(level)
-            elif name.startswith("heading ") and name[8:].isdigit():
-                own[id] = int(name[8:]) - 1
+            elif number != name and number.isdigit():
+                own[id] = int(number) - 1
             if based is not None:
                 base[id] = based.get(f"{_W}val", "")
             if name == "title":

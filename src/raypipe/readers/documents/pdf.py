@@ -41,16 +41,12 @@ class Pdf:
 
     def _outline(self) -> list[tuple[str, int]]:
         """Title and page, from 0, of each entry that names a page."""
-        found = []
         try:
-            for entry in itertools.islice(self._document.get_toc(max_depth=4), OUTLINE):
-                dest = entry.get_dest()
-                page = dest.get_index() if dest is not None else None
-                if page is not None and page >= 0:
-                    found.append((entry.get_title(), page))
+            entries = list(itertools.islice(self._document.get_toc(max_depth=4), OUTLINE))
+            pages = ((e, e.get_dest() and e.get_dest().get_index()) for e in entries)
+            return [(e.get_title(), page) for e, page in pages if page is not None and page >= 0]
         except pdfium.PdfiumError:
             return []  # an outline is a help, no more
-        return found
 
     def page(self, index: int) -> dict[str, Any]:
         """Text of a page, with U+FFFE for each hyphen at a line's end, and its printed label; or a fault."""

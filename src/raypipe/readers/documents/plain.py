@@ -26,6 +26,8 @@ _TITLE = re.compile(r"<title\b[^>]{0,200}>(.{0,2000}?)</title>", re.I | re.S)
 _TAG = re.compile(r"<[^<>]{0,500}>")
 _ATX = re.compile(r" {0,3}(#{1,6})[ \t]+(.*?)[ \t#]*$")
 _FENCE = re.compile(r" {0,3}(```|~~~)")
+_UNDERLINE = re.compile(r" {0,3}(=+|-{2,})[ \t]*")  # of a heading with a line under it
+_MARKUP = re.compile(r"[*_`]|\[([^\]]*)\]\([^)]*\)")
 _SEPARATORS = ",;\t|"
 _NUMBER = re.compile(r"[-+]?[\d.,]+%?")
 
@@ -42,21 +44,17 @@ def decoded(data: bytes, is_html: bool = False, named: str = "") -> str:
             return _clean(data.decode(name))
         except (UnicodeDecodeError, LookupError):
             continue
-    return _clean(data.decode(_guess(data), "replace"))
-
-
-def _clean(text: str) -> str:
-    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
-
-
-def _guess(data: bytes) -> str:
-    head = data[:GUESS_BYTES]
+    head, guess = data[:GUESS_BYTES], "cp1252"
     if sum(byte > 127 for byte in head) >= GUESS_FROM:
         from charset_normalizer import from_bytes
 
         if (best := from_bytes(head).best()) is not None:
-            return best.encoding
-    return "cp1252"
+            guess = best.encoding
+    return _clean(data.decode(guess, "replace"))
+
+
+def _clean(text: str) -> str:
+    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
 
 
 def html_title(text: str) -> str:
@@ -66,30 +64,21 @@ def html_title(text: str) -> str:
 
 def markdown(text: str) -> tuple[str, list[tuple[str, str]]]:
     """Title, and heading and text of each section of a Markdown file, the headings in the text."""
-    title, sections, lines, fenced = "", [("", "")][:0], list[str](), ""
-    heading, before = "", ""
+    sections: list[tuple[str, list[str]]] = [("", [])]  # heading and lines
+    fenced = before = ""
     for line in text.split("\n"):
         if mark := _FENCE.match(line):
             fenced = "" if fenced == mark[1] else fenced or mark[1]
         found = None if fenced else _ATX.match(line)
-        if not fenced and before.strip() and re.fullmatch(r" {0,3}(=+|-{2,})[ \t]*", line):
-            lines.pop()  # a heading with a line under it
-            sections.append((heading, "\n".join(lines)))
-            heading, lines = _plain(before), [before, line]
-            title = title or heading
+        if not fenced and before.strip() and _UNDERLINE.fullmatch(line):
+            sections.append((before, [sections[-1][1].pop(), line]))
         elif found:
-            sections.append((heading, "\n".join(lines)))
-            heading, lines = _plain(found[2]), [line]
-            title = title or heading
+            sections.append((found[2], [line]))
         else:
-            lines.append(line)
+            sections[-1][1].append(line)
         before = line if not found and not line.lstrip().startswith(("-", "|", ">", "*")) else ""
-    sections.append((heading, "\n".join(lines)))
-    return title, [(h, t) for h, t in sections if t.strip()]
-
-
-def _plain(heading: str) -> str:
-    return " ".join(re.sub(r"[*_`]|\[([^\]]*)\]\([^)]*\)", r"\1", heading).split())
+    named = [(" ".join(_MARKUP.sub(r"\1", h).split()), "\n".join(lines)) for h, lines in sections]
+    return next((h for h, _ in named if h), ""), [(h, t) for h, t in named if t.strip()]
 
 
 def table(text: str) -> str:
@@ -103,8 +92,8 @@ def table(text: str) -> str:
     names = rows[0][1]
     for number, row in rows:
         if len(row) != len(names):
-            found = f"found {len(row)}: {', '.join(row)[:80]!r}"
             expected = f"expected {len(names)} cells, as the first row has"
+            found = f"found {len(row)}: {', '.join(row)[:80]!r}"
             raise UnusableLine("ragged_rows", f"line {number}: {expected}, {found}")
     # names of columns: all of them other words, and none a number
     header = all(names) and len(set(names)) == len(names) and not any(map(_NUMBER.fullmatch, names))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -88,9 +89,8 @@ class DocumentReader:
         if not any(text.strip() for text in texts):
             raise _textless(len(texts), [fault for _, fault in faults])
         joined = page_text.joined(texts, [str(a.get("label") or i) for i, a in enumerate(answers, 1)])
-        title = " ".join(page_text.storable(about["title"]).split())
-        if _FILE_NAME.fullmatch(title):  # the name of a file is no title
-            title = ""
+        given = " ".join(page_text.storable(about["title"]).split())
+        title = "" if _FILE_NAME.fullmatch(given) else given  # the name of a file is no title
         repaired = sum(bool(a.get("repaired")) for a in answers)
         return FileText(
             "pdf", title, joined.content, "document", joined.pages, _outline(joined, about["outline"]),
@@ -125,7 +125,6 @@ class DocumentReader:
         return answers
 
     def _exhausted(self, until: float, lost: int, chars: int) -> list[str] | None:
-        """Why no more of a file is read."""
         limits = self._limits
         if time.monotonic() > until:
             return ["timeout", f"expected at most {limits.file_s:g} s for the file, found more"]
@@ -170,26 +169,24 @@ def _textless(pages: int, faults: Sequence[Fault]) -> UnusableLine:
     """A PDF none of whose pages has text, with the reason of most of them."""
     if not faults:
         return UnusableLine("blank", f"expected text, found {pages} blank pages")
-    reasons = [f.reason for f in faults]
-    first = max(faults, key=lambda f: reasons.count(f.reason))
-    many = f"{reasons.count(first.reason)} of {pages} pages"
-    if first.reason == "no_text":
-        why = "are images: a scan. Run it through a program for text recognition"
-        return UnusableLine("no_text", f"{many} {why}")
-    return UnusableLine(first.reason, f"{many}: {first.detail}")
+    [(reason, count)] = Counter(f.reason for f in faults).most_common(1)
+    detail = next(f": {f.detail}" for f in faults if f.reason == reason)
+    if reason == "no_text":
+        detail = " are images: a scan. Run it through a program for text recognition"
+    return UnusableLine(reason, f"{count} of {pages} pages{detail}")
 
 
 def _outline(joined: page_text.Joined, entries: Sequence[tuple[str, int]]) -> tuple[Mark, ...]:
     """The sections that an outline names: each begins at its title on its page, else at the page's begin."""
-    text = " ".join(joined.content.split())
+    text, last = " ".join(joined.content.split()), 0
     starts: list[tuple[int, str]] = []
     for title, page in entries:
         name = " ".join(page_text.storable(title).split())
-        if not name or page >= len(joined.pages):
-            continue
-        on = joined.pages[page]
-        at = text.find(name, max(on.start, starts[-1][0] if starts else 0), on.end)
-        starts.append((max(on.start if at < 0 else at, starts[-1][0] if starts else 0), name))
+        if name and page < len(joined.pages):
+            on = joined.pages[page]
+            at = text.find(name, max(on.start, last), on.end)
+            last = max(on.start if at < 0 else at, last)
+            starts.append((last, name))
     ends = [start for start, _ in starts[1:]] + [len(text)]
     return tuple(Mark(s, max(s, e), name) for (s, name), e in zip(starts, ends, strict=False))
 

@@ -88,8 +88,7 @@ def _by_content(head: bytes, data: bytes, suffix: str) -> FileKind:
 
 
 def _zip_kind(data: bytes) -> FileKind:
-    if (members := data.count(b"PK\x01\x02")) > DOCUMENT_LIMITS.zip_members:
-        most = DOCUMENT_LIMITS.zip_members
+    if (members := data.count(b"PK\x01\x02")) > (most := DOCUMENT_LIMITS.zip_members):
         raise UnusableLine("too_large", f"expected at most {most:,} parts, {members:,}")
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:

@@ -109,12 +109,11 @@ def _found(path: Path, name: str, root: Path, limits: DocumentLimits) -> FoundFi
         seen = os.stat(path)
     except (OSError, RuntimeError) as e:
         why = e.strerror if isinstance(e, OSError) and e.strerror else str(e)
-        reason = "loop" if "symbolic link" in why.lower() else "unreadable"
         if isinstance(e, FileNotFoundError):
-            reason, why = "unreadable", "a link to something that is not there"
+            why = "a link to something that is not there"
         elif isinstance(e, PermissionError):
-            reason, why = "unreadable", "permission denied"
-        return _bad(path, name, reason, why)
+            why = "permission denied"
+        return _bad(path, name, "loop" if "symbolic link" in why.lower() else "unreadable", why)
     if stat.S_ISLNK(own.st_mode) and root.is_dir() and not path.resolve().is_relative_to(root):
         return _bad(path, name, "outside", "a link that leaves the folder is not followed")
     if stat.S_ISDIR(seen.st_mode):
@@ -158,5 +157,4 @@ def fresh_bytes(file: FoundFile) -> bytes:
 
 
 def content_digest(data: bytes) -> str:
-    """Names the bytes of a file."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
