@@ -70,8 +70,6 @@ class ApiKeys:
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
-    """Keys, limits and options of the endpoint."""
-
     keys: ApiKeys = field(default_factory=ApiKeys)
     limits: RequestLimits = field(default_factory=RequestLimits)
     page: bool = True  # the web page at /

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from raypipe.core.errors import Unavailable
@@ -59,7 +59,6 @@ class Answerer:
         self._kit, self._memo, self._policy = kit, memo, policy
         self._digest = recipe.digest()
         self._models = {m.name: m.weights for m in recipe.models()}
-        self._question_stages = {stage.name for stage in recipe.question}
         self._parser = CorpusExecutor(recipe, kit)
         self._open_snapshot = lambda: StoreSnapshot(recipe, store, release)
         self._snapshot: StoreSnapshot | None = None
@@ -109,7 +108,7 @@ class Answerer:
         question = replace(
             request.question, answer=IDK, outcome="abstained", degraded=(stage,), faults=(late,)
         )
-        return await self._result(question, None, request, start)
+        return await self._result(question, None, request, start, {})
 
     async def _run(
         self, recipe: Recipe, request: QueryRequest, listener: Listener, start: float
@@ -117,39 +116,41 @@ class Answerer:
         prompts = list[Chat]()
         kit = self._kit.with_sink(listener.on_draft)
         kit = PromptRecorder(kit, prompts) if request.include_prompts else kit
+        over: StoreSnapshot | DocumentsResult
         if request.sources is None:
-            snapshot = await self.snapshot()
-            question = await asyncio.to_thread(_resolved, snapshot, request)
-            counting = kit.with_index(snapshot.index)  # counts this request alone
+            over = await self.snapshot()
+            question = await asyncio.to_thread(over.resolve, request.question, request.filters, request.scope)
+            counting = kit.with_index(over.index)  # counts this request alone
             memo = None if request.include_prompts else self._memo  # a cached reply shows no prompt
             if memo is not None and request.corpus:
                 memo = CorpusMemo(memo, request.corpus)
             execute = QuestionExecutor(recipe, counting, memo, self._policy, listener.on_stage)
             [answered] = await execute([question])
-            result = await self._result(answered, snapshot, request, start, execute.counts, prompts=prompts)
-            return replace(result, asked=question)
-        question = narrow(request.question, request.filters)
-        over = await answer_over_documents(
-            recipe, kit, question, request.sources, self._parser, self._policy, listener.on_stage
-        )
-        stages_s = sum(c.seconds for name, c in over.counts.items() if name in self._question_stages)
-        documents = {"documents": time.perf_counter() - start - stages_s}
-        result = await self._result(
-            over.question, over, request, start, over.counts, documents, prompts, over.faults
-        )
-        return replace(result, asked=question)
+            counts: Mapping[str, StageCounters] = execute.counts
+        else:
+            question = narrow(request.question, request.filters)
+            over = await answer_over_documents(
+                recipe, kit, question, request.sources, self._parser, self._policy, listener.on_stage
+            )
+            answered, counts = over.question, over.counts
+        result = await self._result(answered, over, request, start, counts)
+        return replace(result, asked=question, prompts=tuple(prompts))
 
     async def _result(
         self,
         answered: Question,
-        over: StoreSnapshot | DocumentsResult | None,  # None: the time was over before anything was searched
+        over: StoreSnapshot | DocumentsResult | None,
         request: QueryRequest,
         start: float,
-        counts: Mapping[str, StageCounters] = {},
-        seconds: Mapping[str, float] = {},  # of work that is no stage of the question half
-        prompts: Sequence[Chat] = (),
-        faults: tuple[Fault, ...] = (),  # of its pages, after those in `request`
+        counts: Mapping[str, StageCounters],
     ) -> QueryResult:
+        """`over` None: the time was over before anything was searched."""
+        took = time.perf_counter() - start
+        stages = {s.name: counts[s.name].seconds for s in self.recipe.question if s.name in counts}
+        faults, seconds = request.faults, stages
+        if isinstance(over, DocumentsResult):
+            faults += over.faults
+            seconds = {"documents": took - sum(stages.values()), **stages}
         evidence: tuple[Evidence, ...] = ()
         passages: tuple[RankedPassage, ...] = ()
         url, layouts = urls(answered), dict[str, Layout]()
@@ -175,12 +176,11 @@ class Answerer:
             "cached_tokens": used.tokens.cached,
             "generated_tokens": used.tokens.generated,
         }
-        stages = {name: c.seconds for name, c in counts.items() if name in self._question_stages}
-        wall = {**seconds, **stages, "total": time.perf_counter() - start}
+        wall = {**seconds, "total": time.perf_counter() - start}
         timings = {name: round(s * 1000, 1) for name, s in wall.items()}
         return QueryResult(
-            answered, evidence, request.faults + faults, self._digest, self._models, self.release, url,
-            timings, usage, layouts, tuple(prompts), passages,
+            answered, evidence, faults, self._digest, self._models, self.release, url, timings, usage,
+            layouts, (), passages,
         )  # fmt: skip
 
     async def snapshot(self) -> StoreSnapshot:
@@ -192,13 +192,6 @@ class Answerer:
                 except StoreError as e:
                     raise NotReady(str(e)) from e
             return self._snapshot
-
-
-def _resolved(snapshot: StoreSnapshot, request: QueryRequest) -> Question:
-    """The question with what it may search: what the request asks for, of what its scope allows."""
-    if not request.scope:
-        return snapshot.resolve(request.question, request.filters)
-    return narrow(snapshot.within(request.question, request.scope), request.filters)
 
 
 def _quotes(question: Question) -> tuple[Quote, ...]:
@@ -226,8 +219,7 @@ async def _evidence(
     hits = ranking(question)
     evidence = []
     for quote, text in zip(quotes, texts, strict=True):
-        if text is None:
-            raise AssertionError(f"{question.origin} quotes source {quote.source}, which was not searched")
+        assert text is not None, f"{question.origin} quotes source {quote.source}, which was not searched"
         start, end = quote.span
         holding = (h for h in hits if h.source == quote.source and h.span[0] <= start and end <= h.span[1])
         hit = next(holding, None)

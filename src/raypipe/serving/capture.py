@@ -49,8 +49,6 @@ class UnknownAnswer(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """An answer that is to be written."""
-
     answer_id: str
     at: float
     request: QueryRequest
@@ -85,11 +83,10 @@ class Capture:
         was searched is not captured."""
         if request.answer_id is None or result.asked is None:
             return result
-        row = _Waiting(request.answer_id, self._clock(), request, result)
         if len(self._waiting) >= WAITING_ROWS or self._bytes + request.nbytes > WAITING_BYTES:
             self._count("dropped")
             return result
-        self._waiting.append(row)
+        self._waiting.append(_Waiting(request.answer_id, self._clock(), request, result))
         self._bytes += request.nbytes
         if self._writer is None or self._writer.done():
             self._writer = asyncio.ensure_future(self._write())
@@ -184,19 +181,19 @@ def redacted(answer: captured.CapturedAnswer, redact: Redact) -> captured.Captur
         page, snippet, name = (None if s is None else renamed.get(s, s) for s in (c.page, c.snippet, c.name))
         return replace(c, url=redact(c.url), page=page, snippet=snippet, name=name)
 
-    def quoted(quote: captured.CapturedQuote) -> captured.CapturedQuote:
-        return replace(quote, source=renamed.get(quote.source, quote.source) or "", text=redact(quote.text))
-
     citations, query = answer.citations, redact(answer.query)
+    quotes = (
+        replace(q, source=renamed.get(q.source, q.source) or "", text=redact(q.text)) for q in answer.quotes
+    )
     return replace(
         answer,
         id=answer.id if query == answer.query else "",  # it may be a digest of the text
         query=query,
         body=redact(answer.body),
         answer=redact(answer.answer),
-        citations=None if citations is None else tuple(cited(c) for c in citations),
+        citations=None if citations is None else tuple(map(cited, citations)),
         sources=tuple(sources.values()),
-        quotes=tuple(quoted(q) for q in answer.quotes),
+        quotes=tuple(quotes),
     )
 
 

@@ -62,8 +62,6 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class RankedPassage:
-    """One passage of a ranking."""
-
     hit: Hit
     url: str | None
     text: str

@@ -38,13 +38,11 @@ class Bucket:
     left: float
     at: float  # seconds, when `left` was right
 
-    def refill(self, now: float) -> float:
+    def wait_s(self, now: float) -> int:
+        """Seconds until one more may be taken; 0: now."""
         self.left = min(self.per_minute, self.left + (now - self.at) * self.per_minute / 60)
         self.at = now
-        return self.left
-
-    def wait_s(self) -> int:
-        return max(1, math.ceil((1 - self.left) * 60 / self.per_minute))
+        return 0 if self.left >= 1 else max(1, math.ceil((1 - self.left) * 60 / self.per_minute))
 
 
 class Quotas:
@@ -61,8 +59,8 @@ class Quotas:
         kinds: tuple[Literal["tokens"], Literal["requests"]] = ("tokens", "requests")
         for what in kinds:
             bucket = self._buckets.get((what, tenant))
-            if bucket is not None and bucket.refill(now) < 1:
-                return QuotaUsed(what, bucket.per_minute, bucket.wait_s())
+            if bucket is not None and (wait_s := bucket.wait_s(now)):
+                return QuotaUsed(what, bucket.per_minute, wait_s)
         if (requests := self._buckets.get(("requests", tenant))) is not None:
             requests.left -= questions
         return None

@@ -38,11 +38,7 @@ log = logging.getLogger("raypipe.serving.release_follower")
 
 
 def bounded_memo(limit_bytes: int) -> MemoryMemo | None:
-    """A memo of one release, which goes with it and forgets what is oldest past its limit; None for 0.
-
-    It holds what models computed about the store. What they compute about documents that a request brings is
-    never looked up in it and never put there.
-    """
+    """A memo of one release, about its store alone, which forgets what is oldest past a limit; None for 0."""
     return MemoryMemo(limit_bytes) if limit_bytes else None
 
 
@@ -69,7 +65,6 @@ class ReleaseFollower:
         self._why = f"no release is {pointer}; `raypipe promote DIR{of}` releases a finished eval"
 
     async def current(self) -> Answerer:
-        """The answerer of the live release. Raises NotReady before the first release."""
         if self._current is None:
             await self._poll_if_due()
         elif self._poll_due() and (self._poll_task is None or self._poll_task.done()):

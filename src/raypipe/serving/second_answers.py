@@ -48,8 +48,6 @@ class TrialEvents:
 
 @dataclass(frozen=True, slots=True)
 class Second:
-    """A question that the other release answers, too."""
-
     trial: ReleaseTrial
     other: AnswererProtocol
     request: QueryRequest
@@ -81,12 +79,11 @@ class SecondAnswers:
         self, trial: ReleaseTrial, other: AnswererProtocol, request: QueryRequest, first: QueryResult
     ) -> None:
         """Has a question answered by the other release, too, after its reply. Returns at once."""
-        second = Second(trial, other, request, first, time.monotonic() + AFTER_REPLY_S)
-        size = sum(s.request.nbytes for s in (*self._waiting, second))
+        size = request.nbytes + sum(s.request.nbytes for s in self._waiting)
         if len(self._waiting) >= WAITING or size > WAITING_BYTES:
             self._events.event(trial.role, "dropped")
             return
-        self._waiting.append(second)
+        self._waiting.append(Second(trial, other, request, first, time.monotonic() + AFTER_REPLY_S))
         self._wake()
 
     def failed(self, trial: ReleaseTrial, request: QueryRequest, reply: QueryResult, ms: float) -> None:

@@ -59,9 +59,14 @@ class StoreSnapshot:
         else:
             weakref.finalize(self, lease.end)
 
-    def resolve(self, question: Question, filters: Filters) -> Question:
+    def resolve(self, question: Question, filters: Filters, scope: Filters) -> Question:
         """The stored question with this id or text, which has citations of its own; else the question itself,
-        about the whole store. A given time overrides the stored one."""
+        about the whole store. A given time overrides the stored one.
+
+        For who may search a part of the store alone, its `scope`, the stored question counts where that part
+        has some of what it cites.
+        """
+        asked = question
         for column in ("id", "text"):
             named = arrow.question.records(rows(self._questions, column, [question.text]))
             # What one user asked over pages of their own is not what another's question is answered from.
@@ -70,17 +75,11 @@ class StoreSnapshot:
                 asked_at = question.asked_at or first.asked_at
                 question = replace(first, asked_at=asked_at, due=question.due)
                 break
+        if scope and not (question.citations is not None and narrow(question, scope).citations):
+            question = replace(asked, citations=self._catalog.citations(asked.id, scope))
         if question.citations is None and filters:
             question = replace(question, citations=self._catalog.citations(question.id, filters))
-        return narrow(question, filters)
-
-    def within(self, question: Question, scope: Filters) -> Question:
-        """The same for who may search a part of the store: the stored question where that part has some of
-        what it cites; else the question itself, about that part."""
-        stored = self.resolve(question, Filters())
-        if stored.citations is not None and (narrowed := narrow(stored, scope)).citations:
-            return narrowed
-        return replace(question, citations=self._catalog.citations(question.id, scope))
+        return narrow(narrow(question, scope), filters)
 
     def urls(self, sources: set[str]) -> dict[str, str]:
         """The url of each of these sources that a stored question cites."""
@@ -91,7 +90,6 @@ class StoreSnapshot:
         return layouts_of(self._layouts, sources)
 
     def examples(self) -> list[str]:
-        """Some stored questions, in order of their ids."""
         with reaching(self._store.uri):
             first = self._questions.to_table(["id"], filter=_OF_DATA, limit=LOOKED_AT)
         ids = sorted(first["id"].to_pylist())[:EXAMPLES]

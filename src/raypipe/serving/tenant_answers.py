@@ -22,8 +22,6 @@ class NotAllowed(Exception):
 
 
 class TenantRouter:
-    """Picks the answerer of each request of a tenant."""
-
     def __init__(
         self, router: ReleaseRouter, followers: ReleaseFollowers | None, capture: Capture | None = None
     ) -> None:
@@ -54,8 +52,6 @@ class TenantRouter:
 
 
 class ScopedAnswerer(ForwardingAnswerer):
-    """Answers from the part of a store that a tenant may search."""
-
     def __init__(self, answerer: AnswererProtocol, tenant: Tenant) -> None:
         super().__init__(answerer)
         self._tenant = tenant

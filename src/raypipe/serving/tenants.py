@@ -33,8 +33,6 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 
 @dataclass(frozen=True, slots=True)
 class TenantEntry:
-    """One tenant as its file says it."""
-
     keys: tuple[str, ...]
     share: float = 1.0  # of the slots, against the shares of the others
     requests_per_minute: int | None = None  # None: no limit of its own

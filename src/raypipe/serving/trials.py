@@ -10,7 +10,6 @@ import asyncio
 import logging
 import math
 import time
-from dataclasses import dataclass
 
 from raypipe.core.errors import RaypipeError
 from raypipe.recipes.serialize import description
@@ -25,12 +24,6 @@ from raypipe.serving.second_answers import SecondAnswers
 log = logging.getLogger("raypipe.serving.trials")
 
 
-@dataclass(frozen=True, slots=True)
-class OpenTrial:
-    trial: ReleaseTrial
-    answerer: Answerer
-
-
 class TrialRouter:
     """A router whose live release has another next to it, while there is a trial.
 
@@ -39,7 +32,7 @@ class TrialRouter:
 
     def __init__(self, followers: ReleaseFollowers, seconds: SecondAnswers) -> None:
         self._followers, self._seconds = followers, seconds
-        self._open: OpenTrial | None = None
+        self._open: tuple[ReleaseTrial, Answerer] | None = None
         self._refused: tuple[ReleaseTrial | None, float] = (None, 0.0)  # failed to open; when to try again
         self._polled_at, self._close_at = -POLL_S, math.inf
         self._poll_task: asyncio.Task[None] | None = None  # kept here: a loop holds its tasks weakly
@@ -50,10 +43,9 @@ class TrialRouter:
         if due and (self._poll_task is None or self._poll_task.done()):
             self._polled_at = time.monotonic()
             self._poll_task = asyncio.ensure_future(self._poll(live))
-        found = self._open
-        if found is None or found.trial.live != live.release:
+        if self._open is None or self._open[0].live != live.release:
             return live
-        return _TriedAnswerer(live, found, self._seconds)
+        return _TriedAnswerer(live, *self._open, self._seconds)
 
     async def _poll(self, live: AnswererProtocol) -> None:
         try:
@@ -63,7 +55,7 @@ class TrialRouter:
             return
         if found is None:
             if self._open is not None:
-                log.info("the trial of release %s is over", self._open.trial.release)
+                log.info("the trial of release %s is over", self._open[0].release)
                 self._close_at = time.monotonic() + CLOSE_AFTER_S
             self._open, self._followers.on_trial = None, ()
             if time.monotonic() >= self._close_at:  # models that only the release on trial named
@@ -71,7 +63,7 @@ class TrialRouter:
                 await self._followers.close_unnamed()
         elif found.live != live.release:
             await self._seconds.flush()  # its look ends a trial that is held against another release
-        elif self._open is None or self._open.trial != found:
+        elif self._open is None or self._open[0] != found:
             await self._follow(found)
 
     async def _follow(self, trial: ReleaseTrial) -> None:
@@ -86,32 +78,31 @@ class TrialRouter:
             self._open, self._followers.on_trial = None, ()
             log.error("release %s cannot be tried: %s: %s", trial.release, type(e).__name__, e)
             return
-        self._open = OpenTrial(trial, opened)
+        self._open = trial, opened
         log.info("release %s is on trial as %s, share %g", trial.release, trial.role, trial.share)
 
 
 class _TriedAnswerer(ForwardingAnswerer):
-    """The live release, with another on trial."""
-
-    def __init__(self, live: AnswererProtocol, found: OpenTrial, seconds: SecondAnswers) -> None:
+    def __init__(
+        self, live: AnswererProtocol, trial: ReleaseTrial, other: Answerer, seconds: SecondAnswers
+    ) -> None:
         super().__init__(live)
-        self._found, self._seconds = found, seconds
+        self._trial, self._other, self._seconds = trial, other, seconds
 
     async def answer(self, request: QueryRequest, listener: Listener = NULL_LISTENER) -> QueryResult:
-        trial, other = self._found.trial, self._found.answerer
         with self._seconds.in_flight.one():
-            if not trial.takes(request.question.text):
+            if not self._trial.takes(request.question.text):
                 return await self._answerer.answer(request, listener)
-            if trial.role == "canary":
+            if self._trial.role == "canary":
                 return await self._by_canary(request, listener)
             result = await self._answerer.answer(request, listener)
-        self._seconds.ask(trial, other, request, result)
+        self._seconds.ask(self._trial, self._other, request, result)
         return result
 
     async def _by_canary(self, request: QueryRequest, listener: Listener) -> QueryResult:
-        trial, start = self._found.trial, time.perf_counter()
+        trial, start = self._trial, time.perf_counter()
         try:
-            result = await self._found.answerer.answer(request, listener)
+            result = await self._other.answer(request, listener)
         except Exception as e:  # the client asked for an answer, not for this release
             log.error("canary %s failed, %s answers: %s", trial.release, trial.live, type(e).__name__)
             ms = (time.perf_counter() - start) * 1000

@@ -29,8 +29,6 @@ background: ContextVar[bool] = ContextVar("background", default=False)
 
 
 class InFlight:
-    """How many requests are being answered in this process."""
-
     def __init__(self) -> None:
         self.requests = 0
 

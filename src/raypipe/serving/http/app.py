@@ -28,7 +28,7 @@ from raypipe.serving.http.openai import ChatBody
 from raypipe.serving.http.openapi import openapi_document
 from raypipe.serving.http.reply_types import AnswerResponse, ChatModel, FeedbackResponse, IndexResponse
 from raypipe.serving.http.requests import AnswerBody, BatchBody, FeedbackBody, RetrieveBody, query_request
-from raypipe.serving.http.responses import answer_response, chat_model, retrieve_response
+from raypipe.serving.http.responses import answer_response, retrieve_response
 from raypipe.serving.http.validation import B, parse_body
 from raypipe.serving.query import NULL_LISTENER, Listener, QueryRequest
 from raypipe.serving.quotas import QuotaCounter
@@ -212,10 +212,19 @@ def _unknown_model() -> RequestRefused:
 
 
 def chat_models(answerer: AnswererProtocol) -> dict[str, ChatModel]:
-    """The models that a chat client may name: the recipe, as `raypipe` and by its own name."""
     recipe = answerer.recipe
     weights = {m.name: m.weights for m in recipe.models()}
-    return {id: chat_model(id, recipe.digest(), weights) for id in ("raypipe", recipe.name)}
+    return {
+        id: {
+            "id": id,
+            "object": "model",
+            "created": 0,
+            "owned_by": "raypipe",
+            "recipe": recipe.digest(),
+            "models": weights,
+        }
+        for id in ("raypipe", recipe.name)
+    }
 
 
 def create_app(

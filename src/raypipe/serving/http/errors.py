@@ -63,12 +63,9 @@ def to_problem(error: Exception) -> RequestRefused:
 
 
 def problem_body(refused: RequestRefused) -> dict[str, Any]:
-    status = refused.status
-    body: dict[str, Any] = {"type": "about:blank", "title": status.phrase, "status": status.value}
-    body["detail"] = refused.detail
-    if refused.errors:
-        body["errors"] = list(refused.errors)
-    return body
+    status, errors = refused.status, {"errors": list(refused.errors)} if refused.errors else {}
+    body = {"type": "about:blank", "title": status.phrase, "status": status.value, "detail": refused.detail}
+    return {**body, **errors}
 
 
 def problem_response(refused: RequestRefused) -> Response:

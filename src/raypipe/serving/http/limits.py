@@ -21,9 +21,8 @@ T = TypeVar("T")
 
 async def read_body(request: Request, limits: RequestLimits) -> bytes:
     """The body. Refuses types that a form on another site can send: they are never JSON."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     unsupported = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
-    if kind != "application/json":
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise RequestRefused(unsupported, "Expected the header `content-type: application/json`.")
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise RequestRefused(unsupported, "Expected a body without compression.")

@@ -130,12 +130,8 @@ def _operation(path: str, route: Route, schemas: dict[str, Any]) -> dict[str, An
             "content": _content(route.body, schemas),
         }
     if "{id}" in path:
-        operation["parameters"] = [
-            {
-                "name": "id", "in": "path", "required": True, "description": "An id of /v1/models.",
-                "schema": {"type": "string"}, "example": "raypipe",
-            }
-        ]  # fmt: skip
+        id = {"name": "id", "in": "path", "required": True, "description": "An id of /v1/models."}
+        operation["parameters"] = [{**id, "schema": {"type": "string"}, "example": "raypipe"}]
     return operation
 
 

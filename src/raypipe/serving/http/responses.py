@@ -12,29 +12,15 @@ from raypipe.serving.query import Evidence, QueryResult
 from raypipe.text.places import Place, place
 
 
-def chat_model(id: str, recipe: str, weights: Mapping[str, str]) -> replies.ChatModel:
-    """The entry of a model by this name: the recipe with this digest, and the weights of its models."""
-    return {
-        "id": id, "object": "model", "created": 0, "owned_by": "raypipe", "recipe": recipe,
-        "models": dict(weights),
-    }  # fmt: skip
-
-
 def answer_response(result: QueryResult, include: Collection[str]) -> replies.AnswerResponse:
-    """The response to a question, with the optional parts named in `include`."""
     q = result.question
     reply = q.replies.get(q.origin)
     body: replies.AnswerResponse = {
-        "id": q.id,
-        "query": q.text,
+        **_common(result),  # type: ignore[typeddict-item]  # it takes ** to have what may be missing
         "answer": None if q.outcome in (FAULT, RANKED) else q.answer,
         "outcome": q.outcome,
-        "degraded": list(q.degraded),
         "confidence": reply.confidence if reply else None,
         "citations": [_citation(e, "context" in include) for e in result.evidence],
-        "timings_ms": dict(result.timings_ms),
-        "usage": dict(result.usage),
-        "versions": _versions(result),
     }
     if result.answer_id is not None:
         body["answer_id"] = result.answer_id
@@ -52,16 +38,18 @@ def answer_response(result: QueryResult, include: Collection[str]) -> replies.An
 
 
 def retrieve_response(result: QueryResult, top: int) -> replies.RetrieveResponse:
-    """The best `top` passages with their texts."""
+    return {**_common(result), "passages": _passages(result)[:top]}
+
+
+def _common(result: QueryResult) -> replies.QuestionFields:
     q = result.question
     return {
         "id": q.id,
         "query": q.text,
         "degraded": list(q.degraded),
-        "passages": _passages(result)[:top],
         "timings_ms": dict(result.timings_ms),
         "usage": dict(result.usage),
-        "versions": _versions(result),
+        "versions": {"release": result.release, "recipe": result.recipe, "models": dict(result.models)},
     }
 
 
@@ -104,7 +92,3 @@ def _citation(evidence: Evidence, context: bool) -> replies.CitedQuote:
 
 def _floats(scores: Mapping[str, float]) -> dict[str, float]:
     return {name: float(value) for name, value in scores.items()}
-
-
-def _versions(result: QueryResult) -> replies.Versions:
-    return {"release": result.release, "recipe": result.recipe, "models": dict(result.models)}

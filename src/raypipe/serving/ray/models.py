@@ -30,7 +30,6 @@ class ModelCall:
 
     @property
     def kind(self) -> Hashable:
-        """Calls of one kind can share a batch."""
         return self.model, self.role
 
 
@@ -46,7 +45,7 @@ class ModelDeployment:
 
     async def embed(self, model: Model, texts: list[str], role: Role) -> np.ndarray:
         """(texts, dim) float32, unit rows."""
-        return rows_of(await self._embed_batch(ModelCall(model, texts, role)))
+        return rows_of(await self._batched(ModelCall(model, texts, role)))
 
     async def embed_unbatched(self, model: Model, texts: list[str], role: Role) -> np.ndarray:
         """As `embed`, with no other call's texts in the batch."""
@@ -54,7 +53,7 @@ class ModelDeployment:
 
     async def score(self, model: Model, pairs: list[tuple[str, str]]) -> np.ndarray:
         """(pairs,) float32, bigger is better."""
-        return rows_of(await self._score_batch(ModelCall(model, pairs)))
+        return rows_of(await self._batched(ModelCall(model, pairs)))
 
     async def score_unbatched(self, model: Model, pairs: list[tuple[str, str]]) -> np.ndarray:
         """As `score`, with no other call's pairs in the batch."""
@@ -74,8 +73,7 @@ class ModelDeployment:
             yield piece
 
     async def set_micro_batch(self, calls: int) -> None:
-        for batched in (self._embed_batch, self._score_batch):
-            batched.set_max_batch_size(calls)
+        self._batched.set_max_batch_size(calls)
 
     async def keep(self, models: tuple[Model, ...]) -> None:
         await self._kit.keep(models)
@@ -93,18 +91,13 @@ class ModelDeployment:
         self._chats.set(self._kit.unfinished())
 
     @serve.batch(max_batch_size=MICRO_BATCH, batch_wait_timeout_s=0)  # type: ignore[untyped-decorator]
-    async def _embed_batch(self, calls: list[ModelCall]) -> list[np.ndarray | Exception]:
-        async def embed(call: ModelCall, texts: list[Any]) -> np.ndarray:
-            return await self._kit.embedder(call.model)(texts, call.role)
+    async def _batched(self, calls: list[ModelCall]) -> list[np.ndarray | Exception]:
+        async def compute(call: ModelCall, inputs: list[Any]) -> np.ndarray:
+            if call.model.kind == "embedder":
+                return await self.embed_unbatched(call.model, inputs, call.role)
+            return await self.score_unbatched(call.model, inputs)
 
-        return await micro_batch(calls, embed)
-
-    @serve.batch(max_batch_size=MICRO_BATCH, batch_wait_timeout_s=0)  # type: ignore[untyped-decorator]
-    async def _score_batch(self, calls: list[ModelCall]) -> list[np.ndarray | Exception]:
-        async def score(call: ModelCall, pairs: list[Any]) -> np.ndarray:
-            return await self._kit.reranker(call.model)(pairs)
-
-        return await micro_batch(calls, score)
+        return await micro_batch(calls, compute)
 
 
 async def micro_batch(
