@@ -17,8 +17,6 @@ MEGA = 50
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The rows of one step."""
-
     epoch: int  # from 0
     rows: tuple[int, ...]  # their places among the training rows
 

@@ -66,8 +66,6 @@ class TrainingEstimate:
 
 @dataclass(frozen=True, slots=True)
 class BaseShape:
-    """The sizes of a base model."""
-
     parameters: int
     embedded: int  # of these: of the embedding and the output head, which stay as they are in four bits
     layers: int
@@ -130,7 +128,6 @@ def estimate(
 def memory(
     longest: TrainingRow, preset: Preset, shape: BaseShape, adapter: int, in_four_bits: bool
 ) -> MemoryNeed:
-    """Memory of one worker at its longest row."""
     wide, length = BYTES[shape.dtype], len(longest.ids)
     if in_four_bits:
         weights = (shape.parameters - shape.embedded) * NF4_BYTES + shape.embedded * wide
@@ -181,9 +178,5 @@ def require_memory(need: MemoryNeed, gpu_gib: float) -> None:
 
 def seconds_of(records: Sequence[str], base: str, device: str) -> list[float]:
     """Seconds a token of a worker, of earlier trainings of a base. `records`: the texts of their files."""
-    found = []
-    for text in records:
-        tree = json.loads(text)
-        if tree["base"] == base and tree["device"] == device and tree["token_s"]:
-            found.append(tree["token_s"] * tree["workers"])
-    return found
+    trees = [t for t in map(json.loads, records) if t["base"] == base and t["device"] == device]
+    return [t["token_s"] * t["workers"] for t in trees if t["token_s"]]

@@ -31,8 +31,6 @@ class Diverged(DataError):
 
 @dataclass(frozen=True, slots=True)
 class TrainingJob:
-    """Everything a worker needs to train."""
-
     model: Model  # the base
     preset: Preset
     rows: tuple[TrainingRow, ...]
@@ -179,7 +177,6 @@ def _step(
     step: int,
     rate: float,
 ) -> StepPoint:
-    """One step of the optimizer."""
     import torch
 
     held.net.train()

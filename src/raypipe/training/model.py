@@ -53,8 +53,6 @@ def four_bit(asked: str, device: Device) -> FourBit:
 
 @dataclass(slots=True)
 class Trainable:
-    """A base model with an adapter."""
-
     net: Any  # of peft
     weights: Mapping[str, Any]  # name in the adapter's file -> parameter, by name
     device: Device
@@ -79,7 +77,6 @@ class Trainable:
         return {name: p.detach().to("cpu", copy=True) for name, p in self.weights.items()}
 
     def put(self, tensors: Mapping[str, Any]) -> None:
-        """Gives the adapter these weights."""
         import torch
 
         with torch.no_grad():
@@ -146,7 +143,6 @@ def require_modules(base: Any, preset: Preset, name: str) -> None:
 
 
 def lora_config(preset: Preset) -> Any:
-    """peft's form of a preset."""
     from peft import LoraConfig
 
     return LoraConfig(

@@ -8,9 +8,10 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from raypipe.core import config
 from raypipe.core.config import Where
@@ -21,8 +22,6 @@ _SHORT = re.compile(r"\d+e-?\d+")  # 2e-4, which YAML takes for text: it wants 2
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """How an adapter is trained."""
-
     r: int  # rank of the two factors
     lora_alpha: int  # what the adapter adds is scaled by lora_alpha / r
     lora_dropout: float  # 0..1, share of an adapter's inputs that is dropped while training
@@ -43,27 +42,22 @@ class Preset:
     seed: int
 
     def __post_init__(self) -> None:
-        _require(1 <= self.r <= RANKS[-1], "r", f"1 to {RANKS[-1]}, which vLLM serves at most", self.r)
-        for name in ("lora_alpha", "effective_batch", "steps", "save_every"):
-            _require(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
-        for name in ("evaluate_every", "patience", "seed"):
-            _require(getattr(self, name) >= 0, name, "at least 0", getattr(self, name))
-        for name in ("lora_dropout", "warmup"):
-            _require(0 <= getattr(self, name) < 1, name, "0 or more, below 1", getattr(self, name))
-        for name in ("lr", "max_grad_norm"):
-            value = getattr(self, name)
-            _require(0 < value < math.inf, name, "a number above 0", value)
-        _require(self.max_seq_len >= 8, "max_seq_len", "at least 8 tokens", self.max_seq_len)
-        distinct = len(set(self.target_modules)) == len(self.target_modules) > 0
-        named = distinct and "" not in self.target_modules
-        _require(named, "target_modules", "distinct names", list(self.target_modules))
+        rules: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
+            ("r", f"1 to {RANKS[-1]}, which vLLM serves at most", lambda x: 1 <= x <= RANKS[-1]),
+            ("lora_alpha effective_batch steps save_every", "at least 1", lambda x: x >= 1),
+            ("evaluate_every patience seed", "at least 0", lambda x: x >= 0),
+            ("lora_dropout warmup", "0 or more, below 1", lambda x: 0 <= x < 1),
+            ("lr max_grad_norm", "a number above 0", lambda x: 0 < x < math.inf),
+            ("max_seq_len", "at least 8 tokens", lambda x: x >= 8),
+            ("target_modules", "distinct names", lambda x: len({*x, ""}) == len(x) + 1 > 1),
+        )
+        for names, expected, holds in rules:
+            for name in names.split():
+                if not holds(value := getattr(self, name)):
+                    found = list(value) if isinstance(value, tuple) else value
+                    raise ValueError(f"{name}: expected {expected}, found {found!r}")
         if self.patience and not self.evaluate_every:
             raise ValueError("patience: expected with evaluate_every above 0, found 0")
-
-
-def _require(holds: bool, name: str, expected: str, found: object) -> None:
-    if not holds:
-        raise ValueError(f"{name}: expected {expected}, found {found!r}")
 
 
 def read_preset(path: Path, sets: tuple[str, ...] = ()) -> Preset:

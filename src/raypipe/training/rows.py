@@ -31,8 +31,6 @@ class TrainingExample:
 
 @dataclass(frozen=True, slots=True)
 class TrainingRow:
-    """One example as tokens."""
-
     id: str
     ids: tuple[int, ...]  # prompt, answer and end mark
     cut: int  # where the answer begins: tokens of the prompt
@@ -45,8 +43,6 @@ class TrainingRow:
 
 @dataclass(frozen=True, slots=True)
 class ChatTokenizer:
-    """How one model reads chats."""
-
     name: str  # of the model, for messages
     tokenizer: Any  # of transformers
     marks: re.Pattern[str]  # that messages must not have

@@ -30,8 +30,6 @@ KEPT = 2  # checkpoints: one that is being read, and one that is being written
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlace:
-    """Where a training runs."""
-
     name: str  # of the run; an equal one continues it
     storage: str  # folder or URI that every node sees
     workers: int
@@ -55,8 +53,6 @@ class _Notes:
 
 
 class _Gloo(WorkerGroup):
-    """The workers of a run."""
-
     def sum(self, numbers: Any) -> None:
         from torch import distributed
 
@@ -119,8 +115,13 @@ def train_on_ray(job: TrainingJob, place: TrainingPlace, told: Callable[[StepPoi
     from ray.train.torch import TorchConfig, TorchTrainer
     from ray.train.v2.api.exceptions import TrainingFailedError
 
-    needs = {"CPU": 1.0, **({"GPU": 1.0} if job.device == "cuda" else {})}
-    _require_room(place.workers, needs)
+    needs, have = {"CPU": 1.0, **({"GPU": 1.0} if job.device == "cuda" else {})}, ray.cluster_resources()
+    for kind, each in needs.items():
+        if place.workers * each > have.get(kind, 0.0):
+            raise ClusterTooSmall(
+                f"{place.workers} workers need {place.workers * each:g} {kind}s, the cluster has "
+                f"{have.get(kind, 0.0):g}. Give --workers a smaller number, or a larger cluster"
+            )
     logging.getLogger("ray.train").setLevel(logging.CRITICAL)  # what it would say is raised, or ours
     notes = ray.remote(num_cpus=0)(_Notes).remote()
     trainer = TorchTrainer(
@@ -152,16 +153,6 @@ def train_on_ray(job: TrainingJob, place: TrainingPlace, told: Callable[[StepPoi
         return TrainingState.from_bytes((Path(folder) / STATE).read_bytes())
 
 
-def _require_room(workers: int, needs: dict[str, float]) -> None:
-    have = ray.cluster_resources()
-    for kind, each in needs.items():
-        if workers * each > have.get(kind, 0.0):
-            raise ClusterTooSmall(
-                f"{workers} workers need {workers * each:g} {kind}s, the cluster has "
-                f"{have.get(kind, 0.0):g}. Give --workers a smaller number, or a larger cluster"
-            )
-
-
 @contextmanager
 def _following(notes: Any, told: Callable[[StepPoint], None]) -> Iterator[Callable[[], RaypipeError | None]]:
     """Tells of steps while the block runs. Gives the function that returns the error of a worker."""
@@ -185,14 +176,16 @@ def _following(notes: Any, told: Callable[[StepPoint], None]) -> Iterator[Callab
     thread = threading.Thread(target=follow, name="training", daemon=True)
     thread.start()
 
-    def error() -> RaypipeError | None:
+    def stop() -> None:
         ended.set()
         thread.join()
+
+    def error() -> RaypipeError | None:
+        stop()
         return look()
 
     try:
         yield error
     finally:
-        ended.set()
-        thread.join()
+        stop()
         ray.kill(notes)
