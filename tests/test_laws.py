@@ -3,8 +3,8 @@
 import golden
 import pytest
 
-from raypipe.recipes.default_bounds import is_bounded
 from raypipe.recipes.laws import CORPUS_LAWS, QUESTION_LAWS
+from raypipe.recipes.step_contract import is_bounded
 from raypipe.recipes.verbs import CORPUS_STEPS, QUESTION_STEPS, STEPS
 
 

@@ -36,19 +36,16 @@ class Gathering(Generic[T, R]):
 
     async def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
-            await self._compute_all(loop)
+            while batch := self._waiting.pop(loop, []):
+                waiting = [future for _, future in batch]
+                try:
+                    found = await asyncio.to_thread(self._compute, [item for item, _ in batch])
+                    for future, result in zip(waiting, found, strict=True):
+                        if not future.done():
+                            future.set_result(result)
+                except Exception as e:  # the callers raise it
+                    for future in waiting:
+                        if not future.done():
+                            future.set_exception(e)
         finally:
             del self._running[loop]  # a task holds its loop, which would live as long as this object
-
-    async def _compute_all(self, loop: asyncio.AbstractEventLoop) -> None:
-        while batch := self._waiting.pop(loop, []):
-            try:
-                found = await asyncio.to_thread(self._compute, [item for item, _ in batch])
-            except Exception as e:  # the callers raise it
-                for _, future in batch:
-                    if not future.done():
-                        future.set_exception(e)
-                continue
-            for (_, future), result in zip(batch, found, strict=True):
-                if not future.done():
-                    future.set_result(result)

@@ -7,7 +7,7 @@ records alone; an engine, an endpoint and a scripted fake keep the same contract
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
@@ -67,6 +67,16 @@ class Grammar:
 Constraint: TypeAlias = Choice | Regex | JsonSchema | Grammar
 
 
+_RANGES: Mapping[str, tuple[float, float]] = {
+    "max_tokens": (1, math.inf),
+    "temperature": (0, 2),
+    "top_p": (0.001, 1),
+    "seed": (0, 2**31 - 1),
+    "frequency_penalty": (-2, 2),
+    "presence_penalty": (-2, 2),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """How a reply is drawn. All of it is identity."""
@@ -84,23 +94,15 @@ class Sampling:
     def __post_init__(self) -> None:
         for name in ("temperature", "top_p", "frequency_penalty", "presence_penalty"):
             object.__setattr__(self, name, float(getattr(self, name)))  # 0 and 0.0 are one identity
-        _within("max_tokens", self.max_tokens, 1, math.inf)
-        _within("temperature", self.temperature, 0, 2)
-        _within("top_p", self.top_p, 0.001, 1)
-        _within("seed", self.seed, 0, 2**31 - 1)
-        _within("frequency_penalty", self.frequency_penalty, -2, 2)
-        _within("presence_penalty", self.presence_penalty, -2, 2)
+        for name, (low, high) in _RANGES.items():
+            if not low <= (value := getattr(self, name)) <= high:  # NaN is within nothing
+                raise ValueError(f"{name}: expected {low} to {high}, found {value}")
         if "" in self.stop:
             raise ValueError("stop: expected texts, found an empty one, which would end every reply at once")
         if 0 < self.temperature < 0.01:
             raise ValueError(
                 f"temperature: expected 0 or at least 0.01, found {self.temperature}: engines would raise it"
             )
-
-
-def _within(name: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:  # NaN is within nothing
-        raise ValueError(f"{name}: expected {low} to {high}, found {value}")
 
 
 @dataclass(frozen=True, slots=True)

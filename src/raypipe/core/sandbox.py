@@ -135,7 +135,7 @@ class _Child:
     def answers(self, requests: Sequence[Parts]) -> Iterator[bytes | Refused]:
         """The answer to each request as it arrives; fewer if the child ends or stalls (`end` says why)."""
         framed = (part for r in requests for part in (_REQUEST.pack(sum(map(len, r))), *r))
-        out = deque(map(memoryview, framed))
+        out = deque(memoryview(part) for part in framed)
         came, left = bytearray(), len(requests)
         allowed = self._limits.wall_s + _STALL_S
         deadline = time.monotonic() + allowed

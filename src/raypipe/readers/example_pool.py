@@ -73,10 +73,8 @@ def _row(where: str, line: str) -> ExampleRow:
         raise DataError(f"{where}: expected a JSON object, found none: {e}. {_MAKE}") from e
     if not isinstance(value, dict):
         raise DataError(f"{where}: expected a JSON object, found {type(value).__name__}. {_MAKE}")
-    found = {}
-    for name in ("question", "answer", "document", "explanation"):
-        text = value.get(name, "")
+    found = {name: value.get(name, "") for name in ("question", "answer", "document", "explanation")}
+    for name, text in found.items():
         if not isinstance(text, str) or (name in ("question", "answer") and not text.strip()):
             raise DataError(f"{where}: {name}: expected text, found {text!r:.60}. {_MAKE}")
-        found[name] = text
     return ExampleRow(**found)

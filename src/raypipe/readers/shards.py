@@ -102,11 +102,10 @@ def _of_lines(source: files.Input, shard_bytes: int) -> list[Shard]:
 def _groups(path: Path, shard_bytes: int) -> list[Shard]:
     """Row groups, as many as fill a shard."""
     try:
-        with pq.ParquetFile(path) as opened:
-            meta = opened.metadata
-            groups = [meta.row_group(n) for n in range(meta.num_row_groups)]
-            sizes = [sum(g.column(c).total_compressed_size for c in range(g.num_columns)) for g in groups]
-            rows = [g.num_rows for g in groups]
+        meta = pq.read_metadata(path)
+        groups = [meta.row_group(n) for n in range(meta.num_row_groups)]
+        sizes = [sum(g.column(c).total_compressed_size for c in range(g.num_columns)) for g in groups]
+        rows = [g.num_rows for g in groups]
     except (OSError, ValueError):
         return [_whole([path])]  # its reader says what is wrong
     shards, start, first = list[Shard](), 0, 1

@@ -25,12 +25,11 @@ from raypipe.core.plugins import Plugin
 from raypipe.core.protocols import Model, ModelKind
 from raypipe.core.records import ABSTAINED, ANSWERED, IDK, SKIPPED_REPLY, Question, Reply, digest
 from raypipe.models.kit import LocalKit
-from raypipe.recipes.default_bounds import is_bounded
 from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor
 from raypipe.recipes.laws import CORPUS_LAWS, QUESTION_LAWS, Trial, run
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.samples import HASH, OVERLAP, SCRIPTED, WHITESPACE, output_digest, questions, sources
-from raypipe.recipes.step_contract import named, step_class
+from raypipe.recipes.step_contract import is_bounded, named, step_class
 from raypipe.recipes.wiring import GIVEN
 from raypipe.steps.bm25 import Bm25
 from raypipe.steps.dense import Dense

@@ -19,8 +19,7 @@ from raypipe.core.errors import LawBroken
 from raypipe.core.protocols import Kit, Reach
 from raypipe.core.records import ANSWERED, Question, Reply
 from raypipe.memo.memo import CallCounts, cached
-from raypipe.recipes.default_bounds import bound_of, corpus_bound_of, is_bounded
-from raypipe.recipes.step_contract import named
+from raypipe.recipes.step_contract import bound_of, corpus_bound_of, is_bounded, named
 
 UNDECLARED, UNREAD = "which writes() does not name", "what reads() does not name"
 

@@ -57,9 +57,7 @@ def description(tree: Mapping[str, Any]) -> Recipe:
 
 def _recipe(tree: Mapping[str, Any], imported: bool) -> Recipe:
     try:
-        corpus, question = (
-            tuple(_opened(s, imported) for s in tree[half]) for half in ("corpus", "question")
-        )
+        corpus, question = (tuple(_opened(s, imported) for s in tree[h]) for h in ("corpus", "question"))
         sets = tuple(tree.get("sets", ()))
         recipe = Recipe(tree["name"], tree["about"], corpus, question, tree.get("file", ""), sets)
     except (KeyError, TypeError, ValueError) as e:

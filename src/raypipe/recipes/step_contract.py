@@ -7,7 +7,9 @@ knows contracts alone: nothing here, and nothing that calls it, asks which class
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, TypeAlias, cast
 
 from raypipe.core import plugins
@@ -16,7 +18,17 @@ from raypipe.core.errors import ConfError
 from raypipe.core.examples import PoolRef
 from raypipe.core.kg import FactsRef
 from raypipe.core.plugins import Plugin
-from raypipe.core.protocols import CorpusStep, GraphRef, GraphReplies, Kit, Model, Step
+from raypipe.core.protocols import (
+    Bound,
+    CorpusBound,
+    CorpusStep,
+    GraphRef,
+    GraphReplies,
+    Kit,
+    Model,
+    Reach,
+    Step,
+)
 from raypipe.core.records import Question, SourceKind
 
 Table: TypeAlias = Literal["texts", "passages", "vectors"]
@@ -175,3 +187,31 @@ def _collect(value: Any, found: list[Named]) -> None:
     elif isinstance(value, Mapping):
         for v in value.values():
             _collect(v, found)
+
+
+def bound_of(step: Step, question: Question, reach: Reach) -> Bound:
+    """What the step's method bound says. By default the calls are not known, nor is the ranking behind a step
+    that writes it."""
+    bound: Callable[[Question, Reach], Bound] | None = getattr(step, "bound", None)
+    if bound is not None:
+        return bound(question, reach)
+    if not step.writes().isdisjoint(RANKING):
+        reach = replace(reach, hits=math.inf, order=math.inf)
+    asked = asked_models(step)
+    tokens = math.inf if any(m.kind == "generator" for m in asked) else 0
+    return Bound(
+        math.inf, reach, tokens=tokens, reply_tokens=tokens, dim=max((m.dim for m in asked), default=0)
+    )
+
+
+def corpus_bound_of(step: CorpusStep, chars: float) -> CorpusBound:
+    """What the step's method bound says. By default, and for a text of unknown length, nothing is known."""
+    bound: Callable[[float], CorpusBound] | None = getattr(step, "bound", None)
+    if bound is None or math.isinf(chars):
+        return CorpusBound(math.inf, math.inf, math.inf)
+    return bound(chars)
+
+
+def is_bounded(step: Step | CorpusStep) -> bool:
+    """Whether the step says what it costs at most."""
+    return hasattr(step, "bound")

@@ -66,8 +66,7 @@ async def answer_over_documents(
         texts, chunks = await _on_thread(split)
         vectors = {m: await corpora.vectors(chunks, m) for m in recipe.embedders()}
         for table in (chunks, *vectors.values()):
-            rows = table.filter(pc.is_valid(table["fault"])).select(["source", "fault"]).to_pylist()
-            for row in rows:
+            for row in table.filter(pc.is_valid(table["fault"])).select(["source", "fault"]).to_pylist():
                 faults.setdefault(row["source"], Fault(**row["fault"]))
         return MemoryIndex(
             fine(texts), fine(chunks), {model_identity(m): fine(table) for m, table in vectors.items()}

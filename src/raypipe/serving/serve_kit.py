@@ -68,16 +68,16 @@ class ServeKit(ForwardingSharedKit):
     async def unavailable(self) -> list[str]:
         """The deployments that do not answer within HEALTH_S."""
 
-        async def unavailable(name: str, ready: DeploymentMethod) -> list[str]:
+        async def answers(ready: DeploymentMethod) -> bool:
             try:
                 async with asyncio.timeout(HEALTH_S):
                     await ready.remote()
             except (TimeoutError, RaypipeError):
-                return [name]
-            return []
+                return False
+            return True
 
-        found = await asyncio.gather(*(unavailable(*health) for health in self._health.items()))
-        return [name for names in found for name in names]
+        found = await asyncio.gather(*map(answers, self._health.values()))
+        return [name for name, fine in zip(self._health, found, strict=True) if not fine]
 
     def embedder(self, model: Model) -> Embed:
         async def embed(texts: Sequence[str], role: Role) -> np.ndarray:

@@ -48,11 +48,11 @@ class FactsRule:
 
     def wanted(self, text: str) -> bool:
         said = text.lower()
-        if not self.triggers:
-            return True
         if self.whole_words:
-            return any(re.search(rf"(?<!\w){re.escape(t)}(?!\w)", said) for t in self.triggers)
-        return any(t in said for t in self.triggers)
+            found = any(re.search(rf"(?<!\w){re.escape(t)}(?!\w)", said) for t in self.triggers)
+        else:
+            found = any(t in said for t in self.triggers)
+        return found or not self.triggers
 
 
 _YEAR = re.compile(r"\b((?:19|20)\d{2})\b", re.ASCII)
@@ -140,11 +140,9 @@ class Facts:
         out = list(found)
         if not many or score is None:
             return out
-        scores = await score([(questions[i].text, t) for i in many for t in found[i]])  # (pairs,) float32
-        at = 0
+        scores = iter((await score([(questions[i].text, t) for i in many for t in found[i]])).tolist())
         for i in many:
-            mine = scores[at : at + len(found[i])].tolist()
-            at += len(found[i])
+            mine = [next(scores) for _ in found[i]]
             order = sorted(range(len(mine)), key=lambda n: (-mine[n], n))[: self.top]
             out[i] = tuple(found[i][n] for n in order)
         return out

@@ -10,9 +10,16 @@ from typing import ClassVar, Literal, TypeAlias
 from raypipe.core.llm import Choice, Constraint, Generated, Grammar, JsonSchema, Sampling
 from raypipe.core.protocols import FIELDS, Ask, Bound, Index, Kit, Model, Reach, Tokenize
 from raypipe.core.records import ABSTAINED, ANSWERED, Fault, Question, Reply, Span
-from raypipe.steps.lora_adapters import ask_by_adapter, require_adapters
-from raypipe.steps.model_replies import prompt_values, read_reply, require_prompt, with_replies
-from raypipe.steps.prompt_passages import PromptPassage, prompt_passages
+from raypipe.steps.model_replies import (
+    PromptPassage,
+    ask_by_adapter,
+    prompt_passages,
+    prompt_values,
+    read_reply,
+    require_adapters,
+    require_prompt,
+    with_replies,
+)
 from raypipe.steps.rows import skipping
 from raypipe.text import replies
 from raypipe.text.by_label import ByLabel

@@ -21,8 +21,13 @@ from raypipe.core.records import ANSWERED, FAULT, SKIPPED_REPLY, Fault, Hit, Que
 from raypipe.steps.bm25 import Bm25
 from raypipe.steps.dense import Dense
 from raypipe.steps.fuse import Fuse
-from raypipe.steps.model_replies import prompt_values, read_reply, require_prompt, with_replies
-from raypipe.steps.prompt_passages import prompt_passages
+from raypipe.steps.model_replies import (
+    prompt_passages,
+    prompt_values,
+    read_reply,
+    require_prompt,
+    with_replies,
+)
 from raypipe.steps.ranking import add_hits, grown
 from raypipe.steps.rows import skipping
 from raypipe.text.pack import pack

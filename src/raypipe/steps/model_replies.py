@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from raypipe.core.llm import Generated
-from raypipe.core.protocols import FIELDS, Model
-from raypipe.core.records import FAULT, Fault, Question, Reply
+from raypipe.core.errors import ModelMissing
+from raypipe.core.llm import Chat, Generated, Generator, Sampling
+from raypipe.core.protocols import FIELDS, Index, Model
+from raypipe.core.records import FAULT, Fault, Question, Reply, Span, parse_chunk_id
+from raypipe.text.by_label import ByLabel
 from raypipe.text.html import storable
 from raypipe.text.prompt import Prompt
 from raypipe.text.replies import UnreadableReply
-from raypipe.text.sanitize import escape_markup
+from raypipe.text.sanitize import escape_markup, visible
 from raypipe.text.template import REPLY, field_of
 from raypipe.text.thoughts import answer_of
 
@@ -59,3 +62,64 @@ def with_replies(question: Question, replies: Mapping[str, Reply]) -> Question:
     and it is asked again."""
     faults = [r.fault for r in replies.values() if r.fault is not None and r.fault.transient]
     return replace(question, replies={**question.replies, **replies}, faults=(*question.faults, *faults))
+
+
+AdapterChoice = ByLabel[str | None]
+"""An adapter of the model for each label of an earlier reply; None: the model without one."""
+
+
+def require_adapters(model: Model, choice: AdapterChoice) -> None:
+    """Raises ModelMissing for an adapter that the model does not have, with the command that makes it."""
+    known = {name for name, _ in model.adapters}
+    for adapter in choice.values():
+        if adapter is not None and adapter not in known:
+            raise ModelMissing(
+                f"adapter: {model.name!r} has no adapter {adapter!r}; it has "
+                f"{', '.join(sorted(known)) or 'none'}. Get it with: raypipe finetune {adapter} --labels DIR "
+                f"--base {model.name}, where DIR is what `raypipe labels` made; then name the models file "
+                f"that it writes with --models"
+            )
+
+
+async def ask_by_adapter(
+    generate: Generator,
+    questions: Sequence[Question],
+    chats: Sequence[Chat],
+    sampling: Sampling,
+    choice: AdapterChoice,
+) -> list[Generated | Fault]:
+    """The replies to the chats of these questions, in order: one call for each adapter, all at once."""
+    adapters = [choice.of(q) for q in questions]
+    rows = {a: [i for i, x in enumerate(adapters) if x == a] for a in dict.fromkeys(adapters)}
+    calls = [generate([chats[i] for i in at], sampling, adapter) for adapter, at in rows.items()]
+    said: dict[int, Generated | Fault] = {}
+    for at, found in zip(rows.values(), await asyncio.gather(*calls), strict=True):
+        said.update(zip(at, found, strict=True))
+    return [said[i] for i in range(len(chats))]
+
+
+@dataclass(frozen=True, slots=True)
+class PromptPassage:
+    """A passage as its page has it, and as a prompt shows it."""
+
+    source: str  # source id
+    span: Span  # in the source's parsed text
+    text: str  # of that span
+    hidden: tuple[Span, ...]  # of the source
+    prompted: str  # visible, harmless, in lower case where that is asked for
+
+
+async def prompt_passages(
+    index: Index, chunks: Sequence[str], lower: bool = False
+) -> dict[str, PromptPassage]:
+    """The passages of these ids, each once. Raises KeyError for a source that the index does not hold."""
+    distinct = list(dict.fromkeys(chunks))
+    places = {c: parse_chunk_id(c) for c in distinct}
+    sources = list(dict.fromkeys(source for source, _ in places.values()))
+    hidden = dict(zip(sources, await index.hidden(sources), strict=True))
+    found = {}
+    for chunk, text in zip(distinct, await index.texts(distinct), strict=True):
+        source, span = places[chunk]
+        fit = escape_markup(visible(text, span, hidden[source]))
+        found[chunk] = PromptPassage(source, span, text, hidden[source], fit.lower() if lower else fit)
+    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
@@ -117,7 +117,7 @@ def parsed_table(
         **{name: [r[name] for r in rows] for name in ("source", "kind")},
         "text": [p and p.text for p in pages],
         "hidden": [p and p.hidden for p in pages],
-        "blocks": [p and [asdict(b) for b in p.blocks] for p in pages],
+        "blocks": [p and [{"start": b.start, "end": b.end, "kind": b.kind} for b in p.blocks] for p in pages],
         "parser": [p and p.way for p in pages],
     }
     table = pa.table([pa.array(columns[f.name], f.type) for f in PARSED], schema=PARSED)

@@ -76,10 +76,8 @@ class Split:
     def _most_chunks(self, chars: float) -> float:
         """Chunks that a text of `chars` characters can have."""
         if self.child_chars is not None and self.parent_chars is not None:
-            parents = _most_windows(chars, self.parent_chars, self.parent_overlap)
-            return parents * _most_windows(
-                min(self.parent_chars, chars), self.child_chars, self.child_overlap
-            )
+            each = _most_windows(min(self.parent_chars, chars), self.child_chars, self.child_overlap)
+            return each * _most_windows(chars, self.parent_chars, self.parent_overlap)
         if self.child_chars is not None:
             return _most_windows(chars, self.child_chars, self.child_overlap)
         if self.tokens is not None:
@@ -121,9 +119,8 @@ class Split:
         tokenize = kit.tokenizer(self.tokenizer)
 
         def end(text: str) -> int:
-            if len(text.encode()) <= most:  # a token is at least a byte
-                return len(text)
-            spans = tokenize(text)
+            # a token is at least a byte
+            spans = tokenize(text) if len(text.encode()) > most else ()
             return len(text) if len(spans) <= most else spans[most - 1][1]
 
         return end

@@ -150,7 +150,7 @@ def _by_turbo(html: str, mark: bool = True) -> ParsedPage | None:
 
 
 def _marked(text: str, marks: int, way: Way, html: str, tree: Any, read: Read) -> ParsedPage | None:
-    """The page of a text in which so many hidden elements are marked; None where it has such marks itself."""
+    """The page of a text with `marks` hidden elements marked in it; None where it has such marks itself."""
     found = unmark(text, marks) if marks else (text, ())
     if found is None:
         return None

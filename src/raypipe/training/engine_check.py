@@ -93,10 +93,8 @@ def _said(reply: Generated | Fault) -> tuple[str, float]:
         return reply.text, reply.logprob or 0.0
     if reply.reason == "empty_reply":
         return "", 0.0
-    raise NoEffect(
-        f"the first training prompt, asked of base and adapter: {reply.reason}: {reply.detail}. The adapter "
-        f"was not registered"
-    )
+    why = f"{reply.reason}: {reply.detail}. The adapter was not registered"
+    raise NoEffect(f"the first training prompt, asked of base and adapter: {why}")
 
 
 def require_effect(effect: tuple[float, float], replies: EngineReplies | None) -> None:

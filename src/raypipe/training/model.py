@@ -145,14 +145,9 @@ def require_modules(base: Any, preset: Preset, name: str) -> None:
 def lora_config(preset: Preset) -> Any:
     from peft import LoraConfig
 
-    return LoraConfig(
-        task_type="CAUSAL_LM",
-        r=preset.r,
-        lora_alpha=preset.lora_alpha,
-        lora_dropout=preset.lora_dropout,
-        target_modules=list(preset.target_modules),
-        bias="none",
-    )
+    same = {name: getattr(preset, name) for name in ("r", "lora_alpha", "lora_dropout")}
+    modules = list(preset.target_modules)
+    return LoraConfig(task_type="CAUSAL_LM", target_modules=modules, bias="none", **same)
 
 
 def _file_name(parameter: str) -> str:

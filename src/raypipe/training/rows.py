@@ -73,12 +73,10 @@ def open_chat_tokenizer(folder: Path, name: str, template: str = "") -> ChatToke
 
 def end_marks(folder: Path, of_tokenizer: int | None) -> frozenset[int]:
     """Ids that end a reply: the tokenizer's end mark, and those of the model's two configurations."""
-    found = {of_tokenizer} - {None}
-    for name in ("generation_config.json", "config.json"):
-        path = folder / name
-        tree = json.loads(path.read_bytes()) if path.is_file() else {}
-        ids = tree.get("eos_token_id")
-        found |= set(ids if isinstance(ids, list) else [ids]) - {None}
+    found: list[Any] = [of_tokenizer]
+    for path in (folder / "generation_config.json", folder / "config.json"):
+        ids = json.loads(path.read_bytes()).get("eos_token_id") if path.is_file() else None
+        found += ids if isinstance(ids, list) else [ids]
     return frozenset(i for i in found if isinstance(i, int))
 
 

@@ -23,9 +23,8 @@ from raypipe.memo.memo import ENTRY_BYTES, vectors_of
 from raypipe.pipeline.corpus_builds import failed_ids
 from raypipe.pipeline.corpus_tasks import chunks_of
 from raypipe.pipeline.recipe_tables import whole_corpus
-from raypipe.recipes.default_bounds import is_bounded
 from raypipe.recipes.recipe import Stage
-from raypipe.recipes.step_contract import asked_models, embedder_of, table_of, table_with
+from raypipe.recipes.step_contract import asked_models, embedder_of, is_bounded, table_of, table_with
 from raypipe.runs.plan.context import PlanContext
 from raypipe.runs.plan.costs import ExpectedCalls, expected_calls
 from raypipe.runs.plan.rates import calls_seen, embedded

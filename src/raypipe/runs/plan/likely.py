@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from raypipe.core.protocols import Bound, Reach, Step
 from raypipe.core.records import Question
-from raypipe.recipes.default_bounds import bound_of
 from raypipe.recipes.recipe import Recipe, Stage
+from raypipe.recipes.step_contract import bound_of
 from raypipe.runs.plan.costs import ExpectedCalls
 
 

@@ -20,9 +20,8 @@ from raypipe.memo.disk import FRESH_BYTES
 from raypipe.memo.lookup import first_request, lookup
 from raypipe.memo.memo import MemoTable
 from raypipe.pipeline.answer_sources import answer_key
-from raypipe.recipes.default_bounds import bound_of
 from raypipe.recipes.recipe import Stage
-from raypipe.recipes.step_contract import asked_models
+from raypipe.recipes.step_contract import asked_models, bound_of
 from raypipe.runs.manifest import StageRecord
 from raypipe.runs.plan.context import PlanContext
 from raypipe.runs.plan.costs import expected_calls
