@@ -129,8 +129,7 @@ def _into(hint: Any) -> Convert:
 
 @dataclass(frozen=True, slots=True)
 class Codec(Generic[R]):
-    """How one record type becomes rows of one schema, and back. A field that the schema lacks has its
-    default."""
+    """How one record type becomes rows of one schema, and back. Fields that it lacks have their defaults."""
 
     record: Callable[..., R]  # the class
     schema: pa.Schema

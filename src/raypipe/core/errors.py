@@ -34,8 +34,7 @@ class FaultBudgetExceeded(RaypipeError):
 
 
 class CapReached(RaypipeError):
-    """A run has spent what its command allows (--max-usd, --max-calls, --max-hours); what was done is stored,
-    and the same command continues."""
+    """A run has spent what its command allows (--max-usd, ...); the same command continues what is stored."""
 
     exit_code = 8
 

@@ -102,12 +102,10 @@ MOST_SEARCHES: Final = 23
 companies, five words that may be tickers, two days of games (`kg.mentions`)."""
 
 MOST_NEAR: Final = 50_000
-"""Names of one kind among which one is looked for by its meaning: as vectors of 384 numbers they take 77
-MB."""
+"""Names of one kind among which one is looked for by its meaning: vectors of 384 numbers take 77 MB."""
 
 MOST_LINKED: Final = 25_000
-"""Names that one program can have written: 20,000 characters hold 10,000, and 64 lines with a `*` 200
-each."""
+"""Names that one program can have written: 20,000 characters hold 10,000, 64 lines with a `*` 200 each."""
 
 Request: TypeAlias = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
 """Path and body of a request to a server -> its result, null included."""

@@ -117,8 +117,7 @@ class PassageWords:
 
 @dataclass(frozen=True, slots=True)
 class Occurrences:
-    """Where the words of a look-up occur in one segment of a snapshot, as flat arrays. The passages of a
-    segment are numbered from 0."""
+    """Where the words of a look-up occur in one segment of a snapshot, whose passages count from 0."""
 
     lengths: np.ndarray  # (passages,) int32: words of each; -1 for one that is not in the snapshot any more
     rows: np.ndarray  # (passages,) int64: the number of each in the whole snapshot; -1 as above
@@ -154,8 +153,7 @@ class Postings(Protocol):
         ...
 
     async def rows_of(self, chunks: Collection[str]) -> np.ndarray:
-        """(n,) int64: the numbers of these passages, ascending; those that the snapshot has not are left
-        out."""
+        """(n,) int64: the numbers of these passages, ascending, without those that the snapshot has not."""
         ...
 
 

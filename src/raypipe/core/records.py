@@ -35,8 +35,7 @@ Span: TypeAlias = tuple[int, int]
 """Half-open character range `[start, end)` in a source's parsed text."""
 
 BlockKind: TypeAlias = Literal["title", "heading", "paragraph", "item", "cell", "menu"]
-"""What a block of a page is. title: the page's own title; item: of a list; menu: links and controls around
-the content."""
+"""What a block of a page is. title: of the page itself; item: of a list; menu: links and controls."""
 
 
 def digest(*parts: str | bytes) -> str:

@@ -54,8 +54,7 @@ def files_of(paths: Iterable[str | Path]) -> list[Path]:
 
 
 def rows(paths: Iterable[str | Path], counts: ReadCounts, limits: ReaderLimits, seen: Seen) -> Iterator[Row]:
-    """A row for each paper, then one for each question. Raises DataError for a file of papers that is no
-    object from end to end."""
+    """A row for each paper, then for each question. Raises DataError for papers that are no one object."""
     known = False  # whether papers were read, so that golds can be held against them
     for path in files_of(paths):
         if PAPERS.fullmatch(path.name):

@@ -100,8 +100,7 @@ def annotators(question: Mapping[str, Any]) -> tuple[AnnotatorAnswer, ...]:
 
 
 def golds(paper: Mapping[str, Any]) -> Iterator[tuple[str, tuple[AnnotatorAnswer, ...]]]:
-    """The id of each question of a paper, and what annotators say of it. Raises UnusableLine for a question
-    or an answer that is none."""
+    """Id and annotators' answers of each question of a paper. Raises UnusableLine for what is none."""
     for n, qa in enumerate(_listed(paper, "qas")):
         yield filled(_object(qa, f"qas[{n}]"), "question_id"), annotators(qa)
 

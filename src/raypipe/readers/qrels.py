@@ -48,8 +48,7 @@ def of_folder(folder: Path) -> list[Path]:
 
 
 def read(paths: Iterable[Path], counts: ReadCounts, limits: ReaderLimits) -> dict[str, dict[str, int]]:
-    """Query -> document -> grade. Raises DataError for a line that is none, and for a document judged twice
-    and differently."""
+    """Query -> document -> grade. Raises DataError for a line that is none, and for two unlike grades."""
     grades: dict[str, dict[str, int]] = {}
     for path in paths:
         beir = False

@@ -62,8 +62,7 @@ def rows(paths: Iterable[str | Path], counts: ReadCounts, limits: ReaderLimits, 
 
 
 def _pages(file: Path, counts: ReadCounts) -> Iterator[tuple[str, str, str, Any]]:
-    """Where it stands, address, date and record of each page of a file. Raises DataError for a damaged
-    one."""
+    """Where it stands, address, date and record of each page. Raises DataError for a damaged file."""
     from warcio.archiveiterator import ArchiveIterator  # .1 s of import, for crawls alone
     from warcio.exceptions import ArchiveLoadFailed
 
@@ -109,8 +108,7 @@ def _kind(record: Any) -> SourceKind | None:
 
 
 def _row(where: str, url: str, record: Any) -> Row | None:
-    """The page as a document whose name is its address; None for one without text. Raises UnusableLine for
-    one that is too large."""
+    """The page as a document named by its address; None: without text. Raises UnusableLine: too large."""
     most = DOCUMENT_LIMITS.text_bytes
     data = record.content_stream().read(most + 1)
     if len(data) > most:

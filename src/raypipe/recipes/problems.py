@@ -15,8 +15,7 @@ from raypipe.recipes.wiring import misfits
 
 
 def problems(tree: Mapping[str, Any], where: Where, resolve: Resolve) -> list[RaypipeError]:
-    """What is wrong in the tree of a whole recipe: of each field by itself; then, where all are right, of
-    steps that do not fit together."""
+    """What is wrong in a recipe's tree: each field; then, where all are right, steps that do not fit."""
     found: list[RaypipeError] = [
         where.at(str(key)).error(f"unknown field; {did_you_mean(str(key), KEYS)}")
         for key in tree

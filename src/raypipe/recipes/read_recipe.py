@@ -31,8 +31,7 @@ def load(path: Path, resolve: Resolve, find: Callable[[str], Path] | None = None
 
 
 def read_tree(path: Path, find: Callable[[str], Path] | None = None) -> dict[str, Any]:
-    """The mapping in a recipe's file; of a variant the whole recipe's, with what the variant sets. Raises as
-    `load`."""
+    """The mapping in a recipe's file; of a variant the whole, with what it sets. Raises as `load`."""
     tree = config.read_yaml(path)
     if "like" in tree:
         return _variant(tree, Where(str(path)), find or (lambda name: path.with_name(f"{name}.yaml")))

@@ -140,8 +140,7 @@ def _opened(tree: Mapping[str, Any], imported: bool) -> Stage[Any]:
 
 
 def _own_classes(cls: type[Any], plugin: Plugin) -> dict[str, type[Any]]:
-    """The classes that a step from outside is and that its fields are declared to hold, by path; those of
-    raypipe are not among them."""
+    """The classes from outside that a step is and that its fields are declared to hold, by path."""
     ours = set(classes().values())
     found = [c for c in _reachable([cls]) if c not in ours]
     return {plugin.path if c is cls else f"{c.__module__}:{c.__qualname__}": c for c in found}

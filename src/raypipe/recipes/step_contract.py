@@ -55,22 +55,19 @@ def step_class(path: str) -> tuple[type[Any], Plugin]:
 
 
 def answer_cut(step: Step) -> tuple[int, Model] | None:
-    """The tokens after which a deciding step cuts answers, and the tokenizer, as its method answer_cut says.
-    By default it does not cut."""
+    """The tokens after which a deciding step cuts answers, and their tokenizer; by default it cuts none."""
     cut = getattr(step, "answer_cut", None)
     return None if cut is None else cut()
 
 
 def source_kinds(step: CorpusStep) -> tuple[SourceKind, ...] | None:
-    """The field `kinds` of the step that reads `content`: sources of other kinds are not searched. By default
-    all kinds are."""
+    """The field `kinds` of the step that reads `content`: what is searched; by default all kinds."""
     kinds = getattr(step, "kinds", None)
     return tuple(kinds) if kinds is not None and "content" in step.reads() else None
 
 
 def searches_all(step: Step) -> bool:
-    """Whether the step searches the whole store whatever a question cites, as its field `scope` says. By
-    default it does not."""
+    """Whether the step searches the whole store whatever a question cites (`scope`); by default not."""
     return getattr(step, "scope", "own") == "all"
 
 
@@ -99,8 +96,7 @@ def decides(step: Step) -> bool:
 
 
 def given_by_fit(step: Step) -> frozenset[str]:
-    """The fields of a step that a fit gives, as its attribute given_by_fit says. By default it cannot be
-    fitted."""
+    """The fields of a step that a fit gives: its attribute given_by_fit; by default it cannot be fitted."""
     return getattr(step, "given_by_fit", frozenset())
 
 
@@ -116,8 +112,7 @@ def shows_passages(step: Step) -> bool:
 
 
 def shown_of(step: Step, kit: Kit) -> Shown:
-    """What the method `shown` of a step gives, opened with a kit. By default a step reads all passages of
-    the ranking."""
+    """What the method `shown` of a step gives, opened with a kit; by default all passages of the ranking."""
     opened: Callable[[Kit], Shown] | None = getattr(step, "shown", None)
     if opened is not None:
         return opened(kit)
@@ -190,8 +185,7 @@ def _collect(value: Any, found: list[Named]) -> None:
 
 
 def bound_of(step: Step, question: Question, reach: Reach) -> Bound:
-    """What the step's method bound says. By default the calls are not known, nor is the ranking behind a step
-    that writes it."""
+    """What the step's method bound says; by default neither calls nor a ranking that it writes are known."""
     bound: Callable[[Question, Reach], Bound] | None = getattr(step, "bound", None)
     if bound is not None:
         return bound(question, reach)

@@ -79,8 +79,7 @@ class Capture:
         return id if captured.share_of(id) < self._config.rate else None
 
     def keep(self, request: QueryRequest, result: QueryResult) -> QueryResult:
-        """The result with the id of the answer, which is captured. Returns at once. What was late before it
-        was searched is not captured."""
+        """The result with the id of the answer, which is captured, unless it was late before any search."""
         if request.answer_id is None or result.asked is None:
             return result
         if len(self._waiting) >= WAITING_ROWS or self._bytes + request.nbytes > WAITING_BYTES:

@@ -26,8 +26,7 @@ class Filters:
 
 
 def narrow(question: Question, filters: Filters) -> Question:
-    """The question with only the citations and sources that match. A question without citations, about the
-    whole store, is unchanged."""
+    """The question with only the citations and sources that match. One about the whole store is unchanged."""
     if question.citations is None or not filters:
         return question
     cited = [c for c in question.citations if host_matches(c.url, filters.hosts)]
@@ -58,8 +57,7 @@ def host_matches(url: str, hosts: Collection[str]) -> bool:
 
 
 class CitationCatalog:
-    """The citations of all stored questions, read at the first use: some seconds and 70 MB for CRAG's
-    135,000."""
+    """The citations of all stored questions, read at the first use: seconds and 70 MB for CRAG's 135,000."""
 
     def __init__(self, store: Store, version: int) -> None:
         self._store, self._version = store, version

@@ -31,8 +31,7 @@ CLOSE_AFTER_S = 60.0
 follow it within seconds, and until then ask for the earlier models in the same deployments."""
 
 REOPEN_S = 60.0
-"""Before a release that failed to open is tried again: opening may load its models, which delays no request
-but costs the machine."""
+"""Before a release that failed to open is tried again: opening may load its models, on this machine."""
 
 log = logging.getLogger("raypipe.serving.release_follower")
 

@@ -25,8 +25,7 @@ class TenantRouter:
     def __init__(
         self, router: ReleaseRouter, followers: ReleaseFollowers | None, capture: Capture | None = None
     ) -> None:
-        """`followers` None: a named recipe answers, and there are no releases. `capture` gets the answers of
-        tenants that share the store."""
+        """`followers` None: a named recipe answers. `capture`: of tenants that share the store."""
         self._router, self._followers, self._capture = router, followers, capture
 
     async def current(self, tenant: Tenant, pointer: str = "") -> AnswererProtocol:

@@ -81,8 +81,7 @@ _NAMED = frozenset({"best", "margin", "label", "from", "asked"})
 
 
 def absent(name: str, mean: float) -> float:
-    """The value of a feature that a row does not have: a class that it is not of is 0, a number that it lacks
-    is the mean of the others."""
+    """A feature that a row does not have: 0 for a class that it is not of, the mean for a number."""
     return 0.0 if name.startswith(("label.", "asked.", "from.")) else mean
 
 

@@ -24,8 +24,7 @@ from raypipe.text.spans import TypedSpan, dates, typed_span
 
 COMPARED = 12  # best sentences that may decide a comparison
 LIKELY = 0.65
-"""Probability from which a span is said in place of its sentence. Were it always: .22 to .28 right on real
-text."""
+"""Probability from which a span is said for its sentence. Were it always: .22 to .28 right on real text."""
 DENIAL_WORDS = 15
 """Words of a sentence that denies a premise, at most. Of 14 sentences of NQ and SQuAD with a "not" that would
 have been said, all of more words but one, 10 hold the answer: they deny something else."""

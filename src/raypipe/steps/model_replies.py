@@ -58,8 +58,7 @@ def read_reply(said: Generated | Fault, step: str, read: Callable[[str], T]) -> 
 
 
 def with_replies(question: Question, replies: Mapping[str, Reply]) -> Question:
-    """The question with these replies, too. A fault of the moment is also the question's: nothing is stored,
-    and it is asked again."""
+    """The question with these replies, too; a fault of the moment is also its own: it is asked again."""
     faults = [r.fault for r in replies.values() if r.fault is not None and r.fault.transient]
     return replace(question, replies={**question.replies, **replies}, faults=(*question.faults, *faults))
 

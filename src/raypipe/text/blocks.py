@@ -38,8 +38,7 @@ _LINK_WORDS = 8  # a block of links with more words is a sentence that is linked
 
 
 Element: TypeAlias = tuple[str, str, Iterable[Any]]
-"""An element of a page's tree, whichever parser made it: its tag ("" of one that only holds others), its
-attribute `role`, its nodes."""
+"""An element of a page's tree: its tag ("" of one that only holds others), attribute `role`, its nodes."""
 
 Read: TypeAlias = Callable[[Any], "str | Element | None"]
 """A node of a parser's tree -> its text, or the element, or None for what has no text (comments). A tuple and

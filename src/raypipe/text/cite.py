@@ -17,8 +17,7 @@ from raypipe.text.sentences import sentences
 from raypipe.text.words import analyse
 
 LEAST = 0.5
-"""Share of the answer's words, the rarer the heavier, that a sentence must have: with less of them, most of
-what is said stands elsewhere."""
+"""Share of the answer's words, the rarer the heavier, that a sentence must have to state it."""
 
 
 def cite(answer: str, shown: Sequence[tuple[str, Span, str]]) -> tuple[Quote, ...]:

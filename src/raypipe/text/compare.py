@@ -125,8 +125,7 @@ def _compared(asked: AskedQuestion, between: str) -> bool | None:
 
 
 def _agrees(asked: AskedQuestion, direction: Direction, word: str) -> bool | None:
-    """Whether a word asks for the same end as the question does, or the other end; None: for another
-    measure."""
+    """Whether a word asks for the same end as the question, or the other; None: for another measure."""
     if (asked.word in EXACT or word in EXACT) and asked.word != word:
         return None
     if direction == asked.direction:

@@ -61,8 +61,7 @@ class Preset:
 
 
 def read_preset(path: Path, sets: tuple[str, ...] = ()) -> Preset:
-    """A preset's file. `sets`: FIELD=VALUE in place of the file's. Raises ConfError with field, what was
-    expected and what was found."""
+    """A preset's file. `sets`: FIELD=VALUE in place of the file's. Raises ConfError, naming the field."""
     tree = config.read_yaml(path)
     names = [f.name for f in dataclasses.fields(Preset)]
     for one in sets:

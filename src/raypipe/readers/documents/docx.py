@@ -69,8 +69,7 @@ def read(data: bytes, limits: DocumentLimits = DOCUMENT_LIMITS) -> dict[str, Any
 
 
 def _check(archive: zipfile.ZipFile, limits: DocumentLimits) -> None:
-    """Raises Damaged for an archive that unpacks to more than is allowed. A member gives no more bytes than
-    its entry says."""
+    """Raises Damaged for an archive that unpacks to more than is allowed, as its entries say."""
     members = archive.infolist()
     if MAIN not in archive.namelist():
         raise Damaged("broken", f"expected the part {MAIN}, found none")

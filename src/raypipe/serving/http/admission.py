@@ -118,8 +118,7 @@ class Admission:
         return self._slots.taken
 
     async def admit(self, tenant: Tenant, questions: int = 1) -> None:
-        """Counts a request. Raises RequestRefused (429) where a minute's quota is used up, and Unavailable
-        where it cannot be counted."""
+        """Counts a request. Raises RequestRefused (429) for a quota used up, Unavailable: not countable."""
         used = await self._quotas.admit(tenant.name, questions) if tenant.limited else None
         if used is None:
             return

@@ -27,8 +27,7 @@ from raypipe.serving.http.limits import disconnected
 from raypipe.serving.query import Listener
 
 KEEP_ALIVE_S = 15.0
-"""Without an event for this long, a comment is sent: proxies cut connections that are silent for 30 to 60
-s."""
+"""Without an event for this long, a comment is sent: proxies cut connections silent for 30 to 60 s."""
 
 Event: TypeAlias = tuple[str, Any]
 """Name, and what is sent as JSON."""

@@ -103,8 +103,7 @@ class ModelDeployment:
 async def micro_batch(
     calls: Sequence[ModelCall], compute: Callable[[ModelCall, list[Any]], Any]
 ) -> list[np.ndarray | Exception]:
-    """The rows of each call, computed in one batch per kind. A kind that fails costs its own calls: each of
-    them has what it raised."""
+    """The rows of each call, one batch for each kind; calls of a kind that fails have what it raised."""
     kinds: dict[Hashable, list[int]] = {}
     for i, call in enumerate(calls):
         kinds.setdefault(call.kind, []).append(i)

@@ -84,8 +84,7 @@ class RetryingHandle:
 
 
 class Broadcast:
-    """A method of a deployment, called in every replica that runs at the time. One that dies meanwhile has
-    nothing left to do."""
+    """A method of a deployment, called in every replica that runs; one that dies has nothing left to do."""
 
     def __init__(self, handle: DeploymentHandle, method: str) -> None:
         self._handle, self._method = handle, method
