@@ -26,12 +26,10 @@ from raypipe.evaluation.answer_policies import (
     short,
 )
 from raypipe.evaluation.fit_rows import FitRun, measure_of, open_run, question_of
-from raypipe.metrics import logistic
+from raypipe.metrics import fitting
 from raypipe.metrics.calibration import CalibrationReport, best_threshold, calibration
 from raypipe.metrics.crag import Prediction
-from raypipe.metrics.kinds import DataKind, Measure, open_kind
-from raypipe.metrics.kinds import golds_of as gold_form
-from raypipe.metrics.kinds.contract import rule_of
+from raypipe.metrics.kinds import DataKind, Measure, gold_form, open_kind, rule_of
 from raypipe.recipes.step_contract import decides, given_by_fit
 from raypipe.steps.answer_probability import AnswerProbability, absent, features_of
 from raypipe.steps.decide import Decide
@@ -164,7 +162,7 @@ def _fitted(
             "or one whose steps abstain less (such as --set extract.threshold=0)"
         )
     names, x = _matrix(answered)
-    found = logistic.fit(x, right, folds_of(folder, answered, right))
+    found = fitting.fit(x, right, folds_of(folder, answered, right))
     values, idle = (np.array([getattr(a, n) for a in answered]) for n in ("value", "abstained"))
     threshold = best_threshold(found.held_out, values, idle)
     pairs = zip(names, found.weights, found.means, x.std(0), strict=True)

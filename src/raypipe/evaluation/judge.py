@@ -11,7 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from raypipe.core import plugins
 from raypipe.core.errors import ConfError
@@ -41,18 +41,6 @@ Spend: TypeAlias = Callable[[CallCounts], None]
 """Is told what the judge was asked so far, before it is asked more; raises CapReached where that is all."""
 
 
-class Judge(Protocol):
-    """Decides what a rule leaves open."""
-
-    def ask(
-        self, store: Store, rows: Sequence[Prediction], texts: Mapping[str, str], fresh: bool,
-        spend: Spend | None = None,
-    ) -> tuple[Mapping[str, str], JudgeLine]:  # fmt: skip
-        """Its replies by question id, and what they cost. `texts`: question id -> question; `fresh`: nothing
-        that is cached is used; `spend`: of a cap, which is asked before each CAPPED_AT_ONCE calls."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class ModelJudge:
     """A model that judges, its prompt, and the kit that calls it. Replies are cached like any others."""
@@ -66,6 +54,8 @@ class ModelJudge:
         self, store: Store, rows: Sequence[Prediction], texts: Mapping[str, str], fresh: bool,
         spend: Spend | None = None,
     ) -> tuple[Mapping[str, str], JudgeLine]:  # fmt: skip
+        """Its replies by question id, and what they cost. `texts`: question id -> question; `fresh`: nothing
+        that is cached is used; `spend`: of a cap, which is asked before each CAPPED_AT_ONCE calls."""
         tally = CallCounts()
         memo = StoreMemo(store.uri, memo_versions(store), fresh)
         generate = cached(self.kit, memo, tally).generator(self.model)
@@ -127,6 +117,10 @@ class OwnJudge:
                 replies[row.question] = json.dumps({"score": int(agrees), "accuracy": agrees})
         named = f"{self.plugin.path}@{self.plugin.source[:8]}"
         return replies, JudgeLine(named, pairs, pairs, 0, 0, pairs - len(replies), {}, 0, 0, 0)
+
+
+Judge: TypeAlias = ModelJudge | OwnJudge
+"""Decides what a rule leaves open."""
 
 
 def _capped(generate: Generator, tally: CallCounts, spend: Spend) -> Generator:

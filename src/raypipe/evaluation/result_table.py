@@ -232,32 +232,36 @@ class ResultTable:
         os.replace(self._whole, self._path)
 
 
-def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """The table of a finished run, or some columns of it. Raises DataError for a file that is none."""
+def open_table(path: Path, columns: Sequence[str] = ()) -> pq.ParquetFile:
+    """The table of a finished run, which has these columns; (): all of SCHEMA. Raises DataError for a file
+    that is none."""
     try:
         found = pq.ParquetFile(path)
     except (OSError, pa.ArrowInvalid) as e:
         raise DataError(
             f"{path}: expected the table of a finished eval ({e}). Run `raypipe eval` again: it writes one"
         ) from e
-    with found:
-        if b"run" not in (found.schema_arrow.metadata or {}):
-            raise DataError(f"{path}: expected the table of a finished eval, found another Parquet file")
-        if lacking := [c for c in columns or SCHEMA.names if c not in found.schema_arrow.names]:
-            raise DataError(
-                f"{path}: expected the columns {', '.join(SCHEMA.names)}; {lacking[0]!r} is missing"
-            )
-        return found.read(list(columns) if columns else None)
+    if b"run" not in (found.schema_arrow.metadata or {}):
+        raise DataError(f"{path}: expected the table of a finished eval, found another Parquet file")
+    if lacking := [c for c in columns or SCHEMA.names if c not in found.schema_arrow.names]:
+        raise DataError(f"{path}: expected the columns {', '.join(SCHEMA.names)}; {lacking[0]!r} is missing")
+    return found
+
+
+def read_table(path: Path, columns: Sequence[str] = ()) -> pa.Table:
+    """The table of a finished run, or some columns of it. Raises DataError."""
+    with open_table(path, columns) as found:
+        return found.read(list(columns) or None)
 
 
 def about(path: Path) -> dict[str, str]:
-    """What the table of a finished run says of the run: its rule, judge, kind, ..."""
-    return {k.decode(): v.decode() for k, v in (pq.read_schema(path).metadata or {}).items()}
+    """What the table of a finished run says of the run: its rule, judge, kind, ... Raises DataError."""
+    with open_table(path, ["id"]) as found:
+        return {k.decode(): v.decode() for k, v in found.schema_arrow.metadata.items()}
 
 
 def each(path: Path) -> Iterator[dict[str, Any]]:
     """The rows of the table of a finished run, a batch at a time in memory. Raises DataError."""
-    read_table(path, ["id"])
-    with pq.ParquetFile(path) as found:
+    with open_table(path, ["id"]) as found:
         for batch in found.iter_batches(100):
             yield from batch.to_pylist(maps_as_pydicts="strict")

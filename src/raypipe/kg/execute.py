@@ -28,8 +28,7 @@ from raypipe.kg.graph import GraphBackend, GraphFault, ProgramTables, RowRequest
 from raypipe.kg.language import program as p
 from raypipe.kg.language.time_words import MONDAY, SUNDAY, Moment, When, when
 from raypipe.kg.normalize import typed
-from raypipe.kg.projection import MOST_ROWS, column_values, counted, first_rows
-from raypipe.kg.relation import Relation
+from raypipe.kg.relation import MOST_ROWS, Relation, column_values, counted, first_rows
 from raypipe.kg.sentences import LineResult, sentences
 
 MOST_AVERAGED: Final = 1_000_000

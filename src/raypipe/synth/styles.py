@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from html import escape
 from random import Random
 
-from raypipe.synth.wording import wording
+from raypipe.synth.wording import frozen, wording
 from raypipe.synth.world.names import pick, words
 
 Rows = Sequence[tuple[str, str]]
@@ -57,11 +57,6 @@ class Style:
     lead: str = ""  # the first block, "" for one like the others
     table: str = ""
 
-    @property
-    def wellformed(self) -> bool:
-        """Its pages have html, head and body tags, and close them."""
-        return self.name != "broken"
-
     def opening(self, rng: Random, title: str, rows: Rows) -> str:
         """What stands before all blocks."""
         body = "".join(f'<tr><th scope="row">{label}</th><td>{value}</td></tr>' for label, value in rows)
@@ -75,16 +70,13 @@ class Style:
 
 @functools.cache
 def styles() -> dict[str, Style]:
-    return {
-        name: Style(name, **{**said, "blocks": tuple(said["blocks"])})
-        for name, said in wording("styles").items()
-    }
+    return {name: Style(name, **frozen(said)) for name, said in wording("styles").items()}
 
 
 def frame(style: Style, title: str, number: str, language: str, site: str, small: bool) -> tuple[str, str]:
     """What stands before and after a page's content: the head with its unique number, navigation, footer."""
     meta = f'<meta name="request-id" content="{number}">'
-    if not style.wellformed:
+    if style.name == "broken":  # the others have html, head and body tags, and close them
         return (
             f"<title>{title}</title>{meta}<BODY bgcolor=white>",
             "<HR><small>best viewed at 800x600</small>",

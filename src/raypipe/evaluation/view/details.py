@@ -15,10 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import pyarrow.parquet as pq
-
 from raypipe.core.records import parse_chunk_id
-from raypipe.evaluation.result_table import about, read_table
+from raypipe.evaluation.result_table import about, open_table
 
 BLOCK = 16  # questions read at once: some 60 kB packed, opened in 30 to 90 ms
 TOP = 10  # passages of the ranking whose texts are shown though the answer does not rest on them
@@ -36,14 +34,12 @@ class RunTable:
 
     def __init__(self, path: Path) -> None:
         """Raises DataError for a file that is no table of results."""
-        read_table(path, ["id"])
-        self._file = pq.ParquetFile(path)
+        self.about, self._file = about(path), open_table(path, ["id"])
         self._place: dict[str, tuple[int, int]] = {}
         for group in range(self._file.num_row_groups):
             ids = self._file.read_row_group(group, ["id"])["id"].to_pylist()
             self._place |= {id: (group, i) for i, id in enumerate(ids)}
         self._groups: OrderedDict[int, list[dict[str, Any]]] = OrderedDict()
-        self.about = about(path)
 
     @property
     def ids(self) -> list[str]:
@@ -80,8 +76,11 @@ def _trimmed(
     golds = [re.compile(rf"(?<!\w){re.escape(g)}(?!\w)", re.IGNORECASE) for g in row["golds"] if g.strip()]
     hits = []
     for i, hit in enumerate(row["hits"]):
-        text = None if "pages" in without else hit["text"]
-        used = hit["ranked"] or _is_cited(hit, row["quotes"])
+        text, source = None if "pages" in without else hit["text"], parse_chunk_id(hit["chunk"])[0]
+        used = hit["ranked"] or any(
+            q["source"] == source and q["start"] < hit["end"] and hit["start"] < q["end"]
+            for q in row["quotes"]
+        )
         golden = text is not None and any(g.search(text) for g in golds)
         if text is not None and (used or golden or (i < TOP and kept != "used")):
             texts[hit["chunk"]] = text
@@ -97,11 +96,6 @@ def _trimmed(
         quotes.append({**q, "text": None if "pages" in without or repeated else q["text"]})
     replies = [{**r, "prompt": None} for r in row["replies"]] if without else row["replies"]
     return {**row, "hits": hits, "quotes": quotes, "replies": replies}
-
-
-def _is_cited(hit: Mapping[str, Any], quotes: Sequence[Mapping[str, Any]]) -> bool:
-    source = parse_chunk_id(hit["chunk"])[0]
-    return any(q["source"] == source and q["start"] < hit["end"] and hit["start"] < q["end"] for q in quotes)
 
 
 def packed(found: Mapping[str, Any]) -> str:

@@ -98,7 +98,8 @@ class RunList:
         unread = 0
         runs: dict[str, tuple[RunFolder, Manifest]] = {}
         for place in self._places:
-            for path in _manifests(place):
+            name = RunFolder(place).manifest.name
+            for path in sorted(p for depth in range(DEPTH + 1) for p in place.glob("*/" * depth + name)):
                 try:
                     manifest = self._manifest(path)
                 except RaypipeError:
@@ -113,11 +114,6 @@ class RunList:
         if self._read.get(path, (None,))[0] != sign:
             self._read[path] = sign, read(path.parent)
         return self._read[path][1]
-
-
-def _manifests(place: Path) -> list[Path]:
-    name = RunFolder(place).manifest.name
-    return sorted(p for depth in range(DEPTH + 1) for p in place.glob("*/" * depth + name))
 
 
 def header(m: Manifest, folder: str | None) -> RunHeader:

@@ -20,7 +20,7 @@ from raypipe.evaluation.view.rows import QuestionLine, facts, line_of
 from raypipe.metrics.losses import funnel
 from raypipe.metrics.textfile import replaced
 from raypipe.report import plot, web_page
-from raypipe.report.money import cost_rows
+from raypipe.report.costs import cost_rows
 from raypipe.report.report import RunFolder
 from raypipe.report.wording import calibration_line, told_apart
 from raypipe.runs.field_diff import recipe_lines, recipe_text
