@@ -83,7 +83,7 @@ def plot(sweep: Mapping[str, Any]) -> str:
     """The points as an SVG: score with the interval of its difference from the first, calls next to it."""
     points = sweep["points"]
     first, measure = points[0]["score"], html.escape(sweep["measure"])
-    spans = []  # the ends of each point's bar: those of the difference, from the first point's score
+    spans: list[list[float]] = []  # the ends of each bar: those of the difference, from the first's score
     for p in points:
         within = (p["against_first"] or {}).get("interval")
         spans.append([first + end for end in within] if within else [p["score"], p["score"]])
