@@ -7,42 +7,24 @@ all blocks. So whatever else a page loses to its size, the block that matters ca
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from random import Random
 
 from raypipe.synth.wording import frozen, wording
-from raypipe.synth.world.names import pick, words
+from raypipe.synth.world.names import number, pick, words
 
 Rows = Sequence[tuple[str, str]]
 """Label and value, escaped."""
 
-EMOJI = (
-    "\N{FILM FRAMES}",
-    "\N{MUSICAL NOTE}",
-    "\N{CHART WITH UPWARDS TREND}",
-    "\N{SOCCER BALL}",
-    "\N{SPARKLES}",
-    "\N{HEAVY BLACK HEART}\N{VARIATION SELECTOR-16}",
-    "\N{WAVING HAND SIGN}",
-)
-USERS = words("kettle77 mr_otter nightbus Paper-Moon zed_of_old lampion two.left.feet grandma_k")
 LINKS = words("Home News Lists Members Archive Contact Jobs Press Newsletter Privacy Terms Help")
-HEADINGS = ("Overview", "Background", "Details", "What people say", "History", "Numbers", "See also", "Notes")
-STRAY = ("</div>", "<br>", "</span></p>", "<P align=left>", "<font color=navy>", "")
-DRAWN: dict[str, Callable[[Random], str]] = {
-    "{votes}": lambda rng: str(int(rng.random() * 300) - 20),
-    "{user}": lambda rng: pick(rng, USERS),
-    "{heading}": lambda rng: pick(rng, HEADINGS),
-    "{emoji}": lambda rng: pick(rng, EMOJI),
-    "{stray}": lambda rng: pick(rng, STRAY),
-}
 
 
 def _filled(rng: Random, html: str, **words: object) -> str:
-    drawn = {slot[1:-1]: draw(rng) for slot, draw in DRAWN.items() if slot in html}
-    return html.format_map({**words, **drawn})
+    pools = {slot: pool for slot, pool in wording("prose")["drawn"].items() if f"{{{slot}}}" in html}
+    votes = number(rng, -20, 300) if "{votes}" in html else 0
+    return html.format_map({**words, "votes": votes, **{slot: pick(rng, of) for slot, of in pools.items()}})
 
 
 @dataclass(frozen=True, slots=True)
