@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from raypipe.core.errors import DataError
 from raypipe.core.llm import Chat, Message, MessageRole
 from raypipe.core.records import digest
-from raypipe.metrics.textfile import replaced
+from raypipe.metrics.textfile import write_json
 
 FORMAT = 1  # of both files
 ROWS, ABOUT = "labels.parquet", "labels.json"
@@ -105,8 +105,7 @@ def write_labels(
     named = labels_digest(labels)
     tree = {"format": FORMAT, "digest": named, "recipe": recipe, "data": data, "rows": len(labels),
             "counts": counts(labels), **(about or {})}  # fmt: skip
-    with replaced(folder / ABOUT) as out:
-        out.write(json.dumps(tree, ensure_ascii=False, indent=1) + "\n")
+    write_json(folder / ABOUT, tree)
     return named
 
 

@@ -122,6 +122,11 @@ class Marks:
     slices: tuple[Slice, ...]
     verdicts: tuple[Verdict, ...]  # one per prediction, in order
 
+    @property
+    def people(self) -> int:
+        """Verdicts that people's labels changed."""
+        return sum(v.reason == "person" for v in self.verdicts)
+
 
 def judge(row: Prediction, rule: Rule) -> Verdict:
     """The verdict on one prediction; what a person says of it outranks the rule. "i don't know" is no answer

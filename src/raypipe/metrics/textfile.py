@@ -127,6 +127,12 @@ def replaced(path: Path) -> Iterator[TextIO]:
         temporary.unlink(missing_ok=True)
 
 
+def write_json(path: Path, tree: Any) -> None:
+    """Writes a JSON value, as `replaced` does. NaN is refused: it is not JSON."""
+    with replaced(path) as out:
+        out.write(json.dumps(tree, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
+
+
 def write_json_lines(path: Path, objects: Iterable[Mapping[str, Any]]) -> int:
     """Writes objects as JSON, one a line, as `replaced` does; how many there were."""
     count = 0

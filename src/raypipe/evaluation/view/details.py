@@ -10,8 +10,8 @@ import base64
 import json
 import re
 import zlib
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,7 +39,13 @@ class RunTable:
         for group in range(self._file.num_row_groups):
             ids = self._file.read_row_group(group, ["id"])["id"].to_pylist()
             self._place |= {id: (group, i) for i, id in enumerate(ids)}
-        self._groups: OrderedDict[int, list[dict[str, Any]]] = OrderedDict()
+
+        @lru_cache(GROUPS)
+        def rows(group: int) -> list[dict[str, Any]]:
+            found: list[dict[str, Any]] = self._file.read_row_group(group).to_pylist(maps_as_pydicts="strict")
+            return found
+
+        self._rows = rows
 
     @property
     def ids(self) -> list[str]:
@@ -51,11 +57,7 @@ class RunTable:
     def row(self, id: str) -> dict[str, Any]:
         """One row. Raises KeyError for an id that the run does not have."""
         group, at = self._place[id]
-        if group not in self._groups:
-            self._groups[group] = self._file.read_row_group(group).to_pylist(maps_as_pydicts="strict")
-            if len(self._groups) > GROUPS:
-                self._groups.popitem(last=False)
-        return self._groups[group][at]
+        return self._rows(group)[at]
 
     def close(self) -> None:
         self._file.close()
