@@ -116,19 +116,16 @@ class Pages:
     ) -> SearchResult:
         number = f"{self._seed}-{posed.number}-{slot}"
         if role == "twin":
-            original = next((r for r in rows if r.page_result), None)
-            return (
-                self._twin(rng, original, number) if original else self._result(rng, posed, slot, "kin", rows)
-            )
+            first = next((r for r in rows if r.page_result), None)
+            if first is None:
+                return self._result(rng, posed, slot, "kin", rows)
+            # The same page fetched once more: another number, another counter.
+            extra = f'<div class="counter" data-request="{number}">{int(rng.random() * 9999)} views</div>'
+            url = f"{first.page_url}?ref={number}"
+            return replace(first, page_url=url, page_result=first.page_result + extra, shared=False)
         if role == "shared":
             return self._shared(int(rng.random() * SHARED_PAGES))
         return self._page(rng, self._content(rng, posed, role), number, posed.now.day, role)
-
-    def _twin(self, rng: Random, original: SearchResult, number: str) -> SearchResult:
-        """The same page fetched once more: another number, another counter."""
-        extra = f'<div class="counter" data-request="{number}">{int(rng.random() * 9999)} views</div>'
-        url = f"{original.page_url}?ref={number}"
-        return replace(original, page_url=url, page_result=original.page_result + extra, shared=False)
 
     def _shared(self, number: int) -> SearchResult:
         """One of the list pages that several questions cite; it depends on its number alone."""

@@ -79,11 +79,6 @@ class RunList:
             self._whole.add(run)
         return found
 
-    def found(self) -> dict[str, tuple[RunFolder, Manifest]]:
-        """Run id -> its folder and manifest, of those in the folders, the latest first. A folder whose
-        manifest cannot be read, such as one of another raypipe, is left out."""
-        return dict(sorted(self._by_place()[0].items(), key=lambda r: -r[1][1].finished))
-
     def listed(self) -> tuple[list[RunHeader], int]:
         """All runs, the latest first, and the number of manifests that cannot be read."""
         here, unread = self._by_place()
