@@ -147,9 +147,12 @@ class JudgeResult:
 
 
 async def judged(
-    judge: ModelJudge, generate: Generator, rows: Sequence[Prediction], texts: Mapping[str, str],
+    judge: ModelJudge,
+    generate: Generator,
+    rows: Sequence[Prediction],
+    texts: Mapping[str, str],
     spend: Callable[[], None] | None = None,
-) -> JudgeResult:  # fmt: skip
+) -> JudgeResult:
     """Asks about every prediction that the rule leaves open. `texts`: question id -> question; `spend`: is
     asked before each CAPPED_AT_ONCE calls.
 

@@ -56,8 +56,13 @@ class ServerConnection:
         loop, limits = asyncio.get_running_loop(), self._limits
         if self._open is None or self._open[0] is not loop:
             pool = httpx.Limits(max_connections=limits.at_once, max_keepalive_connections=limits.at_once)
-            how = {"timeout": limits.timeout_s, "limits": pool, "transport": self._transport}
-            client = httpx.AsyncClient(base_url=self._url, trust_env=False, **how)
+            client = httpx.AsyncClient(
+                base_url=self._url,
+                timeout=limits.timeout_s,
+                limits=pool,
+                transport=self._transport,
+                trust_env=False,
+            )
             self._gate, self._open = asyncio.Semaphore(limits.at_once), (loop, client)
         async with self._gate:
             return await _asked(self._open[1], path, body, limits)
