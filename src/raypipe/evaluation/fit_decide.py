@@ -34,6 +34,7 @@ from raypipe.recipes.step_contract import decides, given_by_fit
 from raypipe.steps.answer_probability import AnswerProbability, absent, features_of
 from raypipe.steps.decide import Decide
 from raypipe.text.by_label import ByLabel
+from raypipe.text.fitted_on import FittedOn
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -94,8 +95,7 @@ def fit_decide(
     on, ours, held_out, before = run.halves(rows, {a.id for a in answers}, stage, what)
     seen = [a for a in answers if a.id in ours]
     unseen = [a for a in answers if a.id in held_out]
-    found, strength, effects = _fitted(folder, seen, by)
-    probability = AnswerProbability(*found, on)
+    probability, strength, effects = _fitted(folder, seen, on)
     left_out = (len(rows) - len(answers), before)
     return probability, _report(run, by, probability, seen, unseen, strength, effects, left_out)
 
@@ -149,9 +149,9 @@ def _answer(
 
 
 def _fitted(
-    folder: Path, seen: Sequence[DecidedAnswer], by: Measure
-) -> tuple[tuple[float, float, dict[str, float], dict[str, float]], float, dict[str, float]]:
-    """Threshold, bias, weights and means; the ridge; the effect of each feature."""
+    folder: Path, seen: Sequence[DecidedAnswer], on: FittedOn
+) -> tuple[AnswerProbability, float, dict[str, float]]:
+    """The fit, its ridge, and the effect of each feature."""
     answered = [a for a in seen if a.features is not None]
     right = np.array([a.right for a in answered], float)
     fine, wrong = int(right.sum()), int(len(right) - right.sum())
@@ -169,7 +169,8 @@ def _fitted(
     kept = [(n, short(w), short(m), float(w * s)) for n, w, m, s in pairs]
     weights, means = {n: w for n, w, _, _ in kept}, {n: m for n, _, m, _ in kept}
     effects = {n: effect for n, _, _, effect in kept}
-    return (short(threshold), short(found.bias), weights, means), found.strength, effects
+    fit = AnswerProbability(short(threshold), short(found.bias), weights, means, on)
+    return fit, found.strength, effects
 
 
 def folds_of(folder: Path, answered: Sequence[DecidedAnswer], right: Floats) -> Integers:

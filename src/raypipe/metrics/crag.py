@@ -269,11 +269,9 @@ def rate_intervals(score: CragScore) -> dict[str, Interval]:
 
 def slices(rows: Sequence[Prediction], verdicts: Sequence[Verdict]) -> tuple[Slice, ...]:
     """The score for each value of each label, labels in the order met, values by size and then by name."""
-    out = []
-    for (label, value), members in by_size(zip((r.labels for r in rows), verdicts, strict=True)):
-        part = total(members)
-        out.append(Slice(label, value, part, interval(part)))
-    return tuple(out)
+    members = by_size(zip((r.labels for r in rows), verdicts, strict=True))
+    parts = ((key, total(of)) for key, of in members)
+    return tuple(Slice(*key, part, interval(part)) for key, part in parts)
 
 
 def mark(rows: Sequence[Prediction], rule: Rule) -> Marks:
