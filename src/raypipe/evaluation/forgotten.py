@@ -20,7 +20,7 @@ from raypipe.evaluation.label_files import ABOUT, Label, read_labels, write_labe
 from raypipe.evaluation.label_files import ROWS as LABELS
 from raypipe.evaluation.result_table import each
 from raypipe.evaluation.view.run_page import write_page
-from raypipe.metrics.textfile import replaced
+from raypipe.metrics.textfile import replaced, replacing
 from raypipe.report.report import RunFolder
 from raypipe.runs.changes import earlier_run
 from raypipe.runs.forget.apply import moved
@@ -98,12 +98,14 @@ def _table(path: Path, decision: ForgetDecision) -> None:
     if not any(_rests(row, decision) for row in each(path)):
         return
     schema = pq.read_schema(path)
-    whole = path.with_name(f".{path.name}.whole")
-    with pq.ParquetFile(path) as found, pq.ParquetWriter(whole, schema, compression="zstd") as out:
+    with (
+        replacing(path) as whole,
+        pq.ParquetFile(path) as found,
+        pq.ParquetWriter(whole, schema, compression="zstd") as out,
+    ):
         for batch in found.iter_batches(ROWS):
             rows = [r for r in batch.to_pylist() if r["id"] not in decision.target.questions]
             out.write_table(pa.Table.from_pylist([_without(r, decision) for r in rows], schema))
-    whole.replace(path)
 
 
 def _without(row: dict[str, Any], decision: ForgetDecision) -> dict[str, Any]:

@@ -7,7 +7,6 @@ time, so memory does not grow with the questions. docs/formats.md describes the 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -23,6 +22,7 @@ from raypipe.evaluation.prompts import RenderedPrompt
 from raypipe.metrics.crag import Prediction
 from raypipe.metrics.losses import LostAt
 from raypipe.metrics.routing import shared
+from raypipe.metrics.textfile import replacing
 from raypipe.report.report import EvalReport, answer_of, ranking, urls
 from raypipe.store.layouts import file_address
 from raypipe.text.places import place
@@ -177,7 +177,7 @@ class ResultTable:
     def __init__(self, path: Path) -> None:
         self.about: dict[str, str] = {}  # what its metadata say beyond the run
         self._path = path
-        self._draft, self._whole = (path.with_name(f".{path.name}.{end}") for end in ("draft", "whole"))
+        self._draft = path.with_name(f".{path.name}.draft")
         path.parent.mkdir(parents=True, exist_ok=True)
         self._writer = pq.ParquetWriter(self._draft, SCHEMA, compression="zstd")
 
@@ -187,7 +187,6 @@ class ResultTable:
     def __exit__(self, *error: object) -> None:
         self._writer.close()
         self._draft.unlink(missing_ok=True)
-        self._whole.unlink(missing_ok=True)
 
     def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """A batch of rows, in order."""
@@ -208,8 +207,9 @@ class ResultTable:
         about["steps"] = json.dumps([asdict(s) for s in report.steps])  # seconds, calls and tokens of each
         schema = SCHEMA.with_metadata(about)
         with (
+            replacing(self._path) as whole,
             pq.ParquetFile(self._draft) as draft,
-            pq.ParquetWriter(self._whole, schema, compression="zstd") as out,
+            pq.ParquetWriter(whole, schema, compression="zstd") as out,
         ):
             for group in range(draft.num_row_groups):
                 table = draft.read_row_group(group).select(SCHEMA.names)
@@ -229,7 +229,6 @@ class ResultTable:
                     place_of = SCHEMA.get_field_index(name)
                     table = table.set_column(place_of, field, pa.array(values, field.type))
                 out.write_table(table.cast(schema))
-        os.replace(self._whole, self._path)
 
 
 def open_table(path: Path, columns: Sequence[str] = ()) -> pq.ParquetFile:
