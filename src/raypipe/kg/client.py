@@ -64,8 +64,9 @@ class ServerConnection:
                 trust_env=False,
             )
             self._gate, self._open = asyncio.Semaphore(limits.at_once), (loop, client)
-        async with self._gate:
-            return await _asked(self._open[1], path, body, limits)
+        gate, client = self._gate, self._open[1]
+        async with gate:
+            return await _asked(client, path, body, limits)
 
     async def close(self) -> None:
         if self._open is not None:

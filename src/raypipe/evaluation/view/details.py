@@ -34,7 +34,8 @@ class RunTable:
 
     def __init__(self, path: Path) -> None:
         """Raises DataError for a file that is no table of results."""
-        self.about, self._file = about(path), open_table(path, ["id"])
+        self.about, file = about(path), open_table(path, ["id"])
+        self._file = file
         self._place: dict[str, tuple[int, int]] = {}
         for group in range(self._file.num_row_groups):
             ids = self._file.read_row_group(group, ["id"])["id"].to_pylist()
@@ -42,7 +43,7 @@ class RunTable:
 
         @lru_cache(GROUPS)
         def rows(group: int) -> list[dict[str, Any]]:
-            found: list[dict[str, Any]] = self._file.read_row_group(group).to_pylist(maps_as_pydicts="strict")
+            found: list[dict[str, Any]] = file.read_row_group(group).to_pylist(maps_as_pydicts="strict")
             return found
 
         self._rows = rows
