@@ -109,7 +109,7 @@ def main() -> int:
         built = standins.build(Path(temporary), [sentence(rng) for _ in range(2000)])
         entry = {"kind": "generator", "loader": "vllm", "path": str(built.chat), "max_model_len": 4096}
         model = catalog.read({"drill": entry}, Path(temporary) / "models.yaml").model("drill")
-        os.environ.update(RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0")
+        os.environ.update(RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0", RAY_worker_niceness="0")
         ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
         make = functools.partial(Engine, load.engine_setup(model, ROOM), True)
         client = engine_actors.start("engine-drill", make, engine_actors.Resources(cpus=0.5))
