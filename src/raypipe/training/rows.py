@@ -17,6 +17,7 @@ from typing import Any, Literal
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.llm import Chat
 from raypipe.models.chat_marks import harmless, marks_of
+from raypipe.models.weight_files import json_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +53,15 @@ class ChatTokenizer:
 
 def open_chat_tokenizer(folder: Path, name: str, template: str = "") -> ChatTokenizer:
     """The tokenizer in a model's folder. `template`: arguments of its chat template as JSON. Raises ConfError
-    for one without a chat template or without an end mark."""
+    for one that cannot be read, and for one without a chat template or without an end mark."""
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+    except Exception as e:  # the tokenizers library raises plain exceptions
+        raise ConfError(
+            f"model {name!r}: the tokenizer in {folder} cannot be read: {e}. Fetch the folder again"
+        ) from e
     if not tokenizer.chat_template:
         raise ConfError(
             f"model {name!r}: {folder} has no chat template, so there is no telling how it wants to be "
@@ -75,7 +81,7 @@ def end_marks(folder: Path, of_tokenizer: int | None) -> frozenset[int]:
     """Ids that end a reply: the tokenizer's end mark, and those of the model's two configurations."""
     found: list[Any] = [of_tokenizer]
     for path in (folder / "generation_config.json", folder / "config.json"):
-        ids = json.loads(path.read_bytes()).get("eos_token_id") if path.is_file() else None
+        ids = json_object(path).get("eos_token_id") if path.is_file() else None
         found += ids if isinstance(ids, list) else [ids]
     return frozenset(i for i in found if isinstance(i, int))
 
