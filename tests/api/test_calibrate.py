@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from raypipe.api.calibrate import calibrate
 from raypipe.api.measured import chip
+from raypipe.api.plans import calibrate
 from raypipe.api.session import Session, read_cluster
 from raypipe.api.settings import from_environment
 from raypipe.cli.main import main

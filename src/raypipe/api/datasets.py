@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from raypipe.api.paths import require_writable
 from raypipe.api.results import Result, as_json, plain
 from raypipe.api.session import Session
+from raypipe.metrics.textfile import require_writable
 from raypipe.report.progress import Progress
 
 if TYPE_CHECKING:

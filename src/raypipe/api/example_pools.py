@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from raypipe import readers
-from raypipe.api.generators import replies
-from raypipe.api.paths import Data, Fields, format_for, inputs, require_file
+from raypipe.api.paths import Data, Fields, format_for, inputs
 from raypipe.api.results import Result, outside_loop
+from raypipe.api.served import replies
 from raypipe.api.session import Session
 from raypipe.core.errors import DataError, Unavailable
 from raypipe.core.examples import ExampleRow
 from raypipe.core.llm import Generated, Sampling
 from raypipe.core.records import ANSWERED, Fault, Gold, Question
+from raypipe.metrics.textfile import require_file
 from raypipe.readers.example_pool import write_pool
 from raypipe.readers.formats import Format
 from raypipe.recipes.resolve import prompt_file

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from raypipe.api.adapter_entry import adapter_place, entry_with, write_entry
 from raypipe.api.finetune_inputs import FinetuneInputs, read_inputs
-from raypipe.api.paths import require_writable
 from raypipe.api.results import Result, as_json, plain
 from raypipe.api.session import Place, Session
 from raypipe.core.errors import ConfError
+from raypipe.metrics.textfile import require_writable
 from raypipe.report.finetune import page
 from raypipe.store import Store
 from raypipe.store.adapters import (

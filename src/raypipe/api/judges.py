@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from raypipe.api.generators import generator_of
-from raypipe.api.served import JUDGE, ServedModel, is_served, require_answering, with_endpoint
+from raypipe.api.served import JUDGE, ServedModel, generator_of, is_served, require_answering, with_endpoint
 from raypipe.api.session import Session, endpoint_addresses
 from raypipe.cluster.capacity import reachable, sized, startable
 from raypipe.core.digests import model_identity

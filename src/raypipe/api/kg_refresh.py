@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
-from raypipe.api.generators import generator_of, replies
 from raypipe.api.results import Result, as_json, outside_loop
+from raypipe.api.served import generator_of, replies
 from raypipe.api.session import Place, Session
 from raypipe.core import config
 from raypipe.core.config import did_you_mean
@@ -28,7 +28,7 @@ from raypipe.kg.change_rate import ChangeRate, change_rates, observations
 from raypipe.kg.schema import TABLES
 from raypipe.memo.keys import period_of
 from raypipe.memo.memo import graph_replies_of
-from raypipe.metrics.textfile import replaced
+from raypipe.metrics.textfile import write_text
 from raypipe.recipes.resolve import REFRESH, prompt_file
 from raypipe.text.thoughts import split_thoughts
 
@@ -121,8 +121,7 @@ def _settled(
     """The proposal, written where it is accepted."""
     written = with_refresh(path, graph, proposed)
     if accept:
-        with replaced(path) as out:
-            out.write(written)
+        write_text(path, written)
     return RefreshProposal(graph, path, entry.get("refresh", {}), proposed, accept, seen)
 
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
-from raypipe.api.generators import generator_of
 from raypipe.api.graphs import calls_parser
-from raypipe.api.paths import Data, deliver, require_writable, run_folder, several
+from raypipe.api.paths import Data, deliver, run_folder, several
 from raypipe.api.pipelines import offline_pipeline
 from raypipe.api.plans import PlanResult, plan
 from raypipe.api.results import Result, as_json, outside_loop, plain
 from raypipe.api.run import EvalOptions, EvalResult, evaluate
+from raypipe.api.served import generator_of
 from raypipe.api.session import Named, Place, Session
 from raypipe.api.training_questions import TrainingQuestions, training_questions
 from raypipe.core.errors import ConfError, DataError
@@ -34,7 +34,7 @@ from raypipe.evaluation.stored_questions import questions_of
 from raypipe.evaluation.training_labels import PATHS, WHY, JudgedAnswer, data_digest, judged_answers
 from raypipe.evaluation.truth_steps import WORDS, Words
 from raypipe.kg.language.program import Bad
-from raypipe.metrics.textfile import replaced
+from raypipe.metrics.textfile import require_writable, write_text
 from raypipe.recipes.resolve import prompt_file
 from raypipe.report.labels import page
 
@@ -114,8 +114,7 @@ def make_labels(
         about = _about(made, asked, where)
         named = write_labels(folder, labels, made.base.digest(), data_digest(questions, asked.golds), about)
     found = _found(made, folder, labels, judged, given, asked, run, named, review)
-    with replaced(folder / "labels.html") as text:
-        text.write(page(found))
+    write_text(folder / "labels.html", page(found))
     deliver(out, folder)
     return LabelsResult(folder, labels, found, run)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from raypipe.api.data import ingest
-from raypipe.api.paths import Data, Fields, require_file
+from raypipe.api.paths import Data, Fields
 from raypipe.api.results import Result, as_json, outside_loop
 from raypipe.api.served import ServedModel, require_answering
 from raypipe.api.session import Place, Session, endpoint_addresses
@@ -25,7 +25,7 @@ from raypipe.memo.disk import StoreMemo, memo_versions, merge_memo
 from raypipe.memo.keys import reply_keys
 from raypipe.memo.lookup import lookup
 from raypipe.memo.memo import CallCounts, cached, replies_of
-from raypipe.metrics.textfile import replaced
+from raypipe.metrics.textfile import replaced, require_file
 from raypipe.models.entry import LLM
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import EndpointAddress

@@ -20,25 +20,28 @@ from raypipe.api.bench import BenchReport
 from raypipe.api.compare import CompareResult
 from raypipe.api.data import ParsedFile
 from raypipe.api.example_pools import ExamplePoolResult
-from raypipe.api.export import Shape
 from raypipe.api.forget import ForgetResult
 from raypipe.api.kg_score import CallRate
-from raypipe.api.look import LossesResult
+from raypipe.api.look import LossesResult, Shape
 from raypipe.api.machine import Finding
 from raypipe.api.made_questions import QuestionsPlan
-from raypipe.api.model_add import ModelAddResult
-from raypipe.api.model_files import ModelNeedsResult
+from raypipe.api.models import ModelAddResult, ModelNeedsResult
 from raypipe.api.output_types import (
     AnnLine,
     Ask,
     Call,
     CallSlice,
+    Eval,
+    Finetuned,
+    FinetunePlan,
+    LabelsOutput,
     LiveRelease,
     Lost,
     MadeLine,
     MeasureMean,
     MeasureSliceMean,
     Number,
+    PlanOutput,
     ReleaseLine,
     SliceScore,
     StepCounts,
@@ -50,7 +53,6 @@ from raypipe.api.output_types import (
 from raypipe.api.previews import Preview
 from raypipe.api.project import ProjectResult
 from raypipe.api.reproduce import Reproductions, Verdict
-from raypipe.api.run_outputs import Eval, Finetuned, FinetunePlan, LabelsOutput, PlanOutput
 from raypipe.api.usage import UsageResult
 from raypipe.api.validate import ValidateResult
 from raypipe.api.view import ViewFile

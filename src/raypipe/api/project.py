@@ -9,11 +9,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from raypipe.api.paths import require_writable
 from raypipe.api.results import Result
 from raypipe.api.session import Session
 from raypipe.core.config import Conf
 from raypipe.core.errors import ConfError
+from raypipe.metrics.textfile import require_writable
 
 RECIPE = "mine"
 """Name of the recipe, the cluster file and the folder of prompts."""

@@ -96,7 +96,7 @@ def score_crag(
     from raypipe.evaluation.labels import read_labels
 
     if out is not None:
-        from raypipe.api.paths import require_file  # the readers of data: a file is scored without
+        from raypipe.metrics.textfile import require_file
 
         require_file(out, "--out")
     options = JudgingOptions(judge, trim, None if labels is None else read_labels(Path(labels)))

@@ -17,6 +17,7 @@ from raypipe.api.settings import Settings, from_environment
 from raypipe.core import config
 from raypipe.core.config import Conf, Where
 from raypipe.core.errors import ConfError
+from raypipe.recipes.recipe import Recipe
 
 if TYPE_CHECKING:
     from raypipe.cluster.file import Cluster
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from raypipe.recipes.recipe import Recipe
     from raypipe.report.progress import Progress
     from raypipe.store import Store
-
 
 Place: TypeAlias = "Store | str | Path | None"
 """A store, or where it lies; None: where the environment says."""
@@ -196,4 +196,25 @@ def endpoint_addresses(
             )
         key = keys[at.key_env] if at.key_env else ""
         found[name] = EndpointAddress(at.url, key, at.concurrency, at.per_minute, at.timeout_s, at.tries)
+    return found
+
+
+def swap_steps(
+    recipe: Named, swaps: Sequence[str], data: Sequence[str | Path] = (), session: Session | None = None
+) -> Recipe:
+    """The recipe with some steps of others: each of `swaps` is STEP=RECIPE, such as `rerank=tuned`.
+
+    `data`: where its graphs may lie. Raises ConfError for what is no swap, for a step that one of the recipes
+    does not have, and for steps that do not fit together.
+    """
+    from raypipe.recipes.swap import swapped
+
+    session = session or Session()
+    found = session.recipe(recipe, data)
+    theirs = replace(session, sets=())  # fields are set in the recipe itself, not in what it borrows from
+    for text in swaps:
+        step, sign, other = text.partition("=")
+        if not (step and sign and other):
+            raise ConfError(f"--swap {text!r}: expected STEP=RECIPE, such as rerank=tuned")
+        found = swapped(found, step.strip(), theirs.recipe(other.strip(), data))
     return found

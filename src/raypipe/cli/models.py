@@ -5,43 +5,36 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from raypipe.cli.command import Args, ArgumentGroup, arg, called, command, console, printed, session
+import raypipe
+from raypipe.cli.command import Args, called, command, console, printed, session
 from raypipe.core.errors import ConfError
 
 if TYPE_CHECKING:
-    from raypipe.api.model_add import ModelAddResult
-    from raypipe.api.model_files import ModelNeedsResult, StandinsResult
+    from raypipe.api.models import ModelAddResult, ModelNeedsResult, StandinsResult
 
 STANDINS, ADD = "standins", "add"
-KINDS = ("embedder", "reranker", "generator", "tokenizer")
 
 
 @command(
     "models",
     "raypipe models db3-task1-700",
-    arg("recipe RECIPE", f"a name under conf/recipes, or a path; or: {STANDINS} DIR; or: {ADD} SOURCE"),
-    arg(
-        "folder DIR|SOURCE?",
-        f"of {STANDINS}: where to build tiny stand-ins; of {ADD}: ORG/NAME of a hub ($HF_ENDPOINT, "
-        "$HF_TOKEN), a folder, or URL#MODEL of a server; the entry goes to --models, else to models.yaml",
-    ),
-    "models llm",
-    arg(
-        "--trainable",
-        f"of {STANDINS}: the chat model can learn to end its replies, so that `finetune` can teach it",
-    ),
-    ArgumentGroup(
-        f"of {ADD}",
-        (
-            arg("--name NAME", "in the models file (default: the model's own)", default=""),
-            arg("--kind", "default: as its files say; of a server: generator", default="", choices=KINDS),
-            arg("--revision R", "commit, branch or tag; its commit is pinned (default: main)"),
-            arg("--dialect D", "of a server: how it is spoken to (docs/models.md)", default=""),
-            arg("--endpoint NAME", "of a server: its name in the cluster file", default=""),
-            arg("--key-env VARIABLE", "of a server: the environment variable of its key", default=""),
-        ),
-    ),
-    "json",
+    """
+    recipe RECIPE: a name under conf/recipes, or a path; or: standins DIR; or: add SOURCE
+    folder DIR|SOURCE?: of standins: where to build tiny stand-ins; of add: ORG/NAME of a hub ($HF_ENDPOINT,
+      $HF_TOKEN), a folder, or URL#MODEL of a server; the entry goes to --models, else to models.yaml
+    models llm
+    --trainable: of standins: the chat model can learn to end its replies, so that `finetune` can teach it
+
+    of add:
+    --name NAME {= ""}: in the models file (default: the model's own)
+    --kind {embedder|reranker|generator|tokenizer = ""}: default: as its files say; of a server: generator
+    --revision R: commit, branch or tag; its commit is pinned (default: main)
+    --dialect D {= ""}: of a server: how it is spoken to (docs/models.md)
+    --endpoint NAME {= ""}: of a server: its name in the cluster file
+    --key-env VARIABLE {= ""}: of a server: the environment variable of its key
+
+    json
+    """,
 )
 def _models(args: Args) -> int:
     if (args.recipe in (STANDINS, ADD)) != (args.folder is not None):
@@ -52,15 +45,15 @@ def _models(args: Args) -> int:
             f"--llm: it stands in for the generators of a recipe; found {args.recipe}. Leave it out"
         )
     if args.recipe == ADD:
-        from raypipe.api.model_add import AddOptions, add_model
+        from raypipe.api.models import AddOptions, add_model
 
         made = add_model(args.folder, called(AddOptions, args), session(args))
         return printed(args, made, _print_added)
-    from raypipe.api.model_files import build_standins, model_needs
+    from raypipe.api.models import build_standins
 
     if args.recipe == STANDINS:
         return printed(args, build_standins(Path(args.folder), args.trainable), _print_standins)
-    return printed(args, called(model_needs, args), _print)
+    return printed(args, called(raypipe.model_needs, args), _print)
 
 
 def _print_standins(made: StandinsResult) -> None:

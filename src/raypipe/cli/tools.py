@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raypipe.cli.command import Args, arg, called, command, console, on_console, printed, say
+import raypipe
+from raypipe.cli.command import Args, called, command, console, on_console, printed, say, table
 from raypipe.core.errors import ConfError, DataError
 
 if TYPE_CHECKING:
-    from raypipe.api.bench import BenchReport, BenchResult
+    from raypipe.api.bench import BenchReport
     from raypipe.api.machine import EnvironmentResult
     from raypipe.api.project import ProjectResult
     from raypipe.api.schemas import Name
@@ -25,9 +25,7 @@ UNEQUAL = 7  # exit code: a gate failed, some output of a bench is not its peer'
 
 @command("doctor", "raypipe doctor --json", "store json")
 def _doctor(args: Args) -> int:
-    from raypipe.api.machine import check_environment
-
-    found = called(check_environment, args)
+    found = called(raypipe.check_environment, args)
     printed(args, found, _print_findings)
     return 0 if found.fine else ConfError.exit_code
 
@@ -49,34 +47,37 @@ def _print_findings(found: EnvironmentResult) -> None:
 @command(
     "init",
     "raypipe init myproject",
-    arg("folder DIR", "made where it is not there; no file in it is replaced"),
-    "json",
+    """
+    folder DIR: made where it is not there; no file in it is replaced
+    json
+    """,
 )
 def _init(args: Args) -> int:
-    from raypipe.api.project import RECIPE, start_project
+    from raypipe.api.project import RECIPE
 
     def show(made: ProjectResult) -> None:
         print("\n  ".join([f"{made.folder}:", *made.files]))
         does = f"cd {args.folder}; raypipe models {RECIPE}; python -m unittest"
         print(f"There, README.md has the commands: {does}")
 
-    return printed(args, called(start_project, args), show)
+    return printed(args, called(raypipe.start_project, args), show)
 
 
 @command(
     "check-step",
     "raypipe check-step mypkg.steps:Shout --fields '{into: shout}'",
-    arg("step MODULE:CLASS", "the step, as a recipe names it"),
-    arg("--fields YAML", "its fields, as in a recipe", default="{}"),
-    "models",
-    arg("--lock", "write its line in steps.lock, next to its module"),
-    "json",
+    """
+    step MODULE:CLASS: the step, as a recipe names it
+    --fields YAML {= {}}: its fields, as in a recipe
+    models
+    --lock: write its line in steps.lock, next to its module
+    json
+    """,
 )
 def _check_step(args: Args) -> int:
-    from raypipe.api.steps import check_step
     from raypipe.report.console import print_step_check
 
-    checked = called(check_step, args, fields=_fields(args.fields))
+    checked = called(raypipe.check_step, args, fields=_fields(args.fields))
     printed(args, checked, on_console(print_step_check))
     return 0 if checked.found.holds else DataError.exit_code
 
@@ -93,16 +94,14 @@ def _fields(text: str) -> Mapping[str, Any]:
 @command(
     "validate",
     "raypipe validate local mine.yaml conf/clusters/laptop.yaml",
-    arg(
-        "files RECIPE|FILE+",
-        "a name under conf/recipes, or a path: a recipe, a models, cluster or graphs file, a prompt",
-    ),
-    "models graph json",
+    """
+    files RECIPE|FILE+: a name under conf/recipes, or a path: a recipe, a models, cluster or graphs file, a
+      prompt
+    models graph json
+    """,
 )
 def _validate(args: Args) -> int:
-    from raypipe.api.validate import validate
-
-    found = called(validate, args, *args.files)
+    found = called(raypipe.validate, args, *args.files)
     printed(args, found, _print_problems)
     return ConfError.exit_code if found.problems else 0
 
@@ -118,14 +117,15 @@ def _print_problems(found: ValidateResult) -> None:
 @command(
     "schema",
     "raypipe schema --out schemas",
-    arg("name NAME?", f"{', '.join(SCHEMAS)} (all)", choices=SCHEMAS),
-    arg("--out DIR", "folder for NAME.json (default: print)", Path),
+    """
+    name NAME? {cluster|finetune|graphs|models|recipe}: cluster, finetune, graphs, models, recipe (all)
+    --out DIR {path}: folder for NAME.json (default: print)
+    """,
 )
 def _schema(args: Args) -> int:
-    from raypipe.api.paths import require_writable
-    from raypipe.api.schemas import schema
+    from raypipe.metrics.textfile import require_writable
 
-    found = {name: schema(name) for name in SCHEMAS if args.name in (None, name)}
+    found = {name: raypipe.schema(name) for name in SCHEMAS if args.name in (None, name)}
     if args.out is None:
         print(json.dumps(found[args.name] if args.name else found, indent=1))
         return 0
@@ -138,7 +138,7 @@ def _schema(args: Args) -> int:
     return 0
 
 
-@command("completion", "raypipe completion bash", arg("shell", "whose script", choices=("bash", "zsh")))
+@command("completion", "raypipe completion bash", "shell {bash|zsh}: whose script")
 def _completion(args: Args) -> int:
     import shtab
 
@@ -151,43 +151,36 @@ def _completion(args: Args) -> int:
 @command(
     "usage",
     "raypipe usage /data/logs/serve.jsonl",
-    arg("logs LOG+", "logs that `raypipe serve` wrote"),
-    "json",
+    """
+    logs LOG+: logs that `raypipe serve` wrote
+    json
+    """,
 )
 def _usage(args: Args) -> int:
-    from raypipe.api.usage import usage
-
-    return printed(args, usage(args.logs), _print_usage)
+    return printed(args, raypipe.usage(args.logs), _print_usage)
 
 
 def _print_usage(found: UsageResult) -> None:
-    from rich.text import Text
-
-    from raypipe.report.console import grid
-
-    shown = grid("tenant", "requests", "refused", "failed", "questions", "tokens", "p99")
+    counts = ("requests", "refused", "failed", "questions", "tokens")
+    rows = []
     for t in found.tenants:
         p99 = "" if t.p99_ms is None else f"{t.p99_ms:.0f} ms"
-        counts = (t.requests, t.refused, t.failed, t.questions, t.tokens)
-        shown.add_row(Text(t.tenant), *(f"{n:,}" for n in counts), p99)
-    console().print(shown)
+        rows.append((t.tenant, *(f"{getattr(t, name):,}" for name in counts), p99))
+    table(("tenant", *counts, "p99"), rows)
 
 
 @command(
     "bench",
     "raypipe bench split bm25",
-    arg("names NAME*", "rows, by their files in bench/rows (all)"),
-    arg("--quick", "one turn of a small size: does each row work?"),
-    arg("--record", "add to bench/history.jsonl, and write docs/performance.md"),
-    "json",
+    """
+    names NAME*: rows, by their files in bench/rows (all)
+    --quick: one turn of a small size: does each row work?
+    --record: add to bench/history.jsonl, and write docs/performance.md
+    json
+    """,
 )
 def _bench(args: Args) -> int:
-    from raypipe.api.bench import bench
-
-    def tell(row: BenchResult) -> None:
-        say(f"{row.name}: {row.not_measured or 'measured'}")
-
-    found = called(bench, args, say=tell)
+    found = called(raypipe.bench, args, say=lambda r: say(f"{r.name}: {r.not_measured or 'measured'}"))
     printed(args, found, _print_bench)
     return 0 if found.equal else UNEQUAL
 

@@ -18,7 +18,7 @@ from raypipe.core.records import parse_chunk_id
 from raypipe.evaluation.export import write_predictions
 from raypipe.evaluation.result_table import each
 from raypipe.evaluation.view.run_page import write_page
-from raypipe.metrics.textfile import replaced
+from raypipe.metrics.textfile import write_text
 from raypipe.report.report import RunFolder
 from raypipe.runs.changes import earlier_run
 from raypipe.runs.forget.apply import moved
@@ -89,8 +89,7 @@ def take_out(store: Store, folder: Path, decision: ForgetDecision) -> None:
     asked = set(answer_keys(store, manifest.run))
     write_page(run, manifest, earlier_run(store, asked))
     if text is not None:
-        with replaced(run.manifest) as out:
-            out.write(text)
+        write_text(run.manifest, text)
 
 
 def _table(path: Path, decision: ForgetDecision) -> None:
@@ -125,8 +124,7 @@ def _file(file: Path, told: Mentions) -> None:
     else:
         file.unlink()
         return
-    with replaced(file) as out:
-        out.write("".join(left))
+    write_text(file, "".join(left))
 
 
 def _pruned(value: Any, told: Mentions) -> Any:
