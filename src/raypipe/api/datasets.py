@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from raypipe.api.results import Result, as_json, plain
+from raypipe.api.results import Result, plain
 from raypipe.api.session import Session
 from raypipe.metrics.textfile import require_writable
 from raypipe.report.progress import Progress
@@ -24,6 +24,7 @@ class SynthResult(Result):
     """Counts of an invented dataset or collection; a row for each."""
 
     SCHEMA = "what count:int64"
+    JSON = "summary"
     summary: SynthSummary | CollectionSummary
 
     @property
@@ -38,9 +39,6 @@ class SynthResult(Result):
         for what, count in plain(self.summary).items():
             if isinstance(count, int):
                 yield {"what": what, "count": count}
-
-    def to_json(self) -> dict[str, Any]:
-        return as_json(**plain(self.summary))
 
 
 _SAID = {"pages": "distinct pages", "golds": "judged papers"}
@@ -61,7 +59,7 @@ def synthesize(
     require_writable(Path(folder), "DIR")
     with (session or Session()).shown() as progress:
         task = progress.task("wrote", "questions", questions)
-        advance = lambda done, total: task.advance(done - task.done)  # noqa: E731
+        advance = lambda done, total: task.reach(done)  # noqa: E731
         return SynthResult(write(Path(folder), questions, pages, seed, page_chars, advance))
 
 
@@ -76,13 +74,9 @@ def synthesize_papers(
     from raypipe.synth import write_collection
 
     require_writable(Path(folder), "DIR")
-    session = session or Session()
-    with session.shown() as progress:
+    with (session or Session()).shown() as progress:
         task = progress.task("wrote", "papers", papers)
-        made = write_collection(
-            Path(folder), papers, questions, seed, lambda done: task.advance(done - task.done)
-        )
-    return SynthResult(made)
+        return SynthResult(write_collection(Path(folder), papers, questions, seed, task.reach))
 
 
 def demo_data(session: Session | None = None) -> Path:
@@ -107,8 +101,7 @@ def download_crag(
     """
     from raypipe.readers import download
 
-    session = session or Session()
-    with session.shown() as progress:
+    with (session or Session()).shown() as progress:
         return download.crag(task, Path(folder), _megabytes(progress), version)
 
 
@@ -117,8 +110,7 @@ def download_qasper(folder: str | Path, session: Session | None = None) -> list[
     questions: train, dev, test. Raises DataError as `download_crag`."""
     from raypipe.readers import download
 
-    session = session or Session()
-    with session.shown() as progress:
+    with (session or Session()).shown() as progress:
         return download.qasper(Path(folder), _megabytes(progress))
 
 
@@ -128,6 +120,6 @@ def _megabytes(progress: Progress) -> Callable[[str, int, int], None]:
     def show(name: str, done: int, size: int) -> None:
         if name not in tasks:
             tasks[name] = progress.task("fetched", f"MB of {name}", size >> 20)
-        tasks[name].advance((done >> 20) - tasks[name].done)
+        tasks[name].reach(done >> 20)
 
     return show

@@ -54,9 +54,6 @@ class ExamplePoolResult(Result):
             yield {"what": what, "count": getattr(self, what)}
 
 
-_Pair = tuple[Question, Gold]
-
-
 @outside_loop
 def build_examples(
     data: Data, out: str | Path, explain: str | None = None, format: Format | None = None,
@@ -76,7 +73,7 @@ def build_examples(
     asked = sum(r.question is not None for r in rows)
     if not pairs:
         raise DataError(f"{', '.join(map(str, paths))}: none of {asked} questions has an answer to show")
-    found = [_example(*p) for p in pairs]
+    found = [ExampleRow(q.text, g.answers[0], q.citations[0].url if q.citations else "") for q, g in pairs]
     if explain is not None:
         said = asyncio.run(_explained(session, explain, pairs))
         found = [replace(e, explanation=text) for e, text in zip(found, said, strict=True)]
@@ -86,22 +83,18 @@ def build_examples(
     return ExamplePoolResult(Path(out), len(found), asked - len(pairs), explained, lacking)
 
 
-def _example(question: Question, gold: Gold) -> ExampleRow:
-    cited = question.citations or ()
-    return ExampleRow(question.text, gold.answers[0], cited[0].url if cited else "")
-
-
-async def _explained(session: Session, name: str, pairs: Sequence[_Pair]) -> list[str]:
-    """An explanation of each pair; "" where the model gave none."""
+async def _explained(session: Session, name: str, pairs: Sequence[tuple[Question, Gold]]) -> list[str]:
+    """An explanation of each pair; "" where the model gave none. Raises Unavailable where a fault is of the
+    moment, DataError where no row has a reply."""
     model = session.catalog().model(name)
     render = prompt_file(session.settings.conf, PROMPT).renderer()
-    chats = [render({n: escape_markup(text) for n, text in _shown(*p).items()}) for p in pairs]
+    chats = []
+    for q, g in pairs:
+        evidence = "\n".join(g.annotators[0].evidence) if g.annotators else ""
+        shown = {"text": q.text, "answer": g.answers[0], "evidence": evidence}
+        chats.append(render({name: escape_markup(text) for name, text in shown.items()}))
     sampling = Sampling(max_tokens=EXPLANATION_TOKENS + model.thought_tokens)
-    return _explanations(await replies(session, model, chats, sampling), name)
-
-
-def _explanations(said: Sequence[Generated | Fault], name: str) -> list[str]:
-    """Raises Unavailable where a fault is of the moment, DataError where no row has a reply."""
+    said = await replies(session, model, chats, sampling)
     faults = [s for s in said if isinstance(s, Fault)]
     if down := next((f for f in faults if f.transient), None):
         raise Unavailable(
@@ -114,11 +107,6 @@ def _explanations(said: Sequence[Generated | Fault], name: str) -> list[str]:
             f"{faults[0].reason}: {faults[0].detail}. No pool was written: use another model"
         )
     return [_read(s.text) if isinstance(s, Generated) else "" for s in said]
-
-
-def _shown(question: Question, gold: Gold) -> dict[str, str]:
-    evidence = "\n".join(gold.annotators[0].evidence) if gold.annotators else ""
-    return {"text": question.text, "answer": gold.answers[0], "evidence": evidence}
 
 
 def _read(text: str) -> str:

@@ -154,7 +154,7 @@ def _train(
     with shown, shown.task("trained", "steps", planned.estimate.steps) as task:
 
         def advance(point: StepPoint) -> None:
-            task.advance(point.step - task.done)
+            task.reach(point.step)
             told.append((point.step, time.monotonic()))
 
         state = train_on_ray(found.job, place, advance)
@@ -228,12 +228,10 @@ def _registered(
     place = adapter_place(store, session.settings.home, folder)
     models = None if out is None else out / MODELS
     entry = entry_with(session.catalog(), found.model.name, called, place, models)
-    if out is not None and models is not None:
-        out.mkdir(parents=True, exist_ok=True)
+    if models is not None:
         write_entry(models, found.model.name, entry)
         for file in (PAGE, RECORD, RECIPE):
-            content = adapter_file(store.files, folder, file)
-            if content is not None:
-                (out / file).write_bytes(content)
+            if (content := adapter_file(store.files, folder, file)) is not None:
+                models.with_name(file).write_bytes(content)
     more = {"folder": place, "models": str(models or ""), "entry": {found.model.name: entry}}
     return FinetuneResult({**json.loads(raw), **more})

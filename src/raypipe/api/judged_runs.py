@@ -106,6 +106,7 @@ class JudgeCheckResult(Result):
     """A judge against people; a row for all answers, and one for each slice."""
 
     SCHEMA = "label value n:int64 agreement:float64 kappa:float64"
+    JSON = "found"
     found: JudgeCheck
 
     @property
@@ -116,9 +117,6 @@ class JudgeCheckResult(Result):
         of = [("", "", self.found.found)] if self.found.found else []
         for label, value, a in [*of, *((s.label, s.value, s.found) for s in self.found.slices)]:
             yield {"label": label, "value": value, **plain(a)}
-
-    def to_json(self) -> dict[str, Any]:
-        return as_json(**plain(self.found))
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,11 +85,8 @@ def read_judge(session: Session, name: str, rule: Rule) -> Model | OwnJudge:
         return OwnJudge.load(name, rule)
     if is_served(name):
         return session.catalog().served(JUDGE, ServedModel.parse(name, "--judge").model)
-    others = (
-        "Name one of it, give a file with this model by --models, URL#MODEL of a server, or MODULE:NAME of a "
-        "judge of your own"
-    )
-    return generator_of(session, "--judge", name, others)
+    others = "Name one of it, give a file with this model by --models, URL#MODEL of a server, or MODULE:NAME"
+    return generator_of(session, "--judge", name, f"{others} of a judge of your own")
 
 
 def judge_model(session: Session, name: str | None, rule: Rule) -> Model | None:

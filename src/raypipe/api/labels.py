@@ -111,7 +111,12 @@ def make_labels(
     named = ""
     if labels or made.judged:
         require_kinds(labels, made.judged)
-        about = _about(made, asked, where)
+        model = made.step.model
+        about = {
+            "step": made.into, "recipe_name": made.base.name, "model": model.name,
+            "model_weights": model.weights, "judge": made.judge, "labelled_by": made.recipe.digest(),
+            "store": asked.store.uri, "where": " ".join(where),
+        }  # fmt: skip
         named = write_labels(folder, labels, made.base.digest(), data_digest(questions, asked.golds), about)
     found = _found(made, folder, labels, judged, given, asked, run, named, review)
     write_text(folder / "labels.html", page(found))
@@ -193,15 +198,6 @@ def _for_run(options: EvalOptions, session: Session, ids: Sequence[str]) -> Eval
         mine.pop(name, None)  # type: ignore[misc]
     mine["only"], mine["session"], mine["check"] = list(ids), session, False
     return mine
-
-
-def _about(made: Labelling, asked: TrainingQuestions, where: Sequence[str]) -> dict[str, str]:
-    model = made.step.model
-    return {
-        "step": made.into, "recipe_name": made.base.name, "model": model.name, "model_weights": model.weights,
-        "judge": made.judge, "labelled_by": made.recipe.digest(), "store": asked.store.uri,
-        "where": " ".join(where),
-    }  # fmt: skip
 
 
 def _found(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from http.client import HTTPException
 from pathlib import Path
@@ -14,11 +14,11 @@ from urllib.request import urlopen
 
 from raypipe.api.results import Result, as_json, outside_loop, plain
 from raypipe.api.session import Place, Session
-from raypipe.core import arrow
 from raypipe.core.errors import ConfError, DataError, Unavailable
 from raypipe.evaluation.export import FileShape
 from raypipe.evaluation.export import export as write
 from raypipe.evaluation.fault_budget import UndoneRows, undone_rows, unread_rows
+from raypipe.evaluation.ranked_documents import documents_of
 from raypipe.evaluation.result_table import read_table
 from raypipe.evaluation.stored_questions import questions_of
 from raypipe.metrics.losses import Loss, Losses, of_report
@@ -37,13 +37,11 @@ from raypipe.store import Store
 class WhyResult(Result):
     """Why one row of a run is as it is; its rows are the steps: what each asked, what was computed, why."""
 
+    ROWS = "explanation.steps"
     TITLE = (
         "{0.explanation.question}, {0.explanation.state}: {0.explanation.answer} [{0.explanation.outcome}]"
     )
     explanation: explain.Explanation
-
-    def rows(self) -> Sequence[Mapping[str, Any]]:
-        return plain(self.explanation.steps)  # type: ignore[no-any-return]
 
     def to_json(self) -> dict[str, Any]:
         return plain(self.explanation)  # type: ignore[no-any-return]
@@ -54,6 +52,7 @@ class FaultsResult(Result):
     """The rows of a run that failed; its rows are the undone ones: dead letters, and pending rows."""
 
     SCHEMA = "kind id step reason detail transient:bool attempts:int64"
+    ROWS = "found.rows"
     run: str  # "": of no run, but of all that was read into the store
     found: UndoneRows
     store: str = ""  # URI, where there is no run
@@ -62,9 +61,6 @@ class FaultsResult(Result):
     def title(self) -> str:
         of = f"run {self.run}" if self.run else self.store
         return f"{of}: {len(self.found.rows)} rows failed"
-
-    def rows(self) -> Sequence[Mapping[str, Any]]:
-        return plain(self.found.rows)  # type: ignore[no-any-return]
 
     def to_json(self) -> dict[str, Any]:
         return as_json(run=self.run, rows=self.found.counts, faults=self.found.rows)
@@ -117,10 +113,8 @@ def faults(
     manifest = read(Path(run))
     store = Store.open(manifest.store)
     # Nothing is run: where it would be does not matter.
-    place, silent = (
-        WorkerConfig(store.uri, "transformers", manifest.device, 1),
-        Progress(sys.stderr, silent=True),
-    )
+    place = WorkerConfig(store.uri, "transformers", manifest.device, 1)
+    silent = Progress(sys.stderr, silent=True)
     pipeline = Pipeline(store, description(manifest.recipe), place, TaskSizes(1, 1), inline, silent)
     questions = questions_of(pipeline, sorted(answer_keys(store, manifest.run)), None)
     return FaultsResult(manifest.run, undone_rows(pipeline, questions, {}))
@@ -184,10 +178,7 @@ def export_run(run: str | Path, shape: Shape, out: str | Path, experiment: str |
     if Path(out).resolve() in (folder.results.resolve(), folder.manifest.resolve()):
         raise DataError(f"{out}: expected another file: this one belongs to the run")
     require_file(out, "--out")
-    listed: dict[str, list[str]] = {}
-    if shape in ("trec", "oag"):
-        for d in arrow.document.records(Store.open(read(folder.path).store).scan("documents")):
-            listed.setdefault(d.source, []).append(d.id)
+    listed = documents_of(Store.open(read(folder.path).store)) if shape in ("trec", "oag") else {}
     return ExportResult(str(out), shape, write(folder, shape, Path(out), listed))
 
 

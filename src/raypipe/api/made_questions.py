@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -25,7 +24,7 @@ from raypipe.memo.disk import StoreMemo, memo_versions, merge_memo
 from raypipe.memo.keys import reply_keys
 from raypipe.memo.lookup import lookup
 from raypipe.memo.memo import CallCounts, cached, replies_of
-from raypipe.metrics.textfile import replaced, require_file
+from raypipe.metrics.textfile import require_file, write_json_lines
 from raypipe.models.entry import LLM
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import EndpointAddress
@@ -124,7 +123,7 @@ def make_questions(
             task = progress.task("made", "questions", number)
 
             async def make() -> MadeSet:
-                show = lambda m: task.advance(len(m.kept) - task.done)  # noqa: E731
+                show = lambda m: task.reach(len(m.kept))  # noqa: E731
                 async with _caching(filled, endpoints, tally) as kit:
                     generate = kit.generator(model)
                     return await making.make(planned, drawn, number, generate, prompts, show)
@@ -135,7 +134,7 @@ def make_questions(
     if not made.kept:
         why = ", ".join(f"{reason} {n}" for reason, n in made.rejected.most_common())
         raise DataError(f"{session.llm}: none of {made.written} questions can be used: {why}")
-    _write(Path(out), made.kept, model.repo)
+    write_json_lines(Path(out), (line_of(q, model.repo) for q in made.kept))
     calls = tally.replies
     return MadeQuestionsResult(
         plan, Path(out), tuple(made.kept), made.written, dict(made.rejected), calls.computed, calls.cached
@@ -180,9 +179,3 @@ def _plan(
         store.uri, model.repo, drawn.documents, drawn.unreadable, number, len(planned),
         making.calls_at_most(planned), known,
     )  # fmt: skip
-
-
-def _write(out: Path, made: Sequence[MadeQuestion], model: str) -> None:
-    with replaced(out) as text:
-        for q in made:
-            text.write(json.dumps(line_of(q, model), ensure_ascii=False) + "\n")

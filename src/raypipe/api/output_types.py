@@ -9,12 +9,13 @@ from typing import Any, Literal, NotRequired, get_type_hints
 from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict
 
+from raypipe.api.finetune import FinetunePlanResult
 from raypipe.api.kg_score import CallRate
 from raypipe.api.release import TrialResult
 from raypipe.api.reproduce import Verdict
 from raypipe.cluster.placement import Bottleneck, Placement
 from raypipe.core.ann import AnnRecall
-from raypipe.evaluation.label_set import LabelExample, MixLine
+from raypipe.evaluation.label_set import LabelExample, LabelPath, MixLine
 from raypipe.metrics.calibration import CalibrationReport
 from raypipe.metrics.crag import CragScore, Rule
 from raypipe.metrics.intervals import Interval
@@ -207,11 +208,10 @@ PlanOutput = printed(
     unpriced=NotRequired[list[str]],  # what has no price, so is not in `cost.usd`
     ann=NotRequired[list[AnnState]],  # approximate indexes that the recipe searches
 )
-LabelPath = record(
+LabelledPath = record(
     "_LabelPath",
-    rule=str,  # "": no label
-    why=str,  # the reason for no label; "": there is one
-    questions=int,
+    "",
+    LabelPath,
     about=str,  # how a question gets there
     label=str,  # what it is labelled with; "": nothing
 )
@@ -229,7 +229,7 @@ LabelsOutput = printed(
     split=record("_SplitCounts", train=int, held_out=int),
     rules=list[str],  # that gave labels
     mix=list[MixLine],  # by domain; the last is all
-    paths=listed(LabelPath),
+    paths=listed(LabelledPath),
     examples=list[LabelExample],
     evaluated=int,  # questions that they were held against, without a leak; 0: none were named
     planned=int | None,  # calls and sources at most; null: not known
@@ -247,11 +247,7 @@ Training = record(
 FinetunePlan = printed(
     "FinetunePlan",
     "`finetune --plan --json`.",
-    preset=str,
-    base=str,  # name of the model
-    labels=str,  # folder
-    workers=int,
-    device=Device,
+    FinetunePlanResult,
     four_bit=record("_FourBit", "", FourBit),
     estimate=Training,
 )

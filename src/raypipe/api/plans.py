@@ -13,7 +13,7 @@ from raypipe.api.judges import judge_model, open_judge
 from raypipe.api.measured import measured
 from raypipe.api.paths import Data, Fields, several
 from raypipe.api.pipelines import as_declared, offline_pipeline, open_pipeline, prices_of, workers_of
-from raypipe.api.results import Result, outside_loop, plain
+from raypipe.api.results import Result, outside_loop
 from raypipe.api.run import evaluate
 from raypipe.api.session import Named, Place, Session
 from raypipe.cluster.capacity import declared_nodes, fitting, is_here
@@ -115,11 +115,9 @@ def plan(
 class AssumedResult(Result):
     """What a corpus of some size would take; its rows are the steps."""
 
+    ROWS = "plan.steps"
     TITLE = "{0.plan.assumed.pages:,.0f} pages on {0.plan.cluster}"
     plan: AssumedPlan
-
-    def rows(self) -> Sequence[Mapping[str, Any]]:
-        return plain(self.plan.steps)  # type: ignore[no-any-return]
 
     def to_json(self) -> dict[str, Any]:
         return self.plan.to_json()

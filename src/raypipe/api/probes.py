@@ -49,8 +49,9 @@ def require_unchanged(
         if kept is None:
             store.files.write(name, json.dumps({"model": model.name, "numbers": found.tolist()}).encode())
         elif (far := distance(np.asarray(kept["numbers"], np.float32), found)) > FAR:
+            what = "vectors" if model.kind == "embedder" else "scores"
             raise ConfError(
-                f"model {model.name!r} at endpoint {model.path!r} gives other {_what(model)} than those in "
+                f"model {model.name!r} at endpoint {model.path!r} gives other {what} than those in "
                 f"{store.uri} (distance {far:.3f}): another model answers there by the same name. Put the "
                 f"old one back, or give its entry a `revision` of your own: then it is another model, "
                 f"and what rests on it is computed again"
@@ -73,7 +74,3 @@ def _answers(model: Model, endpoints: Mapping[str, EndpointAddress]) -> np.ndarr
         return cast(Reranker, opened).score([(TEXTS[0], text) for text in TEXTS])
     embedder = cast(Embedder, opened)
     return np.concatenate([embedder.embed(TEXTS, "query"), embedder.embed(TEXTS, "passage")])
-
-
-def _what(model: Model) -> str:
-    return "vectors" if model.kind == "embedder" else "scores"

@@ -11,7 +11,6 @@ from typing import Any
 
 from raypipe.api.results import Result
 from raypipe.api.session import Session
-from raypipe.core.config import Conf
 from raypipe.core.errors import ConfError
 from raypipe.metrics.textfile import require_writable
 
@@ -64,7 +63,11 @@ def start_project(folder: str | Path, session: Session | None = None) -> Project
     session = session or Session()
     root = Path(session.settings.place(str(folder), "DIR"))
     require_writable(root, "DIR")
-    texts = {name: _text(session.settings.conf, name) for name in FILES}
+    texts = {}
+    for name, shipped in FILES.items():
+        lines = session.settings.conf.file(shipped).read_text(encoding="utf-8").splitlines(keepends=True)
+        texts[name] = "".join(line for line in lines if not line.startswith(SCHEMA_LINE))
+    texts[f"conf/clusters/{RECIPE}.yaml"] += SERVER
     if there := [name for name in FILES if os.path.lexists(root / name)]:
         raise ConfError(
             f"DIR: {root} has {', '.join(there)} already. Nothing was written: files are never "
@@ -76,10 +79,3 @@ def start_project(folder: str | Path, session: Session | None = None) -> Project
         with file.open("x", encoding="utf-8") as out:
             out.write(text)
     return ProjectResult(str(root), tuple(FILES))
-
-
-def _text(conf: Conf, name: str) -> str:
-    """What a file of a project says."""
-    lines = conf.file(FILES[name]).read_text(encoding="utf-8").splitlines(keepends=True)
-    text = "".join(line for line in lines if not line.startswith(SCHEMA_LINE))
-    return text + SERVER if name.startswith("conf/clusters/") else text

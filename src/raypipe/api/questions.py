@@ -15,11 +15,10 @@ from raypipe.api.probes import require_unchanged
 from raypipe.api.results import Result, outside_loop, plain
 from raypipe.api.served import require_answering, require_same
 from raypipe.api.session import Named, Place, Session, endpoint_addresses, require_graphs
-from raypipe.core import arrow
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.protocols import Index
 from raypipe.core.records import Question, digest
-from raypipe.evaluation.ranked_documents import FINAL, ranked_documents
+from raypipe.evaluation.ranked_documents import FINAL, documents_of, ranked_documents
 from raypipe.evaluation.stored_questions import questions_of
 from raypipe.kg.language.time_words import moment
 from raypipe.memo.disk import StoreMemo, memo_versions
@@ -130,10 +129,9 @@ def ask(
         opened = session.store(store)
         require_documents_read(found, opened)
     require_unchanged(opened, found.models(), kit.endpoints)
-    if opened is None:
-        return AskResult(asyncio.run(_answer(kit, Answerer(found, kit, "", release=release), request)))
-    memo = StoreMemo(opened.uri, memo_versions(opened))
-    return AskResult(asyncio.run(_answer(kit, Answerer(found, kit, opened.uri, memo, release), request)))
+    memo = None if opened is None else StoreMemo(opened.uri, memo_versions(opened))
+    answerer = Answerer(found, kit, "" if opened is None else opened.uri, memo, release)
+    return AskResult(asyncio.run(_answer(kit, answerer, request)))
 
 
 def live_release(store: Store) -> Release:
@@ -155,9 +153,8 @@ async def _answer(kit: LocalKit, answerer: Answerer, request: QueryRequest) -> Q
 
 def _request(question: str, pages: str | Path | None, asked_at: str, passages: bool) -> QueryRequest:
     if pages is None:
-        return QueryRequest(
-            Question(digest("ask", question), question, asked_at=asked_at), include_passages=passages
-        )
+        asked = Question(digest("ask", question), question, asked_at=asked_at)
+        return QueryRequest(asked, include_passages=passages)
     rows = list(readers.open([Path(pages)], "crag", readers.ReadCounts()))
     if len(rows) != 1 or rows[0].question is None:
         why = "; ".join(f.detail for r in rows for f in r.faults) or f"found {len(rows)}"
@@ -179,14 +176,8 @@ def local_kit(
     file = session.cluster_file()
     endpoints = endpoint_addresses(file, recipe.models(), session.settings.keys)
     require_answering(recipe.models(), endpoints)
-    return LocalKit(
-        index,
-        file.backend,
-        file.device,
-        endpoints=endpoints,
-        engine_limits=file.engines.limits(file.device) if file.engines else None,
-        sink=on_text,
-    )
+    limits = file.engines.limits(file.device) if file.engines else None
+    return LocalKit(index, file.backend, file.device, endpoints=endpoints, engine_limits=limits, sink=on_text)
 
 
 @outside_loop
@@ -209,10 +200,9 @@ def rank(
             "--store and --corpus: expected one of them. Files are ranked alone, in a store of their own"
         )
     found = ranking_of(session.recipe(recipe))
-    known = scores_of(found)
-    if by not in known:
-        names = ", ".join(known)
-        raise ConfError(f"--by {by}: no step of {found.name!r} gives such a score; known: {names}")
+    if by not in (known := scores_of(found)):
+        known_names = ", ".join(known)
+        raise ConfError(f"--by {by}: no step of {found.name!r} gives such a score; known: {known_names}")
     if files:  # named by their bytes: the second run finds its vectors there
         opened = Store.create(str(session.settings.stores / f"rank-{fingerprint(files, 'beir')[:12]}"))
     else:
@@ -223,9 +213,7 @@ def rank(
         pipeline.index(questions)
         pipeline.answer(questions)
         answered = list(pipeline.answers(questions))
-    listed: dict[str, list[str]] = {}
-    for d in arrow.document.records(opened.scan("documents")):
-        listed.setdefault(d.source, []).append(d.id)
+    listed = documents_of(opened)
     return RankResult(found.name, by, {q.id: ranked_documents(q, by, listed, top) for q in answered})
 
 

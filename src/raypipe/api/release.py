@@ -118,7 +118,7 @@ def gates_of(texts: Sequence[str]) -> tuple[list[RelativeGate], list[Gate]]:
     return [g for _, g in found if g], [gate(text) for text, g in found if g is None]
 
 
-def _other(gate: RelativeGate, store: Store, against: str | Path | None, pointer: str = LIVE) -> ScoredRun:
+def _other(gate: RelativeGate, store: Store, against: str | Path | None, pointer: str) -> ScoredRun:
     from raypipe.evaluation.scored_run import scored_run, stored_run
 
     if against is not None:

@@ -106,12 +106,12 @@ def load_recipe(
     path = files.find("recipes", str(recipe))
     tree, where = read_tree(path, lambda name: files.find("recipes", name)), Where(str(path))
     file = _file_name(path.resolve(), settings)
-    if not sets:
-        return replace(from_tree(path.stem, tree, where, resolve), file=file)
-    changed = with_fields(tree, sets, where)
+    changed = with_fields(tree, sets, where) if sets else tree
     try:
         made = from_tree(path.stem, changed, where, resolve)
     except ConfError as e:
+        if not sets:
+            raise
         raise ConfError(f"with {' '.join(f'--set {one}' for one in sets)}: {e}") from e
     return replace(made, file=file, sets=tuple(sets))
 

@@ -125,15 +125,13 @@ class RepeatsResult(Result):
     """Several runs of one recipe; a row for each question: mean and spread of its values 1, 0, -1."""
 
     SCHEMA = "question mean:float64 spread:float64"
+    ROWS = "found.questions"
     folder: Path
     found: Repeats
 
     @property
     def title(self) -> str:
         return f"{len(self.found.runs)} runs, {self.found.moved} verdicts moved"
-
-    def rows(self) -> Sequence[Mapping[str, Any]]:
-        return plain(self.found.questions)  # type: ignore[no-any-return]
 
     def to_json(self) -> dict[str, Any]:
         return as_json(folder=self.folder, **plain(self.found))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -217,11 +217,9 @@ def line_of(text: str, path: str) -> int | None:
 class StepCheckResult(Result):
     """What the laws of steps say of one step; a row for each law: whether it holds, and what was found."""
 
+    ROWS = "found.laws"
     TITLE = "{0.found.step}, a {0.found.half} step, version {0.found.version}"
     found: check.StepCheck
-
-    def rows(self) -> Sequence[Mapping[str, Any]]:
-        return plain(self.found.laws)  # type: ignore[no-any-return]
 
     def to_json(self) -> dict[str, Any]:
         return as_json(**plain(self.found), holds=self.found.holds)

@@ -152,7 +152,9 @@ def _print_trial(report: TrialReport) -> None:
     for look in (report.f1, report.answered):
         print(f"  {_line(look)}")
     for e in report.examples:
-        print(f"  {e.question}: {e.live!r} -> {e.trial!r}{_f1(e.f1_live, e.f1_trial)}")
+        both = e.f1_live is not None and e.f1_trial is not None
+        f1 = f" (f1 {e.f1_live:.2f} -> {e.f1_trial:.2f})" if both else ""
+        print(f"  {e.question}: {e.live!r} -> {e.trial!r}{f1}")
 
 
 def _line(look: Look) -> str:
@@ -160,10 +162,6 @@ def _line(look: Look) -> str:
         return f"{look.measure}: {look.questions} questions, too few for a look"
     means = f"{look.live:.3f} -> {look.trial:.3f}"
     return f"{look.measure}: {means} over {look.looked} of {look.questions} questions, p {look.p:.3g}"
-
-
-def _f1(before: float | None, after: float | None) -> str:
-    return "" if before is None or after is None else f" (f1 {before:.2f} -> {after:.2f})"
 
 
 @command(

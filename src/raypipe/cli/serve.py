@@ -108,15 +108,9 @@ AROUND_CHARS = 40  # of the page before and after a quote
     """,
 )
 def _ask(args: Args) -> int:
-    found = called(
-        raypipe.ask, args, passages=not args.json, on_text=None if args.json else _print_piece,
-    )  # fmt: skip
-    return printed(args, found, _print)
-
-
-def _print_piece(piece: str) -> None:
-    """Prints a piece of a reply as it is generated; the answer is printed at the end."""
-    print(piece, end="", file=sys.stderr, flush=True)
+    # A reply is printed piece by piece as it is generated, and the answer at the end.
+    pieces = None if args.json else lambda piece: print(piece, end="", file=sys.stderr, flush=True)
+    return printed(args, called(raypipe.ask, args, passages=not args.json, on_text=pieces), _print)
 
 
 def _print(found: AskResult) -> None:
