@@ -18,17 +18,8 @@ from raypipe.api.session import Named, Place, Session
 from raypipe.api.training_questions import TrainingQuestions, training_questions
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.protocols import Model
+from raypipe.evaluation import label_set
 from raypipe.evaluation.label_files import Label, counts, write_labels
-from raypipe.evaluation.label_set import (
-    examples_of,
-    labels_from,
-    mix_of,
-    paths_of,
-    read_review,
-    require_kinds,
-    require_share,
-    write_review,
-)
 from raypipe.evaluation.labelling import CHECK, CONTEXT, Labelling, labelling
 from raypipe.evaluation.stored_questions import questions_of
 from raypipe.evaluation.training_labels import PATHS, WHY, JudgedAnswer, data_digest, judged_answers
@@ -82,8 +73,8 @@ def make_labels(
     Raises ConfError, ModelMissing, DataError also for labels of one kind alone, and what `evaluate` raises.
     """
     session = options.get("session") or Session()
-    require_share("--held-out", held_out)
-    require_share("--idk-share", idk_share)
+    label_set.require_share("--held-out", held_out)
+    label_set.require_share("--idk-share", idk_share)
     review, reviewed = (
         None if file is None else session.settings.place(str(file), name)
         for file, name in ((review, "--review"), (reviewed, "--import"))
@@ -106,11 +97,11 @@ def make_labels(
     questions = list(questions_of(pipeline, asked.ids, None))
     judged = list(judged_answers(pipeline, questions, asked.golds, made))
     if review is not None:
-        write_review(Path(review), judged, made.into)
-    labels = labels_from(judged, given, held_out, idk_share)
+        label_set.write_review(Path(review), judged, made.into)
+    labels = label_set.labels_from(judged, given, held_out, idk_share)
     named = ""
     if labels or made.judged:
-        require_kinds(labels, made.judged)
+        label_set.require_kinds(labels, made.judged)
         model = made.step.model
         about = {
             "step": made.into, "recipe_name": made.base.name, "model": model.name,
@@ -178,7 +169,7 @@ def _reviewed(
     """Question id -> label that a person gave."""
     if file is None:
         return {}
-    found = read_review(Path(file))
+    found = label_set.read_review(Path(file))
     parse = None
     if not made.judged:
         parse = calls_parser(session)[1]
@@ -210,15 +201,15 @@ def _found(
     about = {r: {"about": p[0], "label": p[1]} for r, p in PATHS.items()}
     paths = [
         {**p, **(about[p["rule"]] if p["rule"] else {"about": WHY[p["why"]], "label": ""})}
-        for p in plain(paths_of(judged, given))
+        for p in plain(label_set.paths_of(judged, given))
         if made.judged or p["rule"] in ("", "imported")
     ]
     return as_json(
         out=folder, digest=named, recipe=made.base.name, step=made.into, model=made.step.model.name,
         judge=made.judge, questions=len(asked.ids), labels=len(labels),
         split={"train": split.get("train", 0), "held_out": split.get("held-out", 0)},
-        rules=sorted({x.rule for x in labels}), mix=mix_of(labels), paths=paths,
-        examples=examples_of(judged, labels), evaluated=asked.evaluated,
+        rules=sorted({x.rule for x in labels}), mix=label_set.mix_of(labels), paths=paths,
+        examples=label_set.examples_of(judged, labels), evaluated=asked.evaluated,
         planned=None if None in planned else sum(p or 0 for p in planned),
         computed=sum(s.computed for s in steps), cached=sum(s.cached for s in steps),
         review=None if review is None else str(review),

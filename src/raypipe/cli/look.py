@@ -5,17 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import raypipe
-from raypipe.cli.command import (
-    Args,
-    called,
-    command,
-    console,
-    on_console,
-    print_json,
-    printed,
-    say,
-    table,
-)
+from raypipe.cli.command import Args, called, command, console, on_console, printed, say, table
 from raypipe.core.errors import ConfError
 
 if TYPE_CHECKING:
@@ -131,10 +121,9 @@ def _view(args: Args) -> int:
         return printed(args, written, lambda made: print(f"{made.file}: {made.bytes / 1e6:.1f} MB"))
     if args.json:
         found = called(raypipe.list_runs, args, dirs=args.runs)
-        print_json(found.to_json())
         if found.unread:
             say(f"{len(found.runs)} runs{left_out(found.unread)}")
-        return 0
+        return printed(args, found, say)
     called(serve_view, args, dirs=args.runs, say=say)
     return 0
 
