@@ -1,9 +1,11 @@
-"""Fine-tuning: a plan, rows to look at, and an adapter in the store with the entry that recipes need."""
+"""Fine-tuning: a plan, rows to look at, and an adapter in the store with its folder and its entry of
+models.yaml, as engines and recipes find it."""
 
 from __future__ import annotations
 
 import json
 import re
+import shutil
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -11,15 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raypipe.api.adapter_entry import adapter_place, entry_with, write_entry
+import yaml
+
 from raypipe.api.finetune_inputs import FinetuneInputs, read_inputs
 from raypipe.api.results import Result, as_json, plain
 from raypipe.api.session import Place, Session
+from raypipe.core import config
 from raypipe.core.errors import ConfError
-from raypipe.metrics.textfile import require_writable
+from raypipe.metrics.textfile import require_writable, write_text
+from raypipe.models.catalog import Catalog
 from raypipe.report.finetune import page
 from raypipe.store import Store, adapters
-from raypipe.store.layout import TRAININGS
+from raypipe.store.adapters import RECIPE, adapter_file
+from raypipe.store.layout import ADAPTERS, TRAININGS
 from raypipe.training.estimate import TrainingEstimate
 from raypipe.training.model import Device, FourBit
 
@@ -226,3 +232,44 @@ def _registered(
                 models.with_name(file).write_bytes(content)
     more = {"folder": place, "models": str(models or ""), "entry": {found.model.name: entry}}
     return FinetuneResult({**json.loads(raw), **more})
+
+
+def adapter_place(store: Store, home: Path, folder: str) -> str:
+    """Where an adapter of a store lies on this machine: engines load folders. Of a bucket that is a copy
+    under `home`, whose name says which training it is of."""
+    if store.files.local:
+        return f"{store.uri}/{ADAPTERS}/{folder}"
+    here = home / "adapters" / folder
+    if not (here / RECIPE).is_file():
+        draft = here.with_name(f".{folder}.tmp")
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(parents=True)
+        for file in store.files.names(f"{ADAPTERS}/{folder}"):
+            (draft / file).write_bytes(adapter_file(store.files, folder, file) or b"")
+        draft.rename(here)
+    return str(here)
+
+
+def entry_with(
+    catalog: Catalog, base: str, called: str, place: str, models: Path | None = None
+) -> dict[str, Any]:
+    """The base's entry with one adapter more, and those that the file `models` gives the base already; its
+    folders are absolute."""
+    entry, file = catalog.entries[base], catalog.files[base]
+    found = dict(config.read_yaml(file)[base])
+    if entry.path:
+        found["path"] = str((file.parent / entry.path).resolve())
+    others = {n: str((file.parent / p).resolve()) for n, p in entry.adapters.items()}
+    earlier = _read(models).get(base, {}).get("adapters", {})
+    kept = {n: p for n, p in earlier.items() if Path(p).is_dir()}  # others were pruned
+    return {**found, "adapters": {**others, **kept, called: place}}
+
+
+def write_entry(models: Path, base: str, entry: Mapping[str, Any]) -> None:
+    """Writes an entry into a models file that this command made; other entries in it stay."""
+    made = yaml.safe_dump({**_read(models), base: dict(entry)}, sort_keys=False, allow_unicode=True)
+    write_text(models, f"# Made by `raypipe finetune`. Use it: raypipe eval RECIPE --models {models}\n{made}")
+
+
+def _read(models: Path | None) -> dict[str, Any]:
+    return config.read_yaml(models) if models is not None and models.is_file() else {}

@@ -1,4 +1,5 @@
-"""Runs as commands compare and score them: named, cut, judged again, or corrected by people's labels."""
+"""Runs as commands compare and score them: named, cut, judged again, or corrected by people's labels; the
+judge measured by people, and the answers that people should label."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Looks at finished runs: why a row is as it is, which rows failed, and where wrong answers were lost."""
+"""Looks at finished runs: why a row is as it is, which rows failed, where wrong answers were lost; and writes
+their results in the shapes that other programs read."""
 
 from __future__ import annotations
 

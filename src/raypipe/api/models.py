@@ -1,4 +1,5 @@
-"""The models of a recipe: where they are, how large, how to get them; and stand-ins for them."""
+"""The models of a recipe: where they are, how large, how to get them; stand-ins for them; and models added to
+a models file: from a hub's repository at a pinned commit, a folder, or a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The composition root: a recipe over a store, ready to run on the cluster that the session names."""
+"""The composition root: a recipe over a store, ready to run on the cluster that the session names, and what
+it costs there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Plans: the model calls, time and memory of an eval, before anything runs."""
+"""Plans: the model calls, time and memory of an eval, before anything runs; and rates measured for them by a
+small invented dataset, in a store that goes away."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Releases: which finished run answers live questions."""
+"""Releases: which finished run answers live questions; and trials: a run that answers some of them next to
+the live release, as a canary or as a shadow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Models named on the command line by their server: `--llm URL#MODEL`, `--judge URL#MODEL`.
+"""Models named on the command line: by their server, `--llm URL#MODEL`, `--judge URL#MODEL`, or as an entry
+of the models file that a command asks on its own.
 
 Knows how such a name is written and which environment variable has its key. The model's name is identity; the
 address and the key are in no digest.

@@ -17,7 +17,6 @@ from raypipe.api.settings import Settings, from_environment
 from raypipe.core import config
 from raypipe.core.config import Conf, Where
 from raypipe.core.errors import ConfError
-from raypipe.recipes.recipe import Recipe
 
 if TYPE_CHECKING:
     from raypipe.cluster.file import Cluster

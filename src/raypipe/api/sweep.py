@@ -1,4 +1,5 @@
-"""Sweeps: one recipe with several values of its fields, over the same questions."""
+"""Several runs over the same questions: of one recipe with other values of its fields, or of one recipe again
+and again, which says how much of a difference is the engine's noise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Every problem of configuration files at once, each with its line. Reads files; loads no model."""
+"""Every problem of configuration files at once, each with its line; and the laws of steps, checked on a step
+from outside before a recipe uses it. Loads no model."""
 
 from __future__ import annotations
 
