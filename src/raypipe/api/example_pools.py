@@ -84,8 +84,7 @@ def build_examples(
 
 
 async def _explained(session: Session, name: str, pairs: Sequence[tuple[Question, Gold]]) -> list[str]:
-    """An explanation of each pair; "" where the model gave none. Raises Unavailable where a fault is of the
-    moment, DataError where no row has a reply."""
+    """An explanation of each pair; "" where the model gave none."""
     model = session.catalog().model(name)
     render = prompt_file(session.settings.conf, PROMPT).renderer()
     chats = []
@@ -94,7 +93,11 @@ async def _explained(session: Session, name: str, pairs: Sequence[tuple[Question
         shown = {"text": q.text, "answer": g.answers[0], "evidence": evidence}
         chats.append(render({name: escape_markup(text) for name, text in shown.items()}))
     sampling = Sampling(max_tokens=EXPLANATION_TOKENS + model.thought_tokens)
-    said = await replies(session, model, chats, sampling)
+    return _explanations(await replies(session, model, chats, sampling), name)
+
+
+def _explanations(said: Sequence[Generated | Fault], name: str) -> list[str]:
+    """Raises Unavailable where a fault is of the moment, DataError where no row has a reply."""
     faults = [s for s in said if isinstance(s, Fault)]
     if down := next((f for f in faults if f.transient), None):
         raise Unavailable(

@@ -1,6 +1,6 @@
 """Knowledge graphs: calls run over one, a folder of tables served, public data converted; and examples of
-calls, as db3 chose its own: a model drafts the calls of some questions, what fails is shown, a person corrects
-the lines worth keeping and marks them, and the import appends them to the bank of the next round's prompt."""
+calls, as db3 chose its own: a model drafts the calls of some questions, what fails is shown, a person
+corrects the lines worth keeping and marks them, and the import appends them to the bank that prompts show."""
 
 from __future__ import annotations
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from raypipe.api.results import Result, as_json, outside_loop
 from raypipe.api.served import ServedModel, require_answering
 from raypipe.api.session import Place, Session, endpoint_addresses
 from raypipe.core.errors import ConfError, DataError
-from raypipe.core.protocols import Kit, Model
+from raypipe.core.protocols import Model
 from raypipe.evaluation import make_questions as making
 from raypipe.evaluation.drawn_passages import Draw, draw
 from raypipe.evaluation.make_questions import Candidate, MadeQuestion, MadeSet
@@ -27,7 +26,6 @@ from raypipe.memo.memo import CallCounts, cached, replies_of
 from raypipe.metrics.textfile import require_file, write_json_lines
 from raypipe.models.entry import LLM
 from raypipe.models.kit import LocalKit
-from raypipe.models.load import EndpointAddress
 from raypipe.pipeline.ingest_log import driving
 from raypipe.readers import Format
 from raypipe.recipes.resolve import prompt_file
@@ -124,9 +122,9 @@ def make_questions(
 
             async def make() -> MadeSet:
                 show = lambda m: task.reach(len(m.kept))  # noqa: E731
-                async with _caching(filled, endpoints, tally) as kit:
-                    generate = kit.generator(model)
-                    return await making.make(planned, drawn, number, generate, prompts, show)
+                async with LocalKit(None, engines={}, endpoints=endpoints) as own:
+                    kit = cached(own, StoreMemo(filled.uri, memo_versions(filled)), tally)
+                    return await making.make(planned, drawn, number, kit.generator(model), prompts, show)
 
             merge_memo(filled)
             made = asyncio.run(make())
@@ -139,18 +137,6 @@ def make_questions(
     return MadeQuestionsResult(
         plan, Path(out), tuple(made.kept), made.written, dict(made.rejected), calls.computed, calls.cached
     )
-
-
-@asynccontextmanager
-async def _caching(
-    store: Store, endpoints: Mapping[str, EndpointAddress], tally: CallCounts
-) -> AsyncIterator[Kit]:
-    """A kit of this process whose replies the store caches."""
-    kit = LocalKit(None, engines={}, endpoints=endpoints)
-    try:
-        yield cached(kit, StoreMemo(store.uri, memo_versions(store)), tally)
-    finally:
-        await kit.close()
 
 
 def line_of(made: MadeQuestion, model: str) -> dict[str, Any]:

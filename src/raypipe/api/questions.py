@@ -143,12 +143,11 @@ def live_release(store: Store) -> Release:
 
 
 async def _answer(kit: LocalKit, answerer: Answerer, request: QueryRequest) -> QueryResult:
-    try:
-        return await answerer.answer(request)
-    except NotReady as e:
-        raise StoreError(str(e)) from e
-    finally:
-        await kit.close()
+    async with kit:
+        try:
+            return await answerer.answer(request)
+        except NotReady as e:
+            raise StoreError(str(e)) from e
 
 
 def _request(question: str, pages: str | Path | None, asked_at: str, passages: bool) -> QueryRequest:

@@ -105,8 +105,5 @@ async def replies(
 ) -> list[Generated | Fault]:
     """What a generator says to each chat."""
     endpoints = endpoint_addresses(session.cluster_file(), [model], session.settings.keys)
-    kit = LocalKit(None, engines=None, endpoints=endpoints)
-    try:
+    async with LocalKit(None, engines=None, endpoints=endpoints) as kit:
         return await kit.generator(model)(chats, sampling)
-    finally:
-        await kit.close()

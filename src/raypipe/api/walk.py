@@ -74,10 +74,7 @@ async def _walk(session: Session, recipe: Recipe, sources: list[Source], questio
     models = recipe.embedders()
     vectors = {m.name: await corpora.vectors(passages, m) for m in models}
     index = MemoryIndex(texts, passages, {model_identity(m): vectors[m.name] for m in models})
-    kit = local_kit(session, recipe, index)
-    try:
+    async with local_kit(session, recipe, index) as kit:
         steps = QuestionExecutor(recipe, kit).steps([question])
         after = {name: rows[0] async for name, rows in steps}
-    finally:
-        await kit.close()
     return WalkResult(texts, passages, vectors, after)
