@@ -67,9 +67,9 @@ if TYPE_CHECKING:  # read by type checkers and editors, and as text below
     from raypipe.api.scores import score_qasper as score_qasper
     from raypipe.api.scores import score_ranking as score_ranking
     from raypipe.api.session import Session as Session
+    from raypipe.api.session import from_environment as from_environment
     from raypipe.api.session import load_recipe as load_recipe
     from raypipe.api.session import swap_steps as swap_steps
-    from raypipe.api.settings import from_environment as from_environment
     from raypipe.api.sweep import evaluate_repeatedly as evaluate_repeatedly
     from raypipe.api.sweep import sweep as sweep
     from raypipe.api.usage import usage as usage

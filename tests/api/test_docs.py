@@ -10,8 +10,7 @@ from http_app import served
 from raypipe.api.data import documents_store
 from raypipe.api.docs import open_docs
 from raypipe.api.questions import ask
-from raypipe.api.session import Session
-from raypipe.api.settings import from_environment
+from raypipe.api.session import Session, from_environment
 from raypipe.cli.main import main
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import EndpointAddress

@@ -16,7 +16,7 @@ import pytest
 import raypipe
 from raypipe import EXPORTS
 from raypipe.api.results import Result, outside_loop
-from raypipe.api.settings import from_environment
+from raypipe.api.session import from_environment
 from raypipe.core.errors import ConfError
 
 SRC = Path(raypipe.__file__).parent

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from raypipe.api.probes import require_unchanged
 from raypipe.api.questions import live_release
 from raypipe.api.served import require_answering, require_same
-from raypipe.api.session import Session, endpoint_addresses, load_recipe, require_graphs
-from raypipe.api.settings import Settings
+from raypipe.api.session import Session, Settings, endpoint_addresses, load_recipe, require_graphs
 from raypipe.cluster.capacity import declared_nodes, preflight, sized, startable
 from raypipe.cluster.file import Cluster
 from raypipe.core import config

@@ -38,9 +38,7 @@ class JudgeKit(LocalKit):
     ) -> None:  # fmt: skip
         super().__init__(None, engines={}, endpoints=endpoints)
         self._needed = model_identity(model) if model.loader == "vllm" else None
-        self._own_group, self._ends, self._model = own, ends, model
-        self._group: EngineGroup | None = None
-        self._up = False
+        self._group, self._ends, self._model = own, ends, model
         self._makes_room: Callable[[], object] = lambda: None
 
     def before_start(self, makes_room: Callable[[], object]) -> None:
@@ -51,7 +49,7 @@ class JudgeKit(LocalKit):
         """Takes the engines of a recipe's group for its own, if the judge's model is among them."""
         if self._needed not in group.names:
             return False
-        self._group = group
+        self._group = lambda: group
         return True
 
     def require_answering(self) -> None:
@@ -60,12 +58,11 @@ class JudgeKit(LocalKit):
 
     def start(self) -> None:
         """Starts the engines, once; they end with the block that made this kit."""
-        if self._needed is not None and not self._up:
+        if self._needed is not None and not self._engines:
             self._makes_room()
-            group = self._group or self._own_group()
+            group = self._group()
             self._ends.enter_context(group.running())
             self._engines = group.names
-            self._up = True
 
     def generator(self, model: Model) -> Generator:
         self.start()

@@ -15,8 +15,7 @@ from typing import Any, Literal
 import psutil
 
 from raypipe.api.results import Result, as_json
-from raypipe.api.session import Session, load_recipe, read_catalog
-from raypipe.api.settings import Settings
+from raypipe.api.session import Session, Settings, load_recipe, read_catalog
 from raypipe.core.checkout import installed
 from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.models import load

@@ -11,7 +11,7 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from raypipe.api.settings import Settings
+from raypipe.api.session import Settings
 from raypipe.cluster.capacity import is_here
 from raypipe.cluster.file import Cluster
 from raypipe.core.checkout import commit, installed

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from raypipe.api.settings import Settings
+from raypipe.api.session import Settings
 from raypipe.core.errors import ConfError
 from raypipe.core.records import digest
 from raypipe.readers import row_files

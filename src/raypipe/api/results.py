@@ -38,7 +38,7 @@ class Result:
     SCHEMA = ""
     """Columns of the table, each name or name:type as Arrow calls it (string); "": as the rows have them."""
     ROWS = ""
-    """The field whose records are the rows, such as `found.laws`; "": one row, the JSON."""
+    """The field whose records are the rows, or a path to it with dots; "": one row, the JSON."""
     JSON = ""
     """The field whose record is the JSON; "": the result itself."""
     TITLE = ""

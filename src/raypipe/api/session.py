@@ -1,11 +1,14 @@
 """The session: settings, models file, places of graphs and cluster file that calls share.
 
-Turns names into what they mean: a recipe, a catalog, a cluster, a store. Starts nothing.
+Turns names into what they mean: a recipe, a catalog, a cluster, a store. Starts nothing. The settings are
+what the environment variables and the working directory say; nothing else in src reads them.
 """
 
 from __future__ import annotations
 
 import functools
+import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +16,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 
-from raypipe.api.settings import Settings, from_environment
 from raypipe.core import config
 from raypipe.core.config import Conf, Where
 from raypipe.core.errors import ConfError
@@ -31,6 +33,65 @@ Place: TypeAlias = "Store | str | Path | None"
 """A store, or where it lies; None: where the environment says."""
 Named: TypeAlias = "Recipe | str | Path"
 """A recipe, or its name or path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Where things are when the command line does not say."""
+
+    home: Path  # RAYPIPE_HOME: demo data, stores and reports that were given no place
+    store: str | None  # RAYPIPE_STORE
+    conf: Conf  # RAYPIPE_CONF, ./conf, the installed copy, the checkout of an editable install
+    ray: str  # RAY_ADDRESS; "local" (when it is not set) starts a Ray for this run
+    auth: str | None  # RAY_AUTH_MODE
+    submitted: str | None  # id of the submitted Ray job this runs in, else None
+    metadata: Mapping[str, str] = field(default_factory=dict)  # that the Ray job was submitted with
+    keys: Mapping[str, str] = field(default_factory=dict, repr=False)  # the environment: endpoints' keys
+
+    def store_to_fill(self, given: str | None) -> str:
+        """The store that data is read into: as given, else RAYPIPE_STORE, else `default` under home."""
+        return self.place(given or self.store or str(self.stores / "default"), "--store")
+
+    def store_to_use(self, given: str | None) -> str:
+        """The store of what was read before: the one to fill; the demo's, while that is all there is."""
+        demo = self.stores / "demo"
+        only_demo = not (self.stores / "default").exists() and demo.exists()
+        return str(demo) if not (given or self.store) and only_demo else self.store_to_fill(given)
+
+    @property
+    def stores(self) -> Path:
+        """The folder of the stores that were given no place."""
+        return self.home / "stores"
+
+    def place(self, path: str, what: str) -> str:
+        """A URI as it is, a path made absolute, since workers have other working directories; ConfError for a
+        relative path inside a submitted job, whose working directory goes away with the job."""
+        if self.submitted and "://" not in path and not Path(path).is_absolute():
+            raise ConfError(
+                f"{what} {path!r} is relative, and a submitted job works in a temporary copy of the working "
+                "directory: give an absolute path or a URI that every node sees"
+            )
+        return path if "://" in path else str(Path(path).absolute())
+
+
+def from_environment(environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> Settings:
+    """The settings of these variables and this working directory; None: the process's own."""
+    environ, cwd = os.environ if environ is None else environ, cwd or Path.cwd()
+    home = Path(environ.get("RAYPIPE_HOME") or Path.home() / ".cache" / "raypipe")
+    package = Path(__file__).parents[1]
+    folders = [Path(environ["RAYPIPE_CONF"])] if environ.get("RAYPIPE_CONF") else []
+    folders += [cwd / "conf", package / "conf", package.parents[1] / "conf"]
+    job = environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR")
+    return Settings(
+        home=home,
+        store=environ.get("RAYPIPE_STORE") or None,
+        conf=Conf(tuple(f for f in folders if f.is_dir())),
+        ray=environ.get("RAY_ADDRESS") or "local",
+        auth=environ.get("RAY_AUTH_MODE") or None,
+        submitted=(environ.get("RAY_JOB_SUBMISSION_ID") or "unknown") if job else None,
+        keys=environ,
+        metadata={str(k): str(v) for k, v in (json.loads(job).get("metadata") or {}).items()} if job else {},
+    )
 
 
 @dataclass(frozen=True, slots=True)

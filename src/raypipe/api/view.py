@@ -10,8 +10,7 @@ from typing import Any, get_args
 
 from raypipe.api.paths import inputs
 from raypipe.api.results import Result, as_json
-from raypipe.api.session import Place, Session
-from raypipe.api.settings import Settings
+from raypipe.api.session import Place, Session, Settings
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError, RaypipeError
 from raypipe.evaluation.view.details import Part

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from raypipe.cli.argument_types import read_as
+from raypipe.cli.arguments import SHARED, read_as
 from raypipe.cli.commands import COMMANDS, SUBCOMMANDS
 
 if TYPE_CHECKING:
@@ -74,8 +74,6 @@ def below(commands: dict[str, Commands], words: str) -> Commands:
 def take(made: Any, text: str) -> None:
     """Declares arguments: in each line one (`argument`), or names of SHARED; lines that stand deeper go on. A
     paragraph below a title with a colon is a group of the help; of `one of these:` exactly one is given."""
-    from raypipe.cli.options import SHARED
-
     for paragraph in re.sub(r"\n +", " ", inspect.cleandoc(text)).split("\n\n"):
         lines, group = paragraph.splitlines(), made
         if lines[0] == "one of these:":
@@ -100,7 +98,7 @@ def argument(line: str) -> tuple[str, dict[str, Any]]:
 
     The usage is the name or flag, then what stands for its value: `--port N`; `paths PATH+`, with +, * or ?
     as argparse has them; `--gate BOUND ...`, which may be repeated; a flag alone: `--json`. The kind has of
-    these words: `required`, a type (`argument_types.read_as`), `one|other` for choices, `= DEFAULT`,
+    these words: `required`, a type (`arguments.read_as`), `one|other` for choices, `= DEFAULT`,
     `const VALUE`, and `-> NAME`, its name in the Python API.
     """
     usage, kind, help = _LINE.fullmatch(line).groups()  # type: ignore[union-attr]
