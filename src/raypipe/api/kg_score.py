@@ -78,12 +78,9 @@ class KgScoreResult(Result):
     """Accuracy of written calls; a row for each question: both programs, what is the same, and why not."""
 
     SCHEMA = "id query gold calls parsed:bool exact:bool result:bool answer:bool why"
+    TITLE = "calls of {1} questions"
     scored: tuple[ScoredCalls, ...]
     extra: int  # predictions that no gold asks for
-
-    @property
-    def title(self) -> str:
-        return f"calls of {len(self.scored)} questions"
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
         for s in self.scored:

@@ -38,14 +38,11 @@ class LabelsResult(Result):
 
     SCHEMA = "question_id label rule domain split gold"
     ROWS = "labels"
+    TITLE = "{1} labels, {0.folder}"
     folder: Path
     labels: tuple[Label, ...]
     found: Mapping[str, Any]  # what --json prints
     eval: EvalResult  # the run that answered and judged
-
-    @property
-    def title(self) -> str:
-        return f"{len(self.labels)} labels, {self.folder}"
 
     def to_json(self) -> dict[str, Any]:
         return dict(self.found)
@@ -102,11 +99,10 @@ def make_labels(
     named = ""
     if labels or made.judged:
         label_set.require_kinds(labels, made.judged)
-        model = made.step.model
         about = {
-            "step": made.into, "recipe_name": made.base.name, "model": model.name,
-            "model_weights": model.weights, "judge": made.judge, "labelled_by": made.recipe.digest(),
-            "store": asked.store.uri, "where": " ".join(where),
+            "step": made.into, "recipe_name": made.base.name, "model": made.step.model.name,
+            "model_weights": made.step.model.weights, "judge": made.judge,
+            "labelled_by": made.recipe.digest(), "store": asked.store.uri, "where": " ".join(where),
         }  # fmt: skip
         named = write_labels(folder, labels, made.base.digest(), data_digest(questions, asked.golds), about)
     found = _found(made, folder, labels, judged, given, asked, run, named, review)

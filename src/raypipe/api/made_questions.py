@@ -54,6 +54,7 @@ class MadeQuestionsResult(Result):
     """Questions that were made; its rows are those that were kept."""
 
     SCHEMA = "id kind question answer"
+    TITLE = "{0.out}: {1} questions of {0.plan.wanted} wanted"
     plan: QuestionsPlan
     out: Path | None  # the file of questions; None: a dry run
     kept: tuple[MadeQuestion, ...] = ()
@@ -61,10 +62,6 @@ class MadeQuestionsResult(Result):
     rejected: Mapping[str, int] = field(default_factory=dict)  # reason -> candidates
     computed: int = 0  # calls
     cached: int = 0
-
-    @property
-    def title(self) -> str:
-        return f"{self.out}: {len(self.kept)} questions of {self.plan.wanted} wanted"
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
         for q in self.kept:

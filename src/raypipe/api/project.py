@@ -43,12 +43,9 @@ class ProjectResult(Result):
     """The files that were written; a row for each."""
 
     SCHEMA = "file"
+    TITLE = "{0.folder}: {1} files"
     folder: str
     files: tuple[str, ...]  # relative to the folder
-
-    @property
-    def title(self) -> str:
-        return f"{self.folder}: {len(self.files)} files"
 
     def rows(self) -> list[Mapping[str, Any]]:
         return [{"file": file} for file in self.files]

@@ -199,9 +199,12 @@ def rank(
             "--store and --corpus: expected one of them. Files are ranked alone, in a store of their own"
         )
     found = ranking_of(session.recipe(recipe))
-    if by not in (known := scores_of(found)):
-        known_names = ", ".join(known)
-        raise ConfError(f"--by {by}: no step of {found.name!r} gives such a score; known: {known_names}")
+    written = {
+        w.removeprefix("hits.") for s in found.question for w in s.step.writes() if w.startswith("hits.")
+    }
+    if by not in (known := [*sorted(written), FINAL]):
+        names = ", ".join(known)
+        raise ConfError(f"--by {by}: no step of {found.name!r} gives such a score; known: {names}")
     if files:  # named by their bytes: the second run finds its vectors there
         opened = Store.create(str(session.settings.stores / f"rank-{fingerprint(files, 'beir')[:12]}"))
     else:
@@ -214,9 +217,3 @@ def rank(
         answered = list(pipeline.answers(questions))
     listed = documents_of(opened)
     return RankResult(found.name, by, {q.id: ranked_documents(q, by, listed, top) for q in answered})
-
-
-def scores_of(recipe: Recipe) -> list[str]:
-    """What passages can be ranked by: the scores that steps of the recipe give, and `final`."""
-    written = {w for s in recipe.question for w in s.step.writes() if w.startswith("hits.")}
-    return [*sorted(w.removeprefix("hits.") for w in written), FINAL]

@@ -42,7 +42,7 @@ class Result:
     JSON = ""
     """The field whose record is the JSON; "": the result itself."""
     TITLE = ""
-    """The title, a format of the result; "": the name of its class."""
+    """The title, a format of the result and of the number of its rows; "": the name of its class."""
 
     def rows(self) -> Iterable[Mapping[str, Any]]:
         """The rows of the table."""
@@ -56,7 +56,8 @@ class Result:
     @property
     def title(self) -> str:
         """The line above the table in a notebook."""
-        return self.TITLE.format(self) or type(self).__name__
+        rows = len(list(self.rows())) if "{1}" in self.TITLE else 0
+        return self.TITLE.format(self, rows) or type(self).__name__
 
     def columns(self) -> dict[str, str]:
         """Column -> Arrow type, by its alias."""
