@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # read by type checkers and editors, and as text below
-    from raypipe.api.ann import build_ann as build_ann
     from raypipe.api.bench import bench as bench
     from raypipe.api.compare import compare as compare
     from raypipe.api.data import ingest as ingest
@@ -20,7 +19,6 @@ if TYPE_CHECKING:  # read by type checkers and editors, and as text below
     from raypipe.api.datasets import download_qasper as download_qasper
     from raypipe.api.datasets import synthesize as synthesize
     from raypipe.api.datasets import synthesize_papers as synthesize_papers
-    from raypipe.api.example_pools import build_examples as build_examples
     from raypipe.api.finetune import finetune as finetune
     from raypipe.api.finetune import plan_finetune as plan_finetune
     from raypipe.api.fit import fit_decide as fit_decide
@@ -29,6 +27,7 @@ if TYPE_CHECKING:  # read by type checkers and editors, and as text below
     from raypipe.api.graphs import build_facts as build_facts
     from raypipe.api.graphs import run_calls as run_calls
     from raypipe.api.graphs import serve_graph as serve_graph
+    from raypipe.api.indexes import build_ann as build_ann
     from raypipe.api.judged_runs import check_judge as check_judge
     from raypipe.api.judged_runs import pick_to_label as pick_to_label
     from raypipe.api.kg_score import score_calls as score_calls
@@ -39,7 +38,8 @@ if TYPE_CHECKING:  # read by type checkers and editors, and as text below
     from raypipe.api.look import losses as losses
     from raypipe.api.look import why as why
     from raypipe.api.machine import check_environment as check_environment
-    from raypipe.api.made_questions import make_questions as make_questions
+    from raypipe.api.made_data import build_examples as build_examples
+    from raypipe.api.made_data import make_questions as make_questions
     from raypipe.api.models import model_needs as model_needs
     from raypipe.api.plans import assume as assume
     from raypipe.api.plans import plan as plan

@@ -8,7 +8,7 @@ from http_app import ask as asked_over_http
 from http_app import served
 
 from raypipe.api.data import documents_store
-from raypipe.api.docs import open_docs
+from raypipe.api.indexes import open_docs
 from raypipe.api.questions import ask
 from raypipe.api.session import Session, from_environment
 from raypipe.cli.main import main

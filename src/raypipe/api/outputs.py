@@ -20,12 +20,11 @@ from raypipe.api import output_types as parts
 from raypipe.api.bench import BenchReport
 from raypipe.api.compare import CompareResult
 from raypipe.api.data import ParsedFile
-from raypipe.api.example_pools import ExamplePoolResult
 from raypipe.api.forget import ForgetResult
 from raypipe.api.kg_score import CallRate
 from raypipe.api.look import LossesResult, Shape
 from raypipe.api.machine import Finding
-from raypipe.api.made_questions import QuestionsPlan
+from raypipe.api.made_data import ExamplePoolResult, QuestionsPlan
 from raypipe.api.models import ModelAddResult, ModelNeedsResult
 from raypipe.api.output_types import listed, printed, record
 from raypipe.api.previews import Preview

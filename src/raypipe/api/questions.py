@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from raypipe import readers
-from raypipe.api.docs import open_docs, require_documents_read
+from raypipe.api.indexes import open_docs, require_documents_read
 from raypipe.api.pipelines import open_pipeline
 from raypipe.api.probes import require_unchanged
 from raypipe.api.results import Result, outside_loop, plain

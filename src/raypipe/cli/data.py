@@ -10,7 +10,7 @@ from raypipe.core.errors import ConfError
 
 if TYPE_CHECKING:
     from raypipe.api.data import IngestResult
-    from raypipe.api.made_questions import MadeQuestionsResult, QuestionsPlan
+    from raypipe.api.made_data import MadeQuestionsResult, QuestionsPlan
 
 
 @command(

@@ -11,7 +11,7 @@ from raypipe.cli.command import Args, called, command, console, printed, say, sa
 from raypipe.cli.plans import printer, show
 
 if TYPE_CHECKING:
-    from raypipe.api.ann import AnnResult
+    from raypipe.api.indexes import AnnResult
     from raypipe.api.run import EvalResult, ReprocessResult, RunResult
 
 

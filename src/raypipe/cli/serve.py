@@ -49,7 +49,7 @@ def _serve(args: Args) -> int:
 
     _check_shadow(args)
     if args.docs is not None:
-        from raypipe.api.docs import open_docs
+        from raypipe.api.indexes import open_docs
 
         args.store = called(open_docs, args).uri
     capture = _capture(args)
