@@ -14,11 +14,6 @@ if TYPE_CHECKING:  # read by type checkers and editors, and as text below
     from raypipe.api.compare import compare as compare
     from raypipe.api.data import ingest as ingest
     from raypipe.api.data import parse_html as parse_html
-    from raypipe.api.datasets import demo_data as demo_data
-    from raypipe.api.datasets import download_crag as download_crag
-    from raypipe.api.datasets import download_qasper as download_qasper
-    from raypipe.api.datasets import synthesize as synthesize
-    from raypipe.api.datasets import synthesize_papers as synthesize_papers
     from raypipe.api.finetune import finetune as finetune
     from raypipe.api.finetune import plan_finetune as plan_finetune
     from raypipe.api.fit import fit_decide as fit_decide
@@ -44,7 +39,6 @@ if TYPE_CHECKING:  # read by type checkers and editors, and as text below
     from raypipe.api.plans import assume as assume
     from raypipe.api.plans import plan as plan
     from raypipe.api.previews import preview as preview
-    from raypipe.api.project import start_project as start_project
     from raypipe.api.questions import ask as ask
     from raypipe.api.questions import rank as rank
     from raypipe.api.release import promote as promote
@@ -70,6 +64,12 @@ if TYPE_CHECKING:  # read by type checkers and editors, and as text below
     from raypipe.api.session import from_environment as from_environment
     from raypipe.api.session import load_recipe as load_recipe
     from raypipe.api.session import swap_steps as swap_steps
+    from raypipe.api.starting_points import demo_data as demo_data
+    from raypipe.api.starting_points import download_crag as download_crag
+    from raypipe.api.starting_points import download_qasper as download_qasper
+    from raypipe.api.starting_points import start_project as start_project
+    from raypipe.api.starting_points import synthesize as synthesize
+    from raypipe.api.starting_points import synthesize_papers as synthesize_papers
     from raypipe.api.sweep import evaluate_repeatedly as evaluate_repeatedly
     from raypipe.api.sweep import sweep as sweep
     from raypipe.api.usage import usage as usage

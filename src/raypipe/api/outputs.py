@@ -28,8 +28,8 @@ from raypipe.api.made_data import ExamplePoolResult, QuestionsPlan
 from raypipe.api.models import ModelAddResult, ModelNeedsResult
 from raypipe.api.output_types import listed, printed, record
 from raypipe.api.previews import Preview
-from raypipe.api.project import ProjectResult
 from raypipe.api.reproduce import Reproductions, Verdict
+from raypipe.api.starting_points import ProjectResult
 from raypipe.api.usage import UsageResult
 from raypipe.api.validate import ValidateResult
 from raypipe.api.view import ViewFile

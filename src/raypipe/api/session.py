@@ -48,11 +48,11 @@ class Settings:
     metadata: Mapping[str, str] = field(default_factory=dict)  # that the Ray job was submitted with
     keys: Mapping[str, str] = field(default_factory=dict, repr=False)  # the environment: endpoints' keys
 
-    def store_to_fill(self, given: str | None) -> str:
+    def store_to_fill(self, given: str | Path | None) -> str:
         """The store that data is read into: as given, else RAYPIPE_STORE, else `default` under home."""
-        return self.place(given or self.store or str(self.stores / "default"), "--store")
+        return self.place(str(given or self.store or self.stores / "default"), "--store")
 
-    def store_to_use(self, given: str | None) -> str:
+    def store_to_use(self, given: str | Path | None) -> str:
         """The store of what was read before: the one to fill; the demo's, while that is all there is."""
         demo = self.stores / "demo"
         only_demo = not (self.stores / "default").exists() and demo.exists()
@@ -131,17 +131,13 @@ class Session:
         """A store to read from. Raises StoreError where there is none."""
         from raypipe.store import Store
 
-        return given if isinstance(given, Store) else Store.open(self.settings.store_to_use(_text(given)))
+        return given if isinstance(given, Store) else Store.open(self.settings.store_to_use(given))
 
     def store_to_fill(self, given: Place) -> Store:
         """A store to read data into; made where there is none."""
         from raypipe.store import Store
 
-        return given if isinstance(given, Store) else Store.create(self.settings.store_to_fill(_text(given)))
-
-
-def _text(place: str | Path | None) -> str | None:
-    return None if place is None else str(place)
+        return given if isinstance(given, Store) else Store.create(self.settings.store_to_fill(given))
 
 
 def load_recipe(

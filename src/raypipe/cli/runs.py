@@ -97,8 +97,8 @@ def _prepare(args: Args) -> None:
 
 def _take_demo(args: Args) -> None:
     """Sets data and store to the demo's, and says so. A name that is not known is refused before."""
-    from raypipe.api.datasets import DEMO
     from raypipe.api.run import check_names
+    from raypipe.api.starting_points import DEMO
 
     called(check_names, args, data=())
     stores = args.settings.stores

@@ -14,8 +14,8 @@ from raypipe.core.errors import ConfError, DataError
 if TYPE_CHECKING:
     from raypipe.api.bench import BenchReport
     from raypipe.api.machine import EnvironmentResult
-    from raypipe.api.project import ProjectResult
     from raypipe.api.schemas import Name
+    from raypipe.api.starting_points import ProjectResult
     from raypipe.api.usage import UsageResult
     from raypipe.api.validate import ValidateResult
 
@@ -53,7 +53,7 @@ def _print_findings(found: EnvironmentResult) -> None:
     """,
 )
 def _init(args: Args) -> int:
-    from raypipe.api.project import RECIPE
+    from raypipe.api.starting_points import RECIPE
 
     def show(made: ProjectResult) -> None:
         print("\n  ".join([f"{made.folder}:", *made.files]))
