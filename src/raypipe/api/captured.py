@@ -106,15 +106,12 @@ def write_captured(span: CapturedSpan, served: Store, filled: Store, folder: Pat
     """Writes what was captured in `served` for a run in `filled`. Raises DataError where there is nothing."""
     since = since_days(span.days)
     said = feedback_since(served, since)
-    whole = list(_golds(served, since, said))
-    if not whole:
+    golds = _golds(served, since, said)
+    if not golds:
         raise DataError(
             f"{served.uri}: no answers were captured in the last {span.text}. `raypipe serve --capture RATE` "
             "captures some; they are written within seconds of an answer"
         )
-    golds: dict[str, dict[str, None]] = {}
-    for own_id, answers in whole:
-        golds.setdefault(own_id, {}).update(dict.fromkeys(answers))
     place = folder / f"{digest(served.uri, filled.uri)[:12]}-{span.text}"
     place.mkdir(parents=True, exist_ok=True)
     files = [place / name for name in ("captured.jsonl", "labels.jsonl", "answers.jsonl")]
@@ -141,18 +138,19 @@ def write_captured(span: CapturedSpan, served: Store, filled: Store, folder: Pat
             f"{n} {LEFT_OUT[r].format(span=span.text, store=served.uri)}" for r, n in left.items()
         )
         raise DataError(f"{served.uri}: none of {len(ids)} captured questions can be evaluated here: {why}")
-    return CapturedFiles(files[0], files[1], files[2], questions, dict(left))
+    return CapturedFiles(*files, questions, dict(left))
 
 
-def _golds(
-    store: Store, since: float, said: Mapping[str, Sequence[Feedback]]
-) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """For each answer the question's own id, and what users said is right."""
+def _golds(store: Store, since: float, said: Mapping[str, Sequence[Feedback]]) -> dict[str, dict[str, None]]:
+    """A question's own id -> what users said is right."""
+    found: dict[str, dict[str, None]] = {}
     for a in captured_answers(store, since):
         texts = [f.text for f in said.get(a.answer_id, ()) if f.text is not None]
         verdicts = [f.verdict for f in said.get(a.answer_id, ()) if f.verdict is not None]
         right = verdicts[-1:] == ["right"] and a.outcome in ("answered", "false_premise")
-        yield a.own_id(), (*reversed(texts), *([a.answer] if right else ()))
+        answers = (*reversed(texts), *([a.answer] if right else ()))
+        found.setdefault(a.own_id(), {}).update(dict.fromkeys(answers))
+    return found
 
 
 def _rows(

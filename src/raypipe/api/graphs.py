@@ -182,7 +182,11 @@ def draft_examples(
         if isinstance(reply, Fault):
             why.append(reply.detail)
         values = list(results[-1].values[:5]) if results else []
-        drafts.append(_draft(q, calls, values, why))
+        failed = "; ".join(why) or ("" if values or calls.strip() == "None" else "it gave nothing")
+        drafts.append({
+            "query": q.text, "query_time": q.asked_at, "calls": calls, "values": values, "failed": failed,
+            "rule": "value", "use": False,
+        })  # fmt: skip
     return drafts
 
 
@@ -196,14 +200,6 @@ async def _said(
     chats = [render({"text": q.text, "asked_at": q.asked_at}) for q in questions]
     sampling = Sampling(max_tokens=MAX_TOKENS, constraint=grammar)
     return await replies(session, session.catalog().model(model), chats, sampling)
-
-
-def _draft(question: Question, calls: str, values: list[Any], why: list[str]) -> dict[str, Any]:
-    failed = "; ".join(why) or ("" if values or calls.strip() == "None" else "it gave nothing")
-    return {
-        "query": question.text, "query_time": question.asked_at, "calls": calls, "values": values,
-        "failed": failed, "rule": "value", "use": False,
-    }  # fmt: skip
 
 
 def import_examples(

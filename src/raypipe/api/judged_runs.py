@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from raypipe.api.results import Result, as_json, plain
 from raypipe.api.session import Session
@@ -26,9 +26,6 @@ from raypipe.evaluation.labels import PersonLabels, read_labels, require_none
 from raypipe.metrics.crag import Rule
 from raypipe.metrics.textfile import require_file, write_json_lines
 from raypipe.report.report import RunFolder
-
-if TYPE_CHECKING:
-    from raypipe.store import Store
 
 TRIM_TOKENS = 75  # what CRAG's evaluator keeps of an answer
 
@@ -57,24 +54,16 @@ def opened(session: Session, path: Path, rule: Rule | None, options: JudgingOpti
 
     from raypipe.api.judges import open_judge
     from raypipe.pipeline.ingest_log import driving
+    from raypipe.store import Store
 
     require_distinct(found)
     with open_judge(session, options.judge, found.rule) as (judge, _):
         assert judge is not None
-        store = _judging_store(session, found)
+        # Replies are cached in the run's own store, of files of predictions in one under $RAYPIPE_HOME.
+        own = str(session.settings.stores / "judged")
+        store = Store.create(own) if found.manifest is None else session.store(found.manifest.store)
         with driving(store, f"judge {path.name}"):
             return rejudged(found, judge, store)
-
-
-def _judging_store(session: Session, run: JudgedRun) -> Store:
-    """Where the judge's replies are cached: in the run's own store, and for files of predictions in one of
-    their own under $RAYPIPE_HOME."""
-    if run.manifest is not None:
-        return session.store(run.manifest.store)
-
-    from raypipe.store import Store
-
-    return Store.create(str(session.settings.stores / "judged"))
 
 
 def trimmer(session: Session, tokenizer: str) -> tuple[Callable[[str], str], str]:

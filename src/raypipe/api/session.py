@@ -210,13 +210,16 @@ def read_catalog(models: str | None, conf: Conf, llm: str | None = None) -> Cata
     """The shipped conf/models.yaml, with the entries of your own conf/models.yaml and then of the file
     `models` laid over it: one of the same name replaces the one below it whole. `llm` is a URL#MODEL in the
     place of every generator."""
-    from raypipe.api.served import ServedModel
     from raypipe.models import catalog
 
     files = [*conf.layers("models.yaml"), *([Path(models)] if models else [])]
     found = [catalog.read(config.read_yaml(file), file) for file in files]
     whole = functools.reduce(catalog.Catalog.overlaid, found)
-    return whole if llm is None else whole.with_llm(ServedModel.parse(llm, "--llm").model)
+    if llm is None:
+        return whole
+    from raypipe.api.served import ServedModel
+
+    return whole.with_llm(ServedModel.parse(llm, "--llm").model)
 
 
 def read_cluster(
@@ -224,13 +227,15 @@ def read_cluster(
 ) -> Cluster:
     """A cluster file by name or path. `llm` is the URL#MODEL whose address its endpoint `llm` gets, with the
     key in the environment `keys`."""
-    from raypipe.api.served import ServedModel, with_endpoint
     from raypipe.cluster.file import Cluster
-    from raypipe.models.entry import LLM
 
     path = conf.find("clusters", name)
     file = config.build(Cluster, config.read_yaml(path), Where(str(path)))
-    return file if llm is None else with_endpoint(file, LLM, ServedModel.parse(llm, "--llm").url, keys)
+    if llm is None:
+        return file
+    from raypipe.api.served import LLM, ServedModel, with_endpoint
+
+    return with_endpoint(file, LLM, ServedModel.parse(llm, "--llm").url, keys)
 
 
 def endpoint_addresses(

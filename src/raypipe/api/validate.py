@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -138,16 +139,13 @@ def _in_recipe(tree: Mapping[str, Any], path: Path, session: Session) -> list[Ra
     return recipe_problems(whole, where, resolve)
 
 
-def _entries(cls: type[Any]) -> Finder:
-    def find(tree: Mapping[str, Any], path: Path, session: Session) -> list[RaypipeError]:
-        where = Where(str(path))
-        return [p for name, e in tree.items() for p in config.problems(cls, e, where.at(str(name)))]
-
-    return find
+def _in_entries(cls: type[Any], tree: Mapping[str, Any], path: Path, session: Session) -> list[RaypipeError]:
+    where = Where(str(path))
+    return [p for name, e in tree.items() for p in config.problems(cls, e, where.at(str(name)))]
 
 
-def _record(cls: type[Any]) -> Finder:
-    return lambda tree, path, session: config.problems(cls, tree, Where(str(path)))
+def _in_record(cls: type[Any], tree: Mapping[str, Any], path: Path, session: Session) -> list[RaypipeError]:
+    return config.problems(cls, tree, Where(str(path)))
 
 
 def _fitted(tree: Mapping[str, Any], path: Path, session: Session) -> list[RaypipeError]:
@@ -159,12 +157,12 @@ def _fitted(tree: Mapping[str, Any], path: Path, session: Session) -> list[Raypi
 
 _FINDERS: Mapping[FileKind, Finder] = {
     "recipe": _in_recipe,
-    "models": _entries(ModelEntry),
-    "cluster": _record(Cluster),
-    "graphs": _entries(GraphEntry),
-    "prompt": _record(Prompt),
+    "models": partial(_in_entries, ModelEntry),
+    "cluster": partial(_in_record, Cluster),
+    "graphs": partial(_in_entries, GraphEntry),
+    "prompt": partial(_in_record, Prompt),
     "fitted": _fitted,
-    "finetune": _record(Preset),
+    "finetune": partial(_in_record, Preset),
 }
 
 

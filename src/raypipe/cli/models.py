@@ -87,15 +87,12 @@ def _print(found: ModelNeedsResult) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    out = console()
     table = Table(box=None, pad_edge=False)
     for name in ("", "model", "kind", "size", "where"):
         table.add_column(name, overflow="fold", justify="right" if name == "size" else "left")
     for n in found.models:
         size = "" if n.bytes is None else f"{n.bytes / 1e6:,.1f} MB"
         table.add_row(n.state, Text(n.name), f"{n.kind} ({n.loader})", size, Text(n.where))
-    out.print(table)
-    if commands := list(dict.fromkeys(n.get for n in found.models if n.get)):
-        out.print(Text("to get what is missing:"))
-        for command in commands:
-            out.print(Text(f"  {command}"), soft_wrap=True)
+    console().print(table)
+    if commands := dict.fromkeys(f"  {n.get}" for n in found.models if n.get):
+        print("to get what is missing:", *commands, sep="\n")
