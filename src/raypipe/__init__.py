@@ -41,6 +41,7 @@ if TYPE_CHECKING:  # read by type checkers and editors, and as text below
     from raypipe.api.previews import preview as preview
     from raypipe.api.questions import ask as ask
     from raypipe.api.questions import rank as rank
+    from raypipe.api.questions import walk as walk
     from raypipe.api.release import promote as promote
     from raypipe.api.release import prune as prune
     from raypipe.api.release import releases as releases
@@ -77,7 +78,6 @@ if TYPE_CHECKING:  # read by type checkers and editors, and as text below
     from raypipe.api.validate import validate as validate
     from raypipe.api.view import list_runs as list_runs
     from raypipe.api.view import write_view as write_view
-    from raypipe.api.walk import walk as walk
     from raypipe.core.errors import RaypipeError as RaypipeError
     from raypipe.store import Store as Store
 

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from raypipe.api.probes import require_unchanged
 from raypipe.api.questions import live_release
-from raypipe.api.served import require_answering, require_same
+from raypipe.api.served import require_answering, require_same, require_unchanged
 from raypipe.api.session import Session, Settings, endpoint_addresses, load_recipe, require_graphs
 from raypipe.cluster.capacity import declared_nodes, preflight, sized, startable
 from raypipe.cluster.file import Cluster

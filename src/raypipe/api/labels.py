@@ -133,7 +133,11 @@ def _prepare(
     """The recipe that labels, and the questions; `dry_run`: files are read and not stored. All names are
     checked before a file is."""
     given = several(data)
-    base, judge = session.recipe(recipe, given), _judge(session, options.get("judge"))
+    base, name = session.recipe(recipe, given), options.get("judge")
+    judge: Model | Words | None = WORDS if name == WORDS else None
+    if name is not None and name != WORDS:
+        others = "Name an entry of kind generator, give a file with one by --models, or judge by words"
+        judge = generator_of(session, "--judge", name, others)
     check, context = (prompt_file(session.settings.conf, name) for name in (CHECK, CONTEXT))
     labelling(base, step, judge, check, context, {})
     asked = training_questions(
@@ -150,13 +154,6 @@ def _prepare(
             "with one"
         )
     return made, asked
-
-
-def _judge(session: Session, name: str | None) -> Model | Words | None:
-    if name is None or name == WORDS:
-        return WORDS if name == WORDS else None
-    others = "Name an entry of kind generator, give a file with one by --models, or judge by words"
-    return generator_of(session, "--judge", name, others)
 
 
 def _reviewed(

@@ -1,4 +1,4 @@
-"""Single questions: one answered, or many ranked."""
+"""Single questions: one answered, one taken through a recipe step by step, or many ranked."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raypipe import readers
 from raypipe.api.indexes import open_docs, require_documents_read
 from raypipe.api.pipelines import open_pipeline
-from raypipe.api.probes import require_unchanged
-from raypipe.api.results import Result, outside_loop, plain
-from raypipe.api.served import require_answering, require_same
+from raypipe.api.results import Result, as_json, outside_loop, plain
+from raypipe.api.served import require_answering, require_same, require_unchanged
 from raypipe.api.session import Named, Place, Session, endpoint_addresses, require_graphs
+from raypipe.core.arrow import corpus_table
+from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.protocols import Index
-from raypipe.core.records import Question, digest
+from raypipe.core.records import Citation, Question, Source, digest, source_id
 from raypipe.evaluation.ranked_documents import FINAL, documents_of, ranked_documents
 from raypipe.evaluation.stored_questions import questions_of
 from raypipe.kg.language.time_words import moment
@@ -25,14 +26,18 @@ from raypipe.memo.disk import StoreMemo, memo_versions
 from raypipe.models.entry import REMOTE
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.ingest import fingerprint, ingest
+from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor
 from raypipe.recipes.ranking import ranking_of
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import from_plain
-from raypipe.report.report import JSON_FORMAT
 from raypipe.runs.release import Release, live
 from raypipe.serving.answerer import Answerer, NotReady
 from raypipe.serving.query import QueryRequest, QueryResult
 from raypipe.store import Store, StoreError
+from raypipe.store.index import MemoryIndex
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,7 @@ class AskResult(Result):
     def to_json(self) -> dict[str, Any]:
         from raypipe.serving.http import answer_response  # the web framework takes half a second to import
 
-        return {"format": JSON_FORMAT, **answer_response(self.result, ("hits", "replies", "faults"))}
+        return as_json(**answer_response(self.result, ("hits", "replies", "faults")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,3 +222,62 @@ def rank(
         answered = list(pipeline.answers(questions))
     listed = documents_of(opened)
     return RankResult(found.name, by, {q.id: ranked_documents(q, by, listed, top) for q in answered})
+
+
+@dataclass(frozen=True, slots=True)
+class WalkResult(Result):
+    """What each step of the question half made of one question; a row for each."""
+
+    SCHEMA = "step hits:int64 ranked:int64 answer outcome"
+    texts: pa.Table  # one row per page: its text, the spans that a browser would not show, hashed words
+    passages: pa.Table  # one row per chunk: source, start, end, and its text
+    vectors: Mapping[str, pa.Table]  # model -> one row per chunk: vector, FixedSizeList of float32
+    after: Mapping[str, Question]  # step -> the question after it
+
+    @property
+    def title(self) -> str:
+        return next(iter(self.after.values())).text
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        for step, q in self.after.items():
+            counts = {"hits": len(q.hits), "ranked": len(q.order)}
+            yield {"step": step, **counts, "answer": q.answer, "outcome": q.outcome}
+
+    def to_json(self) -> dict[str, Any]:
+        return {"question": self.title, "steps": list(self.rows())}
+
+    def text(self, source: str, span: tuple[int, int]) -> str:
+        """A span of a page's text: what a hit or a quote stands for."""
+        texts = dict(zip(self.texts["source"].to_pylist(), self.texts["text"].to_pylist(), strict=True))
+        return str(texts[source][slice(*span)])
+
+
+@outside_loop
+def walk(
+    recipe: Named, question: str, pages: Mapping[str, str], asked_at: str = "", session: Session | None = None
+) -> WalkResult:
+    """Takes one question through a recipe, step by step, in this process.
+
+    `pages` is url -> HTML, in the order of the search results. Nothing is stored. Raises ConfError and
+    ModelMissing.
+    """
+    session = session or Session()
+    found = require_graphs(session.recipe(recipe))
+    sources = [Source(source_id("page", html), "page", html) for html in pages.values()]
+    cited = zip(pages, sources, strict=True)
+    citations = tuple(Citation("q", n, url, "", s.id, None, None) for n, (url, s) in enumerate(cited))
+    asked = Question("q", question, asked_at=asked_at, citations=citations)
+    return asyncio.run(_walk(session, found, list(dict.fromkeys(sources)), asked))
+
+
+async def _walk(session: Session, recipe: Recipe, sources: list[Source], question: Question) -> WalkResult:
+    corpora = CorpusExecutor(recipe, local_kit(session, recipe))
+    texts = await corpora.texts(corpus_table(sources))
+    passages = await corpora.passages(texts)
+    models = recipe.embedders()
+    vectors = {m.name: await corpora.vectors(passages, m) for m in models}
+    index = MemoryIndex(texts, passages, {model_identity(m): vectors[m.name] for m in models})
+    async with local_kit(session, recipe, index) as kit:
+        steps = QuestionExecutor(recipe, kit).steps([question])
+        after = {name: rows[0] async for name, rows in steps}
+    return WalkResult(texts, passages, vectors, after)

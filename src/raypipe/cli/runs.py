@@ -1,19 +1,21 @@
-"""Commands that run a recipe over a store: index, answer, eval, reprocess, ann, rank."""
+"""Commands that plan or run a recipe over a store: plan, index, answer, eval, reprocess, ann, rank."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import raypipe
-from raypipe.cli.command import Args, called, command, console, printed, say, say_data
-from raypipe.cli.plans import printer, show
+from raypipe.cli.command import Args, called, command, console, on_console, printed, say, say_data
+from raypipe.core.errors import ConfError
 
 if TYPE_CHECKING:
     from raypipe.api.indexes import AnnResult
+    from raypipe.api.plans import PlanResult
     from raypipe.api.run import EvalResult, ReprocessResult, RunResult
-
+    from raypipe.runs.plan.records import Plan
 
 OF_EVAL = """
     sets
@@ -193,3 +195,59 @@ def _rank(args: Args) -> int:
     found.write_trec(args.out)
     print(f"{args.out}: {found.title}")
     return 0
+
+
+@command(
+    "plan",
+    "raypipe plan local --store /data/store --data dev.jsonl.bz2",
+    """
+    recipe sets store
+    --data PATH+: files of the eval, or URIs
+    format kind cluster
+    --limit N {1..}: plan the first N questions only
+    scoring refresh
+    --calibrate: first run a few invented questions, which measures how fast this machine is: loads models,
+      and calls those behind endpoints
+    --assume pages=N {-> assumed}: plan a corpus that is not there: tasks, bytes, requests, hours and money,
+      such as pages=1e8 or pages=1e7,html_bytes=20000,text_chars=3000,chunks=5
+    json
+    """,
+)
+def _plan(args: Args) -> int:
+    if args.assumed is not None:
+        if args.data or args.limit or args.judge:
+            raise ConfError(
+                "--assume plans pages that are not there: expected without --data, --limit, --judge"
+            )
+        from raypipe.report.plans import print_assumed
+
+        found = called(raypipe.assume, args)
+        return printed(args, found, on_console(print_assumed))
+    say_data(args)
+    if args.calibrate:
+        from raypipe.api.plans import calibrate
+
+        called(calibrate, args)
+    return show(args, called(raypipe.plan, args))
+
+
+def show(args: Args, found: PlanResult) -> int:
+    """Prints a plan."""
+
+    from raypipe.report.plans import print_placement, print_plan
+
+    def written(found: PlanResult) -> None:
+        print_plan(console(), found.to_json())
+        if found.expired and not args.refresh:
+            print(f"{found.expired} answers rest on expired replies of a graph: --refresh recomputes them")
+        print_placement(console(), found.to_json())
+
+    return printed(args, found, written)
+
+
+def printer(args: Args) -> Callable[[Plan], None]:
+    """Prints the plan of a run before it starts; with --json nothing but JSON is printed."""
+
+    from raypipe.report.plans import print_plan
+
+    return lambda plan: None if args.json else print_plan(console(), plan.to_json())

@@ -1,9 +1,9 @@
-"""Commands that make numbers from runs: labels, finetune, fit."""
+"""Commands that make numbers from runs: labels, finetune, fit, sweep."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import raypipe
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from raypipe.api.finetune import FinetuneResult
     from raypipe.api.fit import FitResult
     from raypipe.api.labels import LabelsResult
+    from raypipe.api.sweep import SweepResult
+    from raypipe.evaluation.sweep import PlannedPoint
 
 
 @command(
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
     """,
 )
 def _labels(args: Args) -> int:
-    from raypipe.cli.plans import printer, show
+    from raypipe.cli.runs import printer, show
 
     say_data(args)
     if args.dry_run:
@@ -157,3 +159,49 @@ def _shown(show: Callable[..., None]) -> Callable[[FitResult], None]:
         print(f"use it: raypipe eval ... --set {found.step}.fitted={found.file}")
 
     return both
+
+
+@command(
+    "sweep",
+    "raypipe sweep local --set split.child_chars=500,700,1000 --set rerank.top=20,50 --sample 200 "
+    "--store /data/store",
+    """
+    recipe
+    --set STEP[:INTO].FIELD=V1,V2,... ... {required -> values}: values of a field, such as rerank.top=5,10; of
+      several fields every combination is a point
+    --sample N {1..}: questions of each point; the best is scored again on as many others (default: all
+      questions)
+    --seed N {int = 0}: draws the sample (default: 0)
+    --data PATH+: files to ingest first, or URIs of some
+    format kind store cluster scoring
+    --margin M {above_0 = 0.02}: points whose 90 %% interval lies within M to either side are the same
+      (default: 0.02)
+    --measure NAME: what the best point has most of, such as f1 or ndcg_cut_10 (default: the one that reports
+      of such data begin with)
+    --dry-run: print the plan of all points, run nothing
+    --out DIR: folder for sweep.json, sweep.svg and a report of each point (default:
+      $RAYPIPE_HOME/runs/STORE/RECIPE-sweep/TIME)
+    json
+    """,
+)
+def _sweep(args: Args) -> int:
+    say_data(args)
+    tell = (lambda plans: None) if args.json else _print_plans
+    return printed(args, called(raypipe.sweep, args, sets=args.values, on_plan=tell), _print_sweep)
+
+
+def _print_sweep(done: SweepResult) -> None:
+    if (found := done.to_json()["sweep"]) is not None:
+        from raypipe.report.sweep import print_sweep
+
+        print_sweep(console(), found)
+        for name in ("sweep.json", "sweep.svg"):
+            print(done.folder / name)
+
+
+def _print_plans(plans: Sequence[PlannedPoint]) -> None:
+    from dataclasses import asdict
+
+    from raypipe.report.sweep import print_plans
+
+    print_plans(console(), [asdict(p) for p in plans])
