@@ -1,11 +1,9 @@
-"""Fine-tuning: a plan, rows to look at, and an adapter in the store with its folder and its entry of
-models.yaml, as engines and recipes find it."""
+"""Fine-tuning: a plan, rows to look at, and an adapter in the store with the entry that recipes need."""
 
 from __future__ import annotations
 
 import json
 import re
-import shutil
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -13,19 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
+from raypipe.api.adapter_entry import adapter_place, entry_with, require_own, write_entry
 from raypipe.api.finetune_inputs import FinetuneInputs, read_inputs
 from raypipe.api.results import Result, as_json, plain
 from raypipe.api.session import Place, Session
-from raypipe.core import config
 from raypipe.core.errors import ConfError
-from raypipe.metrics.textfile import require_writable, write_text
-from raypipe.models.catalog import Catalog
+from raypipe.metrics.textfile import require_writable
 from raypipe.report.finetune import page
 from raypipe.store import Store, adapters
-from raypipe.store.adapters import RECIPE, adapter_file
-from raypipe.store.layout import ADAPTERS, TRAININGS
+from raypipe.store.layout import TRAININGS
 from raypipe.training.estimate import TrainingEstimate
 from raypipe.training.model import Device, FourBit
 
@@ -74,12 +68,14 @@ class FinetuneResult(Result):
 
 def plan_finetune(
     preset: str | Path, labels: str | Path, base: str, store: Place = None, workers: int | None = None,
-    sets: Sequence[str] = (), session: Session | None = None,
+    sets: Sequence[str] = (), session: Session | None = None, name: str | None = None,
+    out: str | Path | None = None,
 ) -> FinetunePlanResult:  # fmt: skip
     """Estimates steps, tokens, memory and time of a training. Trains nothing and starts no Ray.
 
     The arguments are those of `finetune`, and so are the errors: what would be refused is refused here."""
     session = session or Session()
+    _called(preset, name, out)
     found = read_inputs(session, preset, labels, base, workers, sets)
     return _plan(found, session.store_to_fill(store))
 
@@ -109,12 +105,8 @@ def finetune(
     for an adapter that changes nothing.
     """
     session = session or Session()
+    called = _called(preset, name, out)
     found = read_inputs(session, preset, labels, base, workers, sets)
-    called = name or found.preset_name
-    if not _NAME.fullmatch(called):
-        raise ConfError(f"--name {called!r}: expected letters, digits, dots, dashes and underscores")
-    if out is not None:
-        require_writable(Path(out), "--out")
     opened = session.store_to_fill(store)
     planned = _plan(found, opened)
     folder = adapters.adapter_folder(called, found.run)
@@ -122,6 +114,20 @@ def finetune(
         with adapters.training_lease(opened.files, found.run, f"finetune {called}"):
             _train(found, planned, opened, session, called, folder)
     return _registered(found, opened, session, called, folder, None if out is None else Path(out))
+
+
+def _called(preset: str | Path, name: str | None, out: str | Path | None) -> str:
+    """The adapter's name. Raises ConfError for one that none may have, and for a folder that cannot get its
+    entry."""
+    called = name or Path(preset).name.removesuffix(".yaml")
+    if not _NAME.fullmatch(called):
+        raise ConfError(
+            f"--name {called!r}: expected letters, digits, dots, dashes, underscores, a letter or digit first"
+        )
+    if out is not None:
+        require_writable(Path(out), "--out")
+        require_own(Path(out) / MODELS)
+    return called
 
 
 def _plan(found: FinetuneInputs, store: Store) -> FinetunePlanResult:
@@ -232,44 +238,3 @@ def _registered(
                 models.with_name(file).write_bytes(content)
     more = {"folder": place, "models": str(models or ""), "entry": {found.model.name: entry}}
     return FinetuneResult({**json.loads(raw), **more})
-
-
-def adapter_place(store: Store, home: Path, folder: str) -> str:
-    """Where an adapter of a store lies on this machine: engines load folders. Of a bucket that is a copy
-    under `home`, whose name says which training it is of."""
-    if store.files.local:
-        return f"{store.uri}/{ADAPTERS}/{folder}"
-    here = home / "adapters" / folder
-    if not (here / RECIPE).is_file():
-        draft = here.with_name(f".{folder}.tmp")
-        shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir(parents=True)
-        for file in store.files.names(f"{ADAPTERS}/{folder}"):
-            (draft / file).write_bytes(adapter_file(store.files, folder, file) or b"")
-        draft.rename(here)
-    return str(here)
-
-
-def entry_with(
-    catalog: Catalog, base: str, called: str, place: str, models: Path | None = None
-) -> dict[str, Any]:
-    """The base's entry with one adapter more, and those that the file `models` gives the base already; its
-    folders are absolute."""
-    entry, file = catalog.entries[base], catalog.files[base]
-    found = dict(config.read_yaml(file)[base])
-    if entry.path:
-        found["path"] = str((file.parent / entry.path).resolve())
-    others = {n: str((file.parent / p).resolve()) for n, p in entry.adapters.items()}
-    earlier = _read(models).get(base, {}).get("adapters", {})
-    kept = {n: p for n, p in earlier.items() if Path(p).is_dir()}  # others were pruned
-    return {**found, "adapters": {**others, **kept, called: place}}
-
-
-def write_entry(models: Path, base: str, entry: Mapping[str, Any]) -> None:
-    """Writes an entry into a models file that this command made; other entries in it stay."""
-    made = yaml.safe_dump({**_read(models), base: dict(entry)}, sort_keys=False, allow_unicode=True)
-    write_text(models, f"# Made by `raypipe finetune`. Use it: raypipe eval RECIPE --models {models}\n{made}")
-
-
-def _read(models: Path | None) -> dict[str, Any]:
-    return config.read_yaml(models) if models is not None and models.is_file() else {}
