@@ -138,7 +138,7 @@ def write_captured(span: CapturedSpan, served: Store, filled: Store, folder: Pat
             f"{n} {LEFT_OUT[r].format(span=span.text, store=served.uri)}" for r, n in left.items()
         )
         raise DataError(f"{served.uri}: none of {len(ids)} captured questions can be evaluated here: {why}")
-    return CapturedFiles(*files, questions, dict(left))
+    return CapturedFiles(files[0], files[1], files[2], questions, dict(left))
 
 
 def _golds(store: Store, since: float, said: Mapping[str, Sequence[Feedback]]) -> dict[str, dict[str, None]]:

@@ -233,7 +233,8 @@ def read_cluster(
     file = config.build(Cluster, config.read_yaml(path), Where(str(path)))
     if llm is None:
         return file
-    from raypipe.api.served import LLM, ServedModel, with_endpoint
+    from raypipe.api.served import ServedModel, with_endpoint
+    from raypipe.models.entry import LLM
 
     return with_endpoint(file, LLM, ServedModel.parse(llm, "--llm").url, keys)
 

@@ -100,6 +100,9 @@ def argument(line: str) -> tuple[str, dict[str, Any]]:
     as argparse has them; `--gate BOUND ...`, which may be repeated; a flag alone: `--json`. The kind has of
     these words: `required`, a type (`arguments.read_as`), `one|other` for choices, `= DEFAULT`,
     `const VALUE`, and `-> NAME`, its name in the Python API.
+
+    >>> argument("--out FILE {= a.csv -> file}: the table")
+    ('--out', {'help': 'the table', 'default': 'a.csv', 'dest': 'file', 'metavar': 'FILE'})
     """
     usage, kind, help = _LINE.fullmatch(line).groups()  # type: ignore[union-attr]
     name, _, metavar = usage.partition(" ")
