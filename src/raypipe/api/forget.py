@@ -9,8 +9,15 @@ from pathlib import Path
 from raypipe.api.results import Result
 from raypipe.api.session import Place, Session
 from raypipe.core.errors import ConfError
-from raypipe.evaluation.forgotten_labels import held_labels, label_folders, take_out_labels
-from raypipe.evaluation.forgotten_rows import held_files, resting, run_folders, take_out
+from raypipe.evaluation.forgotten import (
+    held_files,
+    held_labels,
+    label_folders,
+    resting,
+    run_folders,
+    take_out,
+    take_out_labels,
+)
 from raypipe.memo.disk import merge_memo
 from raypipe.runs.forget import apply, records
 from raypipe.runs.forget.adapters import releases_naming, trained_on

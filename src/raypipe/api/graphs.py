@@ -27,10 +27,9 @@ from raypipe.kg.client import connect
 from raypipe.kg.execute import run
 from raypipe.kg.fetch.backend import ServerBackend
 from raypipe.kg.graph import GraphBackend, open_folder
-from raypipe.kg.language.example_bank import Domain, ExampleGroup
+from raypipe.kg.language.example_bank import Domain, ExampleGroup, example
 from raypipe.kg.language.parser import Parse, parser
 from raypipe.kg.language.program import Bad
-from raypipe.kg.language.templatize import example
 from raypipe.kg.language.time_words import moment
 from raypipe.kg.tables import load
 from raypipe.metrics.textfile import filled

@@ -19,7 +19,7 @@ from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.protocols import Index
 from raypipe.core.records import Citation, Question, Source, digest, source_id
-from raypipe.evaluation.ranked_documents import FINAL, documents_of, ranked_documents
+from raypipe.evaluation.golds import FINAL, documents_of, ranked_documents
 from raypipe.evaluation.stored_questions import questions_of
 from raypipe.kg.language.time_words import moment
 from raypipe.memo.disk import StoreMemo, memo_versions

@@ -106,19 +106,13 @@ def _open(path: Path) -> gzip.GzipFile | BufferedReader:
 
 
 @contextmanager
-def replaced(path: Path) -> Iterator[TextIO]:
-    """A stream that replaces the file when its block succeeds. Until then, and on failure, the old one stays.
-
-    What a killed process left of it goes when the block succeeds. A lone surrogate, which UTF-8 cannot hold,
-    is written as its JSON escape.
-    """
+def replacing(path: Path) -> Iterator[Path]:
+    """A path to write to, whose file replaces `path` when the block succeeds. Until then, and on failure, the
+    old one stays. What a killed process left of it goes when the block succeeds."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
+        yield temporary
         os.replace(temporary, path)
         for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
             if not _runs(left.name.rsplit(".", 2)[1]):
@@ -127,14 +121,27 @@ def replaced(path: Path) -> Iterator[TextIO]:
         temporary.unlink(missing_ok=True)
 
 
+@contextmanager
+def replaced(path: Path) -> Iterator[TextIO]:
+    """The same as a stream of text. A lone surrogate, which UTF-8 cannot hold, is written as its JSON
+    escape."""
+    with (
+        replacing(path) as temporary,
+        temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as stream,
+    ):
+        yield stream
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
 def write_text(path: Path, text: str) -> None:
-    """Replaces a file by a text."""
+    """Writes a text, as `replaced` does."""
     with replaced(path) as out:
         out.write(text)
 
 
 def write_json(path: Path, tree: Any) -> None:
-    """Replaces a file by a JSON value. NaN is refused: it is not JSON."""
+    """Writes a JSON value, as `replaced` does. NaN is refused: it is not JSON."""
     write_text(path, json.dumps(tree, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
 
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from raypipe.core.ann import AnnRecall
 from raypipe.core.records import FAULT, RANKED, Hit, Question
 from raypipe.metrics.crag import Marks, intervals_to_json, parts_to_json
-from raypipe.metrics.kinds import NOT_SCORED, RunScores
-from raypipe.metrics.kinds.contract import MeasureSummary
+from raypipe.metrics.kinds import NOT_SCORED, MeasureSummary, RunScores
 from raypipe.metrics.losses import Losses
 from raypipe.metrics.prompt_injection import PromptInjection
 from raypipe.metrics.routing import Routing
