@@ -114,6 +114,8 @@ def make_questions(
                 f"{filled.uri}: expected documents with passages of prose, found none in {drawn.unreadable} "
                 "documents. `raypipe ingest PATH` reads some into a store"
             )
+        if not dry_run:
+            merge_memo(filled)  # what a run that was killed had asked
         plan = _plan(filled, model, drawn, planned, number, prompts)
         on_plan(plan)
         if dry_run:
@@ -129,7 +131,6 @@ def make_questions(
                     generate = kit.generator(model)
                     return await making.make(planned, drawn, number, generate, prompts, show)
 
-            merge_memo(filled)
             made = asyncio.run(make())
             merge_memo(filled)
     if not made.kept:
