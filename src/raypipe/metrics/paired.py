@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from raypipe.metrics.intervals import Interval, group_sums, mean_interval, standard_error
+from raypipe.metrics.intervals import Interval, group_sums, mean_intervals, standard_error
 
 Floats = npt.NDArray[np.float64]
 Conclusion = Literal["better", "worse", "same", "cannot tell"]
@@ -62,7 +62,7 @@ def paired(
     d = b - a
     units = d if groups is None else group_sums(d, groups)[0]
     p, exact = sign_flip(units, seed)
-    wide = mean_interval(d, (-span, span), groups)
+    wide, narrow = mean_intervals(d, (-span, span), groups, (0.95, 0.90))
     error = standard_error(d, groups) or (0.0 if wide is None else (wide[1] - wide[0]) / 2 / 1.96)
     mean = float(d.mean())
     return PairedDifference(
@@ -74,7 +74,7 @@ def paired(
         up=int((d > 0).sum()),
         down=int((d < 0).sum()),
         interval=wide,
-        interval_90=mean_interval(d, (-span, span), groups, 0.90),
+        interval_90=narrow,
         p=p,
         exact=exact,
         minimum_detectable=_POWER * error if error else None,
@@ -102,18 +102,13 @@ def sign_flip(units: Floats, seed: int = 0) -> tuple[float, bool]:
 def _exact(sizes: Floats, found: float) -> float:
     chances: npt.NDArray[Any] = np.ones(1)  # of each sum, from the least to the largest, one apart
     for size, count in zip(*np.unique(sizes, return_counts=True), strict=True):
-        spread = np.zeros(2 * int(size) * int(count) + 1)  # every sum of `count` values of +size or -size
-        spread[:: 2 * int(size)] = _binomial(int(count))
+        n, k = int(count), np.arange(int(count) + 1)
+        log = np.array([math.lgamma(i + 1) for i in range(n + 1)])
+        spread = np.zeros(2 * int(size) * n + 1)  # every sum of `count` values of +size or -size
+        spread[:: 2 * int(size)] = np.exp(log[n] - log[k] - log[n - k] - n * math.log(2))  # fair coins
         chances = np.convolve(chances, spread)
     sums = np.arange(len(chances)) - (len(chances) - 1) // 2
     return min(1.0, float(chances[np.abs(sums) >= found].sum()))
-
-
-def _binomial(n: int) -> Floats:
-    """Chances of 0..n heads of n fair coins."""
-    k = np.arange(n + 1)
-    log = np.array([math.lgamma(i + 1) for i in range(n + 1)])
-    return np.asarray(np.exp(log[n] - log[k] - log[n - k] - n * math.log(2)))
 
 
 def _drawn(sizes: Floats, found: float, seed: int) -> float:
