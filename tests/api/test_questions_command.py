@@ -142,6 +142,7 @@ def test_the_same_questions_again_ask_for_nothing_and_more_of_them_only_for_more
     assert again["cached"] > 0 and (tmp_path / "q.jsonl").read_text().startswith(first)
 
 
+@pytest.mark.drill
 def test_a_run_that_is_killed_goes_on_where_it_was(made, server, tmp_path):
     running, asked = [], server.asked
     words = ["questions", tmp_path / "docs.jsonl", "--n", 12, "--llm", f"{server.url}#reader"]

@@ -130,13 +130,12 @@ def test_questions_that_ask_embedders_alone_make_tasks_of_128(bench):
         sizes.setdefault(verb, []).extend(t.rows for t in tasks)
         return inline(verb, work, tasks)
 
-    for text in (ranks, RANKS):
-        sizes.clear()
-        pipe = replace(bench.pipeline(text), runner=watched)
-        ingest(pipe.store, [bench.folder / "many"], "beir", pipe.progress)
-        pipe.index(None)
-        pipe.answer(arrow.question.records(pipe.store.scan("questions")))
-        assert (sizes["answer"] == [128, 12]) == (text is ranks), sizes
+    pipe = replace(bench.pipeline(ranks), runner=watched)
+    assert pipe.sizes.questions < 128
+    ingest(pipe.store, [bench.folder / "many"], "beir", pipe.progress)
+    pipe.index(None)
+    pipe.answer(arrow.question.records(pipe.store.scan("questions")))
+    assert sizes["answer"] == [128, 12]
 
 
 def test_a_paper_that_is_taken_out_is_not_found_and_does_not_count(bench):

@@ -65,6 +65,7 @@ def test_nothing_is_asked_again_and_a_release_can_be_set_there(filled, tmp_path)
     assert live(Store.open(pipeline.store.uri)).run == again.manifest.run
 
 
+@pytest.mark.drill
 def test_a_collection_in_a_bucket_is_ranked_by_its_postings_as_one_in_a_folder(bucket, tmp_path):
     beir = write_beir(tmp_path / "beir", papers(1, 60), queries(4))
     here, store = Bench(tmp_path, tmp_path).pipeline(RANKS), Store.create(f"{bucket.uri}/stores/papers")

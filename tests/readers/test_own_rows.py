@@ -188,6 +188,7 @@ def test_paths_are_read_from_the_folder_of_the_data_and_from_nowhere_else(tmp_pa
     assert row.question.citations[0].url == "pages/a.html"
 
 
+@pytest.mark.slow
 def test_a_pdf_and_a_docx_that_rows_name_are_read_as_in_a_folder(tmp_path):
     (tmp_path / "a b.pdf").write_bytes(
         papers.two_pages_and_a_bad_one(papers.said_page("Velora is a film of 1994."))
