@@ -1,14 +1,11 @@
 """Search over a whole collection: what building the postings costs, and a question by BM25 and by vectors.
 
     python bench/search_collection.py --papers 400000 --dim 384
-    python bench/search_collection.py --vectors real --phases add,dense50,numpy50
 
 Papers are Zipf words of log-normal lengths (mean 100), vectors are random unit rows: times depend on their
-number, not on what they say. With `--vectors real` each lies between two of 2,000 that MiniLM computed: more
-of them are near to a question, so more are scored again. Each phase is a process of its own, so its peak
-memory is its own. CPU seconds count; wall seconds depend on what else runs. NumPy's product over the same
-rows stands next to ours, and so does bm25s over the same words, where it is installed. The last line has
-ratios of CPU seconds to theirs.
+number, not on what they say. Each phase is a process of its own, so its peak memory is its own. CPU seconds
+count; wall seconds depend on what else runs. NumPy's product over the same rows stands next to ours, and so
+does bm25s over the same words, where it is installed. The last line has ratios of CPU seconds to theirs.
 """
 
 from __future__ import annotations
@@ -52,8 +49,6 @@ TEXT = pa.schema(
 VOCABULARY = 300_000
 MODEL = Model("random", "embedder", "hash", "", "", "", "sha256:random", dim=384)
 AT_ONCE = 50_000
-PHASES = ("add", "build", "bm25s", "lexical12", "lexical60", "dense1", "dense50", "numpy50", "dense256",
-          "add_more", "build_more", "lexical12")  # fmt: skip
 
 
 def drawn(rng: np.random.Generator, count: int) -> np.ndarray:
@@ -65,37 +60,7 @@ def names(first: int, count: int) -> list[str]:
     return [source_id("document", str(i)) for i in range(first, first + count)]
 
 
-def minilm(file: Path) -> np.ndarray:
-    """(2000, 384) float32, unit rows: MiniLM's vectors of invented abstracts, kept in `file`."""
-    if file.is_file():
-        found: np.ndarray = np.load(file)
-        return found
-    from raypipe import Session
-    from raypipe.synth import write_collection
-
-    with tempfile.TemporaryDirectory() as made:
-        write_collection(Path(made), 2000, 1, 7)
-        texts = [json.loads(line)["text"] for line in (Path(made) / "corpus.jsonl").read_text().splitlines()]
-    model = Session().catalog().model("all-MiniLM-L6-v2")
-    embed = LocalKit(None, "transformers").embedder(model)
-    vectors = asyncio.run(embed(texts, "passage"))
-    np.save(file, vectors)
-    return vectors
-
-
-def unit_rows(rng: np.random.Generator, count: int, dim: int, base: np.ndarray | None) -> np.ndarray:
-    """(count, dim) float32, unit rows: random, or each between two rows of `base`."""
-    if base is None:
-        rows = rng.standard_normal((count, dim), np.float32)
-    else:
-        share = rng.random((count, 1), np.float32)
-        one, other = (base[rng.integers(0, len(base), count)] for _ in range(2))
-        rows = share * one + (1 - share) * other
-    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows
-
-
-def add(store: Store, first: int, count: int, run: str, dim: int, base: np.ndarray | None) -> None:
+def add(store: Store, first: int, count: int, run: str, dim: int) -> None:
     """Texts, passages and vectors of some papers."""
     rng = np.random.default_rng(first)
     hashes = np.array([word_hash(f"w{i}") for i in range(VOCABULARY)], np.uint64)
@@ -111,7 +76,8 @@ def add(store: Store, first: int, count: int, run: str, dim: int, base: np.ndarr
         text = pa.array(["" for _ in range(n)], pa.large_string())
         zero, end = np.zeros(n, np.int32), (lengths * 6).astype(np.int32)
         spans = [sources, *(pa.array(x) for x in (zero, end, zero, end))]
-        vectors = unit_rows(rng, n, dim, base)
+        vectors = rng.standard_normal((n, dim), np.float32)
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
         column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), dim)
         rows = {
             TEXTS: pa.Table.from_arrays([sources, text, *columns], schema=TEXT),
@@ -199,8 +165,10 @@ def bm25s_index(store: Store) -> dict[str, Any]:
     return out
 
 
-def dense(store: Store, dim: int, batch: int, base: np.ndarray | None) -> dict[str, float]:
-    asked = unit_rows(np.random.default_rng(2), batch, dim, base)
+def dense(store: Store, dim: int, batch: int) -> dict[str, float]:
+    rng = np.random.default_rng(2)
+    asked = rng.standard_normal((batch, dim), np.float32)
+    asked /= np.linalg.norm(asked, axis=1, keepdims=True)
     index = index_of(store)
 
     def search(queries: np.ndarray) -> list[list[VectorHit]]:
@@ -229,9 +197,9 @@ def numpy_product(store: Store, dim: int, batch: int) -> dict[str, float]:
 
 def ratios(found: dict[str, dict[str, Any]]) -> dict[str, float]:
     """CPU seconds of ours by those of a peer, below 1 where ours are fewer."""
-    per, peer = "cpu_ms_per_question", found.get("bm25s", {})
+    per, peer = "cpu_ms_per_question", found["bm25s"]
     pairs = {"dense, 50 at once, by NumPy": (found["dense50"][per], found["numpy50"][per])}
-    if "build_cpu_s" in peer and "build" in found:
+    if "build_cpu_s" in peer:
         pairs["building, by bm25s"] = (found["build"]["cpu_s"], peer["build_cpu_s"])
         for n in (12, 60):
             pairs[f"{n} words, by bm25s"] = (found[f"lexical{n}"][per], peer[f"cpu_ms_{n}_words"])
@@ -260,18 +228,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--papers", type=int, default=400_000)
     parser.add_argument("--dim", type=int, default=384)
-    parser.add_argument("--vectors", choices=("random", "real"), default="random")
-    parser.add_argument("--phases", default=",".join(PHASES))
     parser.add_argument("--phase", default="")
     parser.add_argument("--store", default="")
     args = parser.parse_args()
     more = max(1, args.papers // 100)
     if not args.phase:
         with tempfile.TemporaryDirectory() as made:
+            phases = ["add", "build", "bm25s", "lexical12", "lexical60", "dense1", "dense50", "numpy50",
+                      "dense256", "add_more", "build_more", "lexical12"]  # fmt: skip
             said: dict[str, dict[str, Any]] = {}
-            for phase in args.phases.split(","):
+            for phase in phases:
                 given = ["--papers", str(args.papers), "--dim", str(args.dim), "--phase", phase]
-                given += ["--vectors", args.vectors]
                 command = [sys.executable, __file__, *given, "--store", args.store or f"{made}/store"]
                 line = subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE).stdout
                 said.setdefault(phase, json.loads(line))
@@ -279,13 +246,12 @@ def main() -> None:
         print(json.dumps({"ratios": ratios(said)}))
         return
     store, phase = Store.create(args.store), args.phase
-    base = minilm(Path(f"{args.store}.npy")) if args.vectors == "real" else None
     number = int("".join(c for c in phase if c.isdigit()) or 0)
     before = [f.path for x in (store.dataset(WORDS).get_fragments() if store.has(WORDS) else ())
               for f in x.metadata.files]  # fmt: skip
     if phase in ("add", "add_more"):
         first, count = (0, args.papers) if phase == "add" else (args.papers, more)
-        found: dict[str, Any] = timed(lambda: add(store, first, count, phase, args.dim, base), count)
+        found: dict[str, Any] = timed(lambda: add(store, first, count, phase, args.dim), count)
     elif phase in ("build", "build_more"):
         first, count = (0, args.papers) if phase == "build" else (args.papers, more)
         found = timed(lambda: build(store, first, count, phase), count)
@@ -296,7 +262,7 @@ def main() -> None:
     elif phase == "bm25s":
         found = bm25s_index(store)
     elif phase.startswith("dense"):
-        found = dense(store, args.dim, number, base)
+        found = dense(store, args.dim, number)
     else:
         found = numpy_product(store, args.dim, number)
     print(
