@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -92,7 +91,6 @@ def _eval(args: Args) -> int:
         return printed(args, repeated, _print_repeats)
     from raypipe.api.run import evaluate
 
-    start = time.perf_counter()
     # Faults are checked after the report is printed.
     done = called(evaluate, args, on_plan=printer(args), check=False)
 
@@ -101,8 +99,8 @@ def _eval(args: Args) -> int:
 
         print_report(console(), done.to_json(), done.evaluation.folder)
         reused = done.evaluation.reused
-        new, took = done.evaluation.report.questions - reused, time.perf_counter() - start
-        print(f"{new} new answers, {reused} reused; took {took:.1f} s")
+        print(f"{done.evaluation.report.questions - reused} new answers, {reused} reused")
+        print(f"raypipe view {done.evaluation.folder.path}  # each question in a browser")
 
     printed(args, done, shown)
     done.check_faults()

@@ -45,7 +45,9 @@ def print_comparison(console: Console, c: RunComparison) -> None:
             counts = (str(k.moved), str(k.up), str(k.down), f"{k.difference:+.4f}")
             causes.add_row(Text(k.step), Text(k.field), *counts)
         console.print(causes)
-    if c.slices:
+    if c.slices and all(s.verdict == "cannot tell" for s in c.slices):
+        console.print(f"cannot tell in any of {len(c.slices)} slices")
+    elif c.slices:
         slices = grid("slice", "questions", "verdict", "difference", "95 % interval", "p", "up", "down")
         for s in sorted(c.slices, key=lambda s: -s.found.n)[:SLICES_SHOWN]:
             slices.add_row(Text(f"{s.label}: {s.value}"), str(s.found.n), s.verdict, *_numbers(s.found, s.p))
