@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -136,7 +136,10 @@ def ask(
     require_unchanged(opened, found.models(), kit.endpoints)
     memo = StoreMemo(opened.uri, memo_versions(opened)) if opened else None
     answerer = Answerer(found, kit, opened.uri if opened else "", memo, release)
-    with heartbeat(waiting.say, "opening") if session.progress else nullcontext() as waiting.now:
+    beat: AbstractContextManager[Callable[[str], None] | None] = nullcontext()
+    if session.progress:
+        beat = heartbeat(waiting.say, "opening")
+    with beat as waiting.now:
         return AskResult(asyncio.run(_answer(kit, answerer, request, waiting)))
 
 
