@@ -202,6 +202,7 @@ class TableBuilder:
                         backoff.reset()
                     left = [replace(t, suspects=back[t.name].suspects) for t in left if t.name in back]
                     if left:
+                        self.caps.check(done, self.clock.total())
                         _wait(backoff, back[left[0].name])
                         done.memo_damaged += self.merge_memo()  # what the other worker computed for these
             except (CapReached, Unavailable):
@@ -220,8 +221,10 @@ class TableBuilder:
         self, run: Run, build: TableBuild, done: RunCounters, tasks: Sequence[Task], shown: ProgressTask,
         busy: dict[str, dict[str, float]],
     ) -> Iterator[HandedBack]:  # fmt: skip
-        """The same; `busy` gets the seconds of each worker by part of the run."""
-        left, results = len(tasks), self.runner(build.pool, build.work(run), tasks)
+        """The same; `busy` gets the seconds of each worker by part of the run. At a cap no more tasks begin,
+        and it is reached when those that run have ended."""
+        left, waiting = len(tasks), list(tasks)
+        results = self.runner(build.pool, build.work(run), waiting)
         try:
             for result in results:
                 left -= 1
@@ -239,8 +242,10 @@ class TableBuilder:
                 for count in result.counts.values():
                     shown.wrote(count.calls.tokens.generated, count.seconds)
                 shown.advance(result.ids)
-                if left and (reached := self.caps.reached(done, self.clock.total())):
-                    raise CapReached(reached)
+                if left and self.caps.reached(done, self.clock.total()):
+                    waiting.clear()
+            if left:
+                self.caps.check(done, self.clock.total())
         finally:
             getattr(results, "close", nowhere)()  # however it ends, a pool begins no more tasks
 
