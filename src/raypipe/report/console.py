@@ -111,8 +111,10 @@ def _print_steps(console: Console, report: Mapping[str, Any]) -> None:
             f"{s['seconds']:.1f}",
         )
         for s in steps
+        if s["rows"]
     ]
-    show(console, ("step", "rows", *counted, "seconds"), rows)
+    if rows:
+        show(console, ("step", "rows", *counted, "seconds"), rows)
     bounds = [s["planned"] for s in steps]
     planned = "not known how many" if None in bounds else str(sum(bounds))
     computed, known = (sum(s[k] for s in steps) for k in ("computed", "cached"))
