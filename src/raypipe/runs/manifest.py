@@ -22,7 +22,7 @@ from raypipe.core.errors import DataError, RaypipeError
 from raypipe.core.protocols import Model
 from raypipe.core.records import digest
 from raypipe.memo.memo import replies_of
-from raypipe.metrics.kinds.contract import MeasureSummary
+from raypipe.metrics.kinds import MeasureSummary
 from raypipe.metrics.textfile import replaced
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.report.report import FaultCount, RunFolder, StepLine
