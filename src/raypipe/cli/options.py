@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping
+from typing import Any
 
 from raypipe.cli.command import Argument, above_0, arg, at_least, one_of
 
@@ -49,8 +51,16 @@ def _format(*more: str) -> tuple[Argument, Argument]:
         "--fields ROLE=FIELD,...",
         "fields of rows that common names do not find: query=FIELD, answer=FIELD (or A+B, both), "
         "id=FIELD, documents=FIELD (texts, objects or paths to answer from), time, domain, question_type; of "
-        "documents title, url, text, html, path. a.b is b inside a",
+        "documents title, url, text, html, path. a.b is b inside a (may be repeated)",
+        action=_Joined,
     )  # fmt: skip
+
+
+class _Joined(argparse.Action):
+    """Joins the values of a repeated option with commas."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
+        setattr(namespace, self.dest, ",".join(filter(None, (getattr(namespace, self.dest), values))))
 
 
 def _recipe(about: str = "a name under conf/recipes, or a path", mark: str = "") -> tuple[Argument, ...]:
