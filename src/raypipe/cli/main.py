@@ -126,10 +126,8 @@ def main(argv: Sequence[str] | None = None, whole: bool | None = None) -> int:
         print(f"raypipe {args.command}: {e}", file=sys.stderr)
         return e.exit_code
     except KeyboardInterrupt:
-        print(
-            f"raypipe {args.command}: stopped; finished parts are kept, run it again to continue",
-            file=sys.stderr,
-        )
+        kept = "" if args.command == "serve" else "; finished parts are kept, run it again to continue"
+        print(f"raypipe {args.command}: stopped{kept}", file=sys.stderr)
         return 130
     except BrokenPipeError:
         sys.stderr.close()
