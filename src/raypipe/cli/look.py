@@ -69,12 +69,14 @@ def _losses(args: Args) -> int:
     found = losses(args.run)
 
     def show(found: LossesResult) -> None:
-        from raypipe.report.console import print_losses, print_lost
+        from raypipe.report.console import print_losses, print_lost, say
 
         out = console()
         print_losses(out, found.to_json()["losses"])
         if at is not None:
             print_lost(out, found.questions)
+        if not (found.losses.misses if at is None else found.questions):
+            say(out, f"no question was lost{'' if at is None else f' at {args.at}'}")
 
     return printed(args, found if at is None else found.at(at), show)
 
