@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import json
-import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from raypipe.api.settings import Settings
+from raypipe.api.session import Settings
 from raypipe.core.errors import ConfError
 from raypipe.core.records import digest
-from raypipe.metrics.textfile import replaced
 from raypipe.readers import row_files
 from raypipe.readers.field_map import checked, parse
 from raypipe.readers.formats import Format, looks_like
@@ -94,32 +91,6 @@ def unused(runs: Path, now: time.struct_time) -> Path:
     taken = {p.name for p in runs.iterdir()} if runs.is_dir() else set()
     names = itertools.chain([name], (f"{name}-{n}" for n in itertools.count(2)))
     return runs / next(n for n in names if n not in taken)
-
-
-def require_writable(folder: Path, name: str) -> None:
-    """Raises ConfError, naming the argument `name`, for a folder that cannot be made or written.
-
-    Called before any work for it starts. Makes nothing.
-    """
-    there = next(f for f in (folder.absolute(), *folder.absolute().parents) if f.exists())
-    if not there.is_dir():
-        raise ConfError(f"{name}: {folder} cannot be written: {there} is a file. Name another place")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise ConfError(f"{name}: {folder} cannot be written: {there} may not be. Name another place")
-
-
-def require_file(path: str | Path, name: str) -> None:
-    """Raises ConfError, naming the argument `name`, for a place where no file can be written. Called before
-    any work for it starts. Makes nothing."""
-    if Path(path).is_dir():
-        raise ConfError(f"{name}: expected the name of a file to write, found the folder {path}")
-    require_writable(Path(path).absolute().parent, name)
-
-
-def write_json(file: Path, tree: Any) -> None:
-    """Replaces a file by a JSON value. NaN is refused: it is not JSON."""
-    with replaced(file) as text:
-        text.write(json.dumps(tree, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
 
 
 def deliver(given: str | Path | None, folder: Path) -> None:

@@ -8,20 +8,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from raypipe.api.paths import inputs, require_file
+from raypipe.api.paths import inputs
 from raypipe.api.results import Result, as_json
-from raypipe.api.session import Place, Session
-from raypipe.api.settings import Settings
+from raypipe.api.session import Place, Session, Settings
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError, RaypipeError
 from raypipe.evaluation.view.details import Part
 from raypipe.evaluation.view.pair_page import open_pair, pair_page
 from raypipe.evaluation.view.run_list import RemoteRuns, RunHeader, RunList
-from raypipe.evaluation.view.run_page import ShownParts, open_run, run_page
+from raypipe.evaluation.view.run_page import ShownParts, run_page
 from raypipe.evaluation.view.server import ViewServer
 from raypipe.evaluation.view.viewer import Viewer, known_before
-from raypipe.metrics.textfile import replaced
+from raypipe.metrics.textfile import require_file, write_text
 from raypipe.readers.object_store import is_remote
+from raypipe.report.report import RunFolder
+from raypipe.runs.manifest import read
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,19 +93,18 @@ def write_view(
     if len(runs) not in (1, 2):
         raise ConfError(f"view --out: expected one run or two, found {len(runs)}")
     require_file(out, "--out")
-    found = [open_run(p) for p in inputs(runs, session.settings)]
+    found = [(RunFolder(p), read(p)) for p in inputs(runs, session.settings)]
     shown = ShownParts(without=parts)
     if len(found) == 1:
         [(folder, manifest)] = found
         page, _ = run_page(folder, manifest, known_before(manifest), shown)
     else:
-        pair = open_pair((found[0][0], found[1][0]), (found[0][1], found[1][1]))
+        pair = open_pair(*found)
         try:
             page, _ = pair_page(pair, shown)
         finally:
             pair.close()
-    with replaced(Path(out)) as text:
-        text.write(page)
+    write_text(Path(out), page)
     return ViewFile(str(out), os.path.getsize(out), tuple(m.run for _, m in found), parts)
 
 

@@ -14,7 +14,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
-from raypipe.core.errors import DataError
+from raypipe.core.errors import ConfError, DataError
 
 T = TypeVar("T")
 
@@ -106,25 +106,43 @@ def _open(path: Path) -> gzip.GzipFile | BufferedReader:
 
 
 @contextmanager
-def replaced(path: Path) -> Iterator[TextIO]:
-    """A stream that replaces the file when its block succeeds. Until then, and on failure, the old one stays.
-
-    What a killed process left of it goes when the block succeeds. A lone surrogate, which UTF-8 cannot hold,
-    is written as its JSON escape.
-    """
+def replacing(path: Path) -> Iterator[Path]:
+    """A path to write to, whose file replaces `path` when the block succeeds. Until then, and on failure, the
+    old one stays. What a killed process left of it goes when the block succeeds."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
+        yield temporary
         os.replace(temporary, path)
         for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
             if not _runs(left.name.rsplit(".", 2)[1]):
                 left.unlink(missing_ok=True)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[TextIO]:
+    """The same as a stream of text. A lone surrogate, which UTF-8 cannot hold, is written as its JSON
+    escape."""
+    with (
+        replacing(path) as temporary,
+        temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as stream,
+    ):
+        yield stream
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a text, as `replaced` does."""
+    with replaced(path) as out:
+        out.write(text)
+
+
+def write_json(path: Path, tree: Any) -> None:
+    """Writes a JSON value, as `replaced` does. NaN is refused: it is not JSON."""
+    write_text(path, json.dumps(tree, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
 
 
 def write_json_lines(path: Path, objects: Iterable[Mapping[str, Any]]) -> int:
@@ -135,6 +153,26 @@ def write_json_lines(path: Path, objects: Iterable[Mapping[str, Any]]) -> int:
             out.write(json.dumps(found, ensure_ascii=False, allow_nan=False) + "\n")
             count += 1
     return count
+
+
+def require_writable(folder: Path, name: str) -> None:
+    """Raises ConfError, naming the argument `name`, for a folder that cannot be made or written.
+
+    Called before any work for it starts. Makes nothing.
+    """
+    there = next(f for f in (folder.absolute(), *folder.absolute().parents) if f.exists())
+    if not there.is_dir():
+        raise ConfError(f"{name}: {folder} cannot be written: {there} is a file. Name another place")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ConfError(f"{name}: {folder} cannot be written: {there} may not be. Name another place")
+
+
+def require_file(path: str | Path, name: str) -> None:
+    """Raises ConfError, naming the argument `name`, for a place where no file can be written. Called before
+    any work for it starts. Makes nothing."""
+    if Path(path).is_dir():
+        raise ConfError(f"{name}: expected the name of a file to write, found the folder {path}")
+    require_writable(Path(path).absolute().parent, name)
 
 
 def _runs(pid: str) -> bool:

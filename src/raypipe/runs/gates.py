@@ -11,7 +11,7 @@ from typing import Any
 
 from raypipe.core import config
 from raypipe.core.errors import ConfError, RaypipeError
-from raypipe.metrics.kinds.contract import MeasureSummary
+from raypipe.metrics.kinds import MeasureSummary
 from raypipe.runs.gate_bounds import SHARES, end_of, interval_of, questions_needed
 from raypipe.runs.manifest import Manifest
 

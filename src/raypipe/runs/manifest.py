@@ -22,8 +22,8 @@ from raypipe.core.errors import DataError, RaypipeError
 from raypipe.core.protocols import Model
 from raypipe.core.records import digest
 from raypipe.memo.memo import replies_of
-from raypipe.metrics.kinds.contract import MeasureSummary
-from raypipe.metrics.textfile import replaced
+from raypipe.metrics.kinds import MeasureSummary
+from raypipe.metrics.textfile import write_text
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.report.report import FaultCount, RunFolder, StepLine
 from raypipe.store import Store
@@ -262,8 +262,7 @@ def write(store: Store, manifest: Manifest, keys: Sequence[AnswerKey], folder: P
     last = store.files.names(MANIFESTS)[-1:]
     number = int(last[0].partition("-")[0]) + 1 if last else 1  # names sort in the order of runs; clocks jump
     store.files.write(f"{MANIFESTS}/{number:015d}-{manifest.run}.json", text.encode())
-    with replaced(RunFolder(folder).manifest) as out:
-        out.write(text)
+    write_text(RunFolder(folder).manifest, text)
 
 
 _KEYS = pa.schema(
