@@ -87,7 +87,8 @@ def _with_labels(
     """The decision with folders of labels that hold it, adapters that were trained on them, and releases that
     these adapters answer: they end, since weights cannot be taken apart."""
     from raypipe.evaluation.forgotten_labels import held_labels, label_folders
-    from raypipe.runs.forget.adapters import releases_naming, trained_on
+    from raypipe.runs.roots import releases_naming
+    from raypipe.store.adapters import trained_on
 
     digests: dict[str, str] = {}
     for folder in label_folders([p for p in places if p.is_dir()]):

@@ -17,7 +17,7 @@ from raypipe.api.served import require_answering, require_same
 from raypipe.api.session import Named, Place, Session, endpoint_addresses, require_graphs
 from raypipe.core import arrow
 from raypipe.core.errors import ConfError, DataError
-from raypipe.core.protocols import Index
+from raypipe.core.index import Index
 from raypipe.core.records import Question, digest
 from raypipe.evaluation.ranked_documents import FINAL, ranked_documents
 from raypipe.evaluation.stored_questions import questions_of

@@ -15,7 +15,8 @@ import numpy as np
 
 from raypipe.core.ann import AnnRecall
 from raypipe.core.errors import DataError
-from raypipe.core.protocols import FIELDS, VectorHit
+from raypipe.core.index import VectorHit
+from raypipe.core.protocols import FIELDS
 from raypipe.core.records import Question, digest
 from raypipe.memo.disk import StoreMemo, memo_versions
 from raypipe.memo.memo import CallCounts, cached

@@ -18,14 +18,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from lance.fragment import write_fragments
 
+from raypipe.core import arrow
 from raypipe.core.llm import Generated
 from raypipe.core.records import digest
 from raypipe.memo.losses import intact, note_loss
 from raypipe.memo.memo import MemoryMemo, MemoTable, Values
 from raypipe.store.commit import append
-from raypipe.store.database import Store, missing, rows
+from raypipe.store.database import Store
 from raypipe.store.layout import MEMO
-from raypipe.store.tables import REPLIES, SCORES, checked, embeddings_schema, kind_of
+from raypipe.store.lookups import missing, rows
+from raypipe.store.tables import OF_MEMO, REPLIES, SCORES, checked, embeddings_schema, kind_of
 
 # Of keys and values that a process computed and keeps in memory: 10,000 vectors of 768 numbers, those of
 # five questions with fifty real pages each. A text that comes back later than that is computed again.
@@ -44,7 +46,7 @@ def memo_versions(store: Store) -> dict[str, int]:
 def memo_tables(store: Store) -> list[str]:
     """The memo tables there are."""
     tables = [t.removesuffix(".lance") for t in store.files.names("")]
-    return [t for t in tables if t.startswith(("embeddings-", "scores-", "replies-"))]
+    return [t for t in tables if t.startswith(OF_MEMO)]
 
 
 class StoreMemo:
@@ -78,13 +80,10 @@ class StoreMemo:
         """One file, whole or not at all, and of no use if a bit of it is lost: its name is its digest."""
         if not keys:
             return
-        sink = pa.BufferOutputStream()
         data = _table(table, keys, values)
         if self._replaces and table.replies:
             data = data.replace_schema_metadata({_REPLACES: b"1"})
-        with pa.ipc.new_file(sink, data.schema) as writer:
-            writer.write_table(data)
-        content = sink.getvalue().to_pybytes()
+        content = arrow.file_of(data).to_pybytes()
         self._store.files.write(f"{MEMO}/{table.name}/{digest(content)}.arrow", content)
 
 
@@ -229,7 +228,7 @@ def fold(store: Store, table: str, names: Sequence[str]) -> Folded:
             damaged += 1
             store.files.remove(name)
             continue
-        tables.append(pa.ipc.open_file(content).read_all())
+        tables.append(arrow.rows_of(content))
     if not tables:
         return Folded(pa.table({}), [], damaged)
     # Those that replace others come first: of two values of a key the first one is kept.

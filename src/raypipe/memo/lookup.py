@@ -12,27 +12,19 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 
+from raypipe.core import arrow
 from raypipe.core.errors import ConfError
+from raypipe.core.index import Index
 from raypipe.core.kg import Request
 from raypipe.core.kits import ForwardingKit
 from raypipe.core.llm import Chat, Generated, Generator, Sampling
-from raypipe.core.protocols import (
-    CorpusStep,
-    Embed,
-    Graph,
-    GraphRef,
-    Index,
-    Kit,
-    Model,
-    Role,
-    Score,
-    Step,
-)  # fmt: skip
+from raypipe.core.protocols import CorpusStep, Embed, Graph, GraphRef, Kit, Model, Role, Score, Step
 from raypipe.core.records import Fault, Question
 from raypipe.memo.losses import intact
 from raypipe.memo.memo import CallCounts, Memo, MemoryMemo, MemoTable, Values, cached
-from raypipe.store.database import Store, missing
+from raypipe.store.database import Store
 from raypipe.store.layout import MEMO
+from raypipe.store.lookups import missing
 
 
 def lookup(store: Store, table: MemoTable, keys: Sequence[str], version: int | None = None) -> set[str]:
@@ -56,7 +48,7 @@ def _waiting(store: Store, table: MemoTable, keys: set[str]) -> set[str]:
     for name in store.files.names(f"{MEMO}/{table.name}") if keys else ():
         content = store.files.read(f"{MEMO}/{table.name}/{name}")
         if content is not None and intact(name, content):
-            found |= keys & set(pa.ipc.open_file(content).read_all()["key"].to_pylist())
+            found |= keys & set(arrow.rows_of(content)["key"].to_pylist())
     return found
 
 

@@ -20,10 +20,11 @@ import numpy as np
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError
 from raypipe.core.examples import ExampleRow, PoolRef
+from raypipe.core.index import Index
 from raypipe.core.kg import FactsRef, PublicFacts
 from raypipe.core.llm import Chat, Generated, Generator, Sampling
 from raypipe.core.plugins import is_path
-from raypipe.core.protocols import Embed, Graph, GraphRef, Index, Model, ModelKind, Role, Score, Tokenize
+from raypipe.core.protocols import Embed, Graph, GraphRef, Model, ModelKind, Role, Score, Tokenize
 from raypipe.core.records import Fault
 from raypipe.models import load
 from raypipe.models.data_files import DataFiles

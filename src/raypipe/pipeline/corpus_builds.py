@@ -20,8 +20,8 @@ from raypipe.recipes.executor import CorpusExecutor
 from raypipe.recipes.recipe import Recipe
 from raypipe.store import PASSAGES, Run, Store, begun, vectors_schema
 from raypipe.store.corpus_sum import rows_id
-from raypipe.store.database import distinct
 from raypipe.store.ids import Ids
+from raypipe.store.lookups import distinct, sources_with_chunks
 from raypipe.store.source_ids import lacked, noted
 from raypipe.store.tables import LENGTHS, POSTINGS
 
@@ -110,12 +110,13 @@ class CorpusBuilds:
 
     def unembedded(self, table: str, wanted: Ids) -> Ids:
         """Those with chunks that a table of vectors lacks, and that did not fail for good."""
-        at = rows_id(self.store.dataset(self._passages))
+        passages = self.store.dataset(self._passages)
+        at = rows_id(passages)
         if self.store.has(table):
             left = noted(self.store, self.store.dataset(table), table, wanted.name_among(at))
             if left is not None:
                 return self._unfailed(table, left)
-        return self.missing(table, wanted.among(self.store.sources_with_chunks(self._passages), at))
+        return self.missing(table, wanted.among(sources_with_chunks(passages), at))
 
     def whole(self, single: Sequence[TableBuild], wanted: Ids) -> TableBuild | None:
         """Sources to texts, passages and vectors in one pass, of those that have none of them; None for a

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raypipe.core import arrow
 from raypipe.core.records import digest
 from raypipe.store import Store
 from raypipe.store.layout import READS
@@ -64,7 +65,7 @@ class ShardFiles:
 
     def _list(self, shard: str, which: str) -> pa.Table:
         raw = self.store.files.read(self._name(shard, which))
-        return _SCHEMA.empty_table() if raw is None else pa.ipc.open_file(raw).read_all()
+        return _SCHEMA.empty_table() if raw is None else arrow.rows_of(raw)
 
     def before(self, shard: str) -> Before:
         """The rows that came ahead of a shard's own, as far as they are known."""

@@ -19,21 +19,12 @@ from raypipe.store.keep import tables, unfinished
 from raypipe.store.layout import INGESTED, RUNS
 from raypipe.store.leftovers import abandon
 from raypipe.store.parts import begun, sealed, unsealed
+from raypipe.store.tables import INGEST_TABLES, OF_SOURCES
 
 _DECISION = "ingest-"
 _OUTDATED = ".outdated.json"
-TABLES = (
-    "sources",
-    "documents",
-    "layouts",
-    "questions",
-    "golds",
-    "relevance",
-    "annotations",
-    "faults",
-)  # in the order in which they are committed
-REPLACING = ("documents", "layouts", "questions", "golds", "relevance", "annotations")
-MADE_OF_SOURCES = ("texts-", "passages-", "vectors-", "lengths-")  # tables with rows of sources
+TABLES = (*INGEST_TABLES, "faults")  # in the order in which they are committed
+REPLACING = tuple(t for t in INGEST_TABLES if t != "sources")
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +193,7 @@ def _remove(store: Store, gone: Mapping[str, list[str]]) -> None:
     """Takes rows out of the newest versions. Sources go last: what a kill leaves is found by them."""
     if sources := gone.get("sources"):
         _abandon(store, set(sources))
-        for table in (t for t in tables(store) if t.startswith(MADE_OF_SOURCES)):
+        for table in (t for t in tables(store) if t.startswith(OF_SOURCES)):
             store.forget(table, "source", sources)
     for table in sorted(gone, reverse=True):
         store.forget(table, "id", gone[table])

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable
 
 from raypipe.runs.manifest import Manifest, answer_keys
 from raypipe.store import Store
-from raypipe.store.database import LOOKUP_KEYS
 from raypipe.store.layout import INGESTED
+from raypipe.store.lookups import filters
 
 READS = ("ingest", "files")  # in the place of a run, of faults of files
 
@@ -42,6 +42,5 @@ def old_faults(store: Store, tables: Collection[str], gone: Iterable[Manifest]) 
 
 def forget_faults(store: Store, row_ids: list[int]) -> None:
     """Deletes rows of the table of faults."""
-    for at in range(0, len(row_ids), LOOKUP_KEYS):
-        some = ", ".join(map(str, row_ids[at : at + LOOKUP_KEYS]))
-        store.dataset("faults").delete(f"_rowid IN ({some})")
+    for where in filters("_rowid", row_ids):
+        store.dataset("faults").delete(where)

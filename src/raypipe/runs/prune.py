@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 import pyarrow.compute as pc
-import yaml
 
 from raypipe.core.errors import ConfError
 from raypipe.memo.keys import expired
@@ -41,24 +40,22 @@ from raypipe.runs.roots import (
 )
 from raypipe.store import Store, StoreError, read_now, sweep
 from raypipe.store.adapters import (
-    RECIPE,
     abandoned_trainings,
-    adapter_file,
     adapter_names,
+    adapter_recipe,
     remove_adapter,
     remove_training,
     training_lease,
 )
-from raypipe.store.keep import KEPT, clean, compact, delete_rows, drop, tables, tagged, unfinished, untag
+from raypipe.store.keep import KEPT, clean, compact, drop, tables, tagged, unfinished, untag
 from raypipe.store.leftovers import abandon, free, free_table, staged
 from raypipe.store.sizes import merge_sizes
+from raypipe.store.tables import OF_MEMO, OF_SOURCES
 
 KINDS = (
     "work", "run", "release", "tag", "table", "answers", "replies", "faults", "sources", "parts",
     "adapter", "training",
 )  # fmt: skip
-SOURCE_TABLES = ("texts-", "passages-", "vectors-", "lengths-")
-MEMO_TABLES = ("embeddings-", "scores-", "replies-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,14 +154,8 @@ def given_up_adapters(store: Store, kept: Roots) -> list[str]:
     """Adapters of this store that a run or a release once named, and that no root names any more."""
     named = adapters_named(kept.last, kept.released)
     gone = adapters_named(kept.runs, kept.releases) - named
-    return [name for name in adapter_names(store.files) if _identity(store, name) in gone]
-
-
-def _identity(store: Store, name: str) -> str:
-    """Of an adapter's weights, as its recipe says."""
-    raw = adapter_file(store.files, name, RECIPE)
-    tree = yaml.safe_load(raw) if raw else {}
-    return str(tree.get("adapter", ""))
+    files = store.files
+    return [n for n in adapter_names(files) if str(adapter_recipe(files, n).get("adapter", "")) in gone]
 
 
 def uncited(store: Store) -> list[str]:
@@ -188,18 +179,18 @@ def _remove(store: Store, kept: Roots, found: Sequence[Removal], now: float, you
     for name in names["release"]:
         forget(store, name)
     for table in names["table"]:
-        if table.startswith(MEMO_TABLES):
+        if table.startswith(OF_MEMO):
             note_loss(store, table, "pruned")  # before: a kill in between costs a looser plan
         drop(store, table)
     for table in names["replies"]:
-        delete_rows(store, table, "key", _ended(store, table, now))
+        store.forget(table, "key", _ended(store, table, now))
     if names["answers"]:
-        delete_rows(store, "answers", "recipe", names["answers"])
+        store.forget("answers", "recipe", names["answers"])
     if names["sources"]:
         gone = uncited(store)
-        for table in (t for t in tables(store) if t.startswith(SOURCE_TABLES)):
-            delete_rows(store, table, "source", gone)
-        delete_rows(store, "sources", "id", gone)  # last: by them the next prune finds what a kill leaves
+        for table in (t for t in tables(store) if t.startswith(OF_SOURCES)):
+            store.forget(table, "source", gone)
+        store.forget("sources", "id", gone)  # last: by them the next prune finds what a kill leaves
     for name in names["adapter"]:
         remove_adapter(store.files, name)
     for training in names["training"]:

@@ -17,12 +17,13 @@ from typing import Any, TypeVar
 from raypipe.core import config
 from raypipe.core.config import Where
 from raypipe.core.errors import ConfError
+from raypipe.core.plain import to_json
 from raypipe.metrics.kinds.contract import MeasureSummary
 from raypipe.pipeline.recipe_tables import searched_at
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import description
 from raypipe.runs.gates import MIN_SCORED, Gate, check, scored_of
-from raypipe.runs.manifest import Manifest, answer_keys, to_json
+from raypipe.runs.manifest import Manifest, answer_keys
 from raypipe.store import Store, StoreError
 from raypipe.store.index import IndexSpec
 from raypipe.store.keep import tag

@@ -86,6 +86,11 @@ def adapters_named(runs: Iterable[Manifest], released: Iterable[Release]) -> set
     return {identity for r in recipes for m in description(r).models() for _, identity in m.adapters}
 
 
+def releases_naming(store: Store, adapters: Collection[str]) -> tuple[str, ...]:
+    """Ids of the releases that a model with one of these adapters (identities) answers."""
+    return tuple(r.id for r in releases(store) if not adapters_named([], [r]).isdisjoint(adapters))
+
+
 def graph_tables(runs: Iterable[Manifest], released: Iterable[Release]) -> set[str]:
     """The memo of what servers of graphs replied to these runs and releases."""
     recipes = [*(r.recipe for r in runs), *(r.recipe for r in released)]

@@ -24,9 +24,9 @@ import numpy as np
 from raypipe.core import config
 from raypipe.core.config import Where
 from raypipe.core.errors import ConfError
+from raypipe.core.plain import to_json
 from raypipe.metrics.intervals import mean_interval
 from raypipe.metrics.paired import paired
-from raypipe.runs.manifest import to_json
 from raypipe.runs.relative_gate_text import RelativeGate, relative_gate
 from raypipe.runs.release import go_live, live
 from raypipe.runs.trial_evidence import TrialEvidence, side_values

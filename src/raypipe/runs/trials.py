@@ -17,9 +17,10 @@ from typing import Any, Literal, TypeAlias, get_args
 from raypipe.core import config
 from raypipe.core.config import Where
 from raypipe.core.errors import ConfError
+from raypipe.core.plain import to_json
 from raypipe.core.records import digest
 from raypipe.runs.gates import Gate, check
-from raypipe.runs.manifest import Manifest, to_json
+from raypipe.runs.manifest import Manifest
 from raypipe.runs.release import Release, live, make_release, release_of, releases
 from raypipe.store import Store, StoreError
 from raypipe.store.layout import TRIAL_PAIRS, TRIALS

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 import pyarrow.compute as pc
 from lance import LanceDataset
 
-from raypipe.store.database import SCAN_RATIO, Store, absent, distinct, rows, sources_with_chunks
+from raypipe.store.database import Store
 from raypipe.store.errors import reaching
 from raypipe.store.ids import Ids, stand_in
+from raypipe.store.lookups import SCAN_RATIO, absent, distinct, rows, sources_with_chunks
 from raypipe.store.source_ids import lacked
 
 

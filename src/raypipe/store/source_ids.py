@@ -15,10 +15,11 @@ import pyarrow.compute as pc
 
 from raypipe.core.records import digest
 from raypipe.store.corpus_sum import corpus_sum, rows_id
-from raypipe.store.database import Store, present, quoted
+from raypipe.store.database import Store
 from raypipe.store.errors import reaching
 from raypipe.store.ids import Ids
 from raypipe.store.layout import COVERAGE
+from raypipe.store.lookups import filters, present
 
 KEPT = 4  # notes of a table: of all its sources, and of those with chunks, for two sets of kinds
 NOTED = 10_000  # ids that a table lacks: a note of more is as long as the work that it saves
@@ -29,7 +30,7 @@ def all_sources(store: Store, kinds: Iterable[str]) -> Ids:
     named = sorted(kinds)
     name = digest(corpus_sum(store), *named)
     if not isinstance(store.kept, Ids) or store.kept.all_of != name:
-        where, version = f"kind IN ({quoted(named)})", store.version("sources")
+        where, version = next(filters("kind", named)), store.version("sources")
 
         def read() -> pa.Array:
             return store.scan("sources", ["id"], version, filter=where)["id"].combine_chunks()

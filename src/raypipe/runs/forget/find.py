@@ -21,12 +21,12 @@ from raypipe.runs.forget.target import Target
 from raypipe.runs.roots import Roots, roots
 from raypipe.runs.trials import trials
 from raypipe.store import Store
-from raypipe.store.database import rows
 from raypipe.store.keep import tables
+from raypipe.store.lookups import rows
 from raypipe.store.rewrite import Rows, held, pinned_versions
+from raypipe.store.tables import OF_SOURCES
 
 AT_ONCE = 256  # rows with texts in memory
-CORPUS = ("texts-", "passages-", "vectors-", "lengths-")
 
 
 def find(store: Store, target: Target, given: str, reason: str) -> tuple[ForgetDecision, list[Holding]]:
@@ -175,7 +175,7 @@ def _answers(
 
 
 def _corpus(store: Store, target: Target, pinned: dict[str, set[int]], found: FoundRows) -> None:
-    for table in (t for t in tables(store) if t.startswith(CORPUS)):
+    for table in (t for t in tables(store) if t.startswith(OF_SOURCES)):
         some = Rows(table, "source", target.sources)
         if any(held(store, some, v) for v in _versions(store, table, pinned)):
             found.add(table, "source", set(target.sources))

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 
 from raypipe.core import config
 from raypipe.core.config import Where
+from raypipe.core.plain import to_json
 from raypipe.core.records import Question, Span
 from raypipe.pipeline.tombstones import Tombstone, without_sources
 from raypipe.runs.forget.mentions import Mentions
 from raypipe.runs.forget.target import Target
-from raypipe.runs.manifest import to_json
 from raypipe.store import Store
 from raypipe.store.layout import FORGETTING
 from raypipe.store.rewrite import Rows

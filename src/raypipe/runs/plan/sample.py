@@ -23,7 +23,7 @@ from raypipe.pipeline.driver import Pipeline
 from raypipe.recipes.executor import CorpusExecutor, fine
 from raypipe.recipes.step_contract import asked_models, table_of
 from raypipe.store import Store
-from raypipe.store.ids import HASHED, Ids, looked_up
+from raypipe.store.ids import Ids, looked_up, slabs
 from raypipe.text.sentences import sentences
 
 EACH = 24  # sources of a kind: 36 real pages of 10 MB in all take .1 s to parse, and half a second to begin
@@ -63,15 +63,7 @@ class SourceKinds:
         return self._codes.setdefault(kind, len(self._codes))
 
     def _stored(self, store: Store) -> Iterator[tuple[pa.Array, np.ndarray]]:
-        held, count = list[pa.RecordBatch](), 0
-        for batch in store.batches("sources", ["id", "kind"]):
-            held.append(batch)
-            count += batch.num_rows
-            if count >= HASHED:
-                yield self._coded(held)
-                held, count = [], 0
-        if held:
-            yield self._coded(held)
+        return map(self._coded, slabs(store.batches("sources", ["id", "kind"])))
 
     def _coded(self, held: list[pa.RecordBatch]) -> tuple[pa.Array, np.ndarray]:
         rows = pa.Table.from_batches(held)

@@ -18,9 +18,9 @@ from raypipe.core.records import FAULT
 from raypipe.pipeline.answer_sources import answer_key
 from raypipe.store import Store, begun, committed, done_parts
 from raypipe.store.corpus_sum import rows_id
-from raypipe.store.database import rows
 from raypipe.store.ids import Ids, stand_in
 from raypipe.store.layout import COVERAGE
+from raypipe.store.lookups import rows
 from raypipe.store.parts import staged
 
 
