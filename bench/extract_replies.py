@@ -66,7 +66,7 @@ class SqliteMemo:
 
 
 class CaseIndex:
-    """The texts of a file of cases (`protocols.Index`, as far as `extract` reads it)."""
+    """The texts of a file of cases (`core.index.Index`, as far as `extract` reads it)."""
 
     def __init__(self, pages: dict[str, Any]) -> None:
         self._pages = pages

@@ -29,6 +29,7 @@ class Message:
 
 
 Chat: TypeAlias = tuple[Message, ...]
+Chats: TypeAlias = Sequence[Chat]
 
 Alone: TypeAlias = Callable[[], None]
 """Called by an engine when a call begins that runs alone."""
@@ -131,6 +132,4 @@ class Generator(Protocol):
     at once. Raises ConfError for what no row can get: an unknown adapter, a constraint that does not compile.
     """
 
-    async def __call__(
-        self, chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
-    ) -> Replies: ...
+    async def __call__(self, chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies: ...

@@ -20,7 +20,7 @@ from raypipe.memo.lookup import CacheOnlyKit, NoReply, NotCached
 from raypipe.memo.memo import CallCounts, cached
 from raypipe.pipeline.driver import Pipeline, batches
 from raypipe.recipes.recipe import Stage
-from raypipe.runs.plan.expiring import asking
+from raypipe.runs.plan.standing import asking
 
 AT_ONCE = 100  # answers whose calls are followed at once
 

@@ -13,13 +13,13 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raypipe.cluster.budget import Budget
+from raypipe.cluster.file import Budget
 from raypipe.core.errors import FaultBudgetExceeded
 from raypipe.core.records import Question
 from raypipe.pipeline.driver import Pipeline
 from raypipe.pipeline.ingest_log import driving
 from raypipe.pipeline.recipe_tables import table_names
-from raypipe.runs.old_faults import READS
+from raypipe.runs.prune import READS
 from raypipe.store import Store
 from raypipe.store.lookups import filters
 

@@ -19,8 +19,9 @@ from raypipe.pipeline.recipe_tables import table_names
 from raypipe.recipes.serialize import to_plain
 from raypipe.report.report import EvalReport, RunFolder, write_report
 from raypipe.runs.changes import earlier_run
-from raypipe.runs.manifest import FORMAT, AnswerKey, Manifest, Origin, describe, models_of, recent, write
+from raypipe.runs.manifest import FORMAT, AnswerKey, Manifest, Origin, recent, write
 from raypipe.runs.plan.records import Plan
+from raypipe.runs.stage_records import describe, models_of
 from raypipe.store.keep import compact, tables
 
 

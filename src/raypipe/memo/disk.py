@@ -4,6 +4,9 @@ Workers read the memo tables as they were when the run began, keep what they ask
 write it at once to a file of its own that is named by its content; such files are folded into the tables,
 by the driver or by workers. A lost value is computed again, one that is there twice is read once: no
 transaction is needed.
+
+A plan takes what a finished run asked for cached as long as its table never lost anything. So each loss is
+noted, by an empty file of its own: processes need not agree on an order.
 """
 
 from __future__ import annotations
@@ -21,11 +24,10 @@ from lance.fragment import write_fragments
 from raypipe.core import arrow
 from raypipe.core.llm import Generated
 from raypipe.core.records import digest
-from raypipe.memo.losses import intact, note_loss
 from raypipe.memo.memo import MemoryMemo, MemoTable, Values
 from raypipe.store.commit import append
 from raypipe.store.database import Store
-from raypipe.store.layout import MEMO
+from raypipe.store.layout import MEMO, MEMO_LOSSES
 from raypipe.store.lookups import missing, rows
 from raypipe.store.tables import OF_MEMO, REPLIES, SCORES, checked, embeddings_schema, kind_of
 
@@ -258,3 +260,28 @@ def add_folded(
             append(store, table, run, fragments, store.version(table))
     for name in names:
         store.files.remove(name)
+
+
+def note_loss(store: Store, table: str, what: str) -> None:
+    """Notes that values of a memo table are gone. `what` names the loss: the same one twice is one note."""
+    store.files.write(f"{MEMO_LOSSES}/{table}/{digest(what)}", b"")
+
+
+def has_lost(store: Store, table: str) -> bool:
+    """Whether values of a memo table are gone, or lie in a damaged file that is not merged yet. A table that
+    is not there has lost whatever it held."""
+    if store.files.names(f"{MEMO_LOSSES}/{table}"):
+        return True
+    names = store.files.names(f"{MEMO}/{table}")
+    if not names and not store.has(table):
+        return True
+    return any(
+        content is not None and not intact(name, content)
+        for name in names
+        if (content := store.files.read(f"{MEMO}/{table}/{name}")) is not None
+    )
+
+
+def intact(name: str, content: bytes) -> bool:
+    """Whether a cache file holds what its writer put there: its name is the digest of its content."""
+    return digest(content) == name.removesuffix(".arrow")

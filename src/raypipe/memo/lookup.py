@@ -17,10 +17,10 @@ from raypipe.core.errors import ConfError
 from raypipe.core.index import Index
 from raypipe.core.kg import Request
 from raypipe.core.kits import ForwardingKit
-from raypipe.core.llm import Chat, Generated, Generator, Sampling
+from raypipe.core.llm import Chat, Chats, Generated, Generator, Replies, Sampling
 from raypipe.core.protocols import CorpusStep, Embed, Graph, GraphRef, Kit, Model, Role, Score, Step
 from raypipe.core.records import Fault, Question
-from raypipe.memo.losses import intact
+from raypipe.memo.disk import intact
 from raypipe.memo.memo import CallCounts, Memo, MemoryMemo, MemoTable, Values, cached
 from raypipe.store.database import Store
 from raypipe.store.layout import MEMO
@@ -105,9 +105,7 @@ class CacheOnlyKit(ForwardingKit[Kit]):
         return score
 
     def generator(self, model: Model) -> Generator:
-        async def generate(
-            chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
-        ) -> list[Generated | Fault]:
+        async def generate(chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies:
             raise NotCached(model.name)
 
         return generate
@@ -134,9 +132,7 @@ class ChatRecorder(ForwardingKit[Kit]):
     def generator(self, model: Model) -> Generator:
         generate = self._kit.generator(model)
 
-        async def record(
-            chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
-        ) -> list[Generated | Fault]:
+        async def record(chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies:
             self.chats |= dict.fromkeys(chats)
             replies = await generate(chats, sampling, adapter)
             self.chats |= dict(zip(chats, replies, strict=True))

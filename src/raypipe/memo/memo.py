@@ -18,7 +18,7 @@ import numpy as np
 from raypipe.core.digests import model_identity
 from raypipe.core.kg import Request, domain_of
 from raypipe.core.kits import ForwardingKit
-from raypipe.core.llm import Chat, Generated, Generator, Sampling
+from raypipe.core.llm import Chats, Generated, Generator, Replies, Sampling
 from raypipe.core.plugins import is_path
 from raypipe.core.protocols import Embed, Graph, GraphRef, Kit, Model, Role, Score
 from raypipe.core.records import Fault, digest
@@ -259,9 +259,7 @@ class _Remembering(ForwardingKit[Kit]):
         # A generator from outside may compute a batch at a time, as an embedder does.
         send = in_pieces if is_path(model.loader) else each
 
-        async def generate(
-            chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
-        ) -> list[Generated | Fault]:
+        async def generate(chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies:
             async def ask(rows: list[int]) -> Values:
                 replies = await self._kit.generator(model)([chats[i] for i in rows], sampling, adapter)
                 self._count(replies)
@@ -270,7 +268,7 @@ class _Remembering(ForwardingKit[Kit]):
                 return out
 
             keys = reply_keys(model, chats, sampling, adapter)
-            replies: list[Generated | Fault]
+            replies: Replies
             replies = (await self._through(table, keys, ask, self._tally.replies, send)).tolist()
             return replies
 

@@ -13,8 +13,7 @@ from collections.abc import Callable
 
 import lance
 
-from raypipe.memo.disk import memo_tables
-from raypipe.memo.losses import note_loss
+from raypipe.memo.disk import memo_tables, note_loss
 from raypipe.store.database import Store
 from raypipe.store.durable import manifest_version
 from raypipe.store.errors import DiskFull, StoreError, StoreUnavailable, reaching

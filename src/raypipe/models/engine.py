@@ -14,11 +14,10 @@ import asyncio
 import itertools
 import json
 import os
-from collections.abc import AsyncIterator, Sequence
 from typing import Any, NoReturn
 
 from raypipe.core.errors import ConfError
-from raypipe.core.llm import Alone, Chat, Generated, Sampling
+from raypipe.core.llm import Alone, Chat, Chats, Generated, Replies, ReplyPieces, Sampling
 from raypipe.core.records import Fault
 from raypipe.models import generator, vllm_terms
 from raypipe.models.chat_marks import harmless, marks_of
@@ -70,11 +69,11 @@ class Engine:
 
     async def generate(
         self,
-        chats: Sequence[Chat],
+        chats: Chats,
         sampling: Sampling,
         adapter: str | None = None,
         alone: Alone | None = None,
-    ) -> list[Generated | Fault]:
+    ) -> Replies:
         """As `llm.Generator`. With `alone` nothing else runs meanwhile, so that a death has one suspect, and
         it is called when that begins."""
         outputs = await self.outputs(chats, sampling, adapter, alone)
@@ -82,7 +81,7 @@ class Engine:
 
     async def outputs(
         self,
-        chats: Sequence[Chat],
+        chats: Chats,
         sampling: Sampling,
         adapter: str | None = None,
         alone: Alone | None = None,
@@ -98,7 +97,7 @@ class Engine:
 
     async def stream(
         self, chat: Chat, sampling: Sampling, adapter: str | None = None, name: str = ""
-    ) -> AsyncIterator[str | Generated | Fault]:
+    ) -> ReplyPieces:
         """The reply's text piece by piece, then the whole reply or its fault. `name` is what `abort` takes.
         A caller that stops reading stops the engine's work; one that reads slowly does not slow others."""
         name = name or f"stream-{next(self._numbers)}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -22,10 +22,9 @@ from raypipe.core.errors import ConfError
 from raypipe.core.examples import ExampleRow, PoolRef
 from raypipe.core.index import Index
 from raypipe.core.kg import FactsRef, PublicFacts
-from raypipe.core.llm import Chat, Generated, Generator, Sampling
+from raypipe.core.llm import Chat, Generator, ReplyPieces, Sampling
 from raypipe.core.plugins import is_path
 from raypipe.core.protocols import Embed, Graph, GraphRef, Model, ModelKind, Role, Score, Tokenize
-from raypipe.core.records import Fault
 from raypipe.models import load
 from raypipe.models.data_files import DataFiles
 from raypipe.models.device_errors import computing, loading
@@ -202,7 +201,7 @@ class LocalKit:
 
     async def stream(
         self, model: Model, chat: Chat, sampling: Sampling, adapter: str | None = None
-    ) -> AsyncIterator[str | Generated | Fault]:
+    ) -> ReplyPieces:
         """Streams a reply: pieces, if this process has the engine, then the whole reply or its fault."""
         generate = self.generator(model)
         if own := self._own.get(_key(model)):

@@ -36,6 +36,7 @@ Backend: TypeAlias = Literal["flagembedding", "transformers"]
 """flagembedding: its own classes. transformers: sorted by length, in batches of a token budget."""
 
 
+SHOWN = 200  # characters of a server's answer in a message
 OWN_LIBRARY = frozenset({"maxsim", "sentence-transformers", "instructor", "cross-encoder", "last-token"})
 """Loaders that are the same with either backend."""
 
@@ -170,6 +171,15 @@ class EndpointAddress:
     per_minute: float = math.inf  # requests sent, of one process
     timeout_s: float = 120.0  # of one try
     tries: int = 5
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What each request says who asks with."""
+        return {"Authorization": f"Bearer {self.key}"} if self.key else {}
+
+    def shown(self, answer: str) -> str:
+        """The begin of an answer; a server may quote the key that it was sent."""
+        return repr(answer[:SHOWN].replace(self.key, "***") if self.key else answer[:SHOWN])
 
 
 def open_scripted(model: Model) -> Generator:

@@ -20,9 +20,9 @@ from raypipe.recipes.executor import CorpusExecutor
 from raypipe.recipes.recipe import Recipe
 from raypipe.store import PASSAGES, Run, Store, begun, vectors_schema
 from raypipe.store.corpus_sum import rows_id
+from raypipe.store.coverage import lacked, noted
 from raypipe.store.ids import Ids
 from raypipe.store.lookups import distinct, sources_with_chunks
-from raypipe.store.source_ids import lacked, noted
 from raypipe.store.tables import LENGTHS, POSTINGS
 
 
@@ -93,14 +93,7 @@ class CorpusBuilds:
         def work(run: Run) -> TableTask:
             memo = {k: v for k, v in memo_versions(self.store).items() if k == vectors_of(model).name}
             return VectorsTask(
-                self.worker,
-                self.recipe,
-                table,
-                run.name,
-                self._texts,
-                self._passages,
-                model,
-                memo,
+                self.worker, self.recipe, table, run.name, self._texts, self._passages, model, memo
             )
 
         return TableBuild(

@@ -16,11 +16,7 @@ from urllib.parse import quote
 
 from raypipe.core.errors import DataError
 from raypipe.core.records import Document, Fault, Layout, Source, digest, source_id
-from raypipe.pipeline.ingest import (
-    PART_BYTES,
-    ROW_BYTES,
-    decision,
-)
+from raypipe.pipeline.ingest import PART_BYTES, ROW_BYTES, decision
 from raypipe.pipeline.ingest_log import IngestSummary, decide, driving
 from raypipe.pipeline.ingest_staging import IngestBatch, Staging, fault_id, named_elsewhere
 from raypipe.pipeline.tombstones import REASON, Tombstones, tombstones
@@ -162,9 +158,7 @@ def _holds(old: FileState) -> bool:
 
 def _unchanged(read: _Read, file: FoundFile, old: FileState) -> int:
     read.counts.unchanged_files += 1
-    read.now[file.name] = FileState(
-        file.state, old.content, old.reader, old.document, old.source, old.faults, old.transient
-    )
+    read.now[file.name] = replace(old, seen=file.state)
     return 0
 
 

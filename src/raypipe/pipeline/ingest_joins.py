@@ -50,8 +50,7 @@ class ShardFiles:
 
     def outcome(self, shard: str) -> dict[str, Any] | None:
         """What a shard that is done wrote; None: it is not, or its file is damaged."""
-        raw = self.store.files.read(self._name(shard, "json"))
-        text = None if raw is None else unsealed(raw)
+        text = unsealed(self.store.files.read(self._name(shard, "json")) or b"")
         return None if text is None else dict(json.loads(text))
 
     def write_list(self, shard: str, which: str, rows: Iterable[tuple[bytes, str]]) -> None:

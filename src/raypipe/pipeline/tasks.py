@@ -7,7 +7,7 @@ after task. The kinds are in `corpus_tasks`, `answers_task` and `postings_task`.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeAlias, cast
 
@@ -114,7 +114,7 @@ def stage_counts(facts: Mapping[str, Any]) -> dict[str, StageCounters]:
     return {name: StageCounters.of(tree) for name, tree in facts["counts"].items()}
 
 
-RunTask: TypeAlias = Callable[[Task], Awaitable[TaskResult | HandedBack]]
+RunTask: TypeAlias = Callable[[Task], Coroutine[Any, Any, TaskResult | HandedBack]]
 
 
 class TableTask(Protocol):

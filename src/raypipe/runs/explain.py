@@ -26,12 +26,12 @@ from raypipe.recipes.step_contract import asked_models, graphs_of
 from raypipe.report.report import JSON_FORMAT
 from raypipe.runs.evidence import AnswerQuote, ModelChat, StepReply, evidence, model_chats, step_replies
 from raypipe.runs.field_diff import with_lines
-from raypipe.runs.manifest import AnswerKey, Difference, Manifest, answer_keys, differences, find, reason
+from raypipe.runs.manifest import AnswerKey, Manifest, answer_keys, find, reason
+from raypipe.runs.stage_records import Difference, differences
 from raypipe.store import Store, StoreError
-from raypipe.store.coverage import by_source
+from raypipe.store.coverage import all_sources, by_source
 from raypipe.store.ids import Ids, stand_in
 from raypipe.store.index import LanceIndex
-from raypipe.store.source_ids import all_sources
 
 LISTED = 10  # ids in a message
 

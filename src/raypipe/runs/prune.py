@@ -15,19 +15,19 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
 import pyarrow.compute as pc
 
 from raypipe.core.errors import ConfError
+from raypipe.memo.disk import note_loss
 from raypipe.memo.keys import expired
-from raypipe.memo.losses import note_loss
 from raypipe.pipeline.counters import forget_runs
 from raypipe.pipeline.ingest_log import driving
 from raypipe.runs import manifest
-from raypipe.runs.old_faults import forget_faults, old_faults
+from raypipe.runs.manifest import Manifest, answer_keys
 from raypipe.runs.release import forget
 from raypipe.runs.roots import (
     Roots,
@@ -48,7 +48,9 @@ from raypipe.store.adapters import (
     training_lease,
 )
 from raypipe.store.keep import KEPT, clean, compact, drop, tables, tagged, unfinished, untag
+from raypipe.store.layout import INGESTED
 from raypipe.store.leftovers import abandon, free, free_table, staged
+from raypipe.store.lookups import filters
 from raypipe.store.sizes import merge_sizes
 from raypipe.store.tables import OF_MEMO, OF_SOURCES
 
@@ -216,3 +218,35 @@ def _tidy(store: Store, kept: Roots, young: timedelta) -> None:
         named = {r.tables[table] for r in kept.last if table in r.tables}  # may be promoted yet
         clean(store, table, named | read.get(table, set()), young)
         free_table(store, table)
+
+
+READS = ("ingest", "files")  # in the place of a run, of faults of files
+
+
+def old_faults(store: Store, tables: Collection[str], gone: Iterable[Manifest]) -> list[int]:
+    """Row ids of old faults. `tables`: of the store, but for those that go; `gone`: runs that go."""
+    rows = store.scan("faults", columns=["id", "digest", "run"], with_row_id=True).to_pylist()
+    if not rows:
+        return []
+    notes = {name.partition(".")[0] for name in store.files.names(INGESTED)}
+    forgotten = {k.key for r in gone for k in answer_keys(store, r.run).values()}
+    asked = {r["digest"] for r in rows if "-" not in r["digest"] and r["run"] not in READS}
+    forgotten |= asked - set(store.missing("answers", "key", sorted(asked)))
+    of_table: dict[str, set[str]] = {}
+    for r in rows:
+        if "-" in r["digest"]:
+            of_table.setdefault(r["digest"], set()).add(r["id"])
+    pending = {t: set(store.missing(t, "source", sorted(ids))) for t, ids in of_table.items() if t in tables}
+
+    def old(id: str, digest: str, run: str) -> bool:
+        if run in READS:
+            return digest not in notes
+        return id not in pending.get(digest, ()) if "-" in digest else digest in forgotten
+
+    return [r["_rowid"] for r in rows if old(r["id"], r["digest"], r["run"])]
+
+
+def forget_faults(store: Store, row_ids: list[int]) -> None:
+    """Deletes rows of the table of faults."""
+    for where in filters("_rowid", row_ids):
+        store.dataset("faults").delete(where)

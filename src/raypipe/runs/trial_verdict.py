@@ -29,8 +29,15 @@ from raypipe.metrics.intervals import mean_interval
 from raypipe.metrics.paired import paired
 from raypipe.runs.relative_gate_text import RelativeGate, relative_gate
 from raypipe.runs.release import go_live, live
-from raypipe.runs.trial_evidence import TrialEvidence, side_values
-from raypipe.runs.trials import Pair, ReleaseTrial, TrialAnswer, read_trial, remove_trial
+from raypipe.runs.trials import (
+    Pair,
+    ReleaseTrial,
+    TrialAnswer,
+    TrialEvidence,
+    read_trial,
+    remove_trial,
+    side_values,
+)
 from raypipe.store import Store, StoreError
 from raypipe.store.layout import TRIAL_REPORTS
 

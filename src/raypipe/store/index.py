@@ -94,7 +94,7 @@ def index_spec(
 
 
 class LanceIndex(SourceTexts):
-    """The tables of a store at pinned versions (`protocols.Index`). Later commits do not show."""
+    """The tables of a store at pinned versions (`core.index.Index`). Later commits do not show."""
 
     def __init__(self, spec: IndexSpec, product: Product = numpy_product) -> None:
         """`product`: of many questions with the vectors. Raises StoreError if a table, its pinned version or
@@ -181,7 +181,7 @@ class LanceIndex(SourceTexts):
 
 
 class MemoryIndex(SourceTexts):
-    """Corpus tables in memory (`protocols.Index`). Any may hold more columns than are read.
+    """Corpus tables in memory (`core.index.Index`). Any may hold more columns than are read.
 
     `texts`: source, text, hidden, blocks, and words_NAME, starts_NAME per analyzer. `passages`: source,
     start, end, parent_start, parent_end. `vectors`: by model identity, the columns of passages and vector.

@@ -27,8 +27,7 @@ from raypipe.recipes.default_bounds import is_bounded
 from raypipe.recipes.recipe import Stage
 from raypipe.recipes.step_contract import asked_models, embedder_of, table_of, table_with
 from raypipe.runs.plan.context import PlanContext
-from raypipe.runs.plan.costs import ExpectedCalls, expected_calls
-from raypipe.runs.plan.rates import calls_seen, embedded
+from raypipe.runs.plan.rates import ExpectedCalls, calls_seen, embedded, expected_calls
 from raypipe.runs.plan.records import StepPlan
 from raypipe.runs.plan.sample import CorpusSample, SourceKinds, smallest
 from raypipe.runs.plan.stage_bounds import SourceBounds, embedded_bytes, times

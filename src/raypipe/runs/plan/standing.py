@@ -1,7 +1,7 @@
 """Whether the cached values that stored answers were made from still stand: the memo is asked, row by row.
 
 A stage asks nothing about a row that a run answered with the same chain, if what it asked then is still
-cached. That is so unless a memo table has lost values (`memo.losses`), or replies of a graph expire. Then the
+cached. That is so unless a memo table has lost values (`memo.disk`), or replies of a graph expire. Then the
 stage is run over the stored answer with what is cached alone. Sends no request.
 """
 
@@ -13,11 +13,10 @@ from collections.abc import Callable, Iterable, Mapping
 
 from raypipe.core import arrow
 from raypipe.core.kg import domain_of
-from raypipe.core.protocols import Ask, Step
+from raypipe.core.protocols import Ask, GraphRef, Step
 from raypipe.core.records import Question
-from raypipe.memo.disk import StoreMemo, memo_versions
+from raypipe.memo.disk import StoreMemo, has_lost, memo_versions
 from raypipe.memo.lookup import CacheOnlyKit, NoReply, NotCached
-from raypipe.memo.losses import has_lost
 from raypipe.memo.memo import (
     CallCounts,
     MemoTable,
@@ -29,7 +28,7 @@ from raypipe.memo.memo import (
 )
 from raypipe.pipeline.driver import Pipeline, batches
 from raypipe.pipeline.recipe_tables import tables_now
-from raypipe.recipes.recipe import Stage
+from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import asked_models, graphs_of
 from raypipe.store.index import LanceIndex
 
@@ -121,3 +120,20 @@ async def _lacks(ask: Ask, question: Question, refreshed: set[str]) -> str:
     except NotCached:
         return "lost"
     return ""
+
+
+def asking(recipe: Recipe) -> list[tuple[Stage[Step], GraphRef]]:
+    """The stages that ask such a graph."""
+    return [(s, graph) for s in recipe.question for graph in graphs_of(s.step) if graph.refresh]
+
+
+def behind_index(recipe: Recipe) -> frozenset[str]:
+    """The stages that may ask something else once a source is there that was not: those that search or read
+    passages, and those that read what they wrote."""
+    found, written = set[str](), set[str]()
+    for stage in recipe.question:
+        reads = stage.step.reads() | stage.gate_reads()
+        if any(r.startswith("index.") for r in stage.step.reads()) or not written.isdisjoint(reads):
+            found.add(stage.name)
+            written |= stage.step.writes()
+    return frozenset(found)
