@@ -140,7 +140,6 @@ class _StreamedRun:
                 yield result
 
     def close(self) -> None:
-        """Ends all workers."""
         for number in list(self._workers):
             self._end(number)
 

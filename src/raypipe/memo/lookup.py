@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,7 @@ from raypipe.core.index import Index
 from raypipe.core.kg import Request
 from raypipe.core.kits import ForwardingKit
 from raypipe.core.llm import Chat, Chats, Generated, Generator, Replies, Sampling
-from raypipe.core.protocols import CorpusStep, Embed, Graph, GraphRef, Kit, Model, Role, Score, Step
+from raypipe.core.protocols import CorpusStep, Graph, GraphRef, Kit, Model, Step
 from raypipe.core.records import Fault, Question
 from raypipe.memo.disk import intact
 from raypipe.memo.memo import CallCounts, Memo, MemoryMemo, MemoTable, Values, cached
@@ -92,23 +92,13 @@ class NoReply(NotCached):
 class CacheOnlyKit(ForwardingKit[Kit]):
     """A kit without models (`protocols.Kit`): a request that is not cached raises."""
 
-    def embedder(self, model: Model) -> Embed:
-        async def embed(texts: Sequence[str], role: Role) -> np.ndarray:
+    def _refused(self, model: Model) -> Any:
+        async def refuse(*asked: object) -> NoReturn:
             raise NotCached(model.name)
 
-        return embed
+        return refuse
 
-    def reranker(self, model: Model) -> Score:
-        async def score(pairs: Sequence[tuple[str, str]]) -> np.ndarray:
-            raise NotCached(model.name)
-
-        return score
-
-    def generator(self, model: Model) -> Generator:
-        async def generate(chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies:
-            raise NotCached(model.name)
-
-        return generate
+    embedder = reranker = generator = _refused
 
     def graph(self, ref: GraphRef) -> Graph:
         """Reads tables, which costs no request. No request goes to a server."""

@@ -72,12 +72,10 @@ def _storable(text: str) -> bool:
 
 
 def vectors_of(model: Model) -> MemoTable:
-    """The map that keeps an embedder's vectors."""
     return MemoTable(f"embeddings-{model_identity(model)}", model.dim)
 
 
 def scores_of(model: Model) -> MemoTable:
-    """The map that keeps a reranker's scores."""
     return MemoTable(f"scores-{model_identity(model)}", 0)
 
 
@@ -145,7 +143,6 @@ class CallCounts:
         return self.vectors.cached + self.scores.cached + self.replies.cached
 
     def add(self, other: CallCounts) -> None:
-        """Adds what another kit counted."""
         for part in fields(self):
             mine, theirs = getattr(self, part.name), getattr(other, part.name)
             for f in fields(mine):
@@ -237,7 +234,7 @@ class _Remembering(ForwardingKit[Kit]):
             async def ask(rows: list[int]) -> np.ndarray:
                 return await self._kit.embedder(model)([texts[i] for i in rows], role)
 
-            keys = vector_keys(model, role, texts)
+            keys = vector_keys(model_identity(model), role, texts)
             return await self._through(table, keys, ask, self._tally.vectors, in_pieces)
 
         return embed
@@ -249,7 +246,7 @@ class _Remembering(ForwardingKit[Kit]):
             async def ask(rows: list[int]) -> np.ndarray:
                 return await self._kit.reranker(model)([pairs[i] for i in rows])
 
-            keys = score_keys(model, pairs)
+            keys = score_keys(model_identity(model), pairs)
             return await self._through(table, keys, ask, self._tally.scores, in_pieces)
 
         return score

@@ -68,11 +68,7 @@ class Engine:
                 raise ConfError(f"adapter {name!r}: it does not fit {self.setup.folder}: {e}") from e
 
     async def generate(
-        self,
-        chats: Chats,
-        sampling: Sampling,
-        adapter: str | None = None,
-        alone: Alone | None = None,
+        self, chats: Chats, sampling: Sampling, adapter: str | None = None, alone: Alone | None = None
     ) -> Replies:
         """As `llm.Generator`. With `alone` nothing else runs meanwhile, so that a death has one suspect, and
         it is called when that begins."""
@@ -80,11 +76,7 @@ class Engine:
         return [o if isinstance(o, Fault) else reply(o, sampling) for o in outputs]
 
     async def outputs(
-        self,
-        chats: Chats,
-        sampling: Sampling,
-        adapter: str | None = None,
-        alone: Alone | None = None,
+        self, chats: Chats, sampling: Sampling, adapter: str | None = None, alone: Alone | None = None
     ) -> list[Any]:
         """vLLM's RequestOutput of each chat, with its tokens, or a Fault."""
         params = self._params(sampling, "FINAL_ONLY")

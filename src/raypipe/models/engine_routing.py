@@ -64,7 +64,6 @@ class Router:
         return [self._one(tuple(_key(text) for text in prefixes(chat)), up) for chat in chats]
 
     def done(self, engine: int, chats: int) -> None:
-        """Records that this many chats of an engine have their replies."""
         self._in_flight[engine] -= chats
 
     @property

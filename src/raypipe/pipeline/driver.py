@@ -164,16 +164,13 @@ class Pipeline:
 
     @property
     def corpus(self) -> CorpusBuilds:
-        """What the tables of the corpus half lack."""
         return CorpusBuilds(self.store, self.recipe, self.worker, self.sizes.sources)
 
     def start(self) -> None:
-        """Connects to where tasks run."""
         self.builder.start()
 
     @property
     def builder(self) -> TableBuilder:
-        """What fills the tables."""
         return TableBuilder(
             self.store, self.runner, self.progress, self.workers, self.connect, self.clock, self.caps,
             self.worker,

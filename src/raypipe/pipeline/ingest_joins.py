@@ -72,7 +72,6 @@ class ShardFiles:
         return {which: {bytes.fromhex(k): v for k, v in rows.items()} for which, rows in tree.items()}
 
     def add_before(self, shard: str, more: Before) -> None:
-        """Adds to them."""
         whole = self.before(shard)
         for which, rows in more.items():
             whole.setdefault(which, {}).update(rows)
@@ -92,7 +91,6 @@ class ShardFiles:
         return self.store.files.read(self._name(shard, "dropped")) or b""
 
     def end(self) -> None:
-        """Removes the folder."""
         self.store.files.remove_folder(f"{READS}/{self.run}")
 
     def joined(self, shards: Sequence[str], which: str) -> Iterator[JoinedLists]:

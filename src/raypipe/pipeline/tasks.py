@@ -65,7 +65,6 @@ class Task:
 
     @property
     def rows(self) -> int:
-        """How many ids it has."""
         return self.planned.count if self.planned is not None else len(self.ids)
 
     def with_ids(self, store: Store) -> Task:

@@ -86,7 +86,8 @@ def why(store: Store, manifest: Manifest, row: str) -> Explanation:
     parts = _parts(question, manifest.snapshot, recipe.searches_all()) if question else {}
     if question and key.absent:
         parts["absent"] = _absent(store, manifest, recipe, question)
-    changed, index = _changed(store, before, old, key, parts), _index(store, manifest, recipe)
+    changed = _changed(store, before, old, key, parts)
+    index = LanceIndex(searched_at(store.uri, recipe, manifest.tables))  # as the run searched
     reasons = {s.name: _why(s.name, manifest, before, own, old, key) for s in recipe.question}
     return Explanation(
         format=JSON_FORMAT,
@@ -254,8 +255,3 @@ def _requests(
     except StoreError:  # that version of the memo is cleaned up
         return replace(unknown, requests=len(wanted))
     return StageRequests(unknown.step, unknown.reason, len(wanted), len(wanted) - old, old)
-
-
-def _index(store: Store, manifest: Manifest, recipe: Recipe) -> LanceIndex:
-    """The tables as the run searched them."""
-    return LanceIndex(searched_at(store.uri, recipe, manifest.tables))

@@ -41,7 +41,6 @@ class Gate:
     bound: float
 
     def holds(self, value: float) -> bool:
-        """Whether a value keeps the bound."""
         return _COMPARE[self.comparison](value, self.bound)
 
 

@@ -247,6 +247,5 @@ def old_faults(store: Store, tables: Collection[str], gone: Iterable[Manifest]) 
 
 
 def forget_faults(store: Store, row_ids: list[int]) -> None:
-    """Deletes rows of the table of faults."""
     for where in filters("_rowid", row_ids):
         store.dataset("faults").delete(where)

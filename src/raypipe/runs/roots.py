@@ -41,7 +41,6 @@ class Roots:
 
 
 def roots(store: Store) -> Roots:
-    """The roots of a store."""
     runs, every = recent(store, EVERY_RUN), releases(store)
     ids = {*history(store), *(t.release for t in trials(store))}
     released = [r for r in every if r.id in ids]

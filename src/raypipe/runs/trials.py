@@ -145,7 +145,6 @@ def trials(store: Store) -> list[ReleaseTrial]:
 
 
 def write_pairs(store: Store, pairs: Sequence[Pair], now: float) -> None:
-    """Writes pairs as one file."""
     write_segment(store.files, TRIAL_PAIRS, [asdict(p) for p in pairs], now)
 
 

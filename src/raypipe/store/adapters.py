@@ -62,7 +62,6 @@ def adapter_names(files: Files) -> list[str]:
 
 
 def adapter_file(files: Files, name: str, file: str) -> bytes | None:
-    """One file of an adapter; None if it is not there."""
     return files.read(f"{ADAPTERS}/{name}/{file}")
 
 

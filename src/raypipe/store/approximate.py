@@ -133,7 +133,6 @@ def recall_of(store: Store, table: str, index: str, top: int, how: Approximate) 
 
 
 def keep_recall(store: Store, table: str, found: AnnRecall, how: Approximate) -> None:
-    """Keeps a measured recall in the store."""
     store.files.write(_file(table, found.index, found.top, how), json.dumps(asdict(found)).encode())
 
 

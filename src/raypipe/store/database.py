@@ -176,7 +176,6 @@ class Store:
         return version
 
     def count(self, table: str, where: str | None = None, version: int | None = None) -> int:
-        """Rows of a table; `where` is a filter of Lance."""
         with reaching(self.table_uri(table)):
             rows: int = self.dataset(table, version).count_rows(where)
         return rows

@@ -62,7 +62,6 @@ def _is_json(raw: bytes | None) -> bool:
 
 
 def tables(store: Store) -> list[str]:
-    """Every table of a store."""
     names = [n.removesuffix(".lance") for n in store.files.names("") if n.endswith(".lance")]
     return [n for n in names if store.has(n)]
 

@@ -49,7 +49,6 @@ class CorpusPlanner:
         self.reach = Reach()  # of the ranking before the question half, once `plans` is through
 
     def plans(self, questions: Sequence[Question]) -> Iterable[StepPlan]:
-        """The plan of each stage."""
         pipe, recipe = self._pipeline, self._pipeline.recipe
         wanted = self._wanted(questions)
         missing = pipe.corpus.missing(pipe.texts_table, wanted)

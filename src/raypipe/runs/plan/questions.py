@@ -74,7 +74,6 @@ class QuestionPlanner:
         self._moved: dict[str, dict[str, str]] = {}  # id -> fields that may come out otherwise -> why
 
     def plans(self, questions: Sequence[Question]) -> Iterable[StepPlan]:
-        """The plan of each stage."""
         context, pipe = self._context, self._pipeline
         found = unanswered(pipe, questions, self._wanted, self._snapshot(), context.fresh)
         self._pending, self._again = found.pending, found.again
@@ -223,7 +222,6 @@ class LikelyCalls:
         self._bounds: dict[str, dict[str, Bound]] | None = None  # stage -> question id
 
     def about(self, questions: Sequence[Question]) -> None:
-        """Sets the questions that it is asked about."""
         self._todo, self._bounds = questions, None
 
     def of(self, stage: Stage[Step], most: Mapping[str, float]) -> ExpectedCalls | None:

@@ -44,16 +44,10 @@ class Rate:
 
 def rate(stage: StageRecord, runs: Sequence[Manifest], backend: str, device: str) -> Rate:
     """What these runs say of a stage like this one."""
-    lines = [
-        line
-        for run in runs
-        if (run.backend, run.device) == (backend, device)
-        for line in run.steps
-        if (old := run.stage(line.step)) is not None and _alike(old, stage)
-    ]
+    lines = _lines(stage, [r for r in runs if (r.backend, r.device) == (backend, device)], _alike)
     return Rate(
-        _range(lines, _seconds, lambda s: s.computed),
-        _range(lines, _seconds, lambda s: s.rows - s.skipped),
+        _range(lines, lambda s: s.seconds, lambda s: s.computed),
+        _range(lines, lambda s: s.seconds, lambda s: s.rows - s.skipped),
         _range(lines, lambda s: s.prompt_tokens + s.generated_tokens, lambda s: s.computed),
         tuple(
             (s.prompt_tokens / s.computed, s.cached_tokens / s.computed, s.generated_tokens / s.computed)
@@ -66,13 +60,15 @@ def rate(stage: StageRecord, runs: Sequence[Manifest], backend: str, device: str
 def calls_seen(stage: StageRecord, runs: Sequence[Manifest]) -> CallRange | None:
     """What questions that reached a stage like this one asked, let in by its gate or not; None where no
     earlier run says."""
-    lines = [
-        line
-        for run in runs
-        for line in run.steps
-        if (old := run.stage(line.step)) is not None and _same_but_models(old, stage)
-    ]
-    return _asked([(line, line.rows) for line in lines])
+    return _asked([(line, line.rows) for line in _lines(stage, runs, _same_but_models)])
+
+
+def _lines(
+    stage: StageRecord, runs: Sequence[Manifest], same: Callable[[StageRecord, StageRecord], bool]
+) -> list[StepLine]:
+    """What these runs counted of stages that are the same as this one."""
+    lines = ((run.stage(line.step), line) for run in runs for line in run.steps)
+    return [line for old, line in lines if old is not None and same(old, stage)]
 
 
 def embedded(embed: StageRecord, split: StageRecord, runs: Sequence[Manifest]) -> CallRange | None:
@@ -110,10 +106,6 @@ def _same_but_models(a: StageRecord, b: StageRecord) -> bool:
 def _alike(a: StageRecord, b: StageRecord) -> bool:
     models = [{n: f.form for n, f in s.fields.items() if f.kind == "model"} for s in (a, b)]
     return a.step == b.step and models[0] == models[1]
-
-
-def _seconds(line: StepLine) -> float:
-    return line.seconds
 
 
 def _range(

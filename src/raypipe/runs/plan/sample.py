@@ -96,14 +96,12 @@ class Sampler:
         self._kept: dict[str, dict[str, Source]] = {}  # kind -> id -> source
 
     def add(self, source: Source) -> None:
-        """Looks at one more source."""
         kept = self._kept.setdefault(source.kind, {})
         kept[source.id] = source
         if len(kept) > EACH:
             del kept[max(kept)]
 
     def sources(self) -> dict[str, Source]:
-        """Those that are kept, by id."""
         return {id: source for kept in self._kept.values() for id, source in kept.items()}
 
 

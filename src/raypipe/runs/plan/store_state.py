@@ -63,7 +63,6 @@ class Chunks:
         self._at = rows_id(store.dataset(table)) if store.has(table) else ""
 
     def total(self, sources: Ids) -> int:
-        """Chunks of some sources."""
         if not sources:
             return 0
         name = sources.name_among(self._at)
