@@ -38,7 +38,7 @@ class _Slot:
     """One engine that may be there."""
 
     name: str
-    place: engines.Resources
+    place: engines.Needs
     make: Make
     group: Any = None  # its placement group, once it is asked for
     client: engines.Client | None = None  # once it is started
@@ -53,7 +53,7 @@ class Joining:
 
     slots: list[_Slot] = field(default_factory=list)
 
-    def add(self, name: str, place: engines.Resources, make: Make) -> None:
+    def add(self, name: str, place: engines.Needs, make: Make) -> None:
         self.slots.append(_Slot(name, place, make))
 
     @contextmanager

@@ -12,7 +12,7 @@ import asyncio
 import functools
 import hashlib
 import uuid
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import ray
@@ -39,14 +39,6 @@ CLOSE_S = 30.0
 CALLS = 1000  # at once on one engine; they wait in vLLM's queue, which is where they share batches
 
 
-@dataclass(frozen=True, slots=True)
-class Resources:
-    """The Ray resources of one engine."""
-
-    cpus: float = 0.5  # its worker's own core is vLLM's business
-    gpus: float = 0  # those of its tensor-parallel group, or a share of one
-
-
 class EngineRaised(Exception):
     """An engine raised instead of returning a fault: a defect there, or a chat that it cannot take."""
 
@@ -56,6 +48,9 @@ def name_of(identity: str, group: int = 0) -> str:
     return f"engine-{hashlib.sha256(identity.encode()).hexdigest()[:16]}-{group}"
 
 
+Needs: TypeAlias = Mapping[str, float]
+"""What Ray sets aside for one engine: CPU and GPU; its worker's own core is vLLM's business."""
+
 Group: TypeAlias = tuple[Any, int]
 """A placement group and the bundle in it that an engine takes."""
 
@@ -63,7 +58,7 @@ Group: TypeAlias = tuple[Any, int]
 def start_actor(
     name: str,
     make: Make,
-    place: Resources,
+    place: Needs,
     group: Group | None = None,
     longest_pause_s: float = LONGEST_PAUSE_S,
     stays: bool = True,
@@ -77,8 +72,8 @@ def start_actor(
         name=name,
         namespace=NAMESPACE,
         get_if_exists=True,
-        num_cpus=place.cpus,
-        num_gpus=place.gpus,
+        num_cpus=place.get("CPU", 0),
+        num_gpus=place.get("GPU", 0),
         scheduling_strategy=where,
         max_concurrency=CALLS,
         max_restarts=RESTARTS if stays else 0,
@@ -88,7 +83,7 @@ def start_actor(
     return Client(actor.remote(make, *callbacks), name, stays)
 
 
-def start(name: str, make: Make, place: Resources, longest_pause_s: float = LONGEST_PAUSE_S) -> Client:
+def start(name: str, make: Make, place: Needs, longest_pause_s: float = LONGEST_PAUSE_S) -> Client:
     """The engine of that name, ready; started if it does not run. Raises as `Client.ready`."""
     client = start_actor(name, make, place, longest_pause_s=longest_pause_s)
     client.ready()

@@ -32,6 +32,7 @@ from raypipe.models.engine_routing import routed
 from raypipe.models.entry import REMOTE
 from raypipe.models.load import Backend, EndpointAddress, EngineLimits
 from raypipe.models.own_engine import OwnEngine
+from raypipe.models.scripted import Scripted
 from raypipe.models.shared_encoders import SharedEncoders
 
 if TYPE_CHECKING:
@@ -177,7 +178,8 @@ class LocalKit:
         if is_path(model.loader):
             return cast(Generator, load.from_outside(model, self._device, "__call__"))
         if model.loader == "scripted":
-            return load.open_scripted(model)
+            adapters = [name for name, _ in model.adapters]
+            return Scripted(adapters=adapters, max_model_len=model.max_model_len).generate
         if model.loader == "openai":
             endpoint = load.open_endpoint(model, self.endpoints)
             self._closing_models[_key(model)] = endpoint.close

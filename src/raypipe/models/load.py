@@ -18,14 +18,12 @@ import numpy as np
 
 from raypipe.core import plugins
 from raypipe.core.errors import ConfError, ModelMissing
-from raypipe.core.llm import Generator
 from raypipe.core.plugins import is_path
 from raypipe.core.protocols import Model, Role, Tokenize
 from raypipe.models import fake, folder, generator
 from raypipe.models.catalog import loader_id
 from raypipe.models.entry import LLM, REMOTE, WEIGHTLESS
 from raypipe.models.generator import Adapter, EngineSetup
-from raypipe.models.scripted import Scripted
 from raypipe.models.shared_encoders import SharedEncoders
 
 if TYPE_CHECKING:
@@ -180,10 +178,6 @@ class EndpointAddress:
     def shown(self, answer: str) -> str:
         """The begin of an answer; a server may quote the key that it was sent."""
         return repr(answer[:SHOWN].replace(self.key, "***") if self.key else answer[:SHOWN])
-
-
-def open_scripted(model: Model) -> Generator:
-    return Scripted(adapters=[name for name, _ in model.adapters], max_model_len=model.max_model_len).generate
 
 
 def open_remote(model: Model, endpoints: Mapping[str, EndpointAddress]) -> RemoteEmbedder | RemoteReranker:

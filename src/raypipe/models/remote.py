@@ -19,15 +19,10 @@ from raypipe.models.load import EndpointAddress
 LISTING_TIMEOUT_S = 10.0
 
 
-def require_served(model: Model, at: EndpointAddress, key_name: str) -> None:
-    """Raises Unavailable where nothing answers at the address, ConfError for a key that is refused and for a
-    model that is not served. `key_name`: the environment variable of the key, for messages."""
-    require_listed(model.repo, at, key_name)
-
-
-def require_listed(name: str, at: EndpointAddress, key_name: str) -> dict[str, Any]:
-    """What a server lists about a model; {} where it does not list it and answers a chat. Raises as
-    `require_served`."""
+def require_served(name: str, at: EndpointAddress, key_name: str) -> dict[str, Any]:
+    """What a server lists about a model; {} where it does not list it and answers a chat. Raises Unavailable
+    where nothing answers at the address, ConfError for a key that is refused and for a model that is not
+    served. `key_name`: the environment variable of the key, for messages."""
     with _client(at) as client:
         served = _listed(_send(client, at, "GET", "models", key_name, LISTING_TIMEOUT_S))
         if name in served:
@@ -47,7 +42,7 @@ def describe(kind: str, name: str, at: EndpointAddress, dialect: str, key_name: 
     """The fields of models.yaml for a served model, after one request to it. Raises as `require_served`, and
     ConfError for a reranker without a dialect."""
     if kind == "generator":
-        said = require_listed(name, at, key_name)
+        said = require_served(name, at, key_name)
         found = "vllm" if said.get("owned_by") == "vllm" else "openai"
         length = said.get("max_model_len")
         return {

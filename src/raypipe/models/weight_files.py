@@ -99,17 +99,14 @@ def model_size(model: Model) -> ModelSize | None:
         return None
     adapters = [Path(p) / "adapter_model.safetensors" for p in model.adapter_paths]
     try:
-        parameters = sum(map(_parameters, [*files, *(a for a in adapters if a.is_file())]))
+        every = [*files, *(a for a in adapters if a.is_file())]
+        parameters = sum(math.prod(t.shape) for file in every for t in headers(file).values())
         config = json.loads((folder / "config.json").read_bytes())
     except (OSError, ValueError, ModelMissing) as e:
         raise ConfError(f"model {model.name!r}: {folder} cannot be read: {e}. Fetch the folder again") from e
     stored = sum(f.stat().st_size for f in files)
     size = stored if model.quantization else parameters * BYTES[model.dtype]
     return ModelSize(parameters, size, per_token(config, model.dtype) if model.kind == "generator" else 0)
-
-
-def _parameters(file: Path) -> int:
-    return sum(math.prod(tensor.shape) for tensor in headers(file).values())
 
 
 def per_token(config: Mapping[str, int], dtype: str) -> int:

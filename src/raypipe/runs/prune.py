@@ -199,7 +199,8 @@ def _remove(store: Store, kept: Roots, found: Sequence[Removal], now: float, you
         with training_lease(store.files, training, "prune"):
             remove_training(store.files, training)
     older = [r for r in kept.runs if r.run in names["run"]]
-    forget_faults(store, old_faults(store, set(tables(store)), older))
+    for where in filters("_rowid", old_faults(store, set(tables(store)), older)):
+        store.dataset("faults").delete(where)
     for run in older:
         manifest.remove(store, run.run)
     manifest.remove_keys_without_manifest(store)
@@ -244,8 +245,3 @@ def old_faults(store: Store, tables: Collection[str], gone: Iterable[Manifest]) 
         return id not in pending.get(digest, ()) if "-" in digest else digest in forgotten
 
     return [r["_rowid"] for r in rows if old(r["id"], r["digest"], r["run"])]
-
-
-def forget_faults(store: Store, row_ids: list[int]) -> None:
-    for where in filters("_rowid", row_ids):
-        store.dataset("faults").delete(where)

@@ -96,13 +96,12 @@ def read_trial(store: Store, role: Role) -> ReleaseTrial | None:
 
 def begin_trial(
     store: Store, manifest: Manifest, role: Role, share: float, gate: str, bounds: Sequence[Gate] = (),
-    min_scored: float = 0.95, passed: Sequence[str] = (),
+    min_scored: float = 0.95,
 ) -> tuple[ReleaseTrial, Release]:  # fmt: skip
     """Puts a finished run on trial; the same run again with the same share and gate changes nothing.
 
-    `gate` ends a canary; `bounds` are gates on the run itself, which it must pass first, and `passed` those
-    that it has passed. Raises ConfError where nothing is live, for the live run, an oracle run, a share out
-    of range and another canary; GateFailed.
+    `gate` ends a canary; `bounds` are gates on the run itself, which it must pass first. Raises ConfError
+    where nothing is live, for the live run, an oracle run, a share out of range and another canary; GateFailed.
     """
     if not 0 < share <= 1:
         raise ConfError(f"{role}: expected a share above 0 and at most 1, found {share:g}")
@@ -128,7 +127,7 @@ def begin_trial(
                     f"canary: release {before.release} is one already. `raypipe trial` shows how it does, "
                     "and `raypipe trial --stop` ends it"
                 )
-        release = known[-1] if known else make_release(store, manifest, (*(g.text for g in bounds), *passed))
+        release = known[-1] if known else make_release(store, manifest, [g.text for g in bounds])
         trial = ReleaseTrial(FORMAT, role, release.id, now_live.id, share, gate, time.time())
         store.files.write(f"{TRIALS}/{role}.json", json.dumps(to_json(trial)).encode())
     return trial, release

@@ -28,7 +28,7 @@ from raypipe.runs.trials import remove_trial, trials
 from raypipe.store import Store, StoreError, read_now
 from raypipe.store.adapters import remove_adapter
 from raypipe.store.files import Files
-from raypipe.store.keep import tables, tag, tagged, untag
+from raypipe.store.keep import tag, tagged, untag
 from raypipe.store.layout import ANSWER_KEYS, FOLDERS, INGESTED, MANIFESTS, RELEASES
 from raypipe.store.rewrite import Change, Rows, held, keep_only, rewrite, untag_made, versions
 from raypipe.store.sizes import merge_sizes
@@ -130,14 +130,11 @@ def _releases(store: Store, decision: ForgetDecision) -> bool:
         if not {trial.release, trial.live}.isdisjoint(decision.releases):
             remove_trial(store, trial)
     for id in decision.releases:
-        for table in {t for t in decision.newest if store.has(t)} | _tagged_with(store, id):
+        tagged_too = {t for t in tables(store) if id in tagged(store, t)}
+        for table in {t for t in decision.newest if store.has(t)} | tagged_too:
             untag(store, table, id)
         forget_release(store, id)
     return before != pointed(store)
-
-
-def _tagged_with(store: Store, id: str) -> set[str]:
-    return {t for t in tables(store) if id in tagged(store, t)}
 
 
 def _manifests(files: Files, decision: ForgetDecision) -> None:

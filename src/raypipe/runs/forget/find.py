@@ -11,7 +11,7 @@ import pyarrow as pa
 from raypipe.core import arrow
 from raypipe.core.records import Question, digest
 from raypipe.pipeline.ingest_log import reads_with
-from raypipe.pipeline.tombstones import FORMAT, Tombstone, stone_id
+from raypipe.pipeline.tombstones import FORMAT, Tombstone
 from raypipe.runs.forget.memo_rows import follow, memo_rows
 from raypipe.runs.forget.mentions import Mentions, OwnWords
 from raypipe.runs.forget.records import ForgetDecision, FoundRows, Holding, Shared
@@ -197,8 +197,8 @@ def _decision(
     touched = {t: {*versions, newest[t]} for t, versions in dirty.items()}
     releases = [r for r in kept.releases if any(r.tables.get(t) in vs for t, vs in touched.items())]
     stone = Tombstone(
-        FORMAT, stone_id(target.kind, target.name), target.kind, reason, time.time(), target.addresses,
-        target.sources, tuple(digest(q) for q in target.questions),
+        FORMAT, digest("forgotten", target.kind, target.name), target.kind, reason, time.time(),
+        target.addresses, target.sources, tuple(digest(q) for q in target.questions),
     )  # fmt: skip
     notes = reads_with(store, {*target.questions, *found.cited}, bool(target.documents))
     return ForgetDecision(

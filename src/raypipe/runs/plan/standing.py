@@ -67,7 +67,7 @@ class Standing:
         here = pipe.worker.kit(LanceIndex(tables_now(pipe.store, pipe.recipe)))
         memo = StoreMemo(pipe.store.uri, memo_versions(pipe.store))
         kit = cached(CacheOnlyKit(here), memo, CallCounts(), clock=lambda: self._clock() + AHEAD_S)
-        ask, refreshed = stage.step.open(kit), _refreshed(stage.step)
+        ask, refreshed = stage.step.open(kit), {d for graph in graphs_of(stage.step) for d in graph.refresh}
         for keys in batches(answers, AT_ONCE):
             rows = pipe.store.rows("answers", "key", keys)
             stored = [q for q in arrow.question.records(rows) if stage.admits(q)]
@@ -106,13 +106,9 @@ def _tables(step: Step) -> list[MemoTable]:
     return [of[m.kind](m) for m in asked_models(step)] + graphs
 
 
-def _refreshed(step: Step) -> set[str]:
-    """Domains whose replies expire."""
-    return {domain for graph in graphs_of(step) for domain in graph.refresh}
-
-
 async def _lacks(ask: Ask, question: Question, refreshed: set[str]) -> str:
-    """Why a stage would ask about a stored answer again; "" where all is cached."""
+    """Why a stage would ask about a stored answer again; "" where all is cached. `refreshed`: domains whose
+    replies expire."""
     try:
         await ask([question])
     except NoReply as e:
