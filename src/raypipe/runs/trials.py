@@ -101,7 +101,8 @@ def begin_trial(
     """Puts a finished run on trial; the same run again with the same share and gate changes nothing.
 
     `gate` ends a canary; `bounds` are gates on the run itself, which it must pass first. Raises ConfError
-    where nothing is live, for the live run, an oracle run, a share out of range and another canary; GateFailed.
+    where nothing is live, for the live run, an oracle run, a share out of range and another canary, and
+    GateFailed.
     """
     if not 0 < share <= 1:
         raise ConfError(f"{role}: expected a share above 0 and at most 1, found {share:g}")
