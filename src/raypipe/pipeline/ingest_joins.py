@@ -25,7 +25,6 @@ from raypipe.store.layout import READS
 from raypipe.store.parts import sealed, unsealed
 
 KEY = 16  # bytes of a key: `disk_map.key_of`
-LISTS = ("questions", "documents", "newest", "sources")
 AT_ONCE = 64 << 20  # bytes of lists that are joined at a time; a key with its value has some 90
 BATCH = 1 << 16  # keys of a list that are written at a time
 _SCHEMA = pa.schema([("key", pa.binary(KEY)), ("value", pa.string())])

@@ -1,6 +1,7 @@
 """Gates: bounds that a finished run must keep before it answers live questions.
 
 A gate on a share holds for the end of its interval: a bound that few questions reach by luck is not passed.
+Others hold a run against another one: `better`, `not-worse`, `not-worse:0.01`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from raypipe.core import config
 from raypipe.core.errors import ConfError, RaypipeError
 from raypipe.metrics.intervals import Interval, rate_interval, score_interval
 from raypipe.metrics.kinds.contract import MeasureSummary
+from raypipe.metrics.paired import MARGIN
 from raypipe.runs.manifest import Manifest
 
 MIN_SCORED = 0.95
@@ -203,3 +205,31 @@ def questions_needed(
         middle = (low + high) // 2
         low, high = (low, middle) if passes(middle) else (middle, high)
     return high
+
+
+_RELATIVE = re.compile(r"\s*(better|not-worse)(?::([0-9]*\.?[0-9]+))?\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class RelativeGate:
+    """A bound on the difference of two runs over the same questions."""
+
+    text: str
+    better: bool  # False: at most `margin` worse
+    margin: float
+
+
+def relative_gate(text: str) -> RelativeGate | None:
+    """Reads a gate; None for one that is not about another run. Raises ConfError for a margin that is none.
+
+    >>> relative_gate("not-worse:0.01")
+    RelativeGate(text='not-worse:0.01', better=False, margin=0.01)
+    >>> relative_gate("score>=0.1")
+    """
+    match = _RELATIVE.fullmatch(text)
+    if match is None:
+        return None
+    margin = MARGIN if match[2] is None else float(match[2])
+    if not margin or (match[2] is not None and match[1] == "better"):
+        raise ConfError(f"gate {text!r}: expected better, not-worse, or not-worse:M with M above 0")
+    return RelativeGate(text.strip(), match[1] == "better", margin)

@@ -27,7 +27,7 @@ from raypipe.core.errors import ConfError
 from raypipe.core.plain import to_json
 from raypipe.metrics.intervals import mean_interval
 from raypipe.metrics.paired import paired
-from raypipe.runs.relative_gate_text import RelativeGate, relative_gate
+from raypipe.runs.gates import RelativeGate, relative_gate
 from raypipe.runs.release import go_live, live
 from raypipe.runs.trials import (
     Pair,
