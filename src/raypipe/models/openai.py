@@ -21,16 +21,7 @@ from typing import Any, Literal
 import httpx
 
 from raypipe.core.errors import ConfError
-from raypipe.core.llm import (
-    STEP,
-    Chat,
-    Chats,
-    Finish,
-    Generated,
-    JsonSchema,
-    Replies,
-    Sampling,
-)
+from raypipe.core.llm import STEP, Chat, Chats, Finish, Generated, JsonSchema, Replies, Sampling
 from raypipe.core.records import Fault
 from raypipe.core.retry import RETRY_STATUSES, Backoff, retry_after_s
 from raypipe.models.constraint import structured

@@ -225,7 +225,10 @@ READS = ("ingest", "files")  # in the place of a run, of faults of files
 
 
 def old_faults(store: Store, tables: Collection[str], gone: Iterable[Manifest]) -> list[int]:
-    """Row ids of old faults. `tables`: of the store, but for those that go; `gone`: runs that go."""
+    """Row ids of faults that say nothing any more. A fault counts while its row is neither done nor given up:
+    of a source, while the table that it names lacks the source; of a question, while a run that is kept asks
+    for its answer; of a line, while the note of its file is there. `tables`: of the store, but for those that
+    go; `gone`: runs that go."""
     rows = store.scan("faults", columns=["id", "digest", "run"], with_row_id=True).to_pylist()
     if not rows:
         return []

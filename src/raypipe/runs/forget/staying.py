@@ -10,16 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe.core.plain import to_json
-from raypipe.core.records import (
-    ABSTAINED,
-    ANSWERED,
-    FAULT,
-    INVALID,
-    SKIPPED,
-    TRACE,
-    Outcome,
-    SourceKind,
-)
+from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, INVALID, SKIPPED, TRACE, Outcome, SourceKind
 from raypipe.runs.forget.memo_rows import Followed
 from raypipe.runs.forget.mentions import RUN, OwnWords
 from raypipe.runs.forget.records import FoundRows, Holding, Shared

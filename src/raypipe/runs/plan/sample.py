@@ -115,10 +115,6 @@ class KindSample:
     passages: int = 0
     sentences: int = 0  # of these passages
 
-    def chunks_of(self, chars: float) -> float:
-        """Chunks to expect of a source of `chars` characters."""
-        return self.chunks / self.chars * chars if self.chars else 0.0
-
 
 class CorpusSample:
     """What to expect of the sources that a recipe searches; they are looked at when it is first asked."""
@@ -133,7 +129,7 @@ class CorpusSample:
     def chunks(self, kind: str, chars: float) -> float:
         """Chunks to expect of sources of a kind; 0 for a kind of which none could be read."""
         found = self._found.get(kind)
-        return found.chunks_of(chars) if found else 0.0
+        return found.chunks / found.chars * chars if found and found.chars else 0.0
 
     @property
     def known(self) -> bool:
