@@ -46,7 +46,6 @@ def memo_versions(store: Store) -> dict[str, int]:
 
 
 def memo_tables(store: Store) -> list[str]:
-    """The memo tables there are."""
     tables = [t.removesuffix(".lance") for t in store.files.names("")]
     return [t for t in tables if t.startswith(OF_MEMO)]
 
@@ -110,7 +109,6 @@ def _table(table: MemoTable, keys: Sequence[str], values: Values) -> pa.Table:
 
 
 def _values(table: MemoTable, found: pa.Table) -> Values:
-    """The values in the rows of a memo table."""
     _, *columns = _schema(table).names
     if table.replies:
         out = table.empty(found.num_rows)

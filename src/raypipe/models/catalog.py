@@ -97,7 +97,6 @@ class Catalog:
         return model
 
     def _resolved(self, name: str, entry: ModelEntry, where: Where) -> Model:
-        """The model of an entry."""
         path, weights = self._place(name, entry, where)
         tokenizer = self._tokenizer(entry, where) if entry.loader in REMOTE else None
         weights += _asked(entry) + (f"+{tokenizer.weights}" if tokenizer else "")

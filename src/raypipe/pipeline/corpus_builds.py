@@ -63,7 +63,6 @@ class CorpusBuilds:
         return bool(whole.missing_ids()) and streams()
 
     def texts(self, wanted: Ids) -> TableBuild:
-        """Sources to texts."""
         table = self._texts
         with asyncio.Runner() as loop:
             empty = loop.run(CorpusExecutor(self.recipe, self.worker.kit(None)).texts(arrow.corpus_table([])))
@@ -74,7 +73,6 @@ class CorpusBuilds:
         )  # fmt: skip
 
     def passages(self, wanted: Ids) -> TableBuild:
-        """Texts to passages."""
         table = self._passages
 
         def missing_ids() -> Ids:

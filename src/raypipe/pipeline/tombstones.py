@@ -96,7 +96,6 @@ class Tombstones:
         return self._addresses.get(digest(name)) if self._addresses else None
 
     def question(self, id: str) -> Tombstone | None:
-        """The tombstone of a question."""
         return self._questions.get(digest(id)) if self._questions else None
 
     def citations(self, question: Question) -> tuple[Question, list[Tombstone]]:

@@ -61,5 +61,4 @@ def _changed(store: Store, table: str, id: str, names: list[str], rows: pa.Table
 
 
 def _named(rows: pa.Table, id: str, names: list[str]) -> pa.Table:
-    """The rows with one of these ids."""
     return rows.filter(pc.is_in(rows[id], value_set=pa.array(names, pa.string())))

@@ -54,7 +54,6 @@ def staying(store: Store, target: Target, kept: Roots, own: OwnWords, passages: 
 
 
 def parsed_tables(store: Store) -> list[str]:
-    """The tables of parsed texts."""
     return [t for t in tables(store) if t.startswith("texts-")]
 
 
