@@ -25,8 +25,8 @@ from raypipe.evaluation.plan_eval import PlannedWork, Planning, oracle_recipe, p
 from raypipe.evaluation.result_table import ResultTable
 from raypipe.evaluation.stored_questions import StoredQuestions, questions_of, require_questions
 from raypipe.evaluation.write_run import write_run
+from raypipe.memo.counts import CallCounts
 from raypipe.memo.disk import memo_versions
-from raypipe.memo.memo import CallCounts
 from raypipe.memo.mend import mend_memo
 from raypipe.metrics.crag import Rule
 from raypipe.pipeline.answer_sources import AnswerSources

@@ -20,8 +20,9 @@ from raypipe.core.kits import ForwardingKit
 from raypipe.core.llm import Chat, Chats, Generated, Generator, Replies, Sampling
 from raypipe.core.protocols import CorpusStep, Graph, GraphRef, Kit, Model, Step
 from raypipe.core.records import Fault, Question
+from raypipe.memo.counts import CallCounts
 from raypipe.memo.disk import intact
-from raypipe.memo.memo import CallCounts, Memo, MemoryMemo, MemoTable, Values, cached
+from raypipe.memo.memo import Memo, MemoryMemo, MemoTable, Values, cached
 from raypipe.store.database import Store
 from raypipe.store.layout import MEMO
 from raypipe.store.lookups import missing

@@ -14,9 +14,10 @@ from raypipe.core import arrow
 from raypipe.core.errors import DataError
 from raypipe.core.protocols import Kit, Step
 from raypipe.core.records import Question
+from raypipe.memo.counts import CallCounts
 from raypipe.memo.disk import StoreMemo, memo_versions
 from raypipe.memo.lookup import CacheOnlyKit, ChatRecorder, NotCached, RecordingMemo, lookup
-from raypipe.memo.memo import CallCounts, cached
+from raypipe.memo.memo import cached
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.recipe_tables import lacking, searched_at
 from raypipe.recipes.executor import QuestionExecutor, StageError

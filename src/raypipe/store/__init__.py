@@ -12,7 +12,7 @@ Knows records, Arrow and LanceDB. Knows no step, no recipe and no Ray.
 
 from raypipe.store.commit import commit, committed
 from raypipe.store.database import Store
-from raypipe.store.files import AddedMeanwhile, StoreError
+from raypipe.store.errors import AddedMeanwhile, StoreError
 from raypipe.store.lease import Reading, read_now, sweep
 from raypipe.store.parts import Run, begin, begin_rest, begun, done_parts, end, write_part
 from raypipe.store.put import Staged, put, stage

@@ -15,9 +15,8 @@ from typing import Any, TypeVar, cast
 from pyarrow import Buffer, NativeFile
 from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType, LocalFileSystem
 
-from raypipe.store.errors import AddedMeanwhile, StoreError, reaching
+from raypipe.store.errors import reaching
 
-__all__ = ["AddedMeanwhile", "Files", "StoreError"]
 M = TypeVar("M", bound=Callable[..., Any])
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe.store.database import Store
-from raypipe.store.files import StoreError
+from raypipe.store.errors import StoreError
 from raypipe.store.ids import HASHED
 from raypipe.store.layout import COVERAGE, RUNS
 from raypipe.store.lookups import filters

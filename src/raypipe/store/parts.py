@@ -24,8 +24,7 @@ from lance.fragment import write_fragments
 from raypipe.core import arrow
 from raypipe.core.records import digest
 from raypipe.store.database import Store
-from raypipe.store.errors import reaching
-from raypipe.store.files import StoreError
+from raypipe.store.errors import StoreError, reaching
 from raypipe.store.ids import Ids
 from raypipe.store.layout import PARTS, PLANNED, RUNS
 from raypipe.store.tables import check_run, checked

@@ -17,10 +17,11 @@ from raypipe.core import arrow
 from raypipe.core.errors import RaypipeError
 from raypipe.core.protocols import Step
 from raypipe.core.records import TRACE, Question, Reply
+from raypipe.memo.counts import CallCounts
 from raypipe.memo.disk import StoreMemo, memo_tables, memo_versions
 from raypipe.memo.keys import score_keys, vector_keys
 from raypipe.memo.lookup import CacheOnlyKit, NotCached, RecordingMemo, lookup
-from raypipe.memo.memo import CallCounts, MemoTable, cached
+from raypipe.memo.memo import MemoTable, cached
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.recipe_tables import searched, searched_at
 from raypipe.recipes.executor import StageError

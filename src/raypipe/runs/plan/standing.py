@@ -15,17 +15,10 @@ from raypipe.core import arrow
 from raypipe.core.kg import domain_of
 from raypipe.core.protocols import Ask, GraphRef, Step
 from raypipe.core.records import Question
+from raypipe.memo.counts import CallCounts
 from raypipe.memo.disk import StoreMemo, has_lost, memo_versions
 from raypipe.memo.lookup import CacheOnlyKit, NoReply, NotCached
-from raypipe.memo.memo import (
-    CallCounts,
-    MemoTable,
-    cached,
-    graph_replies_of,
-    replies_of,
-    scores_of,
-    vectors_of,
-)
+from raypipe.memo.memo import MemoTable, cached, graph_replies_of, replies_of, scores_of, vectors_of
 from raypipe.pipeline.driver import Pipeline, batches
 from raypipe.pipeline.recipe_tables import tables_now
 from raypipe.recipes.recipe import Recipe, Stage
