@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast
 
@@ -204,19 +204,16 @@ def open_endpoint(model: Model, endpoints: Mapping[str, EndpointAddress]) -> Ope
     from raypipe.models.openai import ChatEndpoint, OpenAIClient
 
     at = address_of(model, endpoints)
-    key = at.key
+    limits = {name: getattr(at, name) for name in ("concurrency", "per_minute", "timeout_s", "tries")}
     return OpenAIClient(
         ChatEndpoint(
             url=at.url,
             model=model.repo,
-            key=(lambda: key) if key else None,
+            key=(lambda: at.key) if at.key else None,
             dialect="vllm" if model.dialect == "vllm" else "openai",
             adapters=tuple(zip((name for name, _ in model.adapters), model.adapter_paths, strict=True)),
             template=model.template,
-            concurrency=at.concurrency,
-            per_minute=at.per_minute,
-            timeout_s=at.timeout_s,
-            tries=at.tries,
+            **limits,
         )
     )
 
@@ -231,13 +228,10 @@ def engine_setup(model: Model, limits: EngineLimits) -> EngineSetup:
         dtype=model.dtype,  # type: ignore[arg-type]  # one of the three: the catalog's
         quantization=model.quantization,
         adapters=tuple(Adapter(n, p) for n, p in zip(names, model.adapter_paths, strict=True)),
-        device=limits.device,
         tensor_parallel=model.tensor_parallel,
-        kv_cache_gib=limits.kv_cache_gib,
-        gpu_memory_utilization=limits.gpu_memory_utilization,
-        max_num_seqs=limits.max_num_seqs,
         template=model.template,
         weights=model.weights,
+        **asdict(limits),
     )
     generator.check(setup)
     return setup
