@@ -58,8 +58,8 @@ class Standins:
 
 def build(folder: Path, texts: Sequence[str], seed: int = 0, trainable: bool = False) -> Standins:
     """Writes all models under `folder` and says where. `texts` train the tokenizers and should look like what
-    will be read; a few hundred sentences are enough. `trainable`: of the chat model (`build_chat`). Takes some
-    seconds."""
+    will be read; a few hundred sentences are enough. `trainable`: of the chat model (`build_chat`). Takes
+    some seconds."""
     if not any(text.strip() for text in texts):
         raise DataError(f"stand-ins in {folder}: expected texts to train tokenizers on, found none")
     adapters = tuple((name, folder / f"chat-{name}") for name in ADAPTERS)
@@ -76,8 +76,8 @@ def build(folder: Path, texts: Sequence[str], seed: int = 0, trainable: bool = F
 
 
 def build_chat(folder: Path, texts: Iterable[str], seed: int = 0, trainable: bool = False) -> None:
-    """Writes a chat model. `trainable`: it can learn to end its replies, since its end mark is drawn like every
-    other token. LoRA without the output head cannot lift a mark that scores 0."""
+    """Writes a chat model. `trainable`: it can learn to end its replies, since its end mark is drawn like
+    every other token. LoRA without the output head cannot lift a mark that scores 0."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
