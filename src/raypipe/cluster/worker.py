@@ -29,7 +29,10 @@ from raypipe.store import Store
 
 
 class Alarm:
-    """Limits on several pieces of work of one process at a time: the first that is over ends the process."""
+    """Limits on several pieces of work of one process at a time: the first that is over ends the process.
+
+    No thread and no signal handler interrupts a library that loops inside its C code; a timer of the kernel
+    whose signal has no handler does. The owner of the process sees it die and decides what that means."""
 
     def __init__(self) -> None:
         self._ends: dict[int, float] = {}  # piece -> when it must be over, on the monotonic clock

@@ -215,9 +215,8 @@ class TableBuilder:
         """Runs tasks once; those that came back."""
         with self.clock.tasks() as busy, ExitStack() as ending:
             left, results = len(tasks), self.runner(build.pool, build.work(run), tasks)
-            ending.callback(
-                getattr(results, "close", nowhere)
-            )  # however it ends, a pool begins no more tasks
+            # However it ends, a pool begins no more tasks.
+            ending.callback(getattr(results, "close", nowhere))
             for result in results:
                 left -= 1
                 if isinstance(result, HandedBack):
