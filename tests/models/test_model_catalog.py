@@ -48,6 +48,11 @@ def test_every_entry_of_models_yaml_is_a_model_or_says_how_to_pin_it(ours: Catal
             assert model.weights.startswith((f"{model.repo}@{model.revision}", "sha256:", found.loader))
 
 
+def test_all_but_three_entries_are_pinned(ours: Catalog) -> None:
+    loose = {name for name, e in ours.entries.items() if e.repo and not e.revision}
+    assert loose == {"llama-3-70b-awq", "paraphrase-MiniLM-L12-v2", "qwen1.5-14b-chat-gptq"}
+
+
 def test_the_weights_that_come_in_a_package_are_pinned_by_digest(ours: Catalog) -> None:
     packaged = {name: e for name, e in ours.entries.items() if e.package}
     assert packaged and all(e.digest for e in packaged.values())
