@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raypipe.metrics.agreement import Checked, corrected_score
+from raypipe.metrics.intervals import mean_interval
 from raypipe.metrics.paired import conclude, paired
 
 Floats = npt.NDArray[np.float64]
@@ -91,7 +92,7 @@ def simulate(setting: Setting, pairs: int, seed: int) -> Outcome:
         equal, groups = _differences(rng, setting, 0.5)
         wrong += conclude(paired(np.zeros(len(equal)), equal, 2, groups)) in ("better", "worse")
         gained, groups = _differences(rng, setting, 0.5 if setting.grouped else 0.6)
-        low, high = paired(np.zeros(len(gained)), gained, 2, groups).interval or (math.nan, math.nan)
+        low, high = mean_interval(gained, (-2, 2), groups) or (math.nan, math.nan)
         held += low <= _truth(setting) <= high
     return Outcome(pairs, wrong / pairs, held / pairs)
 

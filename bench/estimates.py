@@ -1,7 +1,7 @@
 """Estimate against actual, over twenty changes of a recipe on one store.
 
-    python bench/estimates.py                       invents 12 questions x 8 pages
-    python bench/estimates.py --questions 40        more of them
+    python bench/estimates.py                                   invents 12 questions x 8 pages
+    python bench/estimates.py --questions 40 --folder /data/e   keeps store and rows: a stopped one continues
 
 Each change is one `--set` of the recipe of tests/fakes.yaml, whose models compute from words alone. Before
 each run its plan is kept; the table sets it against what the run did. No run may make more calls than its
@@ -12,10 +12,13 @@ from __future__ import annotations
 
 import argparse
 import io
+import json
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
@@ -24,7 +27,6 @@ from raypipe.evaluation.evaluate import evaluate
 from raypipe.pipeline.caps import Caps
 from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
 from raypipe.pipeline.tasks import WorkerConfig
-from raypipe.report.costs import CostReport
 from raypipe.report.money import hours, ranged
 from raypipe.report.progress import Progress
 from raypipe.report.wording import seconds
@@ -47,23 +49,31 @@ CHANGES = (
 )  # fmt: skip
 
 
-def measured(questions: int, pages: int) -> Iterator[tuple[str, CostReport]]:
-    """Each change, and what its run was expected to cost and did."""
-    with tempfile.TemporaryDirectory(prefix="raypipe-estimates-") as folder:
-        home = Path(folder)
-        write(home / "world", questions, pages=pages, seed=9, page_chars=1500)
-        (home / "models.yaml").write_text(MODELS)
-        store, silent = Store.create(str(home / "store")), Progress(io.StringIO(), silent=True)
-        place = WorkerConfig(store.uri, "transformers", "cpu", 1)
-        for sets in CHANGES:
-            fakes = str(ROOT / "tests" / "fakes.yaml")
-            recipe = load_recipe(fakes, str(home / "models.yaml"), CONF, sets=sets)
+def measured(home: Path, questions: int, pages: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each change, and what its run was expected to cost and did (`CostReport`). A change whose row the
+    folder has is not run again."""
+    kept, world = home / "rows.jsonl", home / "world"
+    if not world.exists():
+        write(world, questions, pages=pages, seed=9, page_chars=1500)
+    (home / "models.yaml").write_text(MODELS)
+    rows: dict[str, Any] = dict(map(json.loads, kept.read_text().splitlines())) if kept.exists() else {}
+    store, silent = Store.create(str(home / "store")), Progress(io.StringIO(), silent=True)
+    place = WorkerConfig(store.uri, "transformers", "cpu", 1)
+    for sets in CHANGES:
+        change = ", ".join(f"`{s}`" for s in sets) or "the recipe as it is, on a new store"
+        if change not in rows:
+            recipe = load_recipe(
+                str(ROOT / "tests" / "fakes.yaml"), str(home / "models.yaml"), CONF, sets=sets
+            )
             steps = [s.name for s in recipe.corpus] + [s.name for s in recipe.question]
             pipe = Pipeline(store, recipe, place, TaskSizes(50, 4), inline, silent)
             caps = Caps(prices=Prices(actors=dict.fromkeys(steps, 1)))
-            done = evaluate(pipe, [home / "world"], "crag", None, "official", home / "out", caps=caps)
+            done = evaluate(pipe, [world], "crag", None, "official", home / "out", caps=caps)
             assert done.report.cost is not None
-            yield ", ".join(sets) or "the recipe as it is, on a new store", done.report.cost
+            rows[change] = asdict(done.report.cost)
+            with kept.open("a") as file:
+                file.write(json.dumps([change, rows[change]]) + "\n")
+        yield change, rows[change]
 
 
 def main() -> int:
@@ -71,23 +81,28 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--questions", type=int, default=12)
     parser.add_argument("--pages", type=int, default=8)
+    parser.add_argument("--folder", type=Path, help="keeps all; without it nothing is kept")
     args = parser.parse_args()
+    if args.folder is not None:
+        args.folder.mkdir(parents=True, exist_ok=True)
+        return report(args.folder, args.questions, args.pages)
+    with tempfile.TemporaryDirectory(prefix="raypipe-estimates-") as folder:
+        return report(Path(folder), args.questions, args.pages)
+
+
+def report(home: Path, questions: int, pages: int) -> int:
+    """Prints the table, and how many runs kept to it; the exit code."""
     over = outside = known = 0
-    print(
-        f"{'change':<55} {'calls expected':>18} {'at most':>8} {'made':>7}  {'time expected':>22} {'took':>8}"
-    )
-    for change, cost in measured(args.questions, args.pages):
-        e, a = cost.estimate, cost.actual
-        most = "not known" if e.max_calls is None else f"{e.max_calls:,}"
-        print(
-            f"{change:<55} {ranged(e.calls):>18} {most:>8} {a.calls:>7,}  {hours(e.hours):>22} "
-            f"{seconds(3600 * a.hours):>8}",
-            flush=True,
-        )
-        over += e.max_calls is not None and a.calls > e.max_calls
-        if e.calls is not None:
+    print("| change | calls expected | at most | made | time expected | took |\n|---|---|---|---|---|---|")
+    for change, cost in measured(home, questions, pages):
+        e, a = cost["estimate"], cost["actual"]
+        most = "not known" if e["max_calls"] is None else f"{e['max_calls']:,}"
+        calls = f"{ranged(e['calls'])} | {most} | {a['calls']:,}"
+        print(f"| {change} | {calls} | {hours(e['hours'])} | {seconds(3600 * a['hours'])} |", flush=True)
+        over += e["max_calls"] is not None and a["calls"] > e["max_calls"]
+        if e["calls"] is not None:
             known += 1
-            outside += not e.calls[0] <= a.calls <= e.calls[1]
+            outside += not e["calls"][0] <= a["calls"] <= e["calls"][1]
     print(f"{over} of {len(CHANGES)} runs made more calls than their bound, {outside} of {known} lay outside")
     return 1 if over else 0
 

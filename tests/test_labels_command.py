@@ -46,6 +46,13 @@ def labels(world, *args, recipe="db3-task1-700"):
         (["--judge", "nobody"], 4, "--judge nobody: "),
         (["--judge", "bge-base-en-v1.5"], 2, "expected a generator, found a model of kind embedder"),
         (["--where", "domain"], 2, "expected LABEL=V1,V2"),
+        (
+            ["--held-out", "0.999"],
+            3,
+            "--held-out 0.999: expected questions to train on, found all 12 held out",
+        ),
+        (["--review", "WORLD"], 2, "--review: expected the name of a file to write, found the folder"),
+        (["--out", "HERE"], 2, "--out: "),
         (["--where", "domain=moovie"], 3, "expected questions of that domain, found"),
         (["--where", "split=7"], 3, "expected questions of that split, found"),
         (["--against", "WORLD"], 3, "training questions that are not evaluated on, found 12 of 12 in both"),
@@ -58,9 +65,14 @@ def labels(world, *args, recipe="db3-task1-700"):
     ],
 )
 def test_what_cannot_be_labelled_is_refused_before_anything_is_asked(world, capsys, args, code, said):
-    places = {"WORLD": str(world / "world"), "MISSING": str(world / "nowhere.jsonl")}
-    assert labels(world, *(places.get(a, a) for a in args)) == code
+    places = {"WORLD": str(world / "world"), "MISSING": str(world / "nowhere.jsonl"), "HERE": __file__}
+    assert labels(world, *(places.get(a, a) for a in args), "--dry-run") == code
     assert said in capsys.readouterr().err
+
+
+def test_a_run_refuses_what_its_dry_run_does(world, capsys):
+    assert labels(world, "--held-out", "0.999") == 3
+    assert "found all 12 held out" in capsys.readouterr().err
 
 
 def test_labels_of_calls_need_a_person(world, capsys):

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -66,6 +67,8 @@ def test_a_table_of_another_form_is_refused(tmp_path):
         (table.set_column(5, "split", [["train", "test", "train"]]), "split to be one of train, held-out"),
         (table.set_column(1, "messages", table["messages"].combine_chunks().fill_null([]).slice(0, 3))
          .slice(0, 0), "expected labels, found none"),
+        (table.set_column(1, "messages", pa.array([[None]] * 3, table.schema.field("messages").type)),
+         "expected messages, the last one of the user"),
     ]:  # fmt: skip
         pq.write_table(odd, tmp_path / "labels.parquet")
         with pytest.raises(DataError, match=said):

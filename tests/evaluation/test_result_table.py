@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import duckdb
 import pandas
 import pyarrow.parquet as pq
 import pytest
@@ -93,9 +95,44 @@ def test_a_row_for_each_question_with_its_verdict_and_evidence(folder: RunFolder
     assert rows["q4"]["faults"] == [{"step": "dense", "reason": "timeout", "transient": True}]
 
 
-def test_other_programs_open_it(folder: RunFolder) -> None:
-    frame = pandas.read_parquet(folder.results)
-    assert frame["verdict"].tolist()[:3] == ["exact", "missing", "hallucination"]
+VERDICTS = ["id", "verdict", "reason", "lost", "measures"]
+
+
+def with_pyarrow(file: Path) -> list[tuple]:
+    return [tuple(row.values()) for row in pq.read_table(file, columns=VERDICTS).to_pylist()]
+
+
+def with_pandas(file: Path) -> list[tuple]:
+    return list(pandas.read_parquet(file, columns=VERDICTS).itertuples(index=False))
+
+
+def with_duckdb(file: Path) -> list[tuple]:
+    return duckdb.sql(f"SELECT {', '.join(VERDICTS)} FROM read_parquet(?)", params=[str(file)]).fetchall()
+
+
+def plain(row: tuple) -> list:
+    """Maps as dicts, and what is missing as None, whichever program read them."""
+    *words, measures = row
+    return [None if pandas.isna(w) else w for w in words] + [dict(measures or ())]
+
+
+@pytest.mark.parametrize("read", [with_pyarrow, with_pandas, with_duckdb])
+def test_each_verdict_is_read_by_other_programs(read, folder: RunFolder, ran) -> None:
+    run = RunFolder(ran.folder / "out")
+    for file in (folder.results, run.results):
+        assert [plain(row) for row in read(file)] == [
+            plain(tuple(row[c] for c in VERDICTS)) for row in each(file)
+        ]
+    counts = Counter(row[1] for row in read(run.results))
+    report = json.loads(run.report.read_text())
+    right = counts["exact"] + counts["correct"]
+    assert (right, counts["hallucination"], counts["missing"], counts["unscored"]) == (
+        report["n_correct"], report["n_hallucination"], report["n_miss"], report["n_unscored"],
+    )  # fmt: skip
+    assert sum(counts.values()) == report["questions"] == 6
+
+
+def test_its_header_says_of_which_run_it_is(folder: RunFolder) -> None:
     assert pq.read_schema(folder.results).metadata == {
         b"run": b"r1", b"recipe": b"local", b"rule": b"official", b"judge": b"", b"kind": b"",
         b"steps": b"[]",

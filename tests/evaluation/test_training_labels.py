@@ -312,9 +312,11 @@ def test_splits_keep_near_duplicates_together_and_a_share_of_abstentions_is_reac
         assert mix_of(found)[-1].labels == len(found)
     assert {e.rule for e in examples_of(made[1].judged, every)} == {"1", "3.1", "3.2.1", "3.2.2"}
     with pytest.raises(DataError, match='of more than one kind, found 3 of "i don\'t know" alone'):
-        require_kinds([x for x in every if x.label == IDK], True)
-    with pytest.raises(DataError, match="expected train rows, found none"):
-        require_kinds([replace(x, split="held-out") for x in every], True)
+        require_kinds([x for x in every if x.label == IDK], True, made[1].judged)
+    with pytest.raises(DataError, match="others, found 0 and"):
+        mixed([x for x in every if x.label != IDK], 0.5)
+    with pytest.raises(DataError, match="found none of 9 questions; 1: the judge gave no judgement"):
+        require_kinds([replace(x, split="held-out") for x in every], True, made[1].judged)
 
 
 @pytest.mark.slow

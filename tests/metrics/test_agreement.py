@@ -51,7 +51,7 @@ def test_a_verdict_without_labels_leaves_the_score_uncorrected() -> None:
 @pytest.mark.parametrize("setting", [0, 1, 2, 10])
 def test_the_corrected_interval_holds_the_truth_where_the_judge_errs_as_is_known(setting: int) -> None:
     bench = _bench()
-    outcome = bench.simulate_judge(bench.JUDGES[setting], 100, seed=7)
+    outcome = bench.simulate_judge(bench.JUDGES[setting], 200, seed=7)
     assert outcome.holds(), outcome
 
 

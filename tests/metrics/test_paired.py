@@ -117,7 +117,7 @@ def test_pairs_must_be_pairs() -> None:
 @pytest.mark.parametrize("setting", range(8))
 def test_verdicts_are_wrong_no_more_often_than_they_may_be(setting: int) -> None:
     bench = _bench()
-    outcome = bench.simulate(bench.SETTINGS[setting], 100, seed=7)
+    outcome = bench.simulate(bench.SETTINGS[setting], 200, seed=7)
     assert outcome.holds(), outcome
 
 

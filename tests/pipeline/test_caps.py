@@ -1,8 +1,15 @@
 """A cap stops a run after whole tasks; the same command continues, and in the end nothing was done twice."""
 
-import pytest
-from reruns import Bench
+import json
+import re
+import zlib
+from collections import Counter
 
+import pytest
+from chat_server import serving
+from reruns import CONF, Bench
+
+from raypipe.cli.main import main
 from raypipe.core.errors import CapReached, ConfError
 from raypipe.core.prices import Prices, TokenPrice
 from raypipe.evaluation.evaluate import evaluate
@@ -119,3 +126,71 @@ def test_tokens_cost_what_the_model_says_and_nothing_is_not_zero():
     assert cost.usd == pytest.approx(1.5 + 0.25 + 1.0)
     assert (cost.hours, cost.gpu_hours, cost.tokens, cost.calls) == (0.5, 2.0, 2_100_000, 1)
     assert spent([line], 60.0, Prices(), {"generate"}).usd is None
+
+
+TWO_CALLS = """
+corpus: [{parse: {kinds: [name]}}, {split: {child_chars: 200}}]
+question:
+  - generate: {model: writer, prompt: crag/vanilla, into: draft, max_tokens: 9}
+  - generate: {model: writer, prompt: crag/vanilla, into: final, max_tokens: 8}
+  - decide: {prefer: [final, draft]}
+"""
+WRITER = "writer: {kind: generator, loader: openai, endpoint: here, model: m, max_model_len: 999}"
+QUESTIONS, CAP, WORKERS, CALLS_EACH = 20, 6, 2, 2
+
+
+@pytest.mark.ray
+@pytest.mark.drill
+def test_over_ray_a_cap_ends_with_8_and_the_same_command_goes_on_to_the_end(
+    capsys, local_ray, monkeypatch, tmp_path
+):
+    from raypipe.synth import write
+
+    write(tmp_path / "world", QUESTIONS, pages=1, seed=6, page_chars=500)
+    conf = CONF.folders[0]
+    monkeypatch.setenv("RAYPIPE_CONF", str(conf))
+    monkeypatch.setenv("RAYPIPE_HOME", str(tmp_path / "home"))
+    (tmp_path / "two.yaml").write_text(TWO_CALLS)
+    (tmp_path / "models.yaml").write_text(WRITER)
+    laptop = (conf / "clusters/laptop.yaml").read_text()
+    assert "questions_per_task: 10" in laptop and f"answer: {{actors: {WORKERS}, cpus: 1}}" in laptop
+    asked = Counter()
+
+    def chat(request, body):
+        asked[json.dumps(body, sort_keys=True)] += 1
+        request.reply(f"it is {zlib.crc32(str(body['messages']).encode())}")
+
+    with serving(chat) as server:
+        server.lists = json.dumps({"data": [{"id": "m"}]})
+        one = laptop.replace("questions_per_task: 10", "questions_per_task: 1")
+        (tmp_path / "mine.yaml").write_text(f'{one}\nendpoints:\n  here: {{url: "{server.url}"}}\n')
+
+        def run(name, *more):
+            """Exit code, what was printed, and requests that the server got meanwhile."""
+            before, given = asked.total(), {"--cluster": "mine.yaml", "--models": "models.yaml"}
+            given |= {"--data": "world", "--store": f"{name}-store", "--out": name}
+            words = [w for k, v in given.items() for w in (k, str(tmp_path / v))]
+            code = main(["eval", str(tmp_path / "two.yaml"), *words, "--json", *more])
+            return code, *capsys.readouterr(), asked.total() - before
+
+        code, out, err, calls = run("whole")
+        whole = json.loads(out)
+        assert code == 0 and calls == whole["cost"]["actual"]["calls"] == CALLS_EACH * QUESTIONS, err
+        asked.clear()
+        stopped = []
+        while (found := run("capped", "--max-calls", str(CAP)))[0]:
+            code, out, err, calls = found
+            assert code == 8 and not out and "the same command continues" in err, err
+            assert not (tmp_path / "capped/report.json").exists()
+            said = int(re.search(rf"--max-calls {CAP} is reached after (\d+) calls", err)[1])
+            assert said == calls, "what was in flight is counted, too"
+            assert CAP <= calls <= CAP + CALLS_EACH * (WORKERS - 1)
+            stopped.append(calls)
+            assert len(stopped) < QUESTIONS
+    done = json.loads(found[1])
+    assert len(stopped) > 2 and found[3] == done["cost"]["actual"]["calls"]
+    assert set(asked.values()) == {1} and asked.total() == CALLS_EACH * QUESTIONS, "nothing is asked twice"
+    for name in ("score", "n_correct", "questions", "chunks"):
+        assert done[name] == whole[name]
+    answers = [(tmp_path / name / "predictions.jsonl").read_text() for name in ("whole", "capped")]
+    assert answers[0] == answers[1]

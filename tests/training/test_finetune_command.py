@@ -88,6 +88,10 @@ def test_rows_are_shown_with_what_is_trained_marked(place, session):
         ({"sets": ("max_seq_len=16",)}, DataError, "48 of 48 labels are longer than max_seq_len 16"),
         ({"sets": ("four_bit=true",)}, ConfError, "four_bit: true"),
         ({"sets": ("stepz=3",)}, ConfError, "did you mean 'steps'"),
+        ({"sets": ("target_modules=[q_proj, qkv_proj]",)}, ConfError, "no qkv_proj; its linear layers are"),
+        ({"sets": ("target_modules=[embed_tokens]",)}, ConfError, "no embed_tokens"),
+        ({"name": "../web"}, ConfError, "--name '../web': expected letters"),
+        ({"out": __file__}, ConfError, "--out: .* is a file"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_before_anything_runs(place, session, more, error, says):
@@ -113,15 +117,30 @@ def test_a_folder_without_labels_is_refused(place, session, tmp_path):
         planned(place, session, labels=tmp_path)
 
 
-def test_a_base_without_a_chat_template_is_refused(place, session, tmp_path, trainable):
+@pytest.mark.parametrize(
+    "file, text, says",
+    [
+        ("chat_template.jinja", None, "no chat template"),
+        ("tokenizer.json", "{}", "the tokenizer in .* cannot be read"),
+        ("generation_config.json", "{", "generation_config.json: not valid JSON"),
+    ],
+)
+def test_a_base_whose_chats_cannot_be_told_is_refused(place, tmp_path, trainable, file, text, says):
     from raypipe.api.session import Session
 
-    shutil.copytree(trainable, tmp_path / "bare")
-    (tmp_path / "bare" / "chat_template.jinja").unlink()
-    entry = {"kind": "generator", "loader": "vllm", "path": "bare", "max_model_len": 512}
-    (tmp_path / "models.yaml").write_text(yaml.safe_dump({"bare": entry}))
-    with pytest.raises(ConfError, match="no chat template"):
-        planned(place, Session(models=str(tmp_path / "models.yaml")), base="bare")
+    shutil.copytree(trainable, tmp_path / "odd")
+    (tmp_path / "odd" / file).unlink(missing_ok=True)
+    if text is not None:
+        (tmp_path / "odd" / file).write_text(text)
+    entry = {"kind": "generator", "loader": "vllm", "path": "odd", "max_model_len": 512}
+    (tmp_path / "models.yaml").write_text(yaml.safe_dump({"odd": entry}))
+    with pytest.raises(ConfError, match=says):
+        planned(place, Session(models=str(tmp_path / "models.yaml")), base="odd")
+
+
+def test_a_models_file_of_a_person_is_not_written_again(place, session):
+    with pytest.raises(ConfError, match=r"models\.yaml was not made by `raypipe finetune`"):
+        planned(place, session, out=place)
 
 
 def test_a_gpu_that_is_too_small_is_refused_with_the_arithmetic(place, session):

@@ -10,11 +10,14 @@ from typing import Any
 import yaml
 
 from raypipe.core import config
+from raypipe.core.errors import ConfError
 from raypipe.metrics.textfile import replaced
 from raypipe.models.catalog import Catalog
 from raypipe.store import Store
 from raypipe.store.adapters import RECIPE, adapter_file
 from raypipe.store.layout import ADAPTERS
+
+_MADE = "# Made by `raypipe finetune`."  # how a models file begins that may be written again
 
 
 def adapter_place(store: Store, home: Path, folder: str) -> str:
@@ -48,11 +51,21 @@ def entry_with(
     return {**found, "adapters": {**others, **kept, called: place}}
 
 
+def require_own(models: Path) -> None:
+    """Raises ConfError for a models file that `write_entry` did not make, or that cannot be read any more."""
+    if models.exists() and not (models.is_file() and models.read_bytes().startswith(_MADE.encode())):
+        raise ConfError(
+            f"--out: {models} was not made by `raypipe finetune`, which would write it again without its "
+            "comments. Name another folder"
+        )
+    _read(models)
+
+
 def write_entry(models: Path, base: str, entry: Mapping[str, Any]) -> None:
     """Writes an entry into a models file that this command made; other entries in it stay."""
     made = yaml.safe_dump({**_read(models), base: dict(entry)}, sort_keys=False, allow_unicode=True)
     with replaced(models) as out:
-        out.write(f"# Made by `raypipe finetune`. Use it: raypipe eval RECIPE --models {models}\n{made}")
+        out.write(f"{_MADE} Use it: raypipe eval RECIPE --models {models}\n{made}")
 
 
 def _read(models: Path | None) -> dict[str, Any]:

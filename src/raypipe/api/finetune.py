@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raypipe.api.adapter_entry import adapter_place, entry_with, write_entry
+from raypipe.api.adapter_entry import adapter_place, entry_with, require_own, write_entry
 from raypipe.api.finetune_inputs import FinetuneInputs, read_inputs
 from raypipe.api.paths import require_writable
 from raypipe.api.results import Result, as_json, plain
@@ -77,12 +77,14 @@ class FinetuneResult(Result):
 
 def plan_finetune(
     preset: str | Path, labels: str | Path, base: str, store: Place = None, workers: int | None = None,
-    sets: Sequence[str] = (), session: Session | None = None,
+    sets: Sequence[str] = (), session: Session | None = None, name: str | None = None,
+    out: str | Path | None = None,
 ) -> FinetunePlanResult:  # fmt: skip
     """Estimates steps, tokens, memory and time of a training. Trains nothing and starts no Ray.
 
     The arguments are those of `finetune`, and so are the errors: what would be refused is refused here."""
     session = session or Session()
+    _called(preset, name, out)
     found = read_inputs(session, preset, labels, base, workers, sets)
     return _plan(found, session.store_to_fill(store))
 
@@ -112,12 +114,8 @@ def finetune(
     for an adapter that changes nothing.
     """
     session = session or Session()
+    called = _called(preset, name, out)
     found = read_inputs(session, preset, labels, base, workers, sets)
-    called = name or found.preset_name
-    if not _NAME.fullmatch(called):
-        raise ConfError(f"--name {called!r}: expected letters, digits, dots, dashes and underscores")
-    if out is not None:
-        require_writable(Path(out), "--out")
     opened = session.store_to_fill(store)
     planned = _plan(found, opened)
     folder = adapter_folder(called, found.run)
@@ -125,6 +123,20 @@ def finetune(
         with training_lease(opened.files, found.run, f"finetune {called}"):
             _train(found, planned, opened, session, called, folder)
     return _registered(found, opened, session, called, folder, None if out is None else Path(out))
+
+
+def _called(preset: str | Path, name: str | None, out: str | Path | None) -> str:
+    """The adapter's name. Raises ConfError for one that none may have, and for a folder that cannot get its
+    entry."""
+    called = name or Path(preset).name.removesuffix(".yaml")
+    if not _NAME.fullmatch(called):
+        raise ConfError(
+            f"--name {called!r}: expected letters, digits, dots, dashes, underscores, a letter or digit first"
+        )
+    if out is not None:
+        require_writable(Path(out), "--out")
+        require_own(Path(out) / MODELS)
+    return called
 
 
 def _plan(found: FinetuneInputs, store: Store) -> FinetunePlanResult:

@@ -25,7 +25,7 @@ from raypipe.training.estimate import (
     seconds_of,
 )
 from raypipe.training.loop import TrainingJob
-from raypipe.training.model import Device, FourBit, adapter_size, base_config, four_bit
+from raypipe.training.model import Device, FourBit, adapter_size, base_config, four_bit, require_modules
 from raypipe.training.preset import Preset, read_preset
 from raypipe.training.rows import (
     ChatTokenizer,
@@ -111,6 +111,7 @@ def read_inputs(
     chosen = read_preset(path, tuple(sets))
     given = read_labels(Path(session.settings.place(str(labels), "--labels")))
     model = base_model(session, base)
+    require_modules(Path(model.path), chosen, base)
     cluster = session.cluster_file()
     device: Device = "cuda" if cluster.device.startswith("cuda") else "cpu"
     if device == "cpu" and model.dtype == "float16":

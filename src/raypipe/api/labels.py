@@ -9,7 +9,7 @@ from typing import Any, Unpack
 
 from raypipe.api.generators import generator_of
 from raypipe.api.graphs import calls_parser
-from raypipe.api.paths import Data, deliver, require_writable, run_folder, several
+from raypipe.api.paths import Data, deliver, require_file, require_writable, run_folder, several
 from raypipe.api.pipelines import offline_pipeline
 from raypipe.api.plans import PlanResult, plan
 from raypipe.api.results import Result, as_json, outside_loop, plain
@@ -27,6 +27,7 @@ from raypipe.evaluation.label_set import (
     read_review,
     require_kinds,
     require_share,
+    splits_of,
     write_review,
 )
 from raypipe.evaluation.labelling import CHECK, CONTEXT, Labelling, labelling
@@ -34,7 +35,7 @@ from raypipe.evaluation.stored_questions import questions_of
 from raypipe.evaluation.training_labels import PATHS, WHY, JudgedAnswer, data_digest, judged_answers
 from raypipe.evaluation.truth_steps import WORDS, Words
 from raypipe.kg.language.program import Bad
-from raypipe.metrics.textfile import replaced
+from raypipe.metrics.textfile import TextLine, replaced
 from raypipe.recipes.resolve import prompt_file
 from raypipe.report.labels import page
 
@@ -82,38 +83,24 @@ def make_labels(
     Raises ConfError, ModelMissing, DataError also for labels of one kind alone, and what `evaluate` raises.
     """
     session = options.get("session") or Session()
-    require_share("--held-out", held_out)
-    require_share("--idk-share", idk_share)
-    review, reviewed = (
-        None if file is None else session.settings.place(str(file), name)
-        for file, name in ((review, "--review"), (reviewed, "--import"))
+    files = _files(session, out, held_out, idk_share, review, reviewed)
+    made, asked, given = _prepare(
+        session, recipe, data, store, step, where, against, held_out, files, options, dry_run=False
     )
-    if review is not None and Path(review).exists():
-        raise ConfError(
-            f"--review {review}: expected no file there, since it may hold corrections. Name another"
-        )
-    made, asked = _prepare(session, recipe, data, store, step, where, against, options, dry_run=False)
-    given = _reviewed(session, made, reviewed, asked)
-    if not made.judged and review is None and not given:
-        raise ConfError(
-            f"--step {made.into}: labels of calls are drafts until a person has looked at them. Write the "
-            "drafts with --review FILE, correct them, and name the file with --import"
-        )
     folder = run_folder(out, session.settings, asked.store.uri, f"labels/{made.base.name}-{made.into}")
-    require_writable(folder, "--out")
     run = evaluate(made.recipe, (), asked.store, folder, **_for_run(options, session, asked.ids))
     pipeline = offline_pipeline(session, asked.store, made.recipe)
     questions = list(questions_of(pipeline, asked.ids, None))
     judged = list(judged_answers(pipeline, questions, asked.golds, made))
-    if review is not None:
-        write_review(Path(review), judged, made.into)
+    if files.review is not None:
+        write_review(files.review, judged, made.into)
     labels = labels_from(judged, given, held_out, idk_share)
     named = ""
     if labels or made.judged:
-        require_kinds(labels, made.judged)
+        require_kinds(labels, made.judged, judged)
         about = _about(made, asked, where)
         named = write_labels(folder, labels, made.base.digest(), data_digest(questions, asked.golds), about)
-    found = _found(made, folder, labels, judged, given, asked, run, named, review)
+    found = _found(made, folder, labels, judged, given, asked, run, named, files.review)
     with replaced(folder / "labels.html") as text:
         text.write(page(found))
     deliver(out, folder)
@@ -123,28 +110,69 @@ def make_labels(
 @outside_loop
 def plan_labels(
     recipe: Named, data: Data = (), store: Place = None, step: str | None = None, where: Sequence[str] = (),
-    against: Sequence[str | Path] = (), **options: Unpack[EvalOptions],
+    against: Sequence[str | Path] = (), out: str | Path | None = None, held_out: float = HELD_OUT,
+    idk_share: float | None = None, review: str | Path | None = None, reviewed: str | Path | None = None,
+    **options: Unpack[EvalOptions],
 ) -> PlanResult:  # fmt: skip
-    """What `make_labels` may ask, before anything runs; leaks are looked for. Takes what that takes."""
+    """What `make_labels` may ask, before anything runs. Takes what that takes, and refuses what that would
+    refuse before it asks."""
     session = options.get("session") or Session()
-    made, asked = _prepare(session, recipe, data, store, step, where, against, options, dry_run=True)
+    files = _files(session, out, held_out, idk_share, review, reviewed)
+    made, asked, _ = _prepare(
+        session, recipe, data, store, step, where, against, held_out, files, options, dry_run=True
+    )
     return plan(
         made.recipe, data, asked.store, options.get("format"), session=session, fields=options.get("fields"),
         only=asked.ids,
     )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """Files of people: what they may correct, and what they have corrected."""
+
+    review: Path | None  # to be written; None: none is
+    corrected: Mapping[str, tuple[str, TextLine]] | None  # as `read_review` has it; None: no file was named
+
+
+def _files(
+    session: Session, out: str | Path | None, held_out: float, idk_share: float | None,
+    review: str | Path | None, reviewed: str | Path | None,
+) -> _Files:  # fmt: skip
+    """Checks what is known before any question is read, and reads corrections."""
+    require_share("--held-out", held_out)
+    require_share("--idk-share", idk_share)
+    if out is not None:
+        require_writable(run_folder(out, session.settings, "", ""), "--out")
+    drafts, corrected = (
+        None if file is None else Path(session.settings.place(str(file), name))
+        for file, name in ((review, "--review"), (reviewed, "--import"))
+    )
+    if drafts is not None:
+        require_file(drafts, "--review")
+        if drafts.exists():
+            raise ConfError(
+                f"--review {drafts}: expected no file there, since it may hold corrections. Name another"
+            )
+    return _Files(drafts, None if corrected is None else read_review(corrected))
+
+
 def _prepare(
     session: Session, recipe: Named, data: Data, store: Place,
-    step: str | None, where: Sequence[str], against: Sequence[str | Path], options: EvalOptions,
-    dry_run: bool,
-) -> tuple[Labelling, TrainingQuestions]:  # fmt: skip
-    """The recipe that labels, and the questions; `dry_run`: files are read and not stored. All names are
-    checked before a file is."""
+    step: str | None, where: Sequence[str], against: Sequence[str | Path], held_out: float, files: _Files,
+    options: EvalOptions, dry_run: bool,
+) -> tuple[Labelling, TrainingQuestions, dict[str, str]]:  # fmt: skip
+    """The recipe that labels, the questions, and the labels that a person gave: question id -> label.
+    `dry_run`: files are read and not stored. All names are checked before a file is."""
     given = several(data)
     base, judge = session.recipe(recipe, given), _judge(session, options.get("judge"))
     check, context = (prompt_file(session.settings.conf, name) for name in (CHECK, CONTEXT))
-    labelling(base, step, judge, check, context, {})
+    named = labelling(base, step, judge, check, context, {})
+    if not named.judged and files.review is None and files.corrected is None:
+        raise ConfError(
+            f"--step {named.into}: labels of calls are drafts until a person has looked at them. Write the "
+            "drafts with --review FILE, correct them, and name the file with --import"
+        )
     asked = training_questions(
         session, given, store, where, against, options.get("format"), options.get("fields"),
         options.get("limit"), dry_run,
@@ -158,7 +186,13 @@ def _prepare(
             f"{asked.store.uri}: expected training questions with answers, found none of {len(asked.ids)} "
             "with one"
         )
-    return made, asked
+    splits = splits_of({id: asked.texts[id] for id in asked.ids}, held_out)
+    if (made.judged or files.corrected) and "train" not in splits.values():
+        raise DataError(
+            f"--held-out {held_out:g}: expected questions to train on, found all {len(asked.ids)} held out. "
+            "Lower it, or label more questions"
+        )
+    return made, asked, _reviewed(session, made, files.corrected or {}, asked)
 
 
 def _judge(session: Session, name: str | None) -> Model | Words | None:
@@ -169,22 +203,17 @@ def _judge(session: Session, name: str | None) -> Model | Words | None:
 
 
 def _reviewed(
-    session: Session, made: Labelling, file: str | Path | None, asked: TrainingQuestions
+    session: Session, made: Labelling, corrected: Mapping[str, tuple[str, TextLine]], asked: TrainingQuestions
 ) -> dict[str, str]:
     """Question id -> label that a person gave."""
-    if file is None:
-        return {}
-    found = read_review(Path(file))
-    parse = None
-    if not made.judged:
-        parse = calls_parser(session)[1]
+    parse = calls_parser(session)[1] if corrected and not made.judged else None
     known = set(asked.ids)
-    for id, (label, line) in found.items():
+    for id, (label, line) in corrected.items():
         if id not in known:
             raise line.error("the id of a training question", id)
         if parse is not None and (bad := [x for x in parse(label).lines if isinstance(x, Bad)]):
             raise line.error(f"calls that can be parsed ({bad[0].why})", label)
-    return {id: label for id, (label, _) in found.items()}
+    return {id: label for id, (label, _) in corrected.items()}
 
 
 def _for_run(options: EvalOptions, session: Session, ids: Sequence[str]) -> EvalOptions:

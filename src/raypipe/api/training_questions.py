@@ -44,7 +44,10 @@ def training_questions(
     `given`: files to ingest first; none: all that is stored. `where` chooses by labels, `against` names files
     or labels of what is evaluated on. `dry_run`: files are read and not stored. Raises DataError for no
     questions, and for one that is in both."""
-    files = inputs(given, session.settings)
+    files, wanted = inputs(given, session.settings), _clauses("--where", where)
+    by_label = [str(one) for one in against if "=" in str(one) and not Path(one).exists()]
+    stored = {one: _clauses("--against", [one]) for one in by_label}
+    evaluated = _read(session, [one for one in against if str(one) not in stored], format, fields)
     opened = session.store_to_fill(store) if files else session.store(store)
     here: dict[str, Gold] = {}
     if not files:
@@ -56,11 +59,12 @@ def training_questions(
         questions = _stored(opened, ingest(given, opened, format, session, fields).summary.questions)
     texts = {q.id: q.text for q in questions}
     golds = {**golds_of(opened, list(texts), "answers"), **here}
-    chosen = [id for id in texts if _matches(golds.get(id), _clauses("--where", where))]
+    chosen = [id for id in texts if _matches(golds.get(id), wanted)]
     if not chosen:
-        _none_chosen(where, golds, opened)
+        _none_chosen(wanted, golds, opened)
     ids = tuple(chosen[:limit])
-    evaluated = _evaluated(session, opened, against, format, fields)
+    for said, labels in stored.items():
+        evaluated |= _stored_with(opened, said, labels)
     _refuse_leaks({id: texts[id] for id in ids}, evaluated)
     return TrainingQuestions(opened, ids, golds, texts, len(evaluated))
 
@@ -89,8 +93,8 @@ def _matches(gold: Gold | None, wanted: Mapping[str, Sequence[str]]) -> bool:
     return all(labels.get(name) in values for name, values in wanted.items())
 
 
-def _none_chosen(where: Sequence[str], golds: Mapping[str, Gold], store: Store) -> None:
-    for name, wanted in _clauses("--where", where).items():
+def _none_chosen(where: Mapping[str, Sequence[str]], golds: Mapping[str, Gold], store: Store) -> None:
+    for name, wanted in where.items():
         values = Counter(g.labels[name] for g in golds.values() if name in g.labels)
         if not values.keys() & set(wanted):
             there = ", ".join(f"{v} ({n} questions)" for v, n in sorted(values.items())[:20]) or "none"
@@ -101,28 +105,28 @@ def _none_chosen(where: Sequence[str], golds: Mapping[str, Gold], store: Store) 
     raise DataError(f"{store.uri}: expected questions that all of {', '.join(where)} choose, found none")
 
 
-def _evaluated(
-    session: Session, store: Store, against: Sequence[str | Path], format: Format | None,
-    fields: Fields | None,
-) -> dict[str, str]:  # fmt: skip
-    """Id -> text of the questions that will be evaluated on."""
+def _read(
+    session: Session, given: Sequence[str | Path], format: Format | None, fields: Fields | None
+) -> dict[str, str]:
+    """Id -> text of the questions in files."""
     found: dict[str, str] = {}
-    for one in against:
-        if "=" in str(one) and not Path(one).exists():
-            wanted = _clauses("--against", [str(one)])
-            every = _stored(store, None)
-            golds = golds_of(store, [q.id for q in every], "answers")
-            here = {q.id: q.text for q in every if _matches(golds.get(q.id), wanted)}
-            if not here:
-                raise DataError(f"{store.uri}: --against {one}: expected stored questions, found none")
-        else:
-            files = inputs([one], session.settings)
-            counted = readers.ReadCounts()
-            rows = readers.open(files, format_for(format, files, fields), counted)
-            here = {r.question.id: r.question.text for r in rows if r.question is not None}
-            if not here:
-                raise DataError(f"--against {one}: expected questions, found none")
+    for one in given:
+        files = inputs([one], session.settings)
+        rows = readers.open(files, format_for(format, files, fields), readers.ReadCounts())
+        here = {r.question.id: r.question.text for r in rows if r.question is not None}
+        if not here:
+            raise DataError(f"--against {one}: expected questions, found none")
         found |= here
+    return found
+
+
+def _stored_with(store: Store, said: str, labels: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Id -> text of the stored questions with these labels, which `said` names."""
+    every = _stored(store, None)
+    golds = golds_of(store, [q.id for q in every], "answers")
+    found = {q.id: q.text for q in every if _matches(golds.get(q.id), labels)}
+    if not found:
+        raise DataError(f"{store.uri}: --against {said}: expected stored questions, found none")
     return found
 
 

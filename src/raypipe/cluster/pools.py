@@ -160,7 +160,8 @@ def run_tasks(
 
     A task whose actor dies is tried again, TRIES times in all. Then each of its rows is tried alone, once:
     one that still takes its worker with it, or more time than a row may take, has failed, and the task is
-    done without it. An exception inside a task ends the run: tasks that were done before stay done.
+    done without it. An exception inside a task ends the run: tasks that were done before stay done. So does a
+    list of tasks that the caller empties.
     """
     if not tasks:
         return
@@ -181,6 +182,8 @@ def run_tasks(
             raise done
         if left.pop(done.name, None) is not None:  # Ray may hand on a task twice whose worker died after it
             yield done
+        if not tasks:
+            return  # and with the iterator its actors end
     for task in left.values():
         yield row_by_row(work, task, pool, limits)
 

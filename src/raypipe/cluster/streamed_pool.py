@@ -90,11 +90,14 @@ class StreamedPools:
         A worker that dies is replaced, and its tasks go to the others; a task whose workers die is tried
         TRIES times in all, then row by row. Workers that wait for room get it when a node joins. Raises
         what a worker raises, and WorkerDied; tasks that were done before stay done. A generator that is
-        closed begins no more tasks.
+        closed, or a list of tasks that the caller empties, ends all workers.
         """
         run = _StreamedRun(self, work, tasks)
         try:
-            yield from run.results()
+            for result in run.results():
+                yield result
+                if not tasks:
+                    return
         finally:
             run.close()
         for task in run.failed:

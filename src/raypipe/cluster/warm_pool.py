@@ -8,7 +8,6 @@ models (measured on two cores with fakes: 15 of 25 CPU seconds of an eval). Else
 from __future__ import annotations
 
 import itertools
-from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -35,20 +34,22 @@ class WarmPool:
         Tasks go to workers that have started: one that finds no room on a full cluster holds none up. A
         worker that hands a task back since it is broken is replaced. A task whose worker dies is tried
         again, TRIES times in all, then row by row, as by `pools.run_tasks`. Raises what a worker raises;
-        tasks that were done before stay done. A generator that is closed begins no more tasks.
+        tasks that were done before stay done. A list of tasks that the caller empties begins no more: those
+        that run are finished. A generator that is closed ends them.
         """
         work = with_worker(work, threads=max(1, int(self._pool.cpus)))
         name, sent = str(next(self._names)), [ray.put(work)]
-        left, lost = deque(tasks), list[Task]()
+        begun, lost = 0, list[Task]()
         running: dict[Any, tuple[Any, Task]] = {}  # reference to a result -> worker, task
         while len(self._workers) < min(self._pool.size, len(tasks)):
             self._start()
         idle = [w for w in self._workers if w not in self._starting.values()]
         try:
-            while left or running:
-                while left and idle:
-                    worker, task = idle.pop(), left.popleft()
+            while begun < len(tasks) or running:
+                while begun < len(tasks) and idle:
+                    worker, task = idle.pop(), tasks[begun]
                     running[worker.take.remote(name, sent, task)] = worker, task
+                    begun += 1
                 [done], _ = ray.wait([*running, *self._starting])
                 if done in self._starting:
                     idle.append(self._starting.pop(done))

@@ -176,7 +176,7 @@ def _label(row: Mapping[str, Any], where: str) -> Label:
             known = ", ".join(allowed)
             raise DataError(f"{where}: expected {name} to be one of {known}, found {row[name]!r}")
     turns = row["messages"] or []
-    odd = any(t["content"] is None or t["role"] not in get_args(MessageRole) for t in turns)
+    odd = any(t is None or t["content"] is None or t["role"] not in get_args(MessageRole) for t in turns)
     if not turns or odd or turns[-1]["role"] != "user":
         raise DataError(f"{where}: expected messages, the last one of the user, found {turns!r:.120}")
     return Label(**{**row, "messages": tuple(Message(**t) for t in turns)})

@@ -15,7 +15,7 @@ from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import digest
 from raypipe.evaluation.label_files import Label, Split
 from raypipe.evaluation.leaks import groups
-from raypipe.evaluation.training_labels import PATHS, JudgedAnswer, Unlabelled
+from raypipe.evaluation.training_labels import PATHS, WHY, JudgedAnswer, Unlabelled
 from raypipe.metrics.textfile import TextLine, filled, write_json_lines
 from raypipe.text.fitted_on import part_of
 from raypipe.text.replies import abstains
@@ -64,28 +64,38 @@ def labels_from(
     questions whose split is held-out; near duplicates are on one side. `idk_share`: the share of train rows
     that says "i don't know", reached by leaving rows out; None: as it comes.
     """
-    first = groups({a.question.id: a.question.text for a in judged})
+    splits = splits_of({a.question.id: a.question.text for a in judged}, held_out)
     found = []
     for a in judged:
         said = reviewed.get(a.question.id)
         rule, label = (a.rule, a.label) if said is None else ("imported", said)
         if rule is None or not a.chat:
             continue
-        part = part_of(first[a.question.id], _PARTS, "held-out")
-        out: Split = "held-out" if part < held_out * _PARTS else "train"
         gold = a.gold.answers[0] if a.gold is not None and a.gold.answers else None
         domain = a.gold.labels.get("domain") if a.gold is not None else None
-        found.append(Label(a.question.id, a.chat, label, rule, domain, out, gold))
+        found.append(Label(a.question.id, a.chat, label, rule, domain, splits[a.question.id], gold))
     return mixed(found, idk_share)
+
+
+def splits_of(questions: Mapping[str, str], held_out: float) -> dict[str, Split]:
+    """Question id -> its split, of id -> text."""
+    parts = {id: part_of(first, _PARTS, "held-out") for id, first in groups(questions).items()}
+    return {id: "held-out" if part < held_out * _PARTS else "train" for id, part in parts.items()}
 
 
 def mixed(labels: Sequence[Label], idk_share: float | None) -> tuple[Label, ...]:
     """The labels with `idk_share` of the train rows saying "i don't know": rows of the larger kind are left
-    out, chosen by the digest of their ids, so a smaller share keeps part of what a larger one had."""
+    out, chosen by the digest of their ids, so a smaller share keeps part of what a larger one had. Raises
+    DataError where one kind is missing that the share wants."""
     if idk_share is None:
         return tuple(labels)
     train = [x for x in labels if x.split == "train"]
     idk, other = ([x for x in train if abstains(x.label) is is_idk] for is_idk in (True, False))
+    if train and not (other and (idk or not idk_share)):
+        raise DataError(
+            f'labels: --idk-share {idk_share:g}: expected train rows that say "i don\'t know" and others, '
+            f"found {len(idk)} and {len(other)}. Label questions of both kinds, or leave the share out"
+        )
     wanted = round(idk_share / (1 - idk_share) * len(other))
     kept = _first(idk, wanted)
     if len(idk) < wanted:
@@ -99,13 +109,18 @@ def _first(labels: Sequence[Label], n: int) -> set[str]:
     return {x.question_id for x in sorted(labels, key=lambda x: digest("mix", x.question_id))[:n]}
 
 
-def require_kinds(labels: Sequence[Label], judged: bool) -> None:
+def require_kinds(labels: Sequence[Label], by_rules: bool, judged: Sequence[JudgedAnswer]) -> None:
     """Raises DataError where training on these could only teach one reply: no train rows, rows of calls that
     are all one text, or labels of one kind alone, answers, "i don't know" or "invalid question"."""
     train = [x.label for x in labels if x.split == "train"]
     if not train:
-        raise DataError("labels: expected train rows, found none. Lower --held-out, or label more questions")
-    kinds = Counter([_kind(x) if judged else x for x in train])
+        whys = Counter(WHY[a.why] for a in judged if a.why is not None)
+        reasons = "".join(f"; {n}: {why}" for why, n in whys.most_common())
+        raise DataError(
+            f"labels: expected train rows, found none of {len(judged)} questions{reasons}. Lower --held-out, "
+            "or label more questions"
+        )
+    kinds = Counter([_kind(x) if by_rules else x for x in train])
     if len(kinds) < 2:
         only = next(iter(kinds))
         raise DataError(

@@ -55,7 +55,14 @@ def rate_interval(hits: int, n: int, level: float = 0.95) -> Interval:
 def mean_interval(
     values: Sequence[float] | Floats, ends: Interval, groups: Sequence[str] | None = None, level: float = 0.95
 ) -> Interval | None:
-    """Interval of the mean of `values` (one a question, each between `ends`); None where none is honest.
+    """Interval of the mean of `values` (one a question, each between `ends`); None where none is honest."""
+    return mean_intervals(values, ends, groups, (level,))[0]
+
+
+def mean_intervals(
+    values: Sequence[float] | Floats, ends: Interval, groups: Sequence[str] | None, levels: Sequence[float]
+) -> list[Interval | None]:
+    """The same at several levels, from one draw.
 
     - Questions in groups (several of one paper, of one page): from the groups' sums with Student's t, as
       many degrees of freedom as groups less one (Miller 2024). None for fewer than FEWEST_GROUPS groups.
@@ -66,18 +73,19 @@ def mean_interval(
     """
     x = np.asarray(values, dtype=float)
     if not len(x):
-        return None
+        return [None] * len(levels)
+    mean = float(x.mean())
     if groups is not None:
         from scipy import stats  # half a second of import, for this alone
 
         count = len(set(groups))
         if count < FEWEST_GROUPS:
-            return None
-        half = float(stats.t.ppf((1 + level) / 2, count - 1)) * standard_error(x, groups)
-        return float(x.mean()) - half, float(x.mean()) + half
+            return [None] * len(levels)
+        t = stats.t.ppf((1 + np.asarray(levels)) / 2, count - 1)
+        halves = [float(half) for half in t * standard_error(x, groups)]
+        return [(mean - half, mean + half) for half in halves]
     whole, counts = np.unique(x, return_counts=True)
     rng = np.random.default_rng(0)
-    tails = [(1 - level) / 2, (1 + level) / 2]
     if np.array_equal(whole, np.round(whole)) and ends[1] - ends[0] <= 8:
         support = np.arange(ends[0], ends[1] + 1)
         prior = np.full(len(support), 0.5)
@@ -89,9 +97,11 @@ def mean_interval(
     else:
         weights = np.concatenate([counts, [0.5, 0.5]])
         drawn = rng.dirichlet(weights, _DRAWS) @ np.concatenate([whole, ends])
-    low, high = np.quantile(drawn, tails)
-    mean = float(x.mean())
-    return min(float(low), mean), max(float(high), mean)
+    tails = np.quantile(drawn, [tail for level in levels for tail in ((1 - level) / 2, (1 + level) / 2)])
+    return [
+        (min(float(low), mean), max(float(high), mean))
+        for low, high in zip(tails[::2], tails[1::2], strict=True)
+    ]
 
 
 def standard_error(x: Floats, groups: Sequence[str] | None = None) -> float:

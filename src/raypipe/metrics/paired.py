@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from raypipe.metrics.intervals import Interval, group_sums, mean_interval, standard_error
+from raypipe.metrics.intervals import Interval, group_sums, mean_intervals, standard_error
 
 Floats = npt.NDArray[np.float64]
 Conclusion = Literal["better", "worse", "same", "cannot tell"]
@@ -62,7 +62,7 @@ def paired(
     d = b - a
     units = d if groups is None else group_sums(d, groups)[0]
     p, exact = sign_flip(units, seed)
-    wide = mean_interval(d, (-span, span), groups)
+    wide, narrow = mean_intervals(d, (-span, span), groups, (0.95, 0.90))
     error = standard_error(d, groups) or (0.0 if wide is None else (wide[1] - wide[0]) / 2 / 1.96)
     mean = float(d.mean())
     return PairedDifference(
@@ -74,7 +74,7 @@ def paired(
         up=int((d > 0).sum()),
         down=int((d < 0).sum()),
         interval=wide,
-        interval_90=mean_interval(d, (-span, span), groups, 0.90),
+        interval_90=narrow,
         p=p,
         exact=exact,
         minimum_detectable=_POWER * error if error else None,

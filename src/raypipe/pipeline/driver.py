@@ -66,7 +66,7 @@ def inline(verb: Verb, work: TableTask, tasks: Sequence[Task]) -> Iterator[TaskR
     """One task after the other in this process. What was opened is opened again once it is broken."""
     do = None
     with asyncio.Runner() as loop:
-        for task in tasks:
+        for task in tasks:  # none more once the caller has emptied it
             if do is None:
                 do = loop.run(work.open())
             result = loop.run(do(task))

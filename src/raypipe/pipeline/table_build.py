@@ -202,6 +202,7 @@ class TableBuilder:
                         backoff.reset()
                     left = [replace(t, suspects=back[t.name].suspects) for t in left if t.name in back]
                     if left:
+                        self.caps.check(done, self.clock.total())
                         _wait(backoff, back[left[0].name])
                         done.memo_damaged += self.merge_memo()  # what the other worker computed for these
             except (CapReached, Unavailable):
@@ -212,9 +213,11 @@ class TableBuilder:
     def _round(
         self, run: Run, build: TableBuild, done: RunCounters, tasks: Sequence[Task], shown: ProgressTask
     ) -> Iterator[HandedBack]:
-        """Runs tasks once; those that came back."""
+        """Runs tasks once; those that came back. At a cap no more tasks begin, and it is reached when those
+        that run have ended."""
         with self.clock.tasks() as busy, ExitStack() as ending:
-            left, results = len(tasks), self.runner(build.pool, build.work(run), tasks)
+            left, waiting = len(tasks), list(tasks)
+            results = self.runner(build.pool, build.work(run), waiting)
             # However it ends, a pool begins no more tasks.
             ending.callback(getattr(results, "close", nowhere))
             for result in results:
@@ -233,8 +236,10 @@ class TableBuilder:
                 for count in result.counts.values():
                     shown.wrote(count.calls.tokens.generated, count.seconds)
                 shown.advance(result.ids)
-                if left and (reached := self.caps.reached(done, self.clock.total())):
-                    raise CapReached(reached)
+                if left and self.caps.reached(done, self.clock.total()):
+                    waiting.clear()
+            if left:
+                self.caps.check(done, self.clock.total())
 
 
 def _book(

@@ -128,7 +128,8 @@ class TableTask(Protocol):
 
 
 Runner: TypeAlias = Callable[[Verb, TableTask, Sequence[Task]], Iterator[TaskResult | HandedBack]]
-"""Runs tasks somewhere and yields the results, in any order. The verb says which pool it is for."""
+"""Runs tasks somewhere and yields the results, in any order. The verb says which pool it is for. Once the
+caller has emptied its list of tasks, no more begin; a warm pool finishes those that run, others end them."""
 
 
 def with_worker(work: TableTask, **changes: Any) -> TableTask:

@@ -88,7 +88,7 @@ class Trainable:
 
 
 def open_trainable(model: Model, preset: Preset, device: Device, in_four_bits: bool) -> Trainable:
-    """Loads the base and draws a fresh adapter. Raises ConfError for target modules that the base lacks."""
+    """Loads the base and draws a fresh adapter."""
     import torch
     from peft import get_peft_model
     from transformers import AutoModelForCausalLM
@@ -109,7 +109,6 @@ def open_trainable(model: Model, preset: Preset, device: Device, in_four_bits: b
         )
     if not in_four_bits:
         base.to(device)
-    require_modules(base, preset, model.name)
     base.config.use_cache = False
     for module in base.modules():
         if type(module).__name__.endswith("Norm"):
@@ -133,11 +132,9 @@ def _compute(dtype: Any, device: Device) -> Any:
     return torch.bfloat16 if torch.cuda.get_device_capability()[0] >= BF16_CAPABILITY else dtype
 
 
-def require_modules(base: Any, preset: Preset, name: str) -> None:
+def require_modules(base: Path, preset: Preset, name: str) -> None:
     """Raises ConfError for a target module that no layer of the base has: peft would train without it."""
-    from torch import nn
-
-    linear = {n.rpartition(".")[2] for n, m in base.named_modules() if isinstance(m, nn.Linear)}
+    linear = {layer for layer, _ in linear_layers(base)}
     if lacking := [t for t in preset.target_modules if t not in linear]:
         raise ConfError(
             f"target_modules: model {name!r} has no {', '.join(lacking)}; its linear layers are "
@@ -169,14 +166,17 @@ def _file_name(parameter: str) -> str:
 
 
 def adapter_size(folder: Path, target_modules: tuple[str, ...], r: int) -> tuple[int, int]:
-    """How many numbers an adapter has, and on how many layers it is; from the headers of the base's files.
-    Layers that the base has in another form than two dimensions do not count."""
-    numbers = layers = 0
+    """How many numbers an adapter has, and on how many layers it is."""
+    shapes = [shape for layer, shape in linear_layers(folder) if layer in target_modules]
+    return r * sum(map(sum, shapes)), len(shapes)
+
+
+def linear_layers(folder: Path) -> Iterator[tuple[str, list[int]]]:
+    """The last part of the name, and the shape, of each matrix of a base that is no embedding, from the
+    headers of its files. Layers in another form than two dimensions are left out."""
     for name, shape in tensor_shapes(folder):
-        if name.removesuffix(".weight").rpartition(".")[2] in target_modules and len(shape) == 2:
-            numbers += r * sum(shape)
-            layers += 1
-    return numbers, layers
+        if name.endswith(".weight") and len(shape) == 2 and "embed" not in name:
+            yield name.removesuffix(".weight").rpartition(".")[2], shape
 
 
 def tensor_shapes(folder: Path) -> Iterator[tuple[str, list[int]]]:

@@ -17,6 +17,7 @@ from typing import Any, Literal
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.llm import Chat
 from raypipe.models.chat_marks import harmless, marks_of
+from raypipe.models.weight_files import json_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +57,15 @@ class ChatTokenizer:
 
 def open_chat_tokenizer(folder: Path, name: str, template: str = "") -> ChatTokenizer:
     """The tokenizer in a model's folder. `template`: arguments of its chat template as JSON. Raises ConfError
-    for one without a chat template or without an end mark."""
+    for one that cannot be read, and for one without a chat template or without an end mark."""
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+    except Exception as e:  # the tokenizers library raises plain exceptions
+        raise ConfError(
+            f"model {name!r}: the tokenizer in {folder} cannot be read: {e}. Fetch the folder again"
+        ) from e
     if not tokenizer.chat_template:
         raise ConfError(
             f"model {name!r}: {folder} has no chat template, so there is no telling how it wants to be "
@@ -80,8 +86,7 @@ def end_marks(folder: Path, of_tokenizer: int | None) -> frozenset[int]:
     found = {of_tokenizer} - {None}
     for name in ("generation_config.json", "config.json"):
         path = folder / name
-        tree = json.loads(path.read_bytes()) if path.is_file() else {}
-        ids = tree.get("eos_token_id")
+        ids = json_object(path).get("eos_token_id") if path.is_file() else None
         found |= set(ids if isinstance(ids, list) else [ids]) - {None}
     return frozenset(i for i in found if isinstance(i, int))
 
