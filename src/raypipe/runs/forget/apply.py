@@ -121,8 +121,8 @@ def _releases(store: Store, decision: ForgetDecision) -> bool:
             continue
         if id not in there:  # ended before a kill
             continue
-        successor, tables = succeed(store, id, decision.made)
-        for table, version in tables.items():
+        successor, searched = succeed(store, id, decision.made)
+        for table, version in searched.items():
             tag(store, table, successor, version)
         names[id] = successor
     repoint(store, names)
