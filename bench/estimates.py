@@ -27,7 +27,7 @@ from raypipe.evaluation.evaluate import evaluate
 from raypipe.pipeline.caps import Caps
 from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
 from raypipe.pipeline.tasks import WorkerConfig
-from raypipe.report.money import hours, ranged
+from raypipe.report.costs import hours, ranged
 from raypipe.report.progress import Progress
 from raypipe.report.wording import seconds
 from raypipe.store import Store

@@ -10,9 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from synth_programs import Graph, answer
 
-from raypipe import synth
-from raypipe.synth.ask.questions import DOMAIN_SHARES, TYPE_SHARES, Posed, pose
-from raypipe.synth.ask.table import SHAPES, templates
+from raypipe.kg.language.answer_rules import RULES
+from raypipe.synth.ask.questions import DOMAIN_SHARES, SHAPES, TYPE_SHARES, Posed, pose, templates
 from raypipe.synth.tables import SCHEMAS, write_tables
 from raypipe.synth.world.world import World, build_world
 
@@ -72,7 +71,7 @@ def test_every_program_gives_its_gold_by_independent_execution(posed: list[Posed
         if not q.kg_answerable:
             continue
         program, rule = q.asked.program, q.asked.rule
-        assert rule in synth.RULES
+        assert rule in RULES
         lines = graph.run(program, q.template.domain, q.now.stamp)
         got = answer(rule, program, lines, q.now.stamp)
         assert got in (q.asked.answer, *q.asked.alternatives), (q.text, program, lines)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-from raypipe.api.paths import require_file, write_json
+from raypipe.api.paths import require_file
 from raypipe.api.release import finished
 from raypipe.api.results import Result, as_json, plain
 from raypipe.api.session import Place, Session
@@ -18,7 +18,7 @@ from raypipe.evaluation import fit_decide as deciding
 from raypipe.evaluation import fit_fuse as fusing
 from raypipe.evaluation.fit_decide import DecideFitReport
 from raypipe.evaluation.fit_fuse import FuseFitReport
-from raypipe.metrics.textfile import replaced
+from raypipe.metrics.textfile import replaced, write_json
 from raypipe.report.fit import page
 from raypipe.steps.answer_probability import AnswerProbability
 from raypipe.steps.fuse import FusionWeights

@@ -65,7 +65,7 @@ def _folder(given: str | Path) -> Path:
 
 
 def _found(store: Store, name: str, reason: str, places: list[Path]) -> tuple[ForgetDecision, list[Holding]]:
-    from raypipe.evaluation.forgotten_rows import held_files, resting, run_folders
+    from raypipe.evaluation.forgotten import held_files, resting, run_folders
     from raypipe.runs.forget.find import find
     from raypipe.runs.forget.target import find_target
 
@@ -86,7 +86,7 @@ def _with_labels(
 ) -> ForgetDecision:
     """The decision with folders of labels that hold it, adapters that were trained on them, and releases that
     these adapters answer: they end, since weights cannot be taken apart."""
-    from raypipe.evaluation.forgotten_labels import held_labels, label_folders
+    from raypipe.evaluation.forgotten import held_labels, label_folders
     from raypipe.runs.roots import releases_naming
     from raypipe.store.adapters import trained_on
 
@@ -110,8 +110,7 @@ def _with_labels(
 
 
 def _forget(store: Store, name: str, reason: str, places: list[Path]) -> ForgetResult:
-    from raypipe.evaluation.forgotten_labels import take_out_labels
-    from raypipe.evaluation.forgotten_rows import take_out
+    from raypipe.evaluation.forgotten import take_out, take_out_labels
     from raypipe.memo.disk import merge_memo
     from raypipe.runs.forget import apply, records
 

@@ -24,9 +24,8 @@ from raypipe.core.llm import Generated, Grammar, Sampling
 from raypipe.core.records import Fault, Question
 from raypipe.kg.execute import run
 from raypipe.kg.graph import open_folder
-from raypipe.kg.language.example_bank import Domain, ExampleGroup
+from raypipe.kg.language.example_bank import Domain, ExampleGroup, example
 from raypipe.kg.language.program import Bad
-from raypipe.kg.language.templatize import example
 from raypipe.kg.language.time_words import moment
 from raypipe.metrics.textfile import filled
 from raypipe.readers.formats import Format

@@ -179,7 +179,7 @@ def _plan(
     known = len(lookup(store, replies_of(model), keys))
     return QuestionsPlan(
         store.uri, model.repo, drawn.documents, drawn.unreadable, number, len(planned),
-        making.calls_at_most(planned), known,
+        sum(making.CALLS[c.kind] for c in planned), known,
     )  # fmt: skip
 
 

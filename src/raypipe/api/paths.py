@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from raypipe.api.settings import Settings
 from raypipe.core.errors import ConfError
 from raypipe.core.records import digest
-from raypipe.metrics.textfile import replaced
 from raypipe.readers import row_files
 from raypipe.readers.field_map import checked, parse
 from raypipe.readers.formats import Format, looks_like
@@ -114,12 +112,6 @@ def require_file(path: str | Path, name: str) -> None:
     if Path(path).is_dir():
         raise ConfError(f"{name}: expected the name of a file to write, found the folder {path}")
     require_writable(Path(path).absolute().parent, name)
-
-
-def write_json(file: Path, tree: Any) -> None:
-    """Replaces a file by a JSON value. NaN is refused: it is not JSON."""
-    with replaced(file) as text:
-        text.write(json.dumps(tree, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
 
 
 def deliver(given: str | Path | None, folder: Path) -> None:

@@ -23,9 +23,7 @@ from raypipe.evaluation.golds import golds_of, require_golds
 from raypipe.evaluation.judge import judge_plan
 from raypipe.evaluation.stored_questions import questions_of, require_questions
 from raypipe.metrics.crag import DEFAULT_RULE, Rule
-from raypipe.metrics.kinds import golds_of as gold_form
-from raypipe.metrics.kinds import open_kind
-from raypipe.metrics.kinds.contract import GoldForm
+from raypipe.metrics.kinds import GoldForm, gold_form, open_kind
 from raypipe.readers.formats import Format
 from raypipe.recipes.recipe import Recipe
 from raypipe.runs.manifest import recent

@@ -19,7 +19,7 @@ from raypipe.core import arrow
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.index import Index
 from raypipe.core.records import Question, digest
-from raypipe.evaluation.ranked_documents import FINAL, ranked_documents
+from raypipe.evaluation.golds import FINAL, ranked_documents
 from raypipe.evaluation.stored_questions import questions_of
 from raypipe.kg.language.time_words import moment
 from raypipe.memo.disk import StoreMemo, memo_versions

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
-from raypipe.api.paths import Data, run_folder, several, write_json
+from raypipe.api.paths import Data, run_folder, several
 from raypipe.api.results import Result, as_json, outside_loop, plain
 from raypipe.api.run import EvalOptions, evaluate
 from raypipe.api.session import Named, Place, Session
 from raypipe.core.errors import ConfError
 from raypipe.evaluation.repeats import Repeats, repeats
 from raypipe.evaluation.scored_run import scored_run
+from raypipe.metrics.textfile import write_json
 from raypipe.readers.object_store import is_remote
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from raypipe.metrics.crag import Rule
 from raypipe.metrics.files import score_ranking_files, score_to_json
 from raypipe.metrics.kinds import open_kind
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
+from raypipe.metrics.textfile import write_json_lines
 from raypipe.report.report import RunFolder
 
 if TYPE_CHECKING:
@@ -103,9 +104,10 @@ def score_crag(
     run = opened(session or Session(), Path(predictions), rule, options)
     marks, people = run.marks(options.labels)
     if out is not None:
-        judging.write_predictions(run, marks, Path(out))
+        write_json_lines(Path(out), judging.prediction_lines(run, marks))
     found = score_to_json(marks, run.normalized)
-    return CragScoreResult({**found, **judging.score_to_json(run, people)})
+    called = asdict(run.called) if run.called else None
+    return CragScoreResult({**found, "judge": called, "trim": run.trim, "people": people})
 
 
 def score_qa(predictions: str | Path) -> QaScoreResult:

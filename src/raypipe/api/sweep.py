@@ -9,7 +9,7 @@ from typing import Any
 
 from raypipe.api.data import ingest
 from raypipe.api.measured import measured
-from raypipe.api.paths import Data, Fields, deliver, require_writable, run_folder, several, write_json
+from raypipe.api.paths import Data, Fields, deliver, require_writable, run_folder, several
 from raypipe.api.pipelines import offline_pipeline
 from raypipe.api.prices import prices_of
 from raypipe.api.results import Result, as_json, outside_loop, plain
@@ -23,7 +23,7 @@ from raypipe.evaluation.stored_questions import StoredQuestions, questions_of, r
 from raypipe.evaluation.sweep import PlannedPoint, Sweep
 from raypipe.metrics.crag import Rule
 from raypipe.metrics.paired import MARGIN
-from raypipe.metrics.textfile import replaced
+from raypipe.metrics.textfile import replaced, write_json
 from raypipe.readers.formats import Format
 from raypipe.recipes.recipe import Recipe
 from raypipe.report.sweep import plot

@@ -17,11 +17,13 @@ from raypipe.core.errors import ConfError, RaypipeError
 from raypipe.evaluation.view.details import Part
 from raypipe.evaluation.view.pair_page import open_pair, pair_page
 from raypipe.evaluation.view.run_list import RemoteRuns, RunHeader, RunList
-from raypipe.evaluation.view.run_page import ShownParts, open_run, run_page
+from raypipe.evaluation.view.run_page import ShownParts, run_page
 from raypipe.evaluation.view.server import ViewServer
 from raypipe.evaluation.view.viewer import Viewer, known_before
 from raypipe.metrics.textfile import replaced
 from raypipe.readers.object_store import is_remote
+from raypipe.report.report import RunFolder
+from raypipe.runs.manifest import read
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +94,13 @@ def write_view(
     if len(runs) not in (1, 2):
         raise ConfError(f"view --out: expected one run or two, found {len(runs)}")
     require_file(out, "--out")
-    found = [open_run(p) for p in inputs(runs, session.settings)]
+    found = [(RunFolder(p), read(p)) for p in inputs(runs, session.settings)]
     shown = ShownParts(without=parts)
     if len(found) == 1:
         [(folder, manifest)] = found
         page, _ = run_page(folder, manifest, known_before(manifest), shown)
     else:
-        pair = open_pair((found[0][0], found[1][0]), (found[0][1], found[1][1]))
+        pair = open_pair(*found)
         try:
             page, _ = pair_page(pair, shown)
         finally:

@@ -81,7 +81,7 @@ class CallResult:
     """What one line of a program gave."""
 
     call: str  # its canonical text
-    rows: tuple[Mapping[str, Any], ...] = ()  # in order, `kg.projection.MOST_ROWS` at most
+    rows: tuple[Mapping[str, Any], ...] = ()  # in order, `kg.relation.MOST_ROWS` at most
     values: tuple[Value, ...] = ()  # what its key names, nulls omitted
     sentences: tuple[str, ...] = ()  # in words, ten rows at most
     fault: Fault | None = None

@@ -9,21 +9,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import tee
 
 from raypipe.core.index import Index
-from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, Block, Gold, Question, Quote
-from raypipe.evaluation.golds import golds_of
+from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, Gold, Question, Quote
+from raypipe.evaluation.golds import FINAL, documents_of, golds_of, ranked_documents
 from raypipe.evaluation.losses import LossFinder, RankingLossFinder
 from raypipe.evaluation.prompts import PromptLookup
-from raypipe.evaluation.ranked_documents import FINAL, documents_of, ranked_documents
 from raypipe.evaluation.result_table import ResultTable, needed_texts, quotes_of, row
 from raypipe.evaluation.routing import RoutingCheck
 from raypipe.memo.disk import StoreMemo, memo_versions
 from raypipe.metrics.crag import Prediction, pair
-from raypipe.metrics.kinds.contract import GoldForm
+from raypipe.metrics.kinds import GoldForm
 from raypipe.metrics.losses import LostAt
 from raypipe.metrics.prompt_injection import PromptInjection, followed
 from raypipe.metrics.ranking import ranked
@@ -41,8 +40,6 @@ from raypipe.store.layouts import folder_roots, layouts_at, layouts_of
 
 AT_ONCE = 100  # answers in memory: some 40 kB each with fifty citations and twenty hits
 HEADINGS = ("title", "heading")
-
-AT_ONCE = 100  # answers in memory: some 40 kB each with fifty citations and twenty hits
 
 
 @dataclass(slots=True)
@@ -162,14 +159,19 @@ def _pair(
 
 
 async def _evidence_paragraphs(index: Index, batch: Sequence[Question]) -> dict[str, tuple[str, ...]]:
-    """Question id -> the paragraphs of the best quote of its answer, as the parsed text has them; where the
-    answer quotes nothing, of the best passage of the ranking. None of a question without an answer."""
+    """Question id -> the paragraphs of the best quote of its answer, as the parsed text has them, but for
+    headings; where the answer quotes nothing, of the best passage of the ranking. None of a question without
+    an answer."""
     best = {q.id: place for q in batch if (place := _best(q)) is not None}
     sources = list(dict.fromkeys(p.source for p in best.values()))
     texts = dict(zip(sources, await index.source_texts(sources), strict=True))
     blocks = dict(zip(sources, await index.blocks(sources), strict=True))
     return {
-        id: tuple((texts[p.source] or "")[a:b] for a, b in _spans(p, blocks[p.source]))
+        id: tuple(
+            (texts[p.source] or "")[b.start : b.end]
+            for b in blocks[p.source]
+            if b.start < p.span[1] and p.span[0] < b.end and b.kind not in HEADINGS
+        )
         for id, p in best.items()
     }
 
@@ -182,11 +184,3 @@ def _best(question: Question) -> Quote | None:
     hits = {h.chunk: h for h in question.hits}
     first = next((hits[c] for c in question.order if c in hits), None)
     return None if first is None else Quote(first.source, first.span)
-
-
-def _spans(place: Quote, blocks: Sequence[Block]) -> Iterator[tuple[int, int]]:
-    """Of the blocks that a stretch touches, but for headings."""
-    start, end = place.span
-    for b in blocks:
-        if b.start < end and start < b.end and b.kind not in HEADINGS:
-            yield b.start, b.end

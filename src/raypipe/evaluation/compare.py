@@ -120,8 +120,7 @@ def compare(
         _require_same(first, other, "kind", first.kind, other.kind)
     known = {m.name: m for m in measures_of(first.kind)}
     name = measure or next(iter(known))
-    if name not in known:
-        raise ConfError(f"measure {name!r}: kind {first.kind} has no such; {did_you_mean(name, known)}")
+    require_measure(f"measure {name!r}", name, first.kind, known)
     for other in others if name in JUDGED else ():
         for what in ("rule", "judge", "trim"):
             _require_same(first, other, what, *(getattr(r, what) or "none" for r in (first, other)))
@@ -137,6 +136,12 @@ def compare(
 def measures_of(kind: str) -> Sequence[Measure]:
     """The measures of a kind as a report names it: of one from outside without the digits of its source."""
     return open_kind(kind.partition("@")[0]).measures
+
+
+def require_measure(what: str, name: str, kind: str, known: Mapping[str, Measure]) -> None:
+    """Raises ConfError for a measure that a kind of data does not have. `what`: how it was given."""
+    if name not in known:
+        raise ConfError(f"{what}: kind {kind} has no such; {did_you_mean(name, known)}")
 
 
 def _require_same(a: ScoredRun, b: ScoredRun, what: str, one: str, two: str) -> None:

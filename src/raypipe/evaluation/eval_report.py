@@ -21,9 +21,16 @@ from raypipe.evaluation.judge import Judge, Spend
 from raypipe.evaluation.labels import PersonLabels, label_line, labelled
 from raypipe.metrics.calibration import stated_calibration
 from raypipe.metrics.crag import Marks, Prediction
-from raypipe.metrics.kinds import DataKind, RunScores, kind_id, marks_of, right_of, score
-from raypipe.metrics.kinds import golds_of as gold_form
-from raypipe.metrics.kinds.contract import summary_of
+from raypipe.metrics.kinds import (
+    DataKind,
+    RunScores,
+    gold_form,
+    kind_id,
+    marks_of,
+    right_of,
+    score,
+    summary_of,
+)
 from raypipe.metrics.losses import Losses, losses
 from raypipe.pipeline.counters import Counts, RunCounters
 from raypipe.pipeline.driver import Pipeline, batches

@@ -60,7 +60,6 @@ def write_predictions(folder: RunFolder) -> None:
 
 def prediction_lines(folder: RunFolder) -> Iterator[dict[str, Any]]:
     """The lines of predictions.jsonl, one for each question."""
-    read_table(folder.results, ["id"])
     known = about(folder.results)
     judge, rule = known["judge"], known["rule"]
     for row in each(folder.results):

@@ -26,16 +26,15 @@ from raypipe.evaluation.answer_policies import (
     short,
 )
 from raypipe.evaluation.fit_rows import FitRun, measure_of, open_run, question_of
-from raypipe.metrics import logistic
+from raypipe.metrics import fitting
 from raypipe.metrics.calibration import CalibrationReport, best_threshold, calibration
 from raypipe.metrics.crag import Prediction
-from raypipe.metrics.kinds import DataKind, Measure, open_kind
-from raypipe.metrics.kinds import golds_of as gold_form
-from raypipe.metrics.kinds.contract import rule_of
+from raypipe.metrics.kinds import DataKind, Measure, gold_form, open_kind, rule_of
 from raypipe.recipes.step_contract import decides, given_by_fit
 from raypipe.steps.answer_probability import AnswerProbability, absent, features_of
 from raypipe.steps.decide import Decide
 from raypipe.text.by_label import ByLabel
+from raypipe.text.fitted_on import FittedOn
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -96,8 +95,7 @@ def fit_decide(
     on, ours, held_out, before = run.halves(rows, {a.id for a in answers}, stage, what)
     seen = [a for a in answers if a.id in ours]
     unseen = [a for a in answers if a.id in held_out]
-    found, strength, effects = _fitted(folder, seen, by)
-    probability = AnswerProbability(*found, on)
+    probability, strength, effects = _fitted(folder, seen, on)
     left_out = (len(rows) - len(answers), before)
     return probability, _report(run, by, probability, seen, unseen, strength, effects, left_out)
 
@@ -151,9 +149,9 @@ def _answer(
 
 
 def _fitted(
-    folder: Path, seen: Sequence[DecidedAnswer], by: Measure
-) -> tuple[tuple[float, float, dict[str, float], dict[str, float]], float, dict[str, float]]:
-    """Threshold, bias, weights and means; the ridge; the effect of each feature."""
+    folder: Path, seen: Sequence[DecidedAnswer], on: FittedOn
+) -> tuple[AnswerProbability, float, dict[str, float]]:
+    """The fit, its ridge, and the effect of each feature."""
     answered = [a for a in seen if a.features is not None]
     right = np.array([a.right for a in answered], float)
     fine, wrong = int(right.sum()), int(len(right) - right.sum())
@@ -164,14 +162,15 @@ def _fitted(
             "or one whose steps abstain less (such as --set extract.threshold=0)"
         )
     names, x = _matrix(answered)
-    found = logistic.fit(x, right, folds_of(folder, answered, right))
+    found = fitting.fit(x, right, folds_of(folder, answered, right))
     values, idle = (np.array([getattr(a, n) for a in answered]) for n in ("value", "abstained"))
     threshold = best_threshold(found.held_out, values, idle)
     pairs = zip(names, found.weights, found.means, x.std(0), strict=True)
     kept = [(n, short(w), short(m), float(w * s)) for n, w, m, s in pairs]
     weights, means = {n: w for n, w, _, _ in kept}, {n: m for n, _, m, _ in kept}
     effects = {n: effect for n, _, _, effect in kept}
-    return (short(threshold), short(found.bias), weights, means), found.strength, effects
+    fit = AnswerProbability(short(threshold), short(found.bias), weights, means, on)
+    return fit, found.strength, effects
 
 
 def folds_of(folder: Path, answered: Sequence[DecidedAnswer], right: Floats) -> Integers:

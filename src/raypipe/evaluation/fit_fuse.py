@@ -19,13 +19,11 @@ from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Question
 from raypipe.evaluation.answer_policies import held_against, short
 from raypipe.evaluation.fit_rows import FitRun, measure_of, open_run, question_of
-from raypipe.evaluation.golds import golds_of
-from raypipe.evaluation.ranked_documents import FINAL, documents_of, ranked_documents
-from raypipe.metrics.coordinate_ascent import climb
+from raypipe.evaluation.golds import FINAL, documents_of, golds_of, ranked_documents
 from raypipe.metrics.crag import Prediction
+from raypipe.metrics.fitting import climb
 from raypipe.metrics.intervals import Interval
-from raypipe.metrics.kinds import DataKind, Measure, open_kind
-from raypipe.metrics.kinds import golds_of as gold_form
+from raypipe.metrics.kinds import DataKind, Measure, gold_form, open_kind
 from raypipe.metrics.paired import Conclusion, PairedDifference
 from raypipe.metrics.ranking import ranked
 from raypipe.recipes.step_contract import given_by_fit

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Hit, Question, Reply, digest, parse_chunk_id
+from raypipe.evaluation.compare import require_measure
 from raypipe.evaluation.result_table import each
 from raypipe.metrics.kinds import Measure, open_kind
 from raypipe.recipes.fits import basis, fits_of, has_seen
@@ -95,10 +95,7 @@ def measure_of(run: FitRun, name: str | None) -> Measure:
     """The measure of a run's kind of data that is named; None: the one that its report begins with."""
     known = {m.name: m for m in open_kind(run.kind).measures}
     chosen = name or run.manifest.lead
-    if chosen not in known:
-        raise ConfError(
-            f"measure {chosen!r}: kind {run.manifest.kind} has no such; {did_you_mean(chosen, known)}"
-        )
+    require_measure(f"measure {chosen!r}", chosen, run.manifest.kind, known)
     return known[chosen]
 
 

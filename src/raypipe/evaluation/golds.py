@@ -1,24 +1,24 @@
-"""The golds of stored questions, and the kind of data that they belong to. Knows the store and the kinds."""
+"""The golds of stored questions, the kind of data that they belong to, and rankings as documents, which golds
+judge. Knows the store and the kinds."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from raypipe.core import arrow
 from raypipe.core.errors import ConfError, DataError
-from raypipe.core.records import Gold
+from raypipe.core.records import Gold, Question
 from raypipe.evaluation.labels import PersonLabels
 from raypipe.metrics.crag import Rule
-from raypipe.metrics.kinds import DataKind, open_kind
-from raypipe.metrics.kinds import golds_of as gold_form
-from raypipe.metrics.kinds.contract import GoldForm, rule_of
+from raypipe.metrics.kinds import DataKind, GoldForm, gold_form, open_kind, rule_of
 from raypipe.pipeline.driver import Pipeline
 from raypipe.pipeline.ingest_log import IngestSummary, kinds_of
 from raypipe.recipes.step_contract import decides
 from raypipe.store import Store
 
 EARLIER = "crag"  # kind of what was read before data had one: all was scored by CRAG's rules
+FINAL = "final"  # the order that a recipe ends with
 LOOKED_AT = 1000  # judged documents that are looked up before a run
 
 FROM: dict[GoldForm, str] = {
@@ -122,3 +122,29 @@ def require_documents(store: Store, golds: Iterable[Gold]) -> None:
             f"{store.uri}: expected the documents that are judged, found none of {', '.join(judged[:3])} "
             f"among {store.count('documents')} documents. Read the corpus that the judgements are of"
         )
+
+
+def documents_of(store: Store, sources: Sequence[str]) -> dict[str, list[str]]:
+    """Source -> ids of the stored documents with its text, for those of these sources that are documents."""
+    listed: dict[str, list[str]] = {}
+    for row in store.rows("documents", "source", sources, ["id", "source"]).to_pylist():
+        listed.setdefault(row["source"], []).append(row["id"])
+    return listed
+
+
+def ranked_documents(
+    question: Question, by: str, listed: Mapping[str, Sequence[str]], top: int
+) -> dict[str, float]:
+    """Document -> score, the best `top`; a document's score is its best passage's.
+
+    `final` is the order that the recipe ended with, as falling numbers; any other name is that score.
+    """
+    best: dict[str, float] = {}
+    source = {h.chunk: h.source for h in question.hits}
+    scores = [(h.source, h.scores[by]) for h in question.hits if by in h.scores]
+    if by == FINAL:
+        scores = [(source[c], float(len(question.order) - i)) for i, c in enumerate(question.order)]
+    for source_id, score in scores:
+        for id in listed.get(source_id, ()):
+            best[id] = max(score, best.get(id, score))
+    return dict(sorted(best.items(), key=lambda item: (-item[1], item[0]))[:top])

@@ -11,7 +11,8 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from functools import partial
+from typing import TypeAlias
 
 from raypipe.core import plugins
 from raypipe.core.errors import ConfError
@@ -24,6 +25,7 @@ from raypipe.memo.disk import StoreMemo, memo_versions, merge_memo
 from raypipe.memo.memo import cached
 from raypipe.metrics.crag import Prediction, Rule, open_truths
 from raypipe.models.kit import LocalKit
+from raypipe.pipeline.driver import batches
 from raypipe.report.report import JudgeLine
 from raypipe.runs.plan.records import JudgePlan
 from raypipe.store import Store
@@ -42,18 +44,6 @@ Spend: TypeAlias = Callable[[CallCounts], None]
 """Is told what the judge was asked so far, before it is asked more; raises CapReached where that is all."""
 
 
-class Judge(Protocol):
-    """Decides what a rule leaves open."""
-
-    def ask(
-        self, store: Store, rows: Sequence[Prediction], texts: Mapping[str, str], fresh: bool,
-        spend: Spend | None = None,
-    ) -> tuple[Mapping[str, str], JudgeLine]:  # fmt: skip
-        """Its replies by question id, and what they cost. `texts`: question id -> question; `fresh`: nothing
-        that is cached is used; `spend`: of a cap, which is asked before each CAPPED_AT_ONCE calls."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class ModelJudge:
     """A model that judges, its prompt, and the kit that calls it. Replies are cached like any others."""
@@ -67,14 +57,15 @@ class ModelJudge:
         self, store: Store, rows: Sequence[Prediction], texts: Mapping[str, str], fresh: bool,
         spend: Spend | None = None,
     ) -> tuple[Mapping[str, str], JudgeLine]:  # fmt: skip
+        """Its replies by question id, and what they cost. `texts`: question id -> question; `fresh`: nothing
+        that is cached is used; `spend`: of a cap, which is asked before each CAPPED_AT_ONCE calls."""
         tally = CallCounts()
         memo = StoreMemo(store.uri, memo_versions(store), fresh)
         generate = cached(self.kit, memo, tally).generator(self.model)
 
         async def ask() -> JudgeResult:
             try:
-                asked = generate if spend is None else _capped(generate, tally, spend)
-                return await judged(self, asked, rows, texts)
+                return await judged(self, generate, rows, texts, spend and partial(spend, tally))
             finally:
                 await self.kit.close()
 
@@ -130,19 +121,8 @@ class OwnJudge:
         return replies, JudgeLine(named, pairs, pairs, 0, 0, pairs - len(replies), {}, 0, 0, 0)
 
 
-def _capped(generate: Generator, tally: CallCounts, spend: Spend) -> Generator:
-    """A generator that asks whether it may before each CAPPED_AT_ONCE chats."""
-
-    async def ask(
-        chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
-    ) -> list[Generated | Fault]:
-        said: list[Generated | Fault] = []
-        for start in range(0, len(chats), CAPPED_AT_ONCE):
-            spend(tally)
-            said += await generate(chats[start : start + CAPPED_AT_ONCE], sampling, adapter)
-        return said
-
-    return ask
+Judge: TypeAlias = ModelJudge | OwnJudge
+"""Decides what a rule leaves open."""
 
 
 def judge_plan(model: Model, rule: Rule, golds: Iterable[Gold]) -> JudgePlan:
@@ -168,9 +148,14 @@ class JudgeResult:
 
 
 async def judged(
-    judge: ModelJudge, generate: Generator, rows: Sequence[Prediction], texts: Mapping[str, str]
+    judge: ModelJudge,
+    generate: Generator,
+    rows: Sequence[Prediction],
+    texts: Mapping[str, str],
+    spend: Callable[[], None] | None = None,
 ) -> JudgeResult:
-    """Asks about every prediction that the rule leaves open. `texts`: question id -> question.
+    """Asks about every prediction that the rule leaves open. `texts`: question id -> question; `spend`: is
+    asked before each CAPPED_AT_ONCE calls.
 
     A prediction that a truth is found to agree with is right. Of others the reply that cannot be read is
     kept before one that says wrong; where a call got no reply none is kept, since it may have said right.
@@ -195,12 +180,15 @@ async def judged(
         return [s for s in said[id] if isinstance(s, str) and _score(rule, s) == score]
 
     while left := [id for id in asks if turn < len(asks[id]) and not scored(id, 1)]:
-        replies = await generate([asks[id][turn] for id in left], sampling)
-        for id, reply in zip(left, replies, strict=True):
-            if isinstance(reply, Generated):  # thoughts alone are a text that is no judgement
-                said[id].append(split_thoughts(reply.text).answer or "(thoughts alone)")
-            else:
-                said[id].append(reply)
+        for some in batches(left, len(left) if spend is None else CAPPED_AT_ONCE):
+            if spend is not None:
+                spend()
+            replies = await generate([asks[id][turn] for id in some], sampling)
+            for id, reply in zip(some, replies, strict=True):
+                if isinstance(reply, Generated):  # thoughts alone are a text that is no judgement
+                    said[id].append(split_thoughts(reply.text).answer or "(thoughts alone)")
+                else:
+                    said[id].append(reply)
         turn += 1
     for id, replies_of in said.items():
         right, unreadable, wrong = (scored(id, score) for score in (1, -1, 0))

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raypipe.core.errors import DataError
-from raypipe.evaluation.labels import PersonLabels, changed, labelled
+from raypipe.evaluation.labels import PersonLabels, labelled
 from raypipe.metrics import crag
 from raypipe.metrics.files import read_predictions
-from raypipe.metrics.textfile import write_json_lines
 from raypipe.report.report import JudgeLine, RunFolder
 
 if TYPE_CHECKING:  # a file of predictions is scored without a store
@@ -49,7 +48,7 @@ class JudgedRun:
         if labels is None:
             return crag.mark(self.rows, self.rule), 0
         marks = crag.mark(labelled(self.rows, labels), self.rule)
-        return marks, changed(marks.verdicts)
+        return marks, marks.people
 
 
 def judged_run(path: Path, rule: crag.Rule | None = None) -> JudgedRun:
@@ -102,11 +101,6 @@ def rejudged(run: JudgedRun, judge: Judge, store: Store) -> JudgedRun:
     return replace(run, rows=rows, judge=called.model, called=called)
 
 
-def score_to_json(run: JudgedRun, people: int) -> dict[str, Any]:
-    """What `score crag --json` says beyond the score: the judge, the cut, and people's verdicts."""
-    return {"judge": asdict(run.called) if run.called else None, "trim": run.trim, "people": people}
-
-
 def prediction_lines(run: JudgedRun, marks: crag.Marks) -> list[dict[str, Any]]:
     """The predictions as a file of them has them, a line each, with what judged them."""
     lines = []
@@ -127,11 +121,6 @@ def prediction_lines(run: JudgedRun, marks: crag.Marks) -> list[dict[str, Any]]:
             line |= {"judge_response": row.judge_response, "judge_rule": run.rule}
         lines.append(line)
     return lines
-
-
-def write_predictions(run: JudgedRun, marks: crag.Marks, path: Path) -> None:
-    """Writes the predictions as they were scored: what `score crag` and `compare` read."""
-    write_json_lines(path, prediction_lines(run, marks))
 
 
 def require_distinct(run: JudgedRun) -> None:

@@ -7,7 +7,6 @@ about, which `training_labels` does.
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -20,7 +19,7 @@ import pyarrow.parquet as pq
 from raypipe.core.errors import DataError
 from raypipe.core.llm import Chat, Message, MessageRole
 from raypipe.core.records import digest
-from raypipe.metrics.textfile import replaced
+from raypipe.metrics.textfile import replacing, write_json
 
 FORMAT = 1  # of both files
 ROWS, ABOUT = "labels.parquet", "labels.json"
@@ -95,18 +94,12 @@ def write_labels(
     and for two of one question.
     """
     _require(labels, str(folder))
-    folder.mkdir(parents=True, exist_ok=True)
-    draft = folder / f".{ROWS}.{os.getpid()}.tmp"
-    try:
+    with replacing(folder / ROWS) as draft:
         pq.write_table(pa.Table.from_pylist([asdict(x) for x in labels], SCHEMA), draft, compression="zstd")
-        os.replace(draft, folder / ROWS)
-    finally:
-        draft.unlink(missing_ok=True)
     named = labels_digest(labels)
     tree = {"format": FORMAT, "digest": named, "recipe": recipe, "data": data, "rows": len(labels),
             "counts": counts(labels), **(about or {})}  # fmt: skip
-    with replaced(folder / ABOUT) as out:
-        out.write(json.dumps(tree, ensure_ascii=False, indent=1) + "\n")
+    write_json(folder / ABOUT, tree)
     return named
 
 

@@ -7,13 +7,13 @@ belongs to an answer, not to a run: another answer to the same question is not l
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
 from raypipe.core.errors import DataError
-from raypipe.metrics.crag import Marks, Prediction, Verdict
+from raypipe.metrics.crag import Marks, Prediction
 from raypipe.metrics.textfile import filled
 from raypipe.report.report import LabelLine
 
@@ -82,12 +82,7 @@ def labelled(rows: Sequence[Prediction], labels: PersonLabels) -> list[Predictio
 def label_line(labels: PersonLabels, rows: Sequence[Prediction], marks: Marks) -> LabelLine:
     """What a file of labels did to a run."""
     found = sum(r.person is not None for r in rows)
-    return LabelLine(labels.file, len(labels.by_answer), found, changed(marks.verdicts))
-
-
-def changed(verdicts: Iterable[Verdict]) -> int:
-    """Verdicts that people's labels changed."""
-    return sum(v.reason == "person" for v in verdicts)
+    return LabelLine(labels.file, len(labels.by_answer), found, marks.people)
 
 
 def require_none(path: Path) -> None:

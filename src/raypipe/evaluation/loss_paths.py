@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from raypipe.core.protocols import GraphReplies, Step
-from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, INVALID, SKIPPED, Question, Reply
+from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, INVALID, SKIPPED, SKIPPED_REPLY, Question, Reply
 from raypipe.metrics.losses import GoldText, Loss, LostAt
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import decides, graph_replies, shows_passages
@@ -128,13 +128,13 @@ class RecipePaths:
             return LostAt(Loss.PROGRAM, writer)
         if facts is None or facts.label == SKIPPED:
             return LostAt(Loss.ROUTING, stage.name)
-        abstained = names.answer is not None and replies.get(names.answer, _NONE).label == ABSTAINED
+        abstained = names.answer is not None and replies.get(names.answer, SKIPPED_REPLY).label == ABSTAINED
         lost = _run(_lines(replies, names), facts, abstained, e.gold.denies)
         if lost is not Loss.RULE:
             return LostAt(lost, stage.name)
         made = self.from_graph - {names.facts, names.answer or names.facts}
         later = [s.name for s in self._stages for n in (w.removeprefix(REPLY) for w in s.step.writes())
-                 if n in made and replies.get(n, _NONE).label != SKIPPED]  # fmt: skip
+                 if n in made and replies.get(n, SKIPPED_REPLY).label != SKIPPED]  # fmt: skip
         return LostAt(lost, later[-1] if later else stage.name)  # the last that made a reply of what it gave
 
     def _misrouted(self, e: GoldEvidence) -> str | None:
@@ -155,7 +155,7 @@ class RecipePaths:
         """Whether what the graph found says it."""
         assert self._graph is not None
         _, names = self._graph
-        facts = e.answered.replies.get(names.facts, _NONE)
+        facts = e.answered.replies.get(names.facts, SKIPPED_REPLY)
         values = [str(v) for x in _lines(e.answered.replies, names) for v in x["values"]]
         return facts.label == ANSWERED and e.gold.held("\n".join([facts.text, *values]))
 
@@ -236,10 +236,9 @@ class RecipePaths:
 
     def replied(self, stage: Stage[Step], answered: Question) -> bool:
         """Whether a stage made a reply, be it a fault."""
-        return any(answered.replies.get(n, _NONE).label != SKIPPED for n in _replies(stage.step.writes()))
-
-
-_NONE = Reply("", SKIPPED)
+        return any(
+            answered.replies.get(n, SKIPPED_REPLY).label != SKIPPED for n in _replies(stage.step.writes())
+        )
 
 
 def _replies(fields: Iterable[str]) -> list[str]:
@@ -249,7 +248,7 @@ def _replies(fields: Iterable[str]) -> list[str]:
 
 def _lines(replies: Mapping[str, Reply], names: GraphReplies) -> list[dict[str, Any]]:
     """The lines of a program's trace; none where none is kept."""
-    trace = replies.get(names.trace, _NONE).text if names.trace is not None else ""
+    trace = replies.get(names.trace, SKIPPED_REPLY).text if names.trace is not None else ""
     return [json.loads(line) for line in trace.splitlines() if line.strip()]
 
 

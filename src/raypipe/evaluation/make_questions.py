@@ -79,11 +79,6 @@ def candidates(draw: Draw, wanted: int) -> list[Candidate]:
     return found
 
 
-def calls_at_most(planned: Sequence[Candidate]) -> int:
-    """Calls for all of these, at most."""
-    return sum(CALLS[c.kind] for c in planned)
-
-
 def written_chats(planned: Sequence[Candidate], prompts: Mapping[str, Prompt]) -> list[Chat]:
     return [prompts[c.kind].renderer()({"passages": shown(c.passages)}) for c in planned]
 

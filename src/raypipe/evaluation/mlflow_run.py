@@ -6,12 +6,12 @@ Knows the run's folder and the calls of MLflow's client; imports no MLflow.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from raypipe.core.records import digest
-from raypipe.evaluation.result_table import read_table
+from raypipe.evaluation.result_table import about
 from raypipe.evaluation.view.run_page import read_report
 from raypipe.report.report import RunFolder
 from raypipe.runs.field_diff import recipe_text, recipe_values
@@ -20,21 +20,6 @@ from raypipe.runs.manifest import Manifest, read
 RUN_TAG = "raypipe.run"  # by which a run that is there already is found
 MOST_CHARS = 500  # of a param: servers of MLflow before 2.8 take no more; the recipe's text has prompts whole
 FINISHED = "FINISHED"  # MLflow's word for a run that is whole
-
-
-class MlflowClient(Protocol):
-    """What is used of MLflow's client."""
-
-    def get_experiment_by_name(self, name: str) -> Any: ...
-    def create_experiment(self, name: str) -> str: ...
-    def search_runs(self, experiment_ids: list[str], filter_string: str) -> Sequence[Any]: ...
-    def create_run(self, experiment_id: str, start_time: int, tags: dict[str, str], run_name: str) -> Any: ...
-    def delete_run(self, run_id: str) -> None: ...
-    def log_param(self, run_id: str, key: str, value: str) -> Any: ...
-    def log_metric(self, run_id: str, key: str, value: float, timestamp: int) -> Any: ...
-    def log_text(self, run_id: str, text: str, artifact_file: str) -> None: ...
-    def log_artifact(self, run_id: str, local_path: str) -> None: ...
-    def set_terminated(self, run_id: str, status: str, end_time: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +33,10 @@ class MlflowRun:
     there: bool  # True: it had been logged before, and nothing was
 
 
-def log_run(folder: RunFolder, client: MlflowClient, experiment: str) -> MlflowRun:
-    """Logs a finished run, whole or not at all: one that broke off is deleted and logged again, one that is
-    there is left as it is. Raises DataError for a folder of no finished run."""
-    read_table(folder.results, ["id"])
+def log_run(folder: RunFolder, client: Any, experiment: str) -> MlflowRun:
+    """Logs a finished run with a client of MLflow, whole or not at all: one that broke off is deleted and
+    logged again, one that is there is left as it is. Raises DataError for a folder of no finished run."""
+    about(folder.results)  # raises for a folder without a table
     manifest, report = read(folder.path), read_report(folder)
     metrics = {_name(key): float(value) for key, value in _numbers(report) if value is not None}
     params = params_of(manifest)

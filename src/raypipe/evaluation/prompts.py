@@ -15,6 +15,7 @@ from raypipe.core.llm import STEP, Chat, Generated, Generator, Sampling
 from raypipe.core.protocols import Ask, Kit, Model, Step
 from raypipe.core.records import SKIPPED, Fault, Question
 from raypipe.memo.counts import CallCounts
+from raypipe.memo.lookup import ChatRecorder
 from raypipe.memo.memo import Memo, cached
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.steps.generate import Generate
@@ -44,26 +45,6 @@ class Unasked(ForwardingKit[Kit]):
         return generate
 
 
-class AskedChats(ForwardingKit[Kit]):
-    """Keeps the chats of a step with their replies, by adapter, in order."""
-
-    def __init__(self, kit: Kit) -> None:
-        super().__init__(kit)
-        self.calls: dict[str | None, list[tuple[Chat, Generated | Fault]]] = {}
-
-    def generator(self, model: Model) -> Generator:
-        generate = self._kit.generator(model)
-
-        async def record(
-            chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
-        ) -> list[Generated | Fault]:
-            replies = await generate(chats, sampling, adapter)
-            self.calls.setdefault(adapter, []).extend(zip(chats, replies, strict=True))
-            return replies
-
-        return record
-
-
 class PromptLookup:
     """The prompts of a recipe's replies, for any batches of answered questions.
 
@@ -72,11 +53,11 @@ class PromptLookup:
 
     def __init__(self, recipe: Recipe, kit: Kit, memo: Callable[[], Memo]) -> None:
         self.missing = ""
-        self._stages: list[tuple[Stage[Step], Generate, AskedChats, Ask]] = []
+        self._stages: list[tuple[Stage[Step], Generate, ChatRecorder, Ask]] = []
         for stage in recipe.question:
             if not isinstance(step := stage.step, Generate):
                 continue
-            recorder = AskedChats(cached(Unasked(kit), memo(), CallCounts()))
+            recorder = ChatRecorder(cached(Unasked(kit), memo(), CallCounts()))
             try:
                 ask = step.open(recorder)
             except (ConfError, ModelMissing) as e:

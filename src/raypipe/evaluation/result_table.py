@@ -7,7 +7,6 @@ time, so memory does not grow with the questions. docs/formats.md describes the 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -23,6 +22,7 @@ from raypipe.evaluation.prompts import RenderedPrompt
 from raypipe.metrics.crag import Prediction
 from raypipe.metrics.losses import LostAt
 from raypipe.metrics.routing import shared
+from raypipe.metrics.textfile import replacing
 from raypipe.report.report import EvalReport, answer_of, ranking, urls
 from raypipe.store.layouts import file_address
 from raypipe.text.places import place
@@ -177,7 +177,7 @@ class ResultTable:
     def __init__(self, path: Path) -> None:
         self.about: dict[str, str] = {}  # what its metadata say beyond the run
         self._path = path
-        self._draft, self._whole = (path.with_name(f".{path.name}.{end}") for end in ("draft", "whole"))
+        self._draft = path.with_name(f".{path.name}.draft")
         path.parent.mkdir(parents=True, exist_ok=True)
         self._writer = pq.ParquetWriter(self._draft, SCHEMA, compression="zstd")
 
@@ -187,7 +187,6 @@ class ResultTable:
     def __exit__(self, *error: object) -> None:
         self._writer.close()
         self._draft.unlink(missing_ok=True)
-        self._whole.unlink(missing_ok=True)
 
     def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """A batch of rows, in order."""
@@ -208,8 +207,9 @@ class ResultTable:
         about["steps"] = json.dumps([asdict(s) for s in report.steps])  # seconds, calls and tokens of each
         schema = SCHEMA.with_metadata(about)
         with (
+            replacing(self._path) as whole,
             pq.ParquetFile(self._draft) as draft,
-            pq.ParquetWriter(self._whole, schema, compression="zstd") as out,
+            pq.ParquetWriter(whole, schema, compression="zstd") as out,
         ):
             for group in range(draft.num_row_groups):
                 table = draft.read_row_group(group).select(SCHEMA.names)
@@ -229,35 +229,38 @@ class ResultTable:
                     place_of = SCHEMA.get_field_index(name)
                     table = table.set_column(place_of, field, pa.array(values, field.type))
                 out.write_table(table.cast(schema))
-        os.replace(self._whole, self._path)
 
 
-def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """The table of a finished run, or some columns of it. Raises DataError for a file that is none."""
+def open_table(path: Path, columns: Sequence[str] = ()) -> pq.ParquetFile:
+    """The table of a finished run, which has these columns; (): all of SCHEMA. Raises DataError for a file
+    that is none."""
     try:
         found = pq.ParquetFile(path)
     except (OSError, pa.ArrowInvalid) as e:
         raise DataError(
             f"{path}: expected the table of a finished eval ({e}). Run `raypipe eval` again: it writes one"
         ) from e
-    with found:
-        if b"run" not in (found.schema_arrow.metadata or {}):
-            raise DataError(f"{path}: expected the table of a finished eval, found another Parquet file")
-        if lacking := [c for c in columns or SCHEMA.names if c not in found.schema_arrow.names]:
-            raise DataError(
-                f"{path}: expected the columns {', '.join(SCHEMA.names)}; {lacking[0]!r} is missing"
-            )
-        return found.read(list(columns) if columns else None)
+    if b"run" not in (found.schema_arrow.metadata or {}):
+        raise DataError(f"{path}: expected the table of a finished eval, found another Parquet file")
+    if lacking := [c for c in columns or SCHEMA.names if c not in found.schema_arrow.names]:
+        raise DataError(f"{path}: expected the columns {', '.join(SCHEMA.names)}; {lacking[0]!r} is missing")
+    return found
+
+
+def read_table(path: Path, columns: Sequence[str] = ()) -> pa.Table:
+    """The table of a finished run, or some columns of it. Raises DataError."""
+    with open_table(path, columns) as found:
+        return found.read(list(columns) or None)
 
 
 def about(path: Path) -> dict[str, str]:
-    """What the table of a finished run says of the run: its rule, judge, kind, ..."""
-    return {k.decode(): v.decode() for k, v in (pq.read_schema(path).metadata or {}).items()}
+    """What the table of a finished run says of the run: its rule, judge, kind, ... Raises DataError."""
+    with open_table(path, ["id"]) as found:
+        return {k.decode(): v.decode() for k, v in found.schema_arrow.metadata.items()}
 
 
 def each(path: Path) -> Iterator[dict[str, Any]]:
     """The rows of the table of a finished run, a batch at a time in memory. Raises DataError."""
-    read_table(path, ["id"])
-    with pq.ParquetFile(path) as found:
+    with open_table(path, ["id"]) as found:
         for batch in found.iter_batches(100):
             yield from batch.to_pylist(maps_as_pydicts="strict")

@@ -6,15 +6,13 @@ from collections import Counter
 from collections.abc import Callable
 
 from raypipe.core.protocols import GraphReplies
-from raypipe.core.records import ANSWERED, FAULT, INVALID, SKIPPED, Gold, Question, Reply
+from raypipe.core.records import ANSWERED, FAULT, INVALID, SKIPPED, SKIPPED_REPLY, Gold, Question
 from raypipe.kg.language.parser import parser
 from raypipe.kg.language.program import Program, print_program
 from raypipe.metrics.losses import GoldText
 from raypipe.metrics.routing import PROGRAM, RULE, CallScore, Routing, router_scores
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import graph_replies, graphs_of
-
-_NONE = Reply("", SKIPPED)
 
 
 class RoutingCheck:
@@ -33,19 +31,21 @@ class RoutingCheck:
     def add(self, question: Question, gold: Gold) -> None:
         replies, count, names = question.replies, self._calls, self._names
         for name, label in gold.labels.items():
-            said = replies.get(name, _NONE).label
+            said = replies.get(name, SKIPPED_REPLY).label
             if said not in (SKIPPED, FAULT):
                 self._confusion.setdefault(name, {}).setdefault(label, Counter())[said] += 1
         if names is None or PROGRAM not in gold.labels:
             return
         count["questions"] += 1
-        program = replies.get(names.calls, _NONE)
+        program = replies.get(names.calls, SKIPPED_REPLY)
         if program.label == ANSWERED:
             count["given"] += 1
             if self._canonical(program.text) == self._canonical(gold.labels[PROGRAM]):
                 count["same"] += 1
-                count["same_rule"] += replies.get(names.rule or "", _NONE).label == gold.labels.get(RULE)
-        answer = replies.get(names.answer or "", _NONE)
+                count["same_rule"] += replies.get(names.rule or "", SKIPPED_REPLY).label == gold.labels.get(
+                    RULE
+                )
+        answer = replies.get(names.answer or "", SKIPPED_REPLY)
         count["right"] += answer.label in (ANSWERED, INVALID) and GoldText(gold.answers).said(answer.text)
 
     def _canonical(self, program: str) -> str:

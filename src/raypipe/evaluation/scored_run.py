@@ -110,20 +110,12 @@ def stored_run(store: Store, manifest: Manifest, name: str = "") -> ScoredRun:
         raise DataError(f"{store.uri}: {name} has no verdicts there. Run the eval again, or name its folder")
     golds = arrow.gold.records(store.rows("golds", "question", list(found)))
     labels = {**{q: {} for q in found}, **{g.question: shared(g.labels) for g in golds}}
-    kind = manifest.kind or "crag"
+    kind, fits = manifest.kind or "crag", fits_of(description(manifest.recipe)).values()
+    texts = store.rows("questions", "id", list(found), ["id", "text"]).to_pylist() if fits else []
     return ScoredRun(
         name, manifest.rule, manifest.judge, found, labels, manifest, kind=kind, verdicts=verdicts,
-        seen=_seen(store, manifest, list(found)),
+        seen=frozenset(r["id"] for r in texts if has_seen(fits, r["text"])),
     )  # fmt: skip
-
-
-def _seen(store: Store, manifest: Manifest, questions: Sequence[str]) -> frozenset[str]:
-    """Those of some stored questions that a fit of the run's recipe has seen."""
-    fits = fits_of(description(manifest.recipe)).values()
-    if not fits:
-        return frozenset()
-    texts = store.rows("questions", "id", questions, ["id", "text"]).to_pylist()
-    return frozenset(r["id"] for r in texts if has_seen(fits, r["text"]))
 
 
 def unseen_alone(runs: Sequence[ScoredRun]) -> list[ScoredRun]:

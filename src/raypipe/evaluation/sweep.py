@@ -17,10 +17,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.prices import Prices
-from raypipe.evaluation.compare import RunComparison, compare, measures_of
+from raypipe.evaluation.compare import RunComparison, compare, measures_of, require_measure
 from raypipe.evaluation.evaluate import Evaluation
 from raypipe.evaluation.scored_run import ScoredRun, scored_run
 from raypipe.metrics.kinds import Measure
@@ -114,8 +113,7 @@ def measure_of(kind: str, name: str | None) -> Measure:
     known = {m.name: m for m in measures_of(kind)}
     if name is None:
         return next(iter(known.values()))
-    if name not in known:
-        raise ConfError(f"--measure {name}: kind {kind} has no such; {did_you_mean(name, known)}")
+    require_measure(f"--measure {name}", name, kind, known)
     if known[name].less_is_better:
         raise ConfError(
             f"--measure {name}: expected one of which more is better, such as {next(iter(known))}; of {name} "

@@ -27,8 +27,9 @@ from raypipe.core.records import (
 )
 from raypipe.evaluation.label_files import LabelRule
 from raypipe.evaluation.labelling import Labelling
-from raypipe.evaluation.prompts import AskedChats, Unasked
+from raypipe.evaluation.prompts import Unasked
 from raypipe.evaluation.truth_steps import AGREES, MENTIONED, NO, RIGHT, TRUTH, WRONG, YES
+from raypipe.memo.lookup import ChatRecorder
 from raypipe.pipeline.driver import Pipeline, batches
 from raypipe.pipeline.recipe_tables import searched
 from raypipe.store.index import LanceIndex
@@ -113,7 +114,7 @@ def judged_answers(
     """The stored answers of these questions by the labelling recipe, each with its label or why it has none,
     in order. Asks no model; the tokenizer that counts a context must be here."""
     kit = pipeline.worker.kit(LanceIndex(searched(pipeline.store, pipeline.recipe)))
-    recorder = AskedChats(Unasked(kit))
+    recorder = ChatRecorder(Unasked(kit))
     ask = of.step.open(recorder)
 
     async def chats(batch: Sequence[Question]) -> dict[str, Chat]:

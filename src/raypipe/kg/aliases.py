@@ -1,91 +1,34 @@
 """Aliases of clubs, teams, companies and tickers, as questions write them and as tables hold them.
 
-Pure functions and lists; knows no table. The clubs and teams are those of the leagues that the mock API
-serves, in its spelling, so that one which has no game in a time is still known to be one.
+Pure functions over the lists of `aliases.yaml`; knows no table.
 """
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Sequence
+from importlib import resources
+from typing import Final, TypedDict
+
+import yaml
 
 from raypipe.kg.normalize import fold
 from raypipe.text.words import STOP_WORDS
 
-# Clubs as newspapers write them and as the match tables do. Abbreviations that are words of the full name
-# need no entry: they are found as substrings or by shared words. A nickname that is mostly something else
-# (the Eagles, the Saints) is none here.
-ALIASES: Final[Mapping[str, Mapping[str, str]]] = {
-    "soccer": {
-        "manchester united": "Manchester Utd", "man united": "Manchester Utd", "man utd": "Manchester Utd",
-        "red devils": "Manchester Utd", "man city": "Manchester City", "gunners": "Arsenal",
-        "toffees": "Everton", "newcastle united": "Newcastle Utd", "newcastle": "Newcastle Utd",
-        "magpies": "Newcastle Utd", "nottingham forest": "Nott'ham Forest", "notts forest": "Nott'ham Forest",
-        "sheffield united": "Sheffield Utd", "tottenham hotspur": "Tottenham", "spurs": "Tottenham",
-        "wolverhampton wanderers": "Wolves", "wolverhampton": "Wolves", "west ham united": "West Ham",
-        "hammers": "West Ham", "cottagers": "Fulham", "leicester": "Leicester City", "leeds": "Leeds United",
-        "norwich": "Norwich City", "ipswich": "Ipswich Town", "luton": "Luton Town",
-        "brighton and hove albion": "Brighton", "afc bournemouth": "Bournemouth",
-        "paris saint germain": "Paris S-G", "psg": "Paris S-G", "paris sg": "Paris S-G",
-        "olympique lyonnais": "Lyon", "olympique de marseille": "Marseille", "as monaco": "Monaco",
-        "stade rennais": "Rennes", "stade de reims": "Reims", "losc": "Lille", "ogc nice": "Nice",
-        "bayern": "Bayern Munich", "bayern munchen": "Bayern Munich", "fc bayern": "Bayern Munich",
-        "borussia dortmund": "Dortmund", "bvb": "Dortmund", "borussia monchengladbach": "M'Gladbach",
-        "monchengladbach": "M'Gladbach", "gladbach": "M'Gladbach", "bayer leverkusen": "Leverkusen",
-        "eintracht frankfurt": "Eint Frankfurt", "frankfurt": "Eint Frankfurt", "leipzig": "RB Leipzig",
-        "cologne": "Köln", "bremen": "Werder Bremen", "hertha berlin": "Hertha BSC", "hertha": "Hertha BSC",
-        "mainz": "Mainz 05", "schalke": "Schalke 04", "darmstadt": "Darmstadt 98",
-        "inter milan": "Inter", "internazionale": "Inter", "nerazzurri": "Inter", "ac milan": "Milan",
-        "rossoneri": "Milan", "juve": "Juventus", "bianconeri": "Juventus", "as roma": "Roma",
-        "giallorossi": "Roma", "ss lazio": "Lazio", "ssc napoli": "Napoli", "partenopei": "Napoli",
-        "verona": "Hellas Verona", "athletic bilbao": "Athletic Club", "bilbao": "Athletic Club",
-        "atletico de madrid": "Atlético Madrid", "atletico": "Atlético Madrid", "atleti": "Atlético Madrid",
-        "los blancos": "Real Madrid", "barca": "Barcelona", "blaugrana": "Barcelona",
-        "fc barcelona": "Barcelona", "real betis": "Betis", "celta de vigo": "Celta Vigo",
-        "celta": "Celta Vigo", "deportivo alaves": "Alavés", "rayo": "Rayo Vallecano",
-        "real valladolid": "Valladolid", "ud las palmas": "Las Palmas",
-    },
-    "nba": {
-        "sixers": "Philadelphia 76ers", "cavs": "Cleveland Cavaliers", "mavs": "Dallas Mavericks",
-        "wolves": "Minnesota Timberwolves", "blazers": "Portland Trail Blazers",
-        "dubs": "Golden State Warriors",
-        "la clippers": "LA Clippers", "los angeles clippers": "LA Clippers",
-        "la lakers": "Los Angeles Lakers",
-        "okc": "Oklahoma City Thunder", "nola": "New Orleans Pelicans",
-    },
-    "company": {"google": "GOOGL", "alphabet": "GOOGL", "facebook": "META", "berkshire hathaway": "BRK-B"},
-}  # fmt: skip
-NBA_TEAMS: Final = (
-    "Atlanta Hawks", "Boston Celtics", "Brooklyn Nets", "Charlotte Hornets", "Chicago Bulls",
-    "Cleveland Cavaliers", "Dallas Mavericks", "Denver Nuggets", "Detroit Pistons", "Golden State Warriors",
-    "Houston Rockets", "Indiana Pacers", "LA Clippers", "Los Angeles Lakers", "Memphis Grizzlies",
-    "Miami Heat", "Milwaukee Bucks", "Minnesota Timberwolves", "New Orleans Pelicans", "New York Knicks",
-    "Oklahoma City Thunder", "Orlando Magic", "Philadelphia 76ers", "Phoenix Suns", "Portland Trail Blazers",
-    "Sacramento Kings", "San Antonio Spurs", "Toronto Raptors", "Utah Jazz", "Washington Wizards",
-)  # fmt: skip
-SOCCER_CLUBS: Final = (
-    "Arsenal", "Aston Villa", "Bournemouth", "Brentford", "Brighton", "Burnley", "Chelsea", "Crystal Palace",
-    "Everton", "Fulham", "Ipswich Town", "Leeds United", "Leicester City", "Liverpool", "Luton Town",
-    "Manchester City", "Manchester Utd", "Newcastle Utd", "Norwich City", "Nott'ham Forest", "Sheffield Utd",
-    "Southampton", "Tottenham", "Watford", "West Ham", "Wolves",
-    "Alavés", "Almería", "Athletic Club", "Atlético Madrid", "Barcelona", "Betis", "Cádiz", "Celta Vigo",
-    "Elche", "Espanyol", "Getafe", "Girona", "Granada", "Las Palmas", "Leganés", "Levante", "Mallorca",
-    "Osasuna", "Rayo Vallecano", "Real Madrid", "Real Sociedad", "Sevilla", "Valencia", "Valladolid",
-    "Villarreal",
-    "Atalanta", "Bologna", "Cagliari", "Como", "Cremonese", "Empoli", "Fiorentina", "Frosinone", "Genoa",
-    "Hellas Verona", "Inter", "Juventus", "Lazio", "Lecce", "Milan", "Monza", "Napoli", "Parma", "Roma",
-    "Salernitana", "Sampdoria", "Sassuolo", "Spezia", "Torino", "Udinese", "Venezia",
-    "Arminia", "Augsburg", "Bayern Munich", "Bochum", "Darmstadt 98", "Dortmund", "Eint Frankfurt",
-    "Freiburg", "Greuther Fürth", "Heidenheim", "Hertha BSC", "Hoffenheim", "Holstein Kiel", "Köln",
-    "Leverkusen", "Mainz 05", "M'Gladbach", "RB Leipzig", "Schalke 04", "St. Pauli", "Stuttgart",
-    "Union Berlin", "Werder Bremen", "Wolfsburg",
-    "Ajaccio", "Angers", "Auxerre", "Bordeaux", "Brest", "Clermont Foot", "Le Havre", "Lens", "Lille",
-    "Lorient", "Lyon", "Marseille", "Metz", "Monaco", "Montpellier", "Nantes", "Nice", "Paris S-G", "Reims",
-    "Rennes", "Saint-Étienne", "Strasbourg", "Toulouse", "Troyes",
-)  # fmt: skip
-"""The clubs of the five big leagues from 2021 to 2025."""
-TEAMS: Final[Mapping[str, tuple[str, ...]]] = {"nba": NBA_TEAMS, "soccer": SOCCER_CLUBS}
+
+class KnownNames(TypedDict):
+    """`aliases.yaml`."""
+
+    teams: dict[str, list[str]]  # sport -> full names
+    aliases: dict[str, dict[str, str]]  # kind of name -> as it is said, folded -> as tables have it
+
+
+@functools.cache
+def known_names() -> KnownNames:
+    text = resources.files("raypipe.kg").joinpath("aliases.yaml").read_text(encoding="utf-8")
+    names: KnownNames = yaml.load(text, Loader=yaml.CSafeLoader)
+    return names
 
 
 def team(written: str, sport: str) -> str | None:
@@ -94,13 +37,13 @@ def team(written: str, sport: str) -> str | None:
     >>> team("lakers", "nba"), team("Arsenal FC", "soccer"), team("koln", "soccer"), team("real", "soccer")
     ('Los Angeles Lakers', 'Arsenal', 'Köln', None)
     """
-    query = fold(written) or ""
+    query, known = fold(written) or "", known_names()
     for spoken in dict.fromkeys((query, " ".join(w for w in query.split() if w not in _CLUB_WORDS))):
         if not spoken:
             continue
-        if spoken in ALIASES[sport]:
-            return ALIASES[sport][spoken]
-        near = [t for t in TEAMS[sport] if f" {spoken} " in f" {fold(t)} "]
+        if spoken in known["aliases"][sport]:
+            return known["aliases"][sport][spoken]
+        near = [t for t in known["teams"][sport] if f" {spoken} " in f" {fold(t)} "]
         whole = [t for t in near if fold(t) == spoken]
         if len(whole or near) == 1:
             return (whole or near)[0]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -40,47 +40,50 @@ class HttpLimits:
     at_once: int = 16  # requests under way
 
 
+class ServerConnection:
+    """A server's connection pool, opened by the first request on an event loop and kept until `close`.
+
+    A loop that replaces an ended one gets a pool of its own. `transport` is for tests."""
+
+    def __init__(
+        self, url: str, limits: HttpLimits | None = None, transport: httpx.AsyncBaseTransport | None = None
+    ) -> None:
+        self._url, self._limits, self._transport = url.rstrip("/"), limits or HttpLimits(), transport
+        self._gate = asyncio.Semaphore(self._limits.at_once)
+        self._open: tuple[asyncio.AbstractEventLoop, httpx.AsyncClient] | None = None
+
+    async def ask(self, path: str, body: Mapping[str, Any]) -> Any:
+        loop, limits = asyncio.get_running_loop(), self._limits
+        if self._open is None or self._open[0] is not loop:
+            pool = httpx.Limits(max_connections=limits.at_once, max_keepalive_connections=limits.at_once)
+            client = httpx.AsyncClient(
+                base_url=self._url,
+                timeout=limits.timeout_s,
+                limits=pool,
+                transport=self._transport,
+                trust_env=False,
+            )
+            self._gate, self._open = asyncio.Semaphore(limits.at_once), (loop, client)
+        gate, client = self._gate, self._open[1]
+        async with gate:
+            return await _asked(client, path, body, limits)
+
+    async def close(self) -> None:
+        if self._open is not None:
+            await self._open[1].aclose()
+            self._open = None
+
+
 @asynccontextmanager
 async def connect(
     url: str, limits: HttpLimits | None = None, transport: httpx.AsyncBaseTransport | None = None
 ) -> AsyncIterator[Ask]:
-    """Opens a connection pool to the server for the time of the block. `transport` is for tests."""
-    limits = limits or HttpLimits()
-    gate = asyncio.Semaphore(limits.at_once)
-    pool = httpx.Limits(max_connections=limits.at_once, max_keepalive_connections=limits.at_once)
-    async with httpx.AsyncClient(
-        base_url=url.rstrip("/"), timeout=limits.timeout_s, limits=pool, transport=transport, trust_env=False
-    ) as client:
-
-        async def ask(path: str, body: Mapping[str, Any]) -> Any:
-            async with gate:
-                return await _asked(client, path, body, limits)
-
-        yield ask
-
-
-class ServerConnection:
-    """A server's connection pool, opened by the first request on an event loop and kept until `close`.
-
-    A loop that replaces an ended one gets a pool of its own."""
-
-    def __init__(self, url: str, limits: HttpLimits | None = None) -> None:
-        self._url, self._limits = url, limits
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stack = AsyncExitStack()
-        self._asking: Ask | None = None
-
-    async def ask(self, path: str, body: Mapping[str, Any]) -> Any:
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop or self._asking is None:
-            stack = AsyncExitStack()
-            asking = await stack.enter_async_context(connect(self._url, self._limits))
-            self._loop, self._stack, self._asking = loop, stack, asking
-        return await self._asking(path, body)
-
-    async def close(self) -> None:
-        await self._stack.aclose()
-        self._asking = None
+    """A connection to the server for the time of the block."""
+    connection = ServerConnection(url, limits, transport)
+    try:
+        yield connection.ask
+    finally:
+        await connection.close()
 
 
 async def _asked(client: httpx.AsyncClient, path: str, body: Mapping[str, Any], limits: HttpLimits) -> Any:

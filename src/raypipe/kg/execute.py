@@ -23,13 +23,12 @@ from typing import Final
 from raypipe.core.kg import CallResult, Link, Value
 from raypipe.core.records import Fault
 from raypipe.kg.calls.core import LinkedCall, LinkedName
-from raypipe.kg.calls.registry import FUNCTIONS
+from raypipe.kg.calls.registry import CALLS, PLACES, TIMES
 from raypipe.kg.graph import GraphBackend, GraphFault, ProgramTables, RowRequest
 from raypipe.kg.language import program as p
 from raypipe.kg.language.time_words import MONDAY, SUNDAY, Moment, When, when
 from raypipe.kg.normalize import typed
-from raypipe.kg.projection import MOST_ROWS, column_values, counted, first_rows
-from raypipe.kg.relation import Relation
+from raypipe.kg.relation import MOST_ROWS, Relation, column_values, counted, first_rows
 from raypipe.kg.sentences import LineResult, sentences
 
 MOST_AVERAGED: Final = 1_000_000
@@ -154,20 +153,20 @@ class _Running:
         return second if len(self.unknown) == unknown else relation
 
     async def _build(self, name: str, line: p.Query) -> Relation:
-        function = FUNCTIONS[name]
-        names, times = line.args[: len(function.kinds)], line.args[len(function.kinds) :]
-        written = [self._written(a, kind) for a, kind in zip(names, function.kinds, strict=True)]
+        kinds, how = PLACES[name], TIMES.get(name, "")
+        names, times = line.args[: len(kinds)], line.args[len(kinds) :]
+        written = [self._written(a, kind) for a, kind in zip(names, kinds, strict=True)]
         self.subject = next((w[0] for w in written if w), "")
-        there = self._time(function.time, times)
+        there = self._time(how, times)
         years = tuple(
             int(c.value.value) for c in line.where if c.key == "year" and isinstance(c.value, p.Number)
         )
         await self.rows.ensure(RowRequest(name, tuple(w or () for w in written), years, there, self.now))
         linked, before = [], len(self.links)
-        for arg, kind, given in zip(names, function.kinds, written, strict=True):
+        for arg, kind, given in zip(names, kinds, written, strict=True):
             keys = None if given is None else tuple([await self._key(name, kind) for name in given])
             linked.append(LinkedName(keys, every=isinstance(arg, p.Names)))
-        if function.time == "arguments" and function.kinds == ("company",) and linked[0].keys:
+        if how == "arguments" and kinds == ("company",) and linked[0].keys:
             # trading days are those of the company's own prices
             held = self.rows.tables.query(
                 "SELECT date FROM price WHERE fold(ticker) = ? ORDER BY date", (linked[0].keys[0],)
@@ -178,9 +177,8 @@ class _Running:
         if there is not None and there.kind == "days":
             about.append(str(there.first) if there.first == there.last else f"{there.first} to {there.last}")
         stars, said = self._stars(line.where), ", ".join(about)
-        return function.build(
-            LinkedCall(self.rows.tables, tuple(linked), line.where, stars, there, self.now, said)
-        )
+        call = LinkedCall(self.rows.tables, tuple(linked), line.where, stars, there, self.now, said)
+        return CALLS[name](call)
 
     def _written(self, arg: p.Arg, kind: str) -> tuple[str, ...] | None:
         """The names in a place, as written; None where it is free."""

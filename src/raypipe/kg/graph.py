@@ -5,8 +5,7 @@ Knows tables and time. Does not know how rows are fetched (`client`) nor how the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -36,20 +35,17 @@ class RowRequest:
     now: Moment
 
 
-class ProgramTables(Protocol):
-    """The tables of one program, filled as it goes."""
+@dataclass(slots=True)
+class ProgramTables:
+    """The tables of one program, whose rows are all there."""
 
     tables: Tables
     linker: Linker
-
-    @property
-    def requests(self) -> Sequence[str]:
-        """The requests sent to a server so far: path and body of each, in order."""
-        ...
+    requests: list[str] = field(default_factory=list, kw_only=True)
+    """Those sent to a server so far: path and body of each, in order."""
 
     async def ensure(self, need: RowRequest) -> None:
         """Fetches the rows into the tables unless they are there. Raises GraphFault if that fails."""
-        ...
 
 
 class GraphBackend(Protocol):
@@ -59,21 +55,11 @@ class GraphBackend(Protocol):
 
 
 @dataclass(slots=True)
-class FolderBackend:
+class FolderBackend(ProgramTables):
     """Embedded tables: all rows are there from the start, for every program alike."""
-
-    tables: Tables
-    linker: Linker
-
-    @property
-    def requests(self) -> Sequence[str]:
-        return ()
 
     def open(self) -> ProgramTables:
         return self
-
-    async def ensure(self, need: RowRequest) -> None:
-        return None
 
 
 def open_folder(

@@ -20,7 +20,7 @@ import numpy as np
 
 from raypipe.core.errors import ConfError
 from raypipe.core.kg import MOST_NEAR, Level, Link, Mention, Vectors
-from raypipe.kg.aliases import ALIASES, mark_before, short_company, ticker
+from raypipe.kg.aliases import known_names, mark_before, short_company, ticker
 from raypipe.kg.normalize import fold
 from raypipe.kg.schema import NAMES, NICKNAMES
 from raypipe.kg.tables import Tables, quoted
@@ -123,10 +123,6 @@ class NamePool:
             for word in set(alias.split()):
                 self.by_word.setdefault(word, []).append(alias)
 
-    def _sharing(self, words: set[str]) -> set[str]:
-        """Aliases that share a word with these."""
-        return {alias for word in words for alias in self.by_word.get(word, ())}
-
     async def at(
         self, level: Level, written: str, strict: Strictness, vectors: Vectors | None
     ) -> tuple[str, float] | None:
@@ -156,7 +152,8 @@ class NamePool:
 
     def _best(self, query: str, score: Callable[[str], float | None]) -> tuple[str, float] | None:
         """Of the aliases that share a word with the query the one with the highest score."""
-        rated = ((-rate, alias) for alias in self._sharing(set(query.split())) if (rate := score(alias)))
+        sharing = {alias for word in query.split() for alias in self.by_word.get(word, ())}
+        rated = ((-rate, alias) for alias in sharing if (rate := score(alias)))
         found = min(rated, default=None)
         return None if found is None else (self.aliases[found[1]], -found[0])
 
@@ -215,7 +212,7 @@ def _read_pool(tables: Tables, kind: str) -> NamePool:
             pool.names.setdefault(key, str(name))
             pool.add(key, key)
             later.append((fold(alias) or "", key))
-    later += [(a, fold(n) or "") for a, n in ALIASES.get(kind, {}).items()]
+    later += [(a, fold(n) or "") for a, n in known_names()["aliases"].get(kind, {}).items()]
     for alias, key in later:
         if key in pool.names:
             pool.add(alias, key)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from raypipe.core.kg import Mention
-from raypipe.kg.aliases import TEAMS, short_company, tickers_in
+from raypipe.kg.aliases import known_names, short_company, tickers_in
 from raypipe.kg.fetch.backend import ServerBackend
 from raypipe.kg.fetch.core import FetchedTables, mapping, strings
 from raypipe.kg.fetch.movie import movies, people
@@ -47,8 +47,9 @@ async def find_mentions(graph: ServerBackend, text: str, now: Moment) -> list[Me
     for table, names in zip(_SEARCHES, found, strict=True):
         rows.tables.insert(table, [{"name": n} for n in names])
     await _companies(rows, text, companies)
-    teams = [{"name": t, "sport": sport} for sport, names in TEAMS.items() for t in names]
-    nicknames = [{"name": t, "sport": "nba", "alias": t.split()[-1]} for t in TEAMS["nba"]]
+    known = known_names()["teams"]
+    teams = [{"name": t, "sport": sport} for sport, names in known.items() for t in names]
+    nicknames = [{"name": t, "sport": "nba", "alias": t.split()[-1]} for t in known["nba"]]
     rows.tables.insert("team", [*teams, *nicknames])
     sunday = now.day - timedelta(days=(now.day.weekday() + 1) % 7)
     for day in (sunday - timedelta(days=1), sunday):

@@ -66,14 +66,11 @@ def _row(relation: Relation, row: Row, key: str | None) -> str:
         return f"The {_words(key)} of the {_words(relation.noun)} {entity} is {_text(value)}."
     if key is not None and key in relation.columns:
         return ""
-    facts = [f"the {_words(k)} is {_text(v)}" for k, v in _facts(row) if k != relation.label]
-    return f"About the {_words(relation.noun)} {entity}: {'; '.join(facts)}." if facts else ""
-
-
-def _facts(row: Row) -> list[tuple[str, Any]]:
-    """All facts of a row that are worth a sentence, an entity's included."""
+    # All facts of a row that are worth a sentence, an entity's included.
     flat = [(k, v) for k, v in row.items() if k != FACTS] + list((row.get(FACTS) or {}).items())
-    return [(k, v) for k, v in flat if v not in (None, "", []) and not _HIDDEN.fullmatch(k.lower())]
+    known = [(k, v) for k, v in flat if v not in (None, "", []) and not _HIDDEN.fullmatch(k.lower())]
+    facts = [f"the {_words(k)} is {_text(v)}" for k, v in known if k != relation.label]
+    return f"About the {_words(relation.noun)} {entity}: {'; '.join(facts)}." if facts else ""
 
 
 def _value(relation: Relation, row: Row, key: str) -> Any:

@@ -114,19 +114,22 @@ class CacheOnlyKit(ForwardingKit[Kit]):
 
 
 class ChatRecorder(ForwardingKit[Kit]):
-    """A kit that keeps each chat that a language model gets, and its reply: None where it is not cached."""
+    """A kit that keeps each chat that a language model gets, by adapter and in order, and its reply: None
+    where it is not cached."""
 
     def __init__(self, kit: Kit) -> None:
         super().__init__(kit)
-        self.chats: dict[Chat, Generated | Fault | None] = {}
+        self.calls: dict[str | None, list[tuple[Chat, Generated | Fault | None]]] = {}
 
     def generator(self, model: Model) -> Generator:
         generate = self._kit.generator(model)
 
         async def record(chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies:
-            self.chats |= dict.fromkeys(chats)
+            calls = self.calls.setdefault(adapter, [])
+            first, last = len(calls), len(calls) + len(chats)
+            calls += [(chat, None) for chat in chats]
             replies = await generate(chats, sampling, adapter)
-            self.chats |= dict(zip(chats, replies, strict=True))
+            calls[first:last] = zip(chats, replies, strict=True)
             return replies
 
         return record

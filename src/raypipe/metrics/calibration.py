@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from raypipe.metrics.fitting import log_loss
 from raypipe.metrics.intervals import Interval, rate_interval
-from raypipe.metrics.logistic import log_loss
 
 Floats = npt.NDArray[np.float64]
 
@@ -61,7 +61,9 @@ class CalibrationReport:
 
 def calibration(p: Floats, right: Floats) -> CalibrationReport:
     """Holds probabilities against what came: (answers,) 0..1 and (answers,) of 0 and 1, at least one each."""
-    rng = np.random.default_rng(0)
+    rng, order = np.random.default_rng(0), np.argsort(-p, kind="stable")
+    risks = np.cumsum(1 - right[order]) / np.arange(1, len(p) + 1)
+    at = np.unique(np.linspace(1, len(p), min(CURVE_POINTS, len(p))).round().astype(int))
     drawn = [rng.integers(0, len(p), len(p)) for _ in range(_RESAMPLES)]
     errors = [ece(p[i], right[i]) for i in drawn]
     areas = [risk_area(p[i], right[i]) for i in drawn]
@@ -81,7 +83,7 @@ def calibration(p: Floats, right: Floats) -> CalibrationReport:
             )
             for b in _binned(p)
         ),
-        curve=_curve(p, right),
+        curve=tuple(CurvePoint(float(k / len(p)), float(risks[k - 1]), float(p[order[k - 1]])) for k in at),
     )
 
 
@@ -120,13 +122,6 @@ def risk_area(p: Floats, right: Floats) -> float:
     """Mean over k of the share of wrong ones among the k surest answers."""
     wrong = 1 - right[np.argsort(-p, kind="stable")]
     return float(np.mean(np.cumsum(wrong) / np.arange(1, len(p) + 1)))
-
-
-def _curve(p: Floats, right: Floats) -> tuple[CurvePoint, ...]:
-    order = np.argsort(-p, kind="stable")
-    risks = np.cumsum(1 - right[order]) / np.arange(1, len(p) + 1)
-    at = np.unique(np.linspace(1, len(p), min(CURVE_POINTS, len(p))).round().astype(int))
-    return tuple(CurvePoint(float(k / len(p)), float(risks[k - 1]), float(p[order[k - 1]])) for k in at)
 
 
 def best_threshold(p: Floats, answered: Floats, abstained: Floats) -> float:

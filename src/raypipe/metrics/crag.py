@@ -122,6 +122,11 @@ class Marks:
     slices: tuple[Slice, ...]
     verdicts: tuple[Verdict, ...]  # one per prediction, in order
 
+    @property
+    def people(self) -> int:
+        """Verdicts that people's labels changed."""
+        return sum(v.reason == "person" for v in self.verdicts)
+
 
 def judge(row: Prediction, rule: Rule) -> Verdict:
     """The verdict on one prediction; what a person says of it outranks the rule. "i don't know" is no answer
@@ -264,11 +269,9 @@ def rate_intervals(score: CragScore) -> dict[str, Interval]:
 
 def slices(rows: Sequence[Prediction], verdicts: Sequence[Verdict]) -> tuple[Slice, ...]:
     """The score for each value of each label, labels in the order met, values by size and then by name."""
-    out = []
-    for (label, value), members in by_size(zip((r.labels for r in rows), verdicts, strict=True)):
-        part = total(members)
-        out.append(Slice(label, value, part, interval(part)))
-    return tuple(out)
+    members = by_size(zip((r.labels for r in rows), verdicts, strict=True))
+    parts = ((key, total(of)) for key, of in members)
+    return tuple(Slice(*key, part, interval(part)) for key, part in parts)
 
 
 def mark(rows: Sequence[Prediction], rule: Rule) -> Marks:

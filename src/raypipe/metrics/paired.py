@@ -102,18 +102,13 @@ def sign_flip(units: Floats, seed: int = 0) -> tuple[float, bool]:
 def _exact(sizes: Floats, found: float) -> float:
     chances: npt.NDArray[Any] = np.ones(1)  # of each sum, from the least to the largest, one apart
     for size, count in zip(*np.unique(sizes, return_counts=True), strict=True):
-        spread = np.zeros(2 * int(size) * int(count) + 1)  # every sum of `count` values of +size or -size
-        spread[:: 2 * int(size)] = _binomial(int(count))
+        n, k = int(count), np.arange(int(count) + 1)
+        log = np.array([math.lgamma(i + 1) for i in range(n + 1)])
+        spread = np.zeros(2 * int(size) * n + 1)  # every sum of `count` values of +size or -size
+        spread[:: 2 * int(size)] = np.exp(log[n] - log[k] - log[n - k] - n * math.log(2))  # fair coins
         chances = np.convolve(chances, spread)
     sums = np.arange(len(chances)) - (len(chances) - 1) // 2
     return min(1.0, float(chances[np.abs(sums) >= found].sum()))
-
-
-def _binomial(n: int) -> Floats:
-    """Chances of 0..n heads of n fair coins."""
-    k = np.arange(n + 1)
-    log = np.array([math.lgamma(i + 1) for i in range(n + 1)])
-    return np.asarray(np.exp(log[n] - log[k] - log[n - k] - n * math.log(2)))
 
 
 def _drawn(sizes: Floats, found: float, seed: int) -> float:

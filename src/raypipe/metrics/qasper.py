@@ -34,13 +34,11 @@ def evidence_f1(predicted: Sequence[str], annotators: Sequence[AnnotatorAnswer])
     >>> evidence_f1(["a", "b"], [AnnotatorAnswer("", "none", ("b", "c", "d"))])
     0.4
     """
-    return max(_paragraph_f1(predicted, a.evidence) for a in annotators)
-
-
-def _paragraph_f1(predicted: Sequence[str], truth: Sequence[str]) -> float:
-    if not predicted and not truth:
-        return 1.0
-    return squad.f1(len(set(predicted) & set(truth)), len(predicted), len(truth))  # repeated ones count
+    truths = [a.evidence for a in annotators]
+    return max(  # repeated ones count
+        squad.f1(len(set(predicted) & set(t)), len(predicted), len(t)) if predicted or t else 1.0
+        for t in truths
+    )
 
 
 def without_floats(annotators: Iterable[AnnotatorAnswer]) -> tuple[AnnotatorAnswer, ...]:

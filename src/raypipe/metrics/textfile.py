@@ -106,25 +106,38 @@ def _open(path: Path) -> gzip.GzipFile | BufferedReader:
 
 
 @contextmanager
-def replaced(path: Path) -> Iterator[TextIO]:
-    """A stream that replaces the file when its block succeeds. Until then, and on failure, the old one stays.
-
-    What a killed process left of it goes when the block succeeds. A lone surrogate, which UTF-8 cannot hold,
-    is written as its JSON escape.
-    """
+def replacing(path: Path) -> Iterator[Path]:
+    """A path to write to, whose file replaces `path` when the block succeeds. Until then, and on failure, the
+    old one stays. What a killed process left of it goes when the block succeeds."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
+        yield temporary
         os.replace(temporary, path)
         for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
             if not _runs(left.name.rsplit(".", 2)[1]):
                 left.unlink(missing_ok=True)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[TextIO]:
+    """The same as a stream of text. A lone surrogate, which UTF-8 cannot hold, is written as its JSON
+    escape."""
+    with (
+        replacing(path) as temporary,
+        temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as stream,
+    ):
+        yield stream
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def write_json(path: Path, tree: Any) -> None:
+    """Writes a JSON value, as `replaced` does. NaN is refused: it is not JSON."""
+    with replaced(path) as out:
+        out.write(json.dumps(tree, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
 
 
 def write_json_lines(path: Path, objects: Iterable[Mapping[str, Any]]) -> int:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from raypipe.report.console import say, show
-from raypipe.report.money import between, cost_line
+from raypipe.report.costs import between, cost_line
 from raypipe.report.wording import ann_plan, cut, seconds
 
 

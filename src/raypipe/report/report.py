@@ -5,7 +5,6 @@ Knows records and marks; not how a run is made, and not how a page or a table lo
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
@@ -14,12 +13,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from raypipe.core.ann import AnnRecall
 from raypipe.core.records import FAULT, RANKED, Hit, Question
 from raypipe.metrics.crag import Marks, intervals_to_json, parts_to_json
-from raypipe.metrics.kinds import NOT_SCORED, RunScores
-from raypipe.metrics.kinds.contract import MeasureSummary
+from raypipe.metrics.kinds import NOT_SCORED, MeasureSummary, RunScores
 from raypipe.metrics.losses import Losses
 from raypipe.metrics.prompt_injection import PromptInjection
 from raypipe.metrics.routing import Routing
-from raypipe.metrics.textfile import replaced
+from raypipe.metrics.textfile import write_json
 from raypipe.report.costs import CostReport
 
 if TYPE_CHECKING:  # numpy, which looking at a report needs not
@@ -261,5 +259,4 @@ def answer_of(question: Question) -> str | None:
 
 def write_report(folder: RunFolder, report: EvalReport) -> None:
     """Writes report.json as a whole."""
-    with replaced(folder.report) as out:
-        out.write(json.dumps(to_json(report), ensure_ascii=False, allow_nan=False, indent=1) + "\n")
+    write_json(folder.report, to_json(report))

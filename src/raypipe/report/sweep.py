@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from raypipe.report.console import grid
-from raypipe.report.money import hours, ranged, usd
+from raypipe.report.costs import hours, ranged, usd
 from raypipe.report.wording import cut, ends, signed
 
 SHARED_SHOWN = 4  # steps that a line names
@@ -83,7 +83,10 @@ def plot(sweep: Mapping[str, Any]) -> str:
     """The points as an SVG: score with the interval of its difference from the first, calls next to it."""
     points = sweep["points"]
     first, measure = points[0]["score"], html.escape(sweep["measure"])
-    spans = [_span(p, first) for p in points]
+    spans: list[list[float]] = []  # the ends of each bar: those of the difference, from the first's score
+    for p in points:
+        within = (p["against_first"] or {}).get("interval")
+        spans.append([first + end for end in within] if within else [p["score"], p["score"]])
     low, high = min(s[0] for s in spans), max(s[1] for s in spans)
     margin = 0.05 * (high - low) or 0.05
     low, high = low - margin, high + margin
@@ -117,11 +120,3 @@ def plot(sweep: Mapping[str, Any]) -> str:
         "</svg>",
     ]
     return "\n".join(out) + "\n"
-
-
-def _span(point: Mapping[str, Any], first: float) -> tuple[float, float]:
-    """The ends of a point's bar: those of the difference, from the first point's score."""
-    d = point["against_first"]
-    if d is None or d["interval"] is None:
-        return point["score"], point["score"]
-    return first + d["interval"][0], first + d["interval"][1]

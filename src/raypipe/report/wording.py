@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from raypipe.report.progress import clock
+
 MOST = 12  # values of a label shown to people: CRAG's own have at most 8; all of them are in report.json
 
 
@@ -113,6 +115,4 @@ def seconds(value: float) -> str:
     """
     if value < 60:
         return f"{value:.1f} s"
-    minutes, rest = divmod(round(value), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02} h" if hours else f"{minutes}:{rest:02} min"
+    return f"{clock(value)} {'h' if round(value) >= 3600 else 'min'}"

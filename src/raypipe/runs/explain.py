@@ -217,7 +217,8 @@ def _steps(
             if not isinstance(e.__cause__, NotCached):
                 raise
             question, done = None, unknown
-        found.append(replace(done, chats=model_chats(chats.chats)))
+        asked = dict(call for calls in chats.calls.values() for call in calls)
+        found.append(replace(done, chats=model_chats(asked)))
     return tuple(found)
 
 

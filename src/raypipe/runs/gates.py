@@ -16,7 +16,7 @@ from typing import Any
 from raypipe.core import config
 from raypipe.core.errors import ConfError, RaypipeError
 from raypipe.metrics.intervals import Interval, rate_interval, score_interval
-from raypipe.metrics.kinds.contract import MeasureSummary
+from raypipe.metrics.kinds import MeasureSummary
 from raypipe.metrics.paired import MARGIN
 from raypipe.runs.manifest import Manifest
 

@@ -19,7 +19,7 @@ from raypipe.core import arrow, config
 from raypipe.core.config import Where
 from raypipe.core.errors import DataError, RaypipeError
 from raypipe.core.plain import to_json
-from raypipe.metrics.kinds.contract import MeasureSummary
+from raypipe.metrics.kinds import MeasureSummary
 from raypipe.metrics.textfile import replaced
 from raypipe.report.report import FaultCount, RunFolder, StepLine
 from raypipe.runs.stage_records import Difference, ModelRecord, StageRecord

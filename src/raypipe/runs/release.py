@@ -18,7 +18,7 @@ from raypipe.core import config
 from raypipe.core.config import Where
 from raypipe.core.errors import ConfError
 from raypipe.core.plain import to_json
-from raypipe.metrics.kinds.contract import MeasureSummary
+from raypipe.metrics.kinds import MeasureSummary
 from raypipe.pipeline.recipe_tables import searched_at
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import description

@@ -116,19 +116,16 @@ class Pages:
     ) -> SearchResult:
         number = f"{self._seed}-{posed.number}-{slot}"
         if role == "twin":
-            original = next((r for r in rows if r.page_result), None)
-            return (
-                self._twin(rng, original, number) if original else self._result(rng, posed, slot, "kin", rows)
-            )
+            first = next((r for r in rows if r.page_result), None)
+            if first is None:
+                return self._result(rng, posed, slot, "kin", rows)
+            # The same page fetched once more: another number, another counter.
+            extra = f'<div class="counter" data-request="{number}">{int(rng.random() * 9999)} views</div>'
+            url = f"{first.page_url}?ref={number}"
+            return replace(first, page_url=url, page_result=first.page_result + extra, shared=False)
         if role == "shared":
             return self._shared(int(rng.random() * SHARED_PAGES))
         return self._page(rng, self._content(rng, posed, role), number, posed.now.day, role)
-
-    def _twin(self, rng: Random, original: SearchResult, number: str) -> SearchResult:
-        """The same page fetched once more: another number, another counter."""
-        extra = f'<div class="counter" data-request="{number}">{int(rng.random() * 9999)} views</div>'
-        url = f"{original.page_url}?ref={number}"
-        return replace(original, page_url=url, page_result=original.page_result + extra, shared=False)
 
     def _shared(self, number: int) -> SearchResult:
         """One of the list pages that several questions cite; it depends on its number alone."""
@@ -143,9 +140,9 @@ class Pages:
         asked, subject = posed.asked, pick(rng, self._subjects(posed))
         if role in ("states", "leaves_out"):
             key = pick(rng, asked.said) if role == "states" else ""
-            facts = tuple(f for f in self._profiles.of(subject).facts if f.key not in asked.tells)
-            if role == "states":
-                facts = self._profiles.of(subject).facts
+            facts = self._profiles.of(subject)
+            if role == "leaves_out":
+                facts = tuple(f for f in facts if f.key not in asked.tells)
             content = _Content(self._prose.title(rng, subject[1]), subject[1], key, facts)
         elif role == "foreign":
             content = _Content(subject[1], subject[1], "", (), pick(rng, list(self._prose.languages)))
@@ -157,7 +154,7 @@ class Pages:
             alike = self._profiles.similar(subject) if role == "similar" else []
             kind = subject[0] if role == "similar" else pick(rng, self._kinds)
             other = pick(rng, alike or self._profiles.refs[kind])
-            content = _Content(self._prose.title(rng, other[1]), other[1], "", self._profiles.of(other).facts)
+            content = _Content(self._prose.title(rng, other[1]), other[1], "", self._profiles.of(other))
         return _withheld(content, posed) if posed.withheld else content
 
     def _subjects(self, posed: Posed) -> Sequence[Ref]:
@@ -174,7 +171,7 @@ class Pages:
         for _ in range(8 if self._chars else 60):
             ref = pick(rng, refs)
             if ref not in without:
-                f = pick(rng, self._profiles.of(ref).facts)
+                f = pick(rng, self._profiles.of(ref))
                 facts.append(Fact(f.key, ref[1], f.value, f"{ref[1]}: {f.sentence}"))
         plural = {"person": "people", "company": "companies", "entity": "names"}.get(like[0], f"{like[0]}s")
         title = f"{len(facts)} {plural} you should know"

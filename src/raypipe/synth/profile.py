@@ -31,16 +31,6 @@ class Fact:
     sentence: str
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
-    ref: Ref
-    facts: tuple[Fact, ...]
-
-    @property
-    def name(self) -> str:
-        return self.ref[1]
-
-
 def _shown(value: Any) -> str:
     """A field of a row, as a page shows it."""
     match value:
@@ -134,11 +124,11 @@ def _entity(w: World, e: Entity) -> Iterator[Fact]:
 
 
 class Profiles:
-    """The profiles of a world, made when first asked for and kept: the world is small, questions are many."""
+    """All facts about each thing of a world, made when first asked for and kept: questions are many."""
 
     def __init__(self, world: World) -> None:
         w = self._world = world
-        self._made: dict[Ref, Profile] = {}
+        self._made: dict[Ref, tuple[Fact, ...]] = {}
         crossing = {"basketball team", "soccer team", "company"}
         self._kinds: Mapping[str, tuple[Any, Mapping[str, Any]]] = {
             "movie": (_movie, {m.title: m for m in w.film.movies}),
@@ -165,8 +155,8 @@ class Profiles:
         found = dict.fromkeys(r for p in words for r in self._alike[p][:15] if r != ref)
         return list(found)[:30]
 
-    def of(self, ref: Ref) -> Profile:
+    def of(self, ref: Ref) -> tuple[Fact, ...]:
         if ref not in self._made:
             facts, rows = self._kinds[ref[0]]
-            self._made[ref] = Profile(ref, tuple(facts(self._world, rows[ref[1]])))
+            self._made[ref] = tuple(facts(self._world, rows[ref[1]]))
         return self._made[ref]

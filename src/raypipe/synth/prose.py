@@ -102,18 +102,12 @@ class Bulk:
         start = int(rng.random() * (POOL_CHARS - chars)) if chars < POOL_CHARS else 0
         return pool[start : start + chars]
 
-    def style(self, rng: Random, chars: int) -> str:
-        return f"<style>{self._cut(rng, self._css, chars)}</style>"
-
     def script(self, rng: Random, chars: int) -> str:
         if rng.random() < 0.3:
             return (
                 f'<script type="application/json" id="state">[{self._cut(rng, self._json, chars)}]</script>'
             )
         return f"<script>{self._cut(rng, self._js, chars)}</script>"
-
-    def image(self, rng: Random, chars: int) -> str:
-        return f'<img alt="" src="data:image/png;base64,{self._cut(rng, self._pixels, chars)}">'
 
     def soup(self, rng: Random, chars: int) -> str:
         made, size = [], 0
@@ -131,8 +125,11 @@ class Bulk:
             return self.script(rng, max(0, chars - 70)), "", ""
         script, style, image = 0.15 + 0.5 * rng.random(), 0.2 * rng.random(), 0.15 * rng.random()
         soup = max(0.0, 1 - script - style - image)
-        top = self.style(rng, int(chars * style)) + self.script(rng, int(chars * script * 0.4))
+        css = self._cut(rng, self._css, int(chars * style))
+        top = f"<style>{css}</style>{self.script(rng, int(chars * script * 0.4))}"
         consent = f'<div id="consent" style="display:none">{CONSENT}</div>'
-        middle = self.soup(rng, int(chars * soup * 0.6)) + self.image(rng, int(chars * image))
+        middle = self.soup(rng, int(chars * soup * 0.6))
+        pixels = self._cut(rng, self._pixels, int(chars * image))
+        middle += f'<img alt="" src="data:image/png;base64,{pixels}">'
         end = consent + self.soup(rng, int(chars * soup * 0.4)) + self.script(rng, int(chars * script * 0.6))
         return top, middle, end

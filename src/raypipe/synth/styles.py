@@ -7,42 +7,24 @@ all blocks. So whatever else a page loses to its size, the block that matters ca
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from random import Random
 
-from raypipe.synth.wording import wording
-from raypipe.synth.world.names import pick, words
+from raypipe.synth.wording import frozen, wording
+from raypipe.synth.world.names import number, pick, words
 
 Rows = Sequence[tuple[str, str]]
 """Label and value, escaped."""
 
-EMOJI = (
-    "\N{FILM FRAMES}",
-    "\N{MUSICAL NOTE}",
-    "\N{CHART WITH UPWARDS TREND}",
-    "\N{SOCCER BALL}",
-    "\N{SPARKLES}",
-    "\N{HEAVY BLACK HEART}\N{VARIATION SELECTOR-16}",
-    "\N{WAVING HAND SIGN}",
-)
-USERS = words("kettle77 mr_otter nightbus Paper-Moon zed_of_old lampion two.left.feet grandma_k")
 LINKS = words("Home News Lists Members Archive Contact Jobs Press Newsletter Privacy Terms Help")
-HEADINGS = ("Overview", "Background", "Details", "What people say", "History", "Numbers", "See also", "Notes")
-STRAY = ("</div>", "<br>", "</span></p>", "<P align=left>", "<font color=navy>", "")
-DRAWN: dict[str, Callable[[Random], str]] = {
-    "{votes}": lambda rng: str(int(rng.random() * 300) - 20),
-    "{user}": lambda rng: pick(rng, USERS),
-    "{heading}": lambda rng: pick(rng, HEADINGS),
-    "{emoji}": lambda rng: pick(rng, EMOJI),
-    "{stray}": lambda rng: pick(rng, STRAY),
-}
 
 
 def _filled(rng: Random, html: str, **words: object) -> str:
-    drawn = {slot[1:-1]: draw(rng) for slot, draw in DRAWN.items() if slot in html}
-    return html.format_map({**words, **drawn})
+    pools = {slot: pool for slot, pool in wording("prose")["drawn"].items() if f"{{{slot}}}" in html}
+    votes = number(rng, -20, 300) if "{votes}" in html else 0
+    return html.format_map({**words, "votes": votes, **{slot: pick(rng, of) for slot, of in pools.items()}})
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +39,6 @@ class Style:
     lead: str = ""  # the first block, "" for one like the others
     table: str = ""
 
-    @property
-    def wellformed(self) -> bool:
-        """Its pages have html, head and body tags, and close them."""
-        return self.name != "broken"
-
     def opening(self, rng: Random, title: str, rows: Rows) -> str:
         """What stands before all blocks."""
         body = "".join(f'<tr><th scope="row">{label}</th><td>{value}</td></tr>' for label, value in rows)
@@ -75,16 +52,13 @@ class Style:
 
 @functools.cache
 def styles() -> dict[str, Style]:
-    return {
-        name: Style(name, **{**said, "blocks": tuple(said["blocks"])})
-        for name, said in wording("styles").items()
-    }
+    return {name: Style(name, **frozen(said)) for name, said in wording("styles").items()}
 
 
 def frame(style: Style, title: str, number: str, language: str, site: str, small: bool) -> tuple[str, str]:
     """What stands before and after a page's content: the head with its unique number, navigation, footer."""
     meta = f'<meta name="request-id" content="{number}">'
-    if not style.wellformed:
+    if style.name == "broken":  # the others have html, head and body tags, and close them
         return (
             f"<title>{title}</title>{meta}<BODY bgcolor=white>",
             "<HR><small>best viewed at 800x600</small>",

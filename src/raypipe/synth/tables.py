@@ -50,10 +50,6 @@ class Table:
         return {name: path or name for name, _, path in (part.partition("=") for part in parts)}
 
 
-def _schema(table: Table) -> dict[str, pa.DataType]:
-    return {name: TYPES[_type(table.row, path)] for name, path in table.paths().items()}
-
-
 def _type(row: Any, path: str) -> Any:
     """The type of an attribute of an attribute, without None."""
     name, _, rest = path.partition(".")
@@ -110,7 +106,10 @@ TABLES: dict[str, Table] = {
 }
 """`price_detail.time` is HH:MM Eastern; soccer has two rows a game, one per team."""
 
-SCHEMAS: dict[str, dict[str, pa.DataType]] = {name: _schema(table) for name, table in TABLES.items()}
+SCHEMAS: dict[str, dict[str, pa.DataType]] = {
+    name: {column: TYPES[_type(table.row, path)] for column, path in table.paths().items()}
+    for name, table in TABLES.items()
+}
 """Table -> column -> type."""
 
 

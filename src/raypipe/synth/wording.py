@@ -16,3 +16,8 @@ def wording(name: str) -> dict[str, Any]:
     # libyaml, where PyYAML has it, reads them ten times faster.
     tree: dict[str, Any] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     return tree
+
+
+def frozen(said: dict[str, Any]) -> dict[str, Any]:
+    """An entry of such a file with tuples in the place of lists: the fields of a record."""
+    return {name: tuple(v) if isinstance(v, list) else v for name, v in said.items()}

@@ -10,15 +10,13 @@ import base64
 import json
 import re
 import zlib
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-import pyarrow.parquet as pq
-
 from raypipe.core.records import parse_chunk_id
-from raypipe.evaluation.result_table import about, read_table
+from raypipe.evaluation.result_table import about, open_table
 
 BLOCK = 16  # questions read at once: some 60 kB packed, opened in 30 to 90 ms
 TOP = 10  # passages of the ranking whose texts are shown though the answer does not rest on them
@@ -36,14 +34,19 @@ class RunTable:
 
     def __init__(self, path: Path) -> None:
         """Raises DataError for a file that is no table of results."""
-        read_table(path, ["id"])
-        self._file = pq.ParquetFile(path)
+        self.about, file = about(path), open_table(path, ["id"])
+        self._file = file
         self._place: dict[str, tuple[int, int]] = {}
         for group in range(self._file.num_row_groups):
             ids = self._file.read_row_group(group, ["id"])["id"].to_pylist()
             self._place |= {id: (group, i) for i, id in enumerate(ids)}
-        self._groups: OrderedDict[int, list[dict[str, Any]]] = OrderedDict()
-        self.about = about(path)
+
+        @lru_cache(GROUPS)
+        def rows(group: int) -> list[dict[str, Any]]:
+            found: list[dict[str, Any]] = file.read_row_group(group).to_pylist(maps_as_pydicts="strict")
+            return found
+
+        self._rows = rows
 
     @property
     def ids(self) -> list[str]:
@@ -55,11 +58,7 @@ class RunTable:
     def row(self, id: str) -> dict[str, Any]:
         """One row. Raises KeyError for an id that the run does not have."""
         group, at = self._place[id]
-        if group not in self._groups:
-            self._groups[group] = self._file.read_row_group(group).to_pylist(maps_as_pydicts="strict")
-            if len(self._groups) > GROUPS:
-                self._groups.popitem(last=False)
-        return self._groups[group][at]
+        return self._rows(group)[at]
 
     def close(self) -> None:
         self._file.close()
@@ -80,8 +79,11 @@ def _trimmed(
     golds = [re.compile(rf"(?<!\w){re.escape(g)}(?!\w)", re.IGNORECASE) for g in row["golds"] if g.strip()]
     hits = []
     for i, hit in enumerate(row["hits"]):
-        text = None if "pages" in without else hit["text"]
-        used = hit["ranked"] or _is_cited(hit, row["quotes"])
+        text, source = None if "pages" in without else hit["text"], parse_chunk_id(hit["chunk"])[0]
+        used = hit["ranked"] or any(
+            q["source"] == source and q["start"] < hit["end"] and hit["start"] < q["end"]
+            for q in row["quotes"]
+        )
         golden = text is not None and any(g.search(text) for g in golds)
         if text is not None and (used or golden or (i < TOP and kept != "used")):
             texts[hit["chunk"]] = text
@@ -97,11 +99,6 @@ def _trimmed(
         quotes.append({**q, "text": None if "pages" in without or repeated else q["text"]})
     replies = [{**r, "prompt": None} for r in row["replies"]] if without else row["replies"]
     return {**row, "hits": hits, "quotes": quotes, "replies": replies}
-
-
-def _is_cited(hit: Mapping[str, Any], quotes: Sequence[Mapping[str, Any]]) -> bool:
-    source = parse_chunk_id(hit["chunk"])[0]
-    return any(q["source"] == source and q["start"] < hit["end"] and hit["start"] < q["end"] for q in quotes)
 
 
 def packed(found: Mapping[str, Any]) -> str:

@@ -52,8 +52,9 @@ class OpenPair:
             table.close()
 
 
-def open_pair(folders: tuple[RunFolder, RunFolder], manifests: tuple[Manifest, Manifest]) -> OpenPair:
+def open_pair(one: tuple[RunFolder, Manifest], two: tuple[RunFolder, Manifest]) -> OpenPair:
     """Joins two runs. Raises DataError for folders without a table and for runs without a common question."""
+    folders, manifests = (one[0], two[0]), (one[1], two[1])
     report = read_report(folders[0])
     lead = report["lead"] or "score"
     spans = {m["measure"]: m["high"] - m["low"] for m in report["measures"]}

@@ -79,11 +79,6 @@ class RunList:
             self._whole.add(run)
         return found
 
-    def found(self) -> dict[str, tuple[RunFolder, Manifest]]:
-        """Run id -> its folder and manifest, of those in the folders, the latest first. A folder whose
-        manifest cannot be read, such as one of another raypipe, is left out."""
-        return dict(sorted(self._by_place()[0].items(), key=lambda r: -r[1][1].finished))
-
     def listed(self) -> tuple[list[RunHeader], int]:
         """All runs, the latest first, and the number of manifests that cannot be read."""
         here, unread = self._by_place()
@@ -98,7 +93,8 @@ class RunList:
         unread = 0
         runs: dict[str, tuple[RunFolder, Manifest]] = {}
         for place in self._places:
-            for path in _manifests(place):
+            name = RunFolder(place).manifest.name
+            for path in sorted(p for depth in range(DEPTH + 1) for p in place.glob("*/" * depth + name)):
                 try:
                     manifest = self._manifest(path)
                 except RaypipeError:
@@ -113,11 +109,6 @@ class RunList:
         if self._read.get(path, (None,))[0] != sign:
             self._read[path] = sign, read(path.parent)
         return self._read[path][1]
-
-
-def _manifests(place: Path) -> list[Path]:
-    name = RunFolder(place).manifest.name
-    return sorted(p for depth in range(DEPTH + 1) for p in place.glob("*/" * depth + name))
 
 
 def header(m: Manifest, folder: str | None) -> RunHeader:

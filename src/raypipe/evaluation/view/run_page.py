@@ -10,7 +10,6 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from raypipe.core.errors import DataError
@@ -20,11 +19,11 @@ from raypipe.evaluation.view.rows import QuestionLine, facts, line_of
 from raypipe.metrics.losses import funnel
 from raypipe.metrics.textfile import replaced
 from raypipe.report import plot, web_page
-from raypipe.report.money import cost_rows
+from raypipe.report.costs import cost_rows
 from raypipe.report.report import RunFolder
 from raypipe.report.wording import calibration_line, told_apart
 from raypipe.runs.field_diff import recipe_lines, recipe_text
-from raypipe.runs.manifest import Manifest, read
+from raypipe.runs.manifest import Manifest
 
 MOST_BYTES = 30_000_000  # of a file: what the page and docs/view.md say
 MOST_ROWS = 10_000  # in one file: 4 MB of text; sorted in .6 s
@@ -98,11 +97,6 @@ def stored_report(folder: RunFolder) -> dict[str, Any]:
 
 _ADDED = {"cost": None, "losses": None, "calibration": None, "blocks": ["measures", "verdicts"]}
 """Keys that reports of earlier versions lack, and what stands for them."""
-
-
-def open_run(path: Path) -> tuple[RunFolder, Manifest]:
-    """A run's folder and its manifest. Raises DataError for a folder of no finished run."""
-    return RunFolder(path), read(path)
 
 
 def page_values(

@@ -117,8 +117,7 @@ class Viewer:
     def _pair(self, a: str, b: str) -> OpenPair:
         keys = self._key(a), self._key(b)
         if keys not in self._pairs:
-            one, two = self._folder(a), self._folder(b)
-            self._pairs[keys] = open_pair((one[0], two[0]), (one[1], two[1]))
+            self._pairs[keys] = open_pair(self._folder(a), self._folder(b))
             if len(self._pairs) > OPEN // 2:
                 self._pairs.popitem(last=False)[1].close()
         return self._pairs[keys]

@@ -58,4 +58,4 @@ class ServerBackend:
             return await self.ask(path, body)
 
         linker = Linker(tables, self.strictness, self.vectors)
-        return FetchedTables(tables, linker, noted, sent, FETCHERS)
+        return FetchedTables(tables, linker, noted, FETCHERS, requests=sent)

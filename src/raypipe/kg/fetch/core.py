@@ -11,9 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from raypipe.kg.client import Ask
-from raypipe.kg.graph import GraphFault, RowRequest
-from raypipe.kg.link import Linker
-from raypipe.kg.tables import Tables
+from raypipe.kg.graph import GraphFault, ProgramTables, RowRequest
 
 Object: TypeAlias = Mapping[str, Any]
 Fetch: TypeAlias = "Callable[[FetchedTables, RowRequest], Awaitable[None]]"
@@ -21,13 +19,10 @@ Fetch: TypeAlias = "Callable[[FetchedTables, RowRequest], Awaitable[None]]"
 
 
 @dataclass(slots=True)
-class FetchedTables:
-    """The tables of one program, and what of the graph is in them."""
+class FetchedTables(ProgramTables):
+    """The tables of one program, filled as it goes, and what of the graph is in them."""
 
-    tables: Tables
-    linker: Linker
     ask: Ask
-    requests: list[str]
     fetchers: Mapping[str, Fetch]  # name of a call -> what fetches its rows
     done: set[tuple[str, str]] = field(default_factory=set)  # (what, id) already in the tables
 

@@ -162,14 +162,8 @@ def _extreme(sign: int) -> Make:
     return make
 
 
-def _difference(results: Sequence[CallResult], today: date) -> str:
-    first, second = _each(results, 2, _number)
-    return _short(abs(first - second))
-
-
-def _percent(results: Sequence[CallResult], today: date) -> str | None:
-    first, second = _each(results, 2, _number)
-    return _short((second - first) / first * 100) if first else None
+def _of_two(make: Callable[[float, float], str | None]) -> Make:
+    return lambda results, today: make(*_each(results, 2, _number))
 
 
 def _years(first: date, last: date) -> int:
@@ -188,11 +182,6 @@ def _since(results: Sequence[CallResult], today: date) -> str | None:
     return str(today.year - int(year))
 
 
-def _equal(results: Sequence[CallResult], today: date) -> str:
-    first, second = (plain(v).casefold() for v in _singles(results, 2))
-    return plain(first == second)
-
-
 def _yes_if(holds: Callable[[float, float], bool]) -> Make:
     return lambda results, today: plain(holds(*_comparable(results, 2)))
 
@@ -204,15 +193,17 @@ _MAKE: Final[Mapping[str, Make]] = {
     "count": lambda results, today: str(len(results[-1].values)) if results[-1].values else None,
     "least": _extreme(1),
     "most": _extreme(-1),
-    "difference": _difference,
+    "difference": _of_two(lambda a, b: _short(abs(a - b))),
     "sum": lambda results, today: plain(math.fsum(_several(results))),
     "mean": lambda results, today: _short(math.fsum(_several(results)) / len(results)),
     "years_between": lambda results, today: str(_years(*_each(results, 2, _day))),
     "years_since": _since,
-    "percent_change": _percent,
+    "percent_change": _of_two(lambda a, b: _short((b - a) / a * 100) if a else None),
     "weekday": lambda results, today: f"{_each(results[-1:], 1, _day)[0]:%A}".lower(),
     "yes_if_less": _yes_if(lambda a, b: a < b),
     "yes_if_more": _yes_if(lambda a, b: a > b),
-    "yes_if_equal": _equal,
+    "yes_if_equal": lambda results, today: plain(
+        len({plain(v).casefold() for v in _singles(results, 2)}) == 1
+    ),
     "premise": _value,
 }

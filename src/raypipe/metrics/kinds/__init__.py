@@ -3,13 +3,16 @@
 from raypipe.metrics.kinds.contract import (
     NOT_SCORED,
     DataKind,
+    GoldForm,
     Measure,
+    MeasureSummary,
     RunScores,
-    golds_of,
+    gold_form,
     marks_of,
     right_of,
     rule_of,
     score,
+    summary_of,
 )
 from raypipe.metrics.kinds.named import KINDS, kind_id, open_kind
 
@@ -17,13 +20,16 @@ __all__ = [
     "KINDS",
     "NOT_SCORED",
     "DataKind",
+    "GoldForm",
     "Measure",
+    "MeasureSummary",
     "RunScores",
-    "golds_of",
+    "gold_form",
     "kind_id",
     "marks_of",
     "open_kind",
     "right_of",
     "rule_of",
     "score",
+    "summary_of",
 ]

@@ -45,7 +45,7 @@ class DataKind(Protocol):
         ...
 
 
-def golds_of(kind: DataKind) -> GoldForm:
+def gold_form(kind: DataKind) -> GoldForm:
     """The attribute `golds`: what a gold must have to be scored by. By default answers."""
     form: GoldForm = getattr(kind, "golds", "answers")
     return form

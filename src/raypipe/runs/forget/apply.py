@@ -28,7 +28,7 @@ from raypipe.runs.trials import remove_trial, trials
 from raypipe.store import Store, StoreError, read_now
 from raypipe.store.adapters import remove_adapter
 from raypipe.store.files import Files
-from raypipe.store.keep import tag, tagged, untag
+from raypipe.store.keep import tables, tag, tagged, untag
 from raypipe.store.layout import ANSWER_KEYS, FOLDERS, INGESTED, MANIFESTS, RELEASES
 from raypipe.store.rewrite import Change, Rows, held, keep_only, rewrite, untag_made, versions
 from raypipe.store.sizes import merge_sizes

@@ -1,11 +1,11 @@
 """Question templates: what one is, what an attempt at a question draws with, and what comes of it.
 
 A program is in the call language of the knowledge graph; its rule says how its result becomes the answer
-(`RULES`). Readings of that language that are fixed here: `sort` orders the rows of the line before it and
-gives the first, or all if that line said ALL, or n with `[:n]`; a key is looked up in each row, also of
-`get_open`; "time" of a daily price is its date; GF and GA are the points of the named team and of the other,
-in basketball too; `award_date` is the distinct years, ascending. Nothing after the time of the question is
-visible.
+(`answer_rules.RULES`). Readings of that language that are fixed here: `sort` orders the rows of the line
+before it and gives the first, or all if that line said ALL, or n with `[:n]`; a key is looked up in each row,
+also of `get_open`; "time" of a daily price is its date; GF and GA are the points of the named team and of the
+other, in basketball too; `award_date` is the distinct years, ascending. Nothing after the time of the
+question is visible.
 """
 
 from __future__ import annotations
@@ -34,23 +34,6 @@ QuestionType: TypeAlias = Literal[
 Dynamism: TypeAlias = Literal["static", "slow-changing", "fast-changing", "real-time"]
 Ref: TypeAlias = tuple[str, str]
 """(kind, name) of something that has a profile: movie, person, company, artist, song, team, entity."""
-
-RULES: Mapping[str, str] = {
-    "value": "the last line's value, written plainly",
-    "round": "the last line's number, rounded to two decimals",
-    "list": "all values of the last line in their order, joined by ', '",
-    "least": "the first argument (lower case) of the line whose value is smallest",
-    "most": "the first argument (lower case) of the line whose value is biggest",
-    "difference": "the difference between the two lines' numbers, without its sign, two decimals at most",
-    "sum": "the sum of the lines' numbers",
-    "years_between": "whole years from the earlier to the later of the two lines' dates",
-    "years_since": "whole years from the line's date or year to the day of asking",
-    "percent_change": "change from the first line's number to the second's, in percent of the first",
-    "weekday": "the weekday of the line's date",
-    "yes_if_less": "'yes' if the first line's value is less than the second's, else 'no'",
-    "premise": "the program gives nothing, which contradicts the question: 'invalid question'",
-}
-"""Plainly: dates YYYY-MM-DD, integers without separators, other numbers in their shortest form."""
 
 INVALID = "invalid question"
 
@@ -108,18 +91,11 @@ def scene(it: Any, *about: Ref, **words: str) -> Scene:
     return Scene(it, about, words)
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
-    """A question before its wording."""
-
-    scene: Scene
-    answer: Written
-    program: str  # with {words}; "" where no call reaches the fact
-    rule: str
-
-
-Shape: TypeAlias = Callable[[Attempt], Drawn | None]
-"""None: there is no good question (a tie, an empty list); another attempt is made."""
+Drawn: TypeAlias = tuple[Scene, Written]
+"""A question before its wording, and its answer."""
+Shape: TypeAlias = Callable[[Attempt, str], Drawn | None]
+"""Of an attempt and the template's rule. None: there is no good question (a tie, an empty list); another
+attempt is made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +117,15 @@ class Template:
     """A question to be drawn: its wording is data of a YAML file, its shape says what the answer is."""
 
     id: str  # domain.name
+    shape: Shape
     type: QuestionType
     dynamism: Dynamism
-    weight: float  # within its domain and type
     tells: tuple[str, ...]  # with {words}
     phrasings: tuple[str, ...]  # at least three; {words} in braces
     sentences: tuple[str, ...]  # each states the answer, or contradicts the premise
-    shape: Shape
+    weight: float = 1  # within its domain and type
+    program: str = ""  # with {words}; "" where no call reaches the fact
+    rule: str = "value"
 
     @property
     def domain(self) -> str:
@@ -155,17 +133,18 @@ class Template:
 
     def ask(self, attempt: Attempt) -> Asked | None:
         """One question with its answer; None if there is no good one."""
-        drawn = self.shape(attempt)
+        drawn = self.shape(attempt, self.rule)
         if drawn is None:
             return None
-        words = {**drawn.scene.words, "v": drawn.answer.spoken}
+        found, written = drawn
+        words = {**found.words, "v": written.spoken}
         return Asked(
             slots=words,
-            answer=drawn.answer.answer,
-            alternatives=drawn.answer.others,
+            answer=written.answer,
+            alternatives=written.others,
             said=tuple(s.format_map(words) for s in self.sentences),
-            about=drawn.scene.about,
+            about=found.about,
             tells=frozenset(t.format_map(words) for t in self.tells),
-            program=drawn.program.format_map({k: v.lower() for k, v in words.items()}),
-            rule=drawn.rule,
+            program=self.program.format_map({k: v.lower() for k, v in words.items()}),
+            rule=self.rule,
         )

@@ -22,7 +22,7 @@ from raypipe.synth.ask.forms import (
     priced,
     sized,
 )
-from raypipe.synth.ask.shapes import both, compare, count, false, hop, several, value
+from raypipe.synth.ask.shapes import compare, count, false, several, then, value
 from raypipe.synth.world.market import FIRST_DAY, SNAPSHOT, Company
 
 SPOKEN = {"open": "opening", "close": "closing", "high": "highest", "low": "lowest"}
@@ -47,22 +47,25 @@ def _past_day(d: Attempt) -> date:
     return d.pick([x for x in d.world.market.days if x <= SNAPSHOT])
 
 
-def _on_a_day(d: Attempt) -> Scene:
-    c, day = _company(d), _past_day(d)
+def _on_day(d: Attempt, c: Scene) -> Scene:
+    day = _past_day(d)
     return c.at(d.world.market.bars[c.it.ticker][day], day=long_date(day), iso=str(day))
 
 
-def _two_on_a_day(d: Attempt) -> Scene | None:
-    if (found := _two(d)) is None:
-        return None
+def _both_on_day(d: Attempt, found: Scene) -> Scene:
     day = _past_day(d)
     bars = tuple((c, d.world.market.bars[c.ticker][day]) for c in found.it)
     return found.at(bars, day=long_date(day), iso=str(day))
 
 
-def _price_on_a_day(d: Attempt) -> Scene:
-    bar, key = _on_a_day(d), d.pick(list(SPOKEN))
+def _one_price(d: Attempt, bar: Scene) -> Scene:
+    key = d.pick(list(SPOKEN))
     return bar.at(getattr(bar.it, key), key=key, spoken=SPOKEN[key])
+
+
+_on_a_day = then(_company, _on_day)
+_price_on_a_day = then(_on_a_day, _one_price)
+_bars = then(_two, _both_on_day)
 
 
 def _price_now(d: Attempt) -> Scene:
@@ -130,11 +133,6 @@ def _chief(d: Attempt) -> Scene:
     return c.at(c.it, ("entity", c.it.ceo), p=c.it.ceo)
 
 
-def _its_day(d: Attempt, chief: Scene) -> Scene:
-    day = _past_day(d)
-    return chief.at(d.world.market.bars[chief.it.ticker][day], day=long_date(day), iso=str(day))
-
-
 def _change(d: Attempt) -> Scene | None:
     """The closes of two days."""
     c, a, b = _company(d), _past_day(d), _past_day(d)
@@ -162,78 +160,28 @@ def _aliases(c: Company) -> tuple[str, str]:
     return c.name, c.ticker
 
 
-CHIEF = 'get_open("{p}")["company"]'
-PAID = 'get_stock_dividend("{c}")'
-OF_YEAR = '[ge(date, "{year}-01-01"), le(date, "{year}-12-31")]'
-SPAN = 'get_stock_price("{c}", "{begin}", "{end}")'
 FINANCE: Mapping[str, Shape] = {
-    "price_now": value(_price_now, priced, 'get_stock_price("{c}", "latest")["open"]'),
-    "market_cap": value(_company, lambda c: sized(c.market_cap), 'get_stock_market_cap("{c}")'),
-    "ratio": value(
-        _company, lambda c: decimal(c.pe_ratio) if c.pe_ratio else None, 'get_stock_pe_ratio("{c}")'
-    ),
-    "earnings": value(_company, lambda c: per_share(c.eps), 'get_stock_eps("{c}")'),
+    "price_now": value(_price_now, priced),
+    "market_cap": value(_company, lambda c: sized(c.market_cap)),
+    "ratio": value(_company, lambda c: decimal(c.pe_ratio) if c.pe_ratio else None),
+    "earnings": value(_company, lambda c: per_share(c.eps)),
     "first_product": value(_company, lambda c: articled(c.product)),
-    "price_on": value(_price_on_a_day, priced, 'get_stock_price("{c}", "{iso}")["{key}"]'),
-    "last_close": value(_last_close, priced, 'get_stock_price("{c}", "last trading day")["close"]'),
-    "volume_yesterday": value(_yesterday, counted, 'get_stock_price("{c}", "yesterday")["volume"]'),
-    "quarter_dividend": value(
-        _dividend,
-        lambda x: dollars(plain(x)),
-        PAID,
-        'sort([ge(date, "{begin}"), le(date, "{end}")], -date)["value"]',
-    ),
-    "larger_company": compare(
-        _two, lambda c: c.market_cap, "most", 'get_stock_market_cap("{x}")', large, _aliases
-    ),
-    "lower_ratio": compare(_two, lambda c: c.pe_ratio, "least", 'get_stock_pe_ratio("{x}")', others=_aliases),
-    "higher_close": compare(
-        _two_on_a_day,
-        lambda pair: pair[1].close,
-        "most",
-        'get_stock_price("{x}", "{iso}")["close"]',
-        price,
-        lambda pair: _aliases(pair[0]),
-    ),
-    "mean_close": value(
-        _month,
-        lambda bars: priced(sum(b.close for b in bars) / len(bars)),
-        f'AVG(ALL {SPAN}["close"])',
-        rule="round",
-    ),
-    "month_high": value(
-        _month, lambda bars: priced(max(b.high for b in bars)), f"ALL {SPAN}", 'sort(None, -high)["high"][:1]'
-    ),
-    "dividend_count": count(_year, len, f"ALL {PAID}", f"sort({OF_YEAR}, date)[len]"),
-    "up_days": several(
-        _week,
-        lambda bars: [b.date for b in bars if b.close > b.open],
-        f"ALL {SPAN}",
-        'sort(gt(close, open), time)["time"]',
-        form=dates,
-    ),
-    "dividend_dates": several(
-        _of_2023, list, f"ALL {PAID}", f'sort({OF_YEAR.replace("{year}", "2023")}, date)["date"]', form=dates
-    ),
-    "close_of_chief": hop(
-        _chief, _its_day, lambda bar: priced(bar.close), CHIEF, 'get_stock_price(*, "{iso}")["close"]'
-    ),
-    "cap_of_chief": hop(
-        _chief, lambda d, found: found, lambda c: sized(c.market_cap), CHIEF, "get_stock_market_cap(*)"
-    ),
-    "percent_change": value(
-        _change,
-        lambda closes: percent((closes[1] - closes[0]) / closes[0]),
-        both('get_stock_price("{c}", "{x}")["close"]'),
-        rule="percent_change",
-    ),
-    "day_range": value(
-        _on_a_day,
-        lambda bar: priced(bar.high - bar.low),
-        'get_stock_price("{c}", "{iso}")["high"]',
-        'get_stock_price("{c}", "{iso}")["low"]',
-        rule="difference",
-    ),
-    "false_dividend": false(_no_dividend, PAID, f'sort({OF_YEAR}, -date)["value"]'),
-    "false_high": false(_too_high, f"ALL {SPAN}", 'sort(gt(close, {limit}), time)["time"][:1]'),
+    "price_on": value(_price_on_a_day, priced),
+    "last_close": value(_last_close, priced),
+    "volume_yesterday": value(_yesterday, counted),
+    "quarter_dividend": value(_dividend, lambda x: dollars(plain(x))),
+    "larger_company": compare(_two, lambda c: c.market_cap, large, _aliases),
+    "lower_ratio": compare(_two, lambda c: c.pe_ratio, others=_aliases),
+    "higher_close": compare(_bars, lambda pair: pair[1].close, price, lambda pair: _aliases(pair[0])),
+    "mean_close": value(_month, lambda bars: priced(sum(b.close for b in bars) / len(bars))),
+    "month_high": value(_month, lambda bars: priced(max(b.high for b in bars))),
+    "dividend_count": count(_year),
+    "up_days": several(_week, lambda bars: [b.date for b in bars if b.close > b.open], form=dates),
+    "dividend_dates": several(_of_2023, form=dates),
+    "close_of_chief": value(then(_chief, _on_day), lambda bar: priced(bar.close)),
+    "cap_of_chief": value(_chief, lambda c: sized(c.market_cap)),
+    "percent_change": value(_change, lambda closes: percent((closes[1] - closes[0]) / closes[0])),
+    "day_range": value(_on_a_day, lambda bar: priced(bar.high - bar.low)),
+    "false_dividend": false(_no_dividend),
+    "false_high": false(_too_high),
 }

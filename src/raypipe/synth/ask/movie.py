@@ -7,51 +7,22 @@ from typing import Any
 
 from raypipe.synth.ask.core import Attempt, Scene, Shape, scene
 from raypipe.synth.ask.forms import Written, age, counted, dated, decimal, dollars, long_date, named
-from raypipe.synth.ask.shapes import compare, count, false, hop, several, value
+from raypipe.synth.ask.shapes import compare, count, false, one, several, then, two, value
 from raypipe.synth.world.film import LANGUAGES, LEADING, PICTURE, SPOKEN, SUPPORTING, Movie
 
 LATEST_CEREMONY = 2023
-CREW = 'get_movie_person_crew("{m}", None, eq(job, "Director"))'
-MADE = 'get_movie_person_crew(None, "{d}", eq(job, "Director"))'
 
-
-def _some(d: Attempt) -> Movie:
-    return d.skewed(d.world.film.movies)
-
-
-def _movie(d: Attempt) -> Scene:
-    m = _some(d)
-    return scene(m, ("movie", m.title), m=m.title)
-
-
-def _director_of(d: Attempt) -> Scene:
-    m = _movie(d)
-    return m.at(d.world.film.director(m.it))
-
-
-def _movies(d: Attempt) -> Scene:
-    a, b = _some(d), _some(d)
-    return scene((a, b), ("movie", a.title), ("movie", b.title), a=a.title, b=b.title)
+_movie = one(lambda w: w.film.movies, "movie", "m")
+_movies = two(lambda w: w.film.movies, "movie")
+_person = one(lambda w: w.film.people, "person", "p")
+_people = two(lambda w: w.film.people, "person")
+_director_of = then(_movie, lambda d, m: m.at(d.world.film.director(m.it)))
+_roles = then(_person, lambda d, p: p.at(d.world.film.roles_of.get(p.it.name, ())))
 
 
 def _money(d: Attempt) -> Scene:
     m, kind = _movie(d), d.pick(("budget", "revenue"))
     return m.at(getattr(m.it, kind), kind=kind)
-
-
-def _person(d: Attempt) -> Scene:
-    p = d.skewed(d.world.film.people)
-    return scene(p, ("person", p.name), p=p.name)
-
-
-def _roles(d: Attempt) -> Scene:
-    p = _person(d)
-    return p.at(d.world.film.roles_of.get(p.it.name, ()))
-
-
-def _people(d: Attempt) -> Scene:
-    a, b = d.skewed(d.world.film.people), d.skewed(d.world.film.people)
-    return scene((a, b), ("person", a.name), ("person", b.name), a=a.name, b=b.name)
 
 
 def _role(d: Attempt) -> Scene:
@@ -61,14 +32,14 @@ def _role(d: Attempt) -> Scene:
 
 
 def _actor(d: Attempt) -> Scene:
-    role = d.pick(d.world.film.roles_in[_some(d).title])
+    role = d.pick(d.world.film.roles_in[_movie(d).it.title])
     p, m = role.person.name, role.movie.title
     return scene(role, ("person", p), ("movie", m), p=p, m=m)
 
 
 def _cast_mates(d: Attempt) -> Scene:
     """Two of one cast, and the titles of the films that both are in."""
-    a, b = (role.person.name for role in d.rng.sample(d.world.film.roles_in[_some(d).title], 2))
+    a, b = (role.person.name for role in d.rng.sample(d.world.film.roles_in[_movie(d).it.title], 2))
     theirs = {x.movie.title for x in d.world.film.roles_of[b]}
     shared = [x.movie.title for x in d.world.film.roles_of[a] if x.movie.title in theirs]
     return scene(shared, ("person", a), ("person", b), ("movie", shared[0]), a=a, b=b)
@@ -105,29 +76,22 @@ def _director(films: int) -> Callable[[Attempt], Scene | None]:
     return drawer
 
 
-def _one_of_a_year(d: Attempt) -> Scene | None:
-    if (found := _director(2)(d)) is None:
-        return None
+def _one_of_a_year(d: Attempt, found: Scene) -> Scene | None:
     m = d.pick(found.it)
     alone = sum(x.year == m.year for x in found.it) == 1
     return found.at(m, ("movie", m.title), year=str(m.year)) if alone else None
 
 
-def _latest(d: Attempt) -> Scene | None:
-    if (found := _director(2)(d)) is None or found.it[-1].year == found.it[-2].year:
-        return None
-    return found.at(found.it[-1], ("movie", found.it[-1].title))
+def _latest(d: Attempt, found: Scene) -> Scene | None:
+    *_, before, last = found.it
+    return None if last.year == before.year else found.at(last, ("movie", last.title))
 
 
-def _rated(d: Attempt) -> Scene | None:
-    if (found := _director(3)(d)) is None:
-        return None
+def _rated(d: Attempt, found: Scene) -> Scene:
     return found.at(found.it, ("movie", found.it[0].title), films=str(len(found.it)))
 
 
-def _span(d: Attempt) -> Scene | None:
-    if (found := _director(4)(d)) is None:
-        return None
+def _span(d: Attempt, found: Scene) -> Scene | None:
     first = 1987 + d.below(30)
     last = first + 4 + d.below(5)
     films = [m for m in found.it if first <= m.year <= last]
@@ -146,8 +110,7 @@ def _its_films(d: Attempt, movie: Scene) -> Scene:
     return found.at(d.world.film.directed[found.it.name])
 
 
-def _top_billed(d: Attempt) -> Scene | None:
-    m = _movie(d)
+def _top_billed(d: Attempt, m: Scene) -> Scene | None:
     cast = d.world.film.roles_in[m.it.title]
     return m.at([x.person.name for x in cast[:3]]) if len(cast) > 3 else None
 
@@ -162,15 +125,15 @@ def _false_oscar(d: Attempt) -> Scene | None:
     return scene(None, ("person", p), ("person", holder.name), holder=holder.name, **words)
 
 
-def _false_director(d: Attempt) -> Scene | None:
-    m, p = _movie(d), d.skewed(d.world.film.directors)
+def _false_director(d: Attempt, m: Scene) -> Scene | None:
+    p = d.skewed(d.world.film.directors)
     if any(c.person.name == p for c in d.world.film.credits_in[m.it.title]):
         return None
     return m.at(None, ("person", p), d=p, real=d.world.film.director(m.it).name)
 
 
-def _false_role(d: Attempt) -> Scene | None:
-    m, p = _movie(d), d.skewed(d.world.film.people[:400]).name
+def _false_role(d: Attempt, m: Scene) -> Scene | None:
+    p = d.skewed(d.world.film.people[:400]).name
     cast = [x.person.name for x in d.world.film.roles_in[m.it.title]]
     if p in cast or p not in d.world.film.roles_of:
         return None
@@ -186,74 +149,31 @@ def _mean_rating(made: Any) -> Written:
     return decimal(round(sum(m.rating for m in made) / len(made), 2))
 
 
-WON = '[eq(year, {year}), eq(category, "{category}"), eq(winner, "true")]'
 MOVIE: Mapping[str, Shape] = {
-    "release_date": value(_movie, lambda m: dated(m.release_date), 'get_movie("{m}")["release_date"]'),
-    "director": value(_director_of, lambda p: named(p.name), f'{CREW}["name"]'),
-    "language": value(_movie, _language, 'get_movie("{m}")["original_language"]'),
-    "money": value(_money, lambda n: dollars(f"{n:,}", str(n)), 'get_movie("{m}")["{kind}"]'),
-    "birthday": value(_person, lambda p: dated(p.birthday), 'get_person("{p}")["birthday"]'),
-    "who_played": value(
-        _role,
-        lambda role: named(role.person.name),
-        'get_movie_person_cast("{m}", None, eq(character, "{c}"))["name"]',
-    ),
+    "release_date": value(_movie, lambda m: dated(m.release_date)),
+    "director": value(_director_of, lambda p: named(p.name)),
+    "language": value(_movie, _language),
+    "money": value(_money, lambda n: dollars(f"{n:,}", str(n))),
+    "birthday": value(_person, lambda p: dated(p.birthday)),
+    "who_played": value(_role, lambda role: named(role.person.name)),
     "filmed_in": value(_movie, lambda m: named(m.town)),
-    "oscar_of_year": value(_oscar, named, f'get_movie_person_oscar(None, None, {WON})["{{key}}"]'),
-    "directed_in_year": value(
-        _one_of_a_year,
-        lambda m: named(m.title),
-        'get_movie_person_crew(None, "{d}", [eq(job, "Director"), eq(year, {year})])["movie_name"]',
-    ),
-    "latest_film": value(_latest, lambda m: named(m.title), MADE, 'sort(None, -year)["movie_name"]'),
-    "came_out_first": compare(
-        _movies, lambda m: m.release_date, "least", 'get_movie("{x}")["release_date"]', long_date
-    ),
-    "rated_higher": compare(_movies, lambda m: m.rating, "most", 'get_movie("{x}")["rating"]'),
-    "older_person": compare(_people, lambda p: p.birthday, "yes_if_less", 'get_person("{x}")["birthday"]'),
-    "films_acted": count(_roles, len, 'get_movie_person_cast(None, "{p}", None)["len"]', least=2),
-    "oscars_won": count(_winner, len, 'get_movie_person_oscar(None, "{p}", eq(winner, "true"))["len"]'),
-    "mean_rating": value(
-        _rated, _mean_rating, f'ALL {MADE}["movie_name"]', 'AVG(ALL get_movie(*)["rating"])', rule="round"
-    ),
-    "films_together": several(
-        _cast_mates,
-        list,
-        'ALL get_movie_person_cast(None, ["{a}", "{b}"], None)',
-        'sort(None, release_date)["movie_name"]',
-    ),
-    "directed_between": several(
-        _span,
-        lambda films: [m.title for m in films],
-        'ALL get_movie_person_crew(None, "{d}", [eq(job, "Director"), ge(year, {first}), le(year, {last})])',
-        'sort(None, release_date)["movie_name"]',
-    ),
-    "top_billed": several(
-        _top_billed, list, 'ALL get_movie_person_cast("{m}", None, None)', 'sort(None, order)["name"][:3]'
-    ),
-    "director_birthday": hop(
-        _movie, _its_director, lambda p: dated(p.birthday), f'{CREW}["name"]', 'get_person(*)["birthday"]'
-    ),
-    "director_films": hop(
-        _movie,
-        _its_films,
-        lambda films: counted(len(films)),
-        f'{CREW}["name"]',
-        'get_movie_person_crew(None, *, eq(job, "Director"))["len"]',
-    ),
-    "age_at_release": value(
-        _actor,
-        lambda role: age(role.person.birthday, role.movie.release_date),
-        'get_person("{p}")["birthday"]',
-        'get_movie("{m}")["release_date"]',
-        rule="years_between",
-    ),
-    "release_weekday": value(
-        _movie, lambda m: named(f"{m.release_date:%A}"), 'get_movie("{m}")["release_date"]', rule="weekday"
-    ),
-    "false_oscar": false(_false_oscar, f'get_movie_person_oscar(None, "{{p}}", {WON})["film"]'),
-    "false_director": false(
-        _false_director, 'get_movie_person_crew("{m}", "{d}", eq(job, "Director"))["year"]'
-    ),
-    "false_role": false(_false_role, 'get_movie_person_cast("{m}", "{p}", None)["character"]'),
+    "oscar_of_year": value(_oscar, named),
+    "directed_in_year": value(then(_director(2), _one_of_a_year), lambda m: named(m.title)),
+    "latest_film": value(then(_director(2), _latest), lambda m: named(m.title)),
+    "came_out_first": compare(_movies, lambda m: m.release_date, long_date),
+    "rated_higher": compare(_movies, lambda m: m.rating),
+    "older_person": compare(_people, lambda p: p.birthday),
+    "films_acted": count(_roles, least=2),
+    "oscars_won": count(_winner),
+    "mean_rating": value(then(_director(3), _rated), _mean_rating),
+    "films_together": several(_cast_mates),
+    "directed_between": several(then(_director(4), _span), lambda films: [m.title for m in films]),
+    "top_billed": several(then(_movie, _top_billed)),
+    "director_birthday": value(then(_movie, _its_director), lambda p: dated(p.birthday)),
+    "director_films": value(then(_movie, _its_films), lambda films: counted(len(films))),
+    "age_at_release": value(_actor, lambda role: age(role.person.birthday, role.movie.release_date)),
+    "release_weekday": value(_movie, lambda m: named(f"{m.release_date:%A}")),
+    "false_oscar": false(_false_oscar),
+    "false_director": false(then(_movie, _false_director)),
+    "false_role": false(then(_movie, _false_role)),
 }

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from raypipe.synth.ask.core import Attempt, Scene, Shape, scene
 from raypipe.synth.ask.forms import Written, apart, counted, named, units
-from raypipe.synth.ask.shapes import both, compare, false, hop, several, value
+from raypipe.synth.ask.shapes import compare, false, several, then, two, value
 from raypipe.synth.world.places import Entity
 
 MEASURED = {
@@ -47,9 +47,8 @@ def _one(*kinds: str) -> Callable[[Attempt], Scene]:
     return lambda d: _of(d, d.pick(kinds) if len(kinds) > 1 else kinds[0])
 
 
-def _pair(d: Attempt, kind: str, **words: str) -> Scene:
-    a, b = d.skewed(d.world.places.kinds[kind]), d.skewed(d.world.places.kinds[kind])
-    return scene((a, b), ("entity", a.name), ("entity", b.name), a=a.name, b=b.name, **words)
+def _pair(kind: str) -> Callable[[Attempt], Scene]:
+    return two(lambda w: w.places.kinds[kind], "entity")
 
 
 def _year(d: Attempt) -> Scene:
@@ -84,13 +83,11 @@ def _opened(d: Attempt) -> Scene:
 
 def _sizes(d: Attempt) -> Scene:
     kind, key, spoken = d.pick(BIGGER)
-    found = _pair(d, kind, key=key, spoken=spoken)
-    return found.at([e.number(key) for e in found.it])
+    found = _pair(kind)(d)
+    return found.at([e.number(key) for e in found.it], key=key, spoken=spoken)
 
 
-def _two_cities(d: Attempt) -> Scene | None:
-    found = _pair(d, "city")
-    return None if found.it[0] is found.it[1] else found
+_two_cities = then(_pair("city"), lambda d, pair: None if pair.it[0] is pair.it[1] else pair)
 
 
 def _linked(d: Attempt) -> Scene:
@@ -110,15 +107,13 @@ def _its_author(d: Attempt, book: Scene) -> Scene:
     return book.at(author, ("entity", author.name), author=author.name)
 
 
-def _not_by(d: Attempt) -> Scene | None:
-    e, other = _of(d, "book"), d.skewed(d.world.places.kinds["author"]).name
-    author = e.it.fact("author")
+def _not_by(d: Attempt, e: Scene) -> Scene | None:
+    author, other = e.it.fact("author"), d.skewed(d.world.places.kinds["author"]).name
     return None if author == other else e.at(None, ("entity", other), p=other, author=author)
 
 
-def _not_in(d: Attempt) -> Scene | None:
-    e, other = _of(d, "museum"), d.skewed(d.world.places.kinds["city"]).name
-    city = e.it.fact("city")
+def _not_in(d: Attempt, e: Scene) -> Scene | None:
+    city, other = e.it.fact("city"), d.skewed(d.world.places.kinds["city"]).name
     return None if city == other else e.at(None, ("entity", other), c=other, city=city)
 
 
@@ -137,46 +132,23 @@ def _known(v: str) -> Written:
     return counted(int(v)) if v.isdigit() else named(v)
 
 
-FACT, FOUNDED = 'get_open("{e}")["{key}"]', 'get_open("{x}")["founded"]'
 OPEN: Mapping[str, Shape] = {
-    "year_of": value(_year, named, FACT),
-    "author": value(_one("book"), lambda e: named(e.fact("author")), 'get_open("{e}")["author"]'),
-    "head_of": value(_head, named, 'get_open("{e}")["{role}"]'),
-    "measure": value(_measured, _with_unit, FACT),
-    "population": value(_one("city"), _number("population"), 'get_open("{e}")["population"]'),
-    "country_fact": value(_country, named, FACT),
+    "year_of": value(_year, named),
+    "author": value(_one("book"), lambda e: named(e.fact("author"))),
+    "head_of": value(_head, named),
+    "measure": value(_measured, _with_unit),
+    "population": value(_one("city"), _number("population")),
+    "country_fact": value(_country, named),
     "patron": value(_one("museum", "university"), lambda e: named(e.patron)),
-    "population_2010": value(_one("city"), _number("population_2010"), 'get_open("{e}")["population_2010"]'),
-    "bigger": compare(_sizes, lambda n: n, "most", 'get_open("{x}")["{key}"]', lambda n: f"{n:,}"),
-    "older_school": compare(
-        lambda d: _pair(d, "university"), lambda e: e.number("founded"), "least", FOUNDED
-    ),
-    "together": value(
-        _two_cities,
-        lambda pair: counted(sum(e.number("population") for e in pair)),
-        both('get_open("{x}")["population"]'),
-        rule="sum",
-    ),
-    "twins": several(
-        _one("city"), lambda e: [e.fact("twin_towns")], 'get_open("{e}")["twin_towns"]', rule="value"
-    ),
-    "hop": hop(_linked, _its_city, _known, 'get_open("{e}")["{link}"]', 'get_open(*)["{key}"]'),
-    "author_home": hop(
-        _one("book"),
-        _its_author,
-        lambda author: named(author.fact("birth_place")),
-        'get_open("{e}")["author"]',
-        'get_open(*)["birth_place"]',
-    ),
-    "age_gap": value(
-        lambda d: _pair(d, "university"),
-        lambda pair: apart(*(e.number("founded") for e in pair)),
-        both(FOUNDED),
-        rule="difference",
-    ),
-    "years_open": value(
-        _opened, lambda n: units(n, "years"), 'get_open("{e}")["opened"]', rule="years_since"
-    ),
-    "false_author": false(_not_by, 'ALL get_open("{e}")', 'sort(eq(author, "{p}"), name)["published"][:1]'),
-    "false_city": false(_not_in, 'ALL get_open("{e}")', 'sort(eq(city, "{c}"), name)["opened"][:1]'),
+    "population_2010": value(_one("city"), _number("population_2010")),
+    "bigger": compare(_sizes, lambda n: n, lambda n: f"{n:,}"),
+    "older_school": compare(_pair("university"), lambda e: e.number("founded")),
+    "together": value(_two_cities, lambda pair: counted(sum(e.number("population") for e in pair))),
+    "twins": several(_one("city"), lambda e: [e.fact("twin_towns")]),
+    "hop": value(then(_linked, _its_city), _known),
+    "author_home": value(then(_one("book"), _its_author), lambda author: named(author.fact("birth_place"))),
+    "age_gap": value(_pair("university"), lambda pair: apart(*(e.number("founded") for e in pair))),
+    "years_open": value(_opened, lambda n: units(n, "years")),
+    "false_author": false(then(_one("book"), _not_by)),
+    "false_city": false(then(_one("museum"), _not_in)),
 }

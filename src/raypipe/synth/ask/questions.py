@@ -1,4 +1,6 @@
-"""Question i of a world: its template, instance and wording. Knows no page.
+"""The templates, and question i of a world: its template, instance and wording. Knows no page.
+
+A template is a shape, by domain, with its wording from `words/DOMAIN.yaml`.
 
 The mix of domains and types is close to that of the CRAG benchmark. Question i depends on the world and i
 alone, so the first twenty of two hundred questions are the twenty.
@@ -6,16 +8,25 @@ alone, so the first twenty of two hundred questions are the twenty.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
-from operator import attrgetter
 from random import Random
+from typing import Any
 from uuid import UUID
 
 from raypipe.synth.ask.core import INVALID, Asked, Attempt, Now, Ref, Template
-from raypipe.synth.ask.table import templates
+from raypipe.synth.ask.finance import FINANCE
+from raypipe.synth.ask.movie import MOVIE
+from raypipe.synth.ask.music import MUSIC
+from raypipe.synth.ask.open import OPEN
+from raypipe.synth.ask.sports import SPORTS
+from raypipe.synth.wording import frozen, wording
+from raypipe.synth.world.names import number
 from raypipe.synth.world.world import World
+
+SHAPES = {"movie": MOVIE, "finance": FINANCE, "music": MUSIC, "sports": SPORTS, "open": OPEN}
 
 DOMAIN_SHARES: Mapping[str, float] = {
     "finance": 0.24,
@@ -39,6 +50,16 @@ FIRST_ASKED, DAYS = date(2024, 3, 5), 10
 
 # Two irrational steps fill the square of shares evenly, so that twenty questions already look like the mix.
 STEPS = (0.7548776662466927, 0.5698402909980532)
+
+
+@functools.cache
+def templates() -> tuple[Template, ...]:
+    """In the order of their files; chance depends on it."""
+    return tuple(
+        Template(f"{domain}.{name}", shapes[name], **frozen(said))
+        for domain, shapes in SHAPES.items()
+        for name, said in wording(domain).items()
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,51 +97,49 @@ def _at(point: float, shares: Mapping[str, float]) -> str:
 
 
 def _moment(rng: Random) -> Now:
-    day = FIRST_ASKED + timedelta(days=int(rng.random() * DAYS))
-    return Now(
-        day, f"{6 + int(rng.random() * 15):02d}:{int(rng.random() * 60):02d}:{int(rng.random() * 60):02d}"
-    )
+    day = FIRST_ASKED + timedelta(days=number(rng, 0, DAYS))
+    return Now(day, f"{number(rng, 6, 15):02d}:{number(rng, 0, 60):02d}:{number(rng, 0, 60):02d}")
 
 
 def _popularity(world: World, ref: Ref) -> str:
     """By the subject's place among its kind: questions are drawn more often from the front."""
     kind, name = ref
-    rows: Sequence[object]
+    rows: Sequence[Any]
     match kind:
-        case "movie" | "person":
-            rows = world.film.movies if kind == "movie" else world.film.people
-        case "artist" | "song":
-            rows = world.music.artists if kind == "artist" else world.music.songs
+        case "movie":
+            rows = world.film.movies
+        case "person":
+            rows = world.film.people
+        case "artist":
+            rows = world.music.artists
+        case "song":
+            rows = world.music.songs
         case "company":
             rows = world.market.companies
         case "team":
             rows = world.sport.nba if world.sport.teams[name].sport == "nba" else world.sport.soccer
         case _:
             rows = world.places.kinds[world.places.named[name].kind]
-    names = list(map(attrgetter("title" if kind == "movie" else "name"), rows))
-    place = names.index(name) / len(names)
+    place = [row.name for row in rows].index(name) / len(rows)
     return "head" if place < 0.1 else "torso" if place < 0.5 else "tail"
 
 
-def _weighted(rng: Random, templates: Sequence[Template]) -> Template:
-    return rng.choices(templates, weights=[t.weight for t in templates])[0]
-
-
-def pose(world: World, number: int) -> Posed:
-    """Question `number` of a world."""
+def pose(world: World, position: int) -> Posed:
+    """The question at a position of a world, from 0."""
     start = Random(f"raypipe synth/{world.seed}/mix")
-    x, y = ((start.random() + step * number) % 1.0 for step in STEPS)
+    x, y = ((start.random() + step * position) % 1.0 for step in STEPS)
     domain, kind = _at(x, DOMAIN_SHARES), _at(y, TYPE_SHARES)
-    rng = Random(f"raypipe synth/{world.seed}/question/{number}")
+    rng = Random(f"raypipe synth/{world.seed}/question/{position}")
     able = [t for t in templates() if t.domain == domain and t.type == kind]
     while True:
-        now, template = _moment(rng), _weighted(rng, able)
+        now = _moment(rng)
+        [template] = rng.choices(able, weights=[t.weight for t in able])
         asked = template.ask(Attempt(world, rng, now))
         if asked is not None:
             break
     phrasing = int(rng.random() * len(template.phrasings))
     return Posed(
-        number=number,
+        number=position,
         id=str(UUID(int=rng.getrandbits(128), version=4)),
         now=now,
         template=template,

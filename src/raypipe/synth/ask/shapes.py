@@ -1,8 +1,8 @@
-"""The six shapes of questions: value, compare, count, list (`several`), hop, false premise. Knows no domain.
+"""The shapes of questions: value, compare, count, list (`several`), false premise. Knows no domain.
 
-A shape takes how its scene is drawn, what the answer is, and the lines of its program. A scene is what was
-drawn and the words for it: `{m}` of a program, a phrasing or a sentence is `m` of the scene's words. Called
-with an attempt, a shape gives one question before its wording, None where the attempt drew no good one.
+A shape takes how its scene is drawn, and what the answer is. A scene is what was drawn and the words for it:
+`{m}` of a program, a phrasing or a sentence is `m` of the scene's words. Called with an attempt and the rule
+of the template, a shape gives the scene and the answer, None where the attempt drew no good one.
 """
 
 from __future__ import annotations
@@ -10,26 +10,51 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from raypipe.synth.ask.core import INVALID, Attempt, Drawn, Scene, Shape
+from raypipe.synth.ask.core import INVALID, Attempt, Drawn, Scene, Shape, scene
 from raypipe.synth.ask.forms import Written, also, counted, listed
+from raypipe.synth.world.world import World
 
 Drawer: TypeAlias = Callable[[Attempt], Scene | None]
+Rows: TypeAlias = Callable[[World], Sequence[Any]]
 
 
-def both(line: str) -> str:
-    """Two lines: one that names {x}, for {a} and for {b}."""
-    return "\n".join(line.replace("{x}", side) for side in ("{a}", "{b}"))
+def one(rows: Rows, kind: str, slot: str) -> Callable[[Attempt], Scene]:
+    """Draws a row, one of the first more often. Its name is the word {slot}."""
+
+    def drawer(d: Attempt) -> Scene:
+        row = d.skewed(rows(d.world))
+        return scene(row, (kind, row.name), **{slot: row.name})
+
+    return drawer
 
 
-def value(
-    drawer: Drawer, answer: Callable[[Any], Written | None], *program: str, rule: str = "value"
-) -> Shape:
+def two(rows: Rows, kind: str) -> Callable[[Attempt], Scene]:
+    """Draws two rows so, {a} and {b}, which may be one."""
+
+    def drawer(d: Attempt) -> Scene:
+        a, b = d.skewed(rows(d.world)), d.skewed(rows(d.world))
+        return scene((a, b), (kind, a.name), (kind, b.name), a=a.name, b=b.name)
+
+    return drawer
+
+
+def then(drawer: Drawer, link: Callable[[Attempt, Scene], Scene | None]) -> Drawer:
+    """Draws what is linked to what `drawer` draws: `*` in a program stands for that."""
+
+    def drawn(d: Attempt) -> Scene | None:
+        found = drawer(d)
+        return link(d, found) if found else None
+
+    return drawn
+
+
+def value(drawer: Drawer, answer: Callable[[Any], Written | None]) -> Shape:
     """One value of what was drawn, or computed from it."""
 
-    def shape(d: Attempt) -> Drawn | None:
+    def shape(d: Attempt, rule: str) -> Drawn | None:
         found = drawer(d)
         written = answer(found.it) if found else None
-        return Drawn(found, written, "\n".join(program), rule) if found and written else None
+        return (found, written) if found and written else None
 
     return shape
 
@@ -37,8 +62,6 @@ def value(
 def compare(
     drawer: Drawer,
     measure: Callable[[Any], Any],
-    rule: str,
-    line: str,
     spoken: Callable[[Any], str] = str,
     others: Callable[[Any], Sequence[str]] = lambda one: (),
 ) -> Shape:
@@ -47,7 +70,7 @@ def compare(
     Words: {best} with {top}, the {other} with {low}. No question where they are equal or one has none.
     """
 
-    def shape(d: Attempt) -> Drawn | None:
+    def shape(d: Attempt, rule: str) -> Drawn | None:
         found = drawer(d)
         if found is None:
             return None
@@ -58,32 +81,29 @@ def compare(
         words = {"best": best, "other": other, "top": spoken(top), "low": spoken(low)}
         yes = "Yes" if best == found.words["a"] else "No"
         written = also(yes) if rule == "yes_if_less" else also(best, *others(one))
-        return Drawn(found.at(found.it, **words), written, both(line), rule)
+        return found.at(found.it, **words), written
 
     return shape
 
 
-def count(drawer: Drawer, number: Callable[[Any], int], *program: str, least: int = 1) -> Shape:
+def count(drawer: Drawer, number: Callable[[Any], int] = len, least: int = 1) -> Shape:
     """How many rows there are. `least`: no question about fewer. Word: {plural}, an "s" or nothing."""
 
-    def shape(d: Attempt) -> Drawn | None:
+    def shape(d: Attempt, rule: str) -> Drawn | None:
         found = drawer(d)
         n = number(found.it) if found else 0
         if found is None or n < least:
             return None
-        more = found.at(found.it, plural="s" if n > 1 else "")
-        return Drawn(more, counted(n), "\n".join(program), "value")
+        return found.at(found.it, plural="s" if n > 1 else ""), counted(n)
 
     return shape
 
 
 def several(
     drawer: Drawer,
-    rows: Callable[[Any], Sequence[Any]],
-    *program: str,
+    rows: Callable[[Any], Sequence[Any]] = list,
     least: int = 1,
     form: Callable[[Sequence[Any]], Written] = listed,
-    rule: str = "list",
 ) -> Shape:
     """A list in its order. `least`: no question about shorter ones."""
 
@@ -91,24 +111,9 @@ def several(
         found = rows(it)
         return form(found) if len(found) >= least else None
 
-    return value(drawer, answer, *program, rule=rule)
+    return value(drawer, answer)
 
 
-def hop(
-    drawer: Drawer,
-    link: Callable[[Attempt, Scene], Scene | None],
-    answer: Callable[[Any], Written | None],
-    *program: str,
-) -> Shape:
-    """A value of what is linked to what was drawn: `*` in the program stands for that."""
-
-    def drawn(d: Attempt) -> Scene | None:
-        found = drawer(d)
-        return link(d, found) if found else None
-
-    return value(drawn, answer, *program)
-
-
-def false(drawer: Drawer, *program: str) -> Shape:
+def false(drawer: Drawer) -> Shape:
     """A question whose premise the world contradicts. The program asks for what it presumes."""
-    return value(drawer, lambda it: Written(INVALID, (), ""), *program, rule="premise")
+    return value(drawer, lambda it: Written(INVALID, (), ""))

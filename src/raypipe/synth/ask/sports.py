@@ -7,7 +7,7 @@ from datetime import date, timedelta
 
 from raypipe.synth.ask.core import Attempt, Scene, Shape, scene
 from raypipe.synth.ask.forms import Written, apart, articled, counted, dated, decimal, long_date, named, units
-from raypipe.synth.ask.shapes import both, compare, count, false, hop, several, value
+from raypipe.synth.ask.shapes import Drawer, compare, count, false, several, then, two, value
 from raypipe.synth.world.market import SNAPSHOT
 from raypipe.synth.world.sport import Side, Team
 
@@ -32,9 +32,7 @@ def _team(sport: str = "") -> Callable[[Attempt], Scene]:
     return drawer
 
 
-def _teams(d: Attempt) -> Scene:
-    a, b = _some(d), _some(d)
-    return scene((a, b), ("team", a.name), ("team", b.name), a=a.name, b=b.name)
+_teams = two(lambda w: w.sport.nba + w.sport.soccer, "team")
 
 
 def _in_words(s: Side) -> dict[str, str]:
@@ -49,24 +47,20 @@ def _with_game(team: Scene, s: Side) -> Scene:
     return team.at(s, about, day=long_date(s.date), iso=str(s.date), o=s.opponent, **words)
 
 
-def _game(sport: str = "") -> Callable[[Attempt], Scene]:
-    """A team and one of its games before the questions are asked."""
-
-    def drawer(d: Attempt) -> Scene:
-        team = _team(sport)(d)
-        games = [s for s in d.world.sport.sides[team.it.name] if s.date <= SNAPSHOT]
-        return _with_game(team, d.pick(games))
-
-    return drawer
+def _a_game(d: Attempt, team: Scene) -> Side:
+    """One of its games before the questions are asked."""
+    return d.pick([s for s in d.world.sport.sides[team.it.name] if s.date <= SNAPSHOT])
 
 
-def _points(d: Attempt) -> Scene:
-    found = _game()(d)
+def _game(sport: str = "") -> Drawer:
+    return then(_team(sport), lambda d, team: _with_game(team, _a_game(d, team)))
+
+
+def _points(d: Attempt, found: Scene) -> Scene:
     return found.at((found.it.scored, found.words["unit"]))
 
 
-def _yesterday(d: Attempt) -> Scene | None:
-    team = _team("nba")(d)
+def _yesterday(d: Attempt, team: Scene) -> Scene | None:
     s = d.world.sport.on(team.it.name, d.now.day - timedelta(days=1))
     return _with_game(team, s) if s else None
 
@@ -81,14 +75,15 @@ def _neighbour(d: Attempt, team: str, after: bool) -> Side | None:
     return next((s for s in reversed(sides) if s.date < d.now.day), None)
 
 
-def _last(d: Attempt) -> Scene | None:
-    team = _team("soccer")(d)
+def _before(d: Attempt, team: Scene) -> Scene | None:
     s = _neighbour(d, team.it.name, after=False)
     return _with_game(team, s) if s else None
 
 
-def _next(d: Attempt) -> Scene | None:
-    team = _team("soccer")(d)
+_last = then(_team("soccer"), _before)
+
+
+def _next(d: Attempt, team: Scene) -> Scene | None:
     s = _neighbour(d, team.it.name, after=True)
     return _with_game(team, s).at(s, time=s.time) if s else None
 
@@ -99,10 +94,9 @@ def _its_next(d: Attempt, last: Scene) -> Scene | None:
     return last.at(s, day=long_date(s.date)) if s else None
 
 
-def _two_on_a_day(d: Attempt) -> Scene | None:
+def _another(d: Attempt, found: Scene) -> Scene | None:
     """Two teams on one day, not against each other."""
-    sport, found = d.world.sport, _game("nba")(d)
-    s = found.it
+    sport, s = d.world.sport, found.it
     others = [x.name for x in sport.nba if x.name not in (s.team, s.opponent) and sport.on(x.name, s.date)]
     if not others:
         return None
@@ -128,18 +122,16 @@ def _its_city(d: Attempt, team: Scene) -> Scene:
     return team.at(city, ("entity", city.name), city=city.name)
 
 
-def _no_game(d: Attempt) -> Scene | None:
-    team, day = _team()(d), date(2023, 11, 1) + timedelta(days=d.below(120))
+def _no_game(d: Attempt, team: Scene) -> Scene | None:
+    day = date(2023, 11, 1) + timedelta(days=d.below(120))
     if d.world.sport.on(team.it.name, day):
         return None
     near = next(s for s in d.world.sport.sides[team.it.name] if s.date > day)
     return team.at(None, day=long_date(day), iso=str(day), near=long_date(near.date), **_in_words(near))
 
 
-def _not_met(d: Attempt) -> Scene | None:
-    t = _team()(d)
-    s = d.pick([x for x in d.world.sport.sides[t.it.name] if x.date <= SNAPSHOT])
-    other = _some(d, t.it.sport)
+def _not_met(d: Attempt, t: Scene) -> Scene | None:
+    s, other = _a_game(d, t), _some(d, t.it.sport)
     if other.name in (t.it.name, s.opponent) or other.league != t.it.league:
         return None
     words = {"day": long_date(s.date), "iso": str(s.date), **_in_words(s)}
@@ -151,61 +143,24 @@ def _mean(games: list[Side]) -> Written | None:
     return decimal(round(sum(scored) / len(scored), 2)) if len(scored) > 2 else None
 
 
-ON_DATE = '{call}("{t}", "{iso}")'
-FOUNDED = 'get_open("{x}")["founded"]'
 SPORTS: Mapping[str, Shape] = {
-    "points_on": value(_points, lambda found: units(*found), f'{ON_DATE}["GF"]'),
-    "opponent_on": value(_game(), lambda s: named(s.opponent), f'{ON_DATE}["opponent"]'),
-    "captain_on": value(_game("soccer"), lambda s: named(s.captain), f'{ON_DATE}["Captain"]'),
-    "stadium": value(_team(), lambda t: named(t.stadium), 'get_open("{t}")["stadium"]'),
+    "points_on": value(then(_game(), _points), lambda found: units(*found)),
+    "opponent_on": value(_game(), lambda s: named(s.opponent)),
+    "captain_on": value(_game("soccer"), lambda s: named(s.captain)),
+    "stadium": value(_team(), lambda t: named(t.stadium)),
     "mascot": value(_team(), lambda t: articled(t.mascot)),
-    "points_yesterday": value(
-        _yesterday, lambda s: units(s.scored, "points"), 'get_nba_on_date("{t}", "yesterday")["GF"]'
-    ),
-    "last_game": value(_last, lambda s: named(s.opponent), 'get_soccer_last_game("{t}")["opponent"]'),
-    "next_game": value(_next, lambda s: dated(s.date), 'get_soccer_next_game("{t}")["date"]'),
-    "scored_more": compare(
-        _two_on_a_day, lambda s: s.scored, "most", 'get_nba_on_date("{x}", "{iso}")["GF"]'
-    ),
-    "founded_first": compare(_teams, lambda t: t.founded, "least", FOUNDED),
-    "wins_in_month": count(
-        _month(),
-        lambda games: sum(s.result == "W" for s in games),
-        f"ALL {ON_DATE}",
-        "sort(eq(result, W), date)[len]",
-    ),
-    "mean_points": value(_month(), _mean, f'AVG(ALL {ON_DATE}["GF"])', rule="round"),
-    "opponents_in_month": several(
-        _month("soccer"),
-        lambda games: [s.opponent for s in games],
-        f"ALL {ON_DATE}",
-        'sort(None, date)["opponent"]',
-        least=2,
-    ),
-    "last_then_next": hop(
-        _last,
-        _its_next,
-        lambda s: named(s.opponent),
-        'get_soccer_last_game("{t}")["opponent"]',
-        'get_soccer_next_game(*)["opponent"]',
-    ),
-    "city_population": hop(
-        _team(),
-        _its_city,
-        lambda city: counted(city.number("population")),
-        'get_open("{t}")["city"]',
-        'get_open(*)["population"]',
-    ),
-    "margin": value(
-        _game("nba"),
-        lambda s: units(abs(s.scored - s.let_in), "points"),
-        f'{ON_DATE}["GF"]',
-        f'{ON_DATE}["GA"]',
-        rule="difference",
-    ),
-    "founded_apart": value(
-        _teams, lambda pair: apart(*(t.founded for t in pair)), both(FOUNDED), rule="difference"
-    ),
-    "false_game": false(_no_game, f'{ON_DATE}["GF"]'),
-    "false_opponent": false(_not_met, f"ALL {ON_DATE}", 'sort(eq(opponent, "{o}"), date)["GF"][:1]'),
+    "points_yesterday": value(then(_team("nba"), _yesterday), lambda s: units(s.scored, "points")),
+    "last_game": value(_last, lambda s: named(s.opponent)),
+    "next_game": value(then(_team("soccer"), _next), lambda s: dated(s.date)),
+    "scored_more": compare(then(_game("nba"), _another), lambda s: s.scored),
+    "founded_first": compare(_teams, lambda t: t.founded),
+    "wins_in_month": count(_month(), lambda games: sum(s.result == "W" for s in games)),
+    "mean_points": value(_month(), _mean),
+    "opponents_in_month": several(_month("soccer"), lambda games: [s.opponent for s in games], least=2),
+    "last_then_next": value(then(_last, _its_next), lambda s: named(s.opponent)),
+    "city_population": value(then(_team(), _its_city), lambda city: counted(city.number("population"))),
+    "margin": value(_game("nba"), lambda s: units(abs(s.scored - s.let_in), "points")),
+    "founded_apart": value(_teams, lambda pair: apart(*(t.founded for t in pair))),
+    "false_game": false(then(_team(), _no_game)),
+    "false_opponent": false(then(_team(), _not_met)),
 }

@@ -58,6 +58,10 @@ class Movie:
     town: str  # where it was filmed; told on pages only
 
     @property
+    def name(self) -> str:
+        return self.title
+
+    @property
     def year(self) -> int:
         return self.release_date.year
 

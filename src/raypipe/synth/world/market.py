@@ -89,11 +89,6 @@ class Market:
         )
 
 
-def trading_days(first: date, last: date) -> tuple[date, ...]:
-    span = (first + timedelta(days=i) for i in range((last - first).days + 1))
-    return tuple(d for d in span if d.weekday() < 5 and d.isoformat() not in CLOSED)
-
-
 def _ticker(rng: Random, short: str, taken: set[str]) -> str:
     letters = [c for c in short.upper() if "A" <= c <= "Z"]
     while True:
@@ -148,7 +143,9 @@ def _dividends(rng: Random, ticker: str, close: float) -> tuple[Dividend, ...]:
 
 def build_market(rng: Random, names: NameSource, towns: list[str]) -> Market:
     """All companies with a year of prices."""
-    days, taken = trading_days(FIRST_DAY, LAST_DAY), set[str]()
+    span = (FIRST_DAY + timedelta(days=i) for i in range((LAST_DAY - FIRST_DAY).days + 1))
+    days = tuple(d for d in span if d.weekday() < 5 and d.isoformat() not in CLOSED)
+    taken = set[str]()
     companies, bars, minutes, dividends = [], {}, {}, {}
     for _ in range(COMPANIES):
         short = names.firm()

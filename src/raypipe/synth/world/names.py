@@ -1,5 +1,5 @@
-"""Invented names: people, places, films, songs, firms, teams. Knows syllables and a few common words.
-And what all parts of the world draw and order with.
+"""Invented names: people, places, films, songs, firms, teams. Knows syllables; common words are those of
+`words/names.yaml`. And what all parts of the world draw and order with.
 
 Every title carries at least one invented word, so that none can be a real film, song or firm by accident.
 """
@@ -10,6 +10,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import Any, TypeVar
+
+from raypipe.synth.wording import wording
 
 T = TypeVar("T")
 
@@ -23,26 +25,6 @@ ONSETS = words("b br d dr f g gr h j k kl l m n p pr qu r s sk st t tr v vr w y 
 VOWELS = words("a e i o u a e i o ae ei ou")
 CODAS = ["n", "r", "l", "s", "th", "m", "x", "nd", "rk", "ll", "v", "z", "", "", "", "", "", "", ""]
 ACCENTS = str.maketrans("aeiou", "áéíöü")
-
-NOUNS = words(
-    "Lantern Harbor Orchard Compass Thunder Mirror Garden Engine Window Sparrow Letter Winter "
-    "Crown Ladder Signal Canyon Ribbon Anchor Feather Candle Meadow Whisper Bridge Stairway "
-    "Shadow Ocean Needle Parade"
-)
-ADJECTIVES = words(
-    "Amber Silent Hollow Crimson Broken Distant Gentle Electric Paper Restless Golden "
-    "Midnight Northern Velvet Wandering Frozen Secret Copper Lonely Burning"
-)
-ANIMALS = words(
-    "Otters Falcons Badgers Herons Lynxes Comets Mariners Foxes Bisons Kestrels Wolverines "
-    "Stags Drifters Ravens Pioneers Cyclones Mammoths Hornets Glaciers Anvils Sentinels "
-    "Harpoons Tornadoes Millers Owls Jackals Voyagers Blizzards Lanterns Saddlers"
-)
-TRADES = words(
-    "Dynamics Foods Mining Logistics Biotech Robotics Energy Textiles Networks Aerospace "
-    "Pharma Motors Semiconductor Shipping Optics Paper Software Retail Insurance Materials"
-)
-SUBJECTS = ["Glass", "Maritime History", "Modern Art", "Clocks", "Natural Science", "Textiles", "Photography"]
 
 
 def pick(rng: Random, items: Sequence[T]) -> T:
@@ -86,7 +68,12 @@ class NameSource:
     """Names that have not been given yet, whatever they are for."""
 
     def __init__(self, rng: Random) -> None:
-        self._rng = rng
+        self._rng, self._said = rng, wording("names")
+        self._nouns, self._adjectives, self._trades, self.animals = (
+            words(self._said[kind]) for kind in ("nouns", "adjectives", "trades", "animals")
+        )
+        self.subjects: Sequence[str] = self._said["subjects"]
+        self.mascots: Sequence[str] = self._said["mascots"]
         self._taken: set[str] = set()
         self._given = self._pool(170, 2)
         self._family = self._pool(260, 2) + self._pool(80, 3)
@@ -119,45 +106,25 @@ class NameSource:
         return self._fresh(lambda: word(self._rng, 2) + (pick(self._rng, endings) if endings else ""))
 
     def film(self) -> str:
-        return self._fresh(self._film)
-
-    def _film(self) -> str:
-        r, w = self._rng, word(self._rng, 2)
-        noun, adjective = pick(r, NOUNS), pick(r, ADJECTIVES)
-        shapes = (
-            f"The {w} {noun}",
-            f"{plural(noun)} of {w}",
-            f"{adjective} {w}",
-            f"{w} and the {noun}",
-            f"Return to {w}",
-            f"{self.given()}'s {noun}",
-            f"The {adjective} {noun} of {w}",
-            w,
-        )
-        return pick(r, shapes)
-
-    def sequel(self, title: str) -> str:
-        return self._fresh(
-            lambda: f"{title} {pick(self._rng, ('Returns', 'Forever', 'Reborn', 'Part Two', 'Rising'))}"
-        )
+        return self._titled("films", 1)
 
     def song(self) -> str:
-        return self._fresh(self._song)
+        return self._titled("songs", 3)
 
-    def _song(self) -> str:
-        r, w = self._rng, word(self._rng, 2)
-        noun, adjective = pick(r, NOUNS), pick(r, ADJECTIVES)
-        shapes = (
-            f"{adjective} {w}",
-            f"{w} {noun}",
-            f"Dance with {self.given()}",
-            f"{noun} for {self.given()}",
-            f"Oh {self.given()}",
-            f"{w} (Don't Go)",
-            f"Take Me to {w}",
-            f"{w} & {noun}",
-        )
-        return pick(r, shapes)
+    def _titled(self, kind: str, given: int) -> str:
+        """A title with an invented word, a noun, an adjective and some given names to choose from."""
+
+        def made() -> str:
+            r = self._rng
+            w, noun, adjective = word(r, 2), pick(r, self._nouns), pick(r, self._adjectives)
+            people = {slot: self.given() for slot in "abc"[:given]}
+            title: str = pick(r, self._said[kind])
+            return title.format(w=w, noun=noun, nouns=plural(noun), adjective=adjective, **people)
+
+        return self._fresh(made)
+
+    def sequel(self, title: str) -> str:
+        return self._fresh(lambda: f"{title} {pick(self._rng, self._said['sequels'])}")
 
     def group(self) -> str:
         r = self._rng
@@ -166,15 +133,15 @@ class NameSource:
                 r,
                 (
                     f"The {plural(word(r, 2))}",
-                    f"{word(r, 2)} {plural(pick(r, NOUNS))}",
-                    f"{pick(r, ADJECTIVES)} {word(r, 2)}",
+                    f"{word(r, 2)} {plural(pick(r, self._nouns))}",
+                    f"{pick(r, self._adjectives)} {word(r, 2)}",
                 ),
             )
         )
 
     def firm(self) -> str:
         """Without its legal ending."""
-        return self._fresh(lambda: f"{word(self._rng, 2)} {pick(self._rng, TRADES)}")
+        return self._fresh(lambda: f"{word(self._rng, 2)} {pick(self._rng, self._trades)}")
 
     def book(self) -> str:
         r = self._rng
@@ -183,8 +150,8 @@ class NameSource:
                 r,
                 (
                     f"A History of {word(r, 2)}",
-                    f"The {pick(r, NOUNS)} Keeper of {word(r, 2)}",
-                    f"{pick(r, ADJECTIVES)} Days in {word(r, 2)}",
+                    f"The {pick(r, self._nouns)} Keeper of {word(r, 2)}",
+                    f"{pick(r, self._adjectives)} Days in {word(r, 2)}",
                     f"The House at {word(r, 3)}",
                 ),
             )

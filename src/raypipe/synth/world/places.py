@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 
 from raypipe.synth.wording import wording
-from raypipe.synth.world.names import SUBJECTS, NameSource, grouped, number, pick
+from raypipe.synth.world.names import NameSource, grouped, number, pick
 
 CITIES, COUNTRIES, RIVERS, MOUNTAINS, COLLEGES = 130, 12, 45, 45, 35
 MUSEUMS, BRIDGES, AUTHORS, BOOKS = 35, 30, 40, 80
@@ -94,7 +94,7 @@ def _built(rng: Random, names: NameSource, cities: list[str], rivers: list[str])
         founded, students = number(rng, 1400, 590), number(rng, 900, 40_000)
         yield entity(name, "university", {"city": city, "founded": founded, "students": students})
     for _ in range(MUSEUMS):
-        city, name = pick(rng, cities), f"{names.coined()} Museum of {pick(rng, SUBJECTS)}"
+        city, name = pick(rng, cities), f"{names.coined()} Museum of {pick(rng, names.subjects)}"
         facts = {"city": city, "opened": number(rng, 1820, 190), "director": names.person()}
         yield entity(name, "museum", facts)
     for _ in range(BRIDGES):

@@ -7,19 +7,11 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from random import Random
 
-from raypipe.synth.world.names import ANIMALS, NameSource, grouped, number, pick
+from raypipe.synth.world.names import NameSource, grouped, number, pick
 
 NBA_TEAMS, SOCCER_TEAMS = 30, 20
 LEAGUES = ("VEL-Premier League", "ORM-Liga Norte")
 SUFFIXES = ("United", "Rovers", "Athletic", "Town", "Wanderers", "City", "Albion")
-MASCOTS = (
-    "a walrus",
-    "a brass robot",
-    "a two-headed goose",
-    "a hedgehog",
-    "a lighthouse keeper",
-    "a giant pear",
-)
 SHORTER = {"United": "Utd", "Athletic": "Ath", "Wanderers": "Wand", "Rovers": "Rov"}
 NBA_SEASONS = ((date(2022, 10, 18), date(2023, 4, 9), 0.45), (date(2023, 10, 24), date(2024, 3, 31), 1.0))
 SOCCER_START = date(2023, 8, 12)
@@ -119,15 +111,15 @@ class Sport:
 def _teams(rng: Random, names: NameSource, cities: list[str]) -> tuple[list[Team], list[Team]]:
     homes = rng.sample(cities, NBA_TEAMS + SOCCER_TEAMS * len(LEAGUES))
     nba, soccer = [], []
-    for city, animal in zip(homes, ANIMALS, strict=False):
+    for city, animal in zip(homes, names.animals, strict=False):
         arena, founded = f"{names.coined()} Arena", number(rng, 1946, 60)
-        mascot = pick(rng, MASCOTS)
+        mascot = pick(rng, names.mascots)
         nba.append(Team(f"{city} {animal}", "nba", "NBA", city, animal, arena, founded, mascot))
     for i, city in enumerate(homes[NBA_TEAMS:]):
         suffix = pick(rng, SUFFIXES)
         alias = f"{city} {SHORTER[suffix]}" if suffix in SHORTER else city
         stadium = f"{names.coined()} {pick(rng, ('Park', 'Road', 'Stadium', 'Lane'))}"
-        league, founded, mascot = LEAGUES[i // SOCCER_TEAMS], number(rng, 1874, 90), pick(rng, MASCOTS)
+        league, founded, mascot = LEAGUES[i // SOCCER_TEAMS], number(rng, 1874, 90), pick(rng, names.mascots)
         soccer.append(Team(f"{city} {suffix}", "soccer", league, city, alias, stadium, founded, mascot))
     return nba, soccer
 

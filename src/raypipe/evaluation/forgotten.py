@@ -1,13 +1,13 @@
-"""What is forgotten, taken out of the folders of runs: tables of results, predictions, pages.
+"""What is forgotten, taken out of folders of runs (tables of results, predictions, pages) and of labels.
 
 A question whose answer rests on it keeps its verdict and its measures, so that the run can be compared as
-before, and loses the answer, its replies and prompts, and the passages that are gone. Knows the files of a
-run's folder.
+before, and loses the answer, its replies and prompts, and the passages that are gone.
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,11 @@ import pyarrow.parquet as pq
 
 from raypipe.core.records import parse_chunk_id
 from raypipe.evaluation.export import write_predictions
+from raypipe.evaluation.label_files import ABOUT, Label, read_labels, write_labels
+from raypipe.evaluation.label_files import ROWS as LABELS
 from raypipe.evaluation.result_table import each
 from raypipe.evaluation.view.run_page import write_page
-from raypipe.metrics.textfile import replaced
+from raypipe.metrics.textfile import replaced, replacing
 from raypipe.report.report import RunFolder
 from raypipe.runs.changes import earlier_run
 from raypipe.runs.forget.apply import moved
@@ -50,19 +52,18 @@ def _is_of(folder: Path, store: str, runs: set[str]) -> bool:
 
 def resting(folder: Path, decision: ForgetDecision) -> list[str]:
     """Ids of the questions of a run whose rows hold it, or rest on it."""
-    told, table = decision.mentions, RunFolder(folder).results
-    return [row["id"] for row in each(table) if _rests(row, decision, told)]
+    return [row["id"] for row in each(RunFolder(folder).results) if _rests(row, decision)]
 
 
-def _rests(row: dict[str, Any], decision: ForgetDecision, told: Mentions) -> bool:
+def _rests(row: dict[str, Any], decision: ForgetDecision) -> bool:
     target = decision.target
-    if row["id"] in target.questions:
-        return True
-    if any(_of(h, decision) for h in row["hits"] or ()):
+    if row["id"] in target.questions or any(_of(h, decision) for h in row["hits"] or ()):
         return True
     if any(q["source"] in target.sources for q in row["quotes"] or ()):
         return True
-    return told.within([row["answer"], row["judge_response"], row["replies"], row["hits"], row["quotes"]])
+    return decision.mentions.within(
+        [row["answer"], row["judge_response"], row["replies"], row["hits"], row["quotes"]]
+    )
 
 
 def _of(hit: dict[str, Any], decision: ForgetDecision) -> bool:
@@ -94,24 +95,24 @@ def take_out(store: Store, folder: Path, decision: ForgetDecision) -> None:
 
 
 def _table(path: Path, decision: ForgetDecision) -> None:
-    told = decision.mentions
-    if not any(_rests(row, decision, told) for row in each(path)):
+    if not any(_rests(row, decision) for row in each(path)):
         return
     schema = pq.read_schema(path)
-    whole = path.with_name(f".{path.name}.whole")
-    with pq.ParquetFile(path) as found, pq.ParquetWriter(whole, schema, compression="zstd") as out:
+    with (
+        replacing(path) as whole,
+        pq.ParquetFile(path) as found,
+        pq.ParquetWriter(whole, schema, compression="zstd") as out,
+    ):
         for batch in found.iter_batches(ROWS):
             rows = [r for r in batch.to_pylist() if r["id"] not in decision.target.questions]
-            left = [_without(r, decision, told) for r in rows]
-            out.write_table(pa.Table.from_pylist(left, schema))
-    whole.replace(path)
+            out.write_table(pa.Table.from_pylist([_without(r, decision) for r in rows], schema))
 
 
-def _without(row: dict[str, Any], decision: ForgetDecision, told: Mentions) -> dict[str, Any]:
-    if not _rests(row, decision, told):
+def _without(row: dict[str, Any], decision: ForgetDecision) -> dict[str, Any]:
+    if not _rests(row, decision):
         return row
     hits = [h for h in row["hits"] or () if not _of(h, decision)]
-    kept = [{**h, "text": None} if told(h["text"] or "") else h for h in hits]
+    kept = [{**h, "text": None} if decision.mentions(h["text"] or "") else h for h in hits]
     return {**row, "answer": None, "replies": [], "judge_response": None, "quotes": [], "hits": kept}
 
 
@@ -136,3 +137,36 @@ def _pruned(value: Any, told: Mentions) -> Any:
     if isinstance(value, dict):
         return {k: _pruned(v, told) for k, v in value.items()}
     return "" if isinstance(value, str) and told(value) else value
+
+
+def label_folders(places: list[Path]) -> list[Path]:
+    """The folders of labels in these places and below them."""
+    found = dict.fromkeys(f.parent for place in places for f in sorted(place.rglob(ABOUT)))
+    return [f for f in found if (f / LABELS).is_file()]
+
+
+def held_labels(folder: Path, decision: ForgetDecision) -> tuple[str, int]:
+    """The digest of the labels of a folder, and how many of them hold what is forgotten."""
+    labels = read_labels(folder)
+    return labels.digest, sum(_holds(x, decision) for x in labels.labels)
+
+
+def _holds(label: Label, decision: ForgetDecision) -> bool:
+    told = decision.mentions
+    if label.question_id in decision.target.questions:
+        return True
+    return told.within([asdict(m) for m in label.messages]) or told(label.label) or told(label.gold or "")
+
+
+def take_out_labels(folder: Path, decision: ForgetDecision) -> None:
+    """Takes such labels out. The same call again changes nothing; a folder without any labels left loses its
+    files."""
+    found = read_labels(folder)
+    left = [x for x in found.labels if not _holds(x, decision)]
+    if len(left) == len(found.labels):
+        return
+    if left:
+        write_labels(folder, left, found.recipe, found.data, found.about)
+        return
+    for name in (ABOUT, LABELS):
+        (folder / name).unlink(missing_ok=True)
