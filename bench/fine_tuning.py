@@ -1,6 +1,7 @@
 """A small model learns when to say "i don't know": labels, adapter, scores on questions it has not seen.
 
     python bench/fine_tuning.py --work DIR [--base FOLDER] [--train 120] [--held-out 60] [--steps 150]
+        [--shares 0.1,0.5]
 
 The base is a tiny Llama that reads lists of one entry (`list_reader`). Half of the questions are about a list
 that does not have the value, and it says one, wrongly. `raypipe labels` gives "i don't know" where an answer
@@ -9,6 +10,10 @@ recipe that always says "i don't know" answer held-out questions; then come `com
 gates. Prints a JSON line for each part, and keeps it in the folder: the same command continues after the
 last. Exits with 7 unless at least .8 of the unanswerable questions are abstained, at least .5 of the
 answerable ones right, and both comparisons say better; nor may the base itself abstain.
+
+`--shares` trains an adapter for each share of labels that say "i don't know", by the loop that the workers of
+`finetune` run, and asks it the held-out questions by transformers' greedy search. It does so in this process:
+the commands would start Ray and an engine for each share.
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -94,9 +99,15 @@ def questions(name: str, count: int) -> list[dict[str, Any]]:
 
 def halves(run: Path) -> dict[str, dict[str, float]]:
     """Shares of right, abstained and wrong, of both kinds of questions."""
+    rows = pq.read_table(run / "results.parquet").to_pylist()
+    return by_kind((dict(row["labels"])["domain"], row["verdict"]) for row in rows)
+
+
+def by_kind(verdicts: Iterable[tuple[str, str]]) -> dict[str, dict[str, float]]:
+    """Kind of question -> verdict -> share, of pairs of both."""
     found: dict[str, list[str]] = {"answerable": [], "unanswerable": []}
-    for row in pq.read_table(run / "results.parquet").to_pylist():
-        found[dict(row["labels"])["domain"]].append(row["verdict"])
+    for kind, verdict in verdicts:
+        found[kind].append(verdict)
     return {
         kind: {v: round(got.count(v) / len(got), 3) for v in ("exact", "missing", "hallucination")}
         for kind, got in found.items()
@@ -131,6 +142,9 @@ def main() -> int:
     made.add_argument("--train", type=int, default=120, help="questions to label")
     made.add_argument("--held-out", type=int, default=60, help="questions to score")
     made.add_argument("--steps", type=int, default=150, help="of the adapter's training, at most")
+    made.add_argument(
+        "--shares", type=numbers, default=[], help="of labels that abstain: an adapter for each"
+    )
     made.add_argument("--lr", type=float, default=5e-3, help="of the adapter's training")
     args = made.parse_args()
     work = args.work.absolute()
@@ -144,6 +158,8 @@ def main() -> int:
     got = {name: part(work, f"scored-{name}", partial(scored, work, name)) for name in RECIPES}
     verdicts = [part(work, f"against-{other}", partial(compared, work, other)) for other in OTHERS]
     part(work, "promoted", lambda: promoted(work))
+    for share in args.shares:
+        part(work, f"share-{share:g}", partial(of_share, work, args.steps, args.lr, share, args.held_out))
     half = got["tuned"]
     learned = half["unanswerable"]["missing"] >= ABSTAINED and half["answerable"]["exact"] >= RIGHT
     learned = learned and got["base"]["unanswerable"]["missing"] <= BASE_ABSTAINED
@@ -191,6 +207,59 @@ def promoted(work: Path) -> dict[str, Any]:
     """The release, through its gate."""
     live = raypipe("promote", "run-tuned", "--gate", "score>=0.1", *STORE, work=work)
     return {name: live[name] for name in ("id", "score", "gates")}
+
+
+def numbers(text: str) -> list[float]:
+    """Numbers that are parted by commas."""
+    return [float(one) for one in text.split(",")]
+
+
+def of_share(work: Path, steps: int, lr: float, share: float, held_out: int) -> dict[str, Any]:
+    """An adapter of labels of which a share abstains: its training rows, and both halves of its replies."""
+    from raypipe.api.finetune_inputs import read_inputs
+    from raypipe.api.session import Session
+    from raypipe.evaluation.label_files import read_labels, write_labels
+    from raypipe.evaluation.label_set import mix_of, mixed
+    from raypipe.training.loop import WorkerGroup, train
+    from raypipe.training.model import open_trainable
+
+    folder, given = work / f"idk-{share:g}", read_labels(work / "labels")
+    labels = mixed(given.labels, share)
+    write_labels(folder, labels, given.recipe, given.data)
+    sets = (f"steps={steps}", f"lr={lr}", "evaluate_every=50", "save_every=50")
+    session = Session(models=str(work / "models.yaml"))
+    found = read_inputs(session, "tiny", folder, "reader", None, sets)
+    state = train(found.job, WorkerGroup(), lambda point: None, lambda state: None)
+    tuned = open_trainable(found.model, found.preset, found.device, found.four_bit.on)
+    tuned.put(state.final())
+    (train_mix,) = mix_of([x for x in labels if x.split == "train"])[-1:]
+    asked = questions("held", held_out)
+    verdicts = [
+        (row["domain"], verdict(replied(tuned.net, found.chats, row), row["answer"])) for row in asked
+    ]
+    return {"train": train_mix.labels, "idk": train_mix.idk, "step_taken": state.taken, **by_kind(verdicts)}
+
+
+def replied(net: Any, chats: Any, row: dict[str, Any]) -> str:
+    """What a model replies to a question, asked as the recipe asks it, by greedy search."""
+    import torch
+
+    asked = f"<DOC>\n{row['documents'][0]}\n</DOC>\n{row['query']}"
+    turns = [{"role": "system", "content": list_reader.SYSTEM}, {"role": "user", "content": asked}]
+    ids = chats.tokenizer.apply_chat_template(
+        turns, tokenize=True, add_generation_prompt=True, return_dict=False
+    )
+    net.eval()
+    more = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": sorted(chats.ends)}
+    with torch.no_grad():
+        told = net.generate(input_ids=torch.tensor([ids]), **more)[0, len(ids) :]
+    text: str = chats.tokenizer.decode(told, skip_special_tokens=True)
+    return text.strip().lower()
+
+
+def verdict(said: str, truth: str) -> str:
+    """As RULE has it."""
+    return "missing" if said == "i don't know" else "exact" if said == truth else "hallucination"
 
 
 def files(work: Path, base: Path, train: int, held_out: int) -> None:

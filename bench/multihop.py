@@ -35,8 +35,8 @@ from typing import Any
 from extract_sets import holds
 
 from raypipe import readers
-from raypipe.api.datasets import DEMO
 from raypipe.api.session import load_recipe
+from raypipe.api.starting_points import DEMO
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity

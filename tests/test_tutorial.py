@@ -1,4 +1,4 @@
-"""docs/tutorial.md, word for word: its commands in a folder of their own, one after the other."""
+"""docs/tutorial.md and docs/finetune.md, word for word: their commands in a folder of their own."""
 
 import os
 import re
@@ -11,13 +11,14 @@ from prose import ROOT
 
 pytestmark = [pytest.mark.ray, pytest.mark.drill]
 
-COMMANDS = re.findall(
-    r"^raypipe (.*)$",
-    "\n".join(
-        re.findall(r"^```sh\n(.*?)^```", (ROOT / "docs/tutorial.md").read_text(), re.DOTALL | re.MULTILINE)
-    ),
-    re.MULTILINE,
-)
+
+def script(page):
+    """The blocks of commands of a page, in order."""
+    text = (ROOT / f"docs/{page}.md").read_text()
+    return "".join(re.findall(r"^```sh\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
+
+
+COMMANDS = re.findall(r"^raypipe (.*)$", script("tutorial"), re.MULTILINE)
 
 
 def live(releases):
@@ -25,10 +26,14 @@ def live(releases):
     return re.search(r"^(\S+) +live ", releases, re.MULTILINE)[1]
 
 
+def environment(folder):
+    """Of commands in a folder: the conf and code of this checkout, a home and a Ray of their own."""
+    env = {**os.environ, "RAY_ADDRESS": "local", "RAYPIPE_HOME": str(folder / "home")}
+    return {**env, "RAYPIPE_CONF": str(ROOT / "conf"), "PYTHONPATH": str(ROOT / "src")}
+
+
 def test_every_command_of_the_tutorial_ends_as_it_says(tmp_path):
-    env = {**os.environ, "RAY_ADDRESS": "local", "RAYPIPE_HOME": str(tmp_path / "home")}
-    env["RAYPIPE_CONF"] = str(ROOT / "conf")
-    said = []
+    env, said = environment(tmp_path), []
     for command in COMMANDS:
         words = [sys.executable, "-m", "raypipe", *shlex.split(command)]
         done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=500)
@@ -37,3 +42,14 @@ def test_every_command_of_the_tutorial_ends_as_it_says(tmp_path):
     assert "better: score" in said[COMMANDS.index("compare runs/careful runs/first")]
     promoted, back = [out for c, out in zip(COMMANDS, said, strict=True) if c.startswith("releases")]
     assert live(promoted).startswith("r0002-") and live(back).startswith("r0001-")
+
+
+@pytest.mark.engine
+@pytest.mark.timeout(900)
+def test_the_whole_way_of_an_adapter_runs_as_its_page_has_it(tmp_path):
+    bash = f'set -eu\nraypipe() {{ "{sys.executable}" -m raypipe "$@"; }}\n{script("finetune")}'
+    done = subprocess.run(
+        ["bash", "-c", bash], cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True
+    )
+    assert done.returncode == 0, (done.stdout[-2000:], done.stderr[-2000:])
+    assert "better: score" in done.stdout and live(done.stdout).startswith("r0002-")

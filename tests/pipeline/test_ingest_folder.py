@@ -18,7 +18,7 @@ from reportlab.lib.pdfencrypt import StandardEncryption
 from reruns import FAKES, Bench
 
 from raypipe.api.data import documents_store, ingest, ingest_documents
-from raypipe.api.docs import require_documents_read
+from raypipe.api.indexes import require_documents_read
 from raypipe.api.session import Session
 from raypipe.cli.main import main
 from raypipe.core import arrow

@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import numpy as np
 
@@ -133,8 +133,14 @@ class LocalKit:
             self._generators[key] = self._open_generator(model)
         return self._generators[key]
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *ended: object) -> None:
+        await self.close()
+
     async def close(self) -> None:
-        """Ends the engines that this kit started, and its connections."""
+        """Ends the engines that this kit started, and its connections, as the end of `async with` does."""
         while self._closing_models:
             await self._closing_models.popitem()[1]()
         await self._data.close()

@@ -128,9 +128,9 @@ def _digest(file: Path) -> str:
 
 def _watched(rows: Iterator[Row], counts: ReadCounts, task: ProgressTask) -> Iterator[Row]:
     for row in rows:
-        task.advance((counts.bytes_read >> 20) - task.done)
+        task.reach(counts.bytes_read >> 20)
         yield row
-    task.advance((counts.bytes_read >> 20) - task.done)
+    task.reach(counts.bytes_read >> 20)
 
 
 def batches(rows: Iterator[Row]) -> Iterator[IngestBatch]:

@@ -20,7 +20,7 @@ from raypipe.core.config import Where
 from raypipe.core.errors import DataError, RaypipeError
 from raypipe.core.plain import to_json
 from raypipe.metrics.kinds import MeasureSummary
-from raypipe.metrics.textfile import replaced
+from raypipe.metrics.textfile import write_text
 from raypipe.report.report import FaultCount, RunFolder, StepLine
 from raypipe.runs.stage_records import Difference, ModelRecord, StageRecord
 from raypipe.store import Store
@@ -113,8 +113,7 @@ def write(store: Store, manifest: Manifest, keys: Sequence[AnswerKey], folder: P
     last = store.files.names(MANIFESTS)[-1:]
     number = int(last[0].partition("-")[0]) + 1 if last else 1  # names sort in the order of runs; clocks jump
     store.files.write(f"{MANIFESTS}/{number:015d}-{manifest.run}.json", text.encode())
-    with replaced(RunFolder(folder).manifest) as out:
-        out.write(text)
+    write_text(RunFolder(folder).manifest, text)
 
 
 _KEYS = pa.schema(
