@@ -328,6 +328,7 @@ def test_a_folder_of_all_that_there_is_ends_in_time_with_a_reason_for_each_file(
         (docs / f"{name}.pdf").write_bytes(data)
     (docs / "all.docx").write_bytes(papers.every_construct()[0])
     (docs / "loop").symlink_to(docs)
+    os.mkfifo(docs / "pipe")
     with (docs / "huge.pdf").open("wb") as file:
         file.truncate(2 << 30)
     started = time.monotonic()
@@ -336,7 +337,7 @@ def test_a_folder_of_all_that_there_is_ends_in_time_with_a_reason_for_each_file(
     assert done.documents == len(READABLE) + 1
     rows = Store.open(str(tmp_path / "store")).scan("faults").to_pylist()
     reasons = {r["id"].rpartition("#")[0].removeprefix("docs/"): r["reason"] for r in rows}
-    assert reasons.keys() == {*(f"{name}.pdf" for name in broken), "loop", "huge.pdf"}
+    assert reasons.keys() == {*(f"{name}.pdf" for name in broken), "loop", "pipe", "huge.pdf"}
     assert reasons["million.pdf"] == reasons["huge.pdf"] == "too_large"
     assert {reasons["laughs.pdf"], reasons["flate.pdf"]} <= {"timeout", "memory"}
     again = read(tmp_path, docs)

@@ -118,6 +118,8 @@ def make_questions(
                 f"{filled.uri}: expected documents with passages of prose, found none in {drawn.unreadable} "
                 "documents. `raypipe ingest PATH` reads some into a store"
             )
+        if not dry_run:
+            merge_memo(filled)  # what a run that was killed had asked
         plan = _plan(filled, model, drawn, planned, number, prompts)
         on_plan(plan)
         if dry_run:
@@ -133,7 +135,6 @@ def make_questions(
                     kit = cached(own, StoreMemo(filled.uri, memo_versions(filled)), tally)
                     return await making.make(planned, drawn, number, kit.generator(model), prompts, show)
 
-            merge_memo(filled)
             made = asyncio.run(make())
             merge_memo(filled)
     if not made.kept:
