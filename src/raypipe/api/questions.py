@@ -19,7 +19,7 @@ from raypipe.api.session import Named, Place, Session, endpoint_addresses, requi
 from raypipe.core.arrow import corpus_table
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError, DataError
-from raypipe.core.protocols import Index
+from raypipe.core.index import Index
 from raypipe.core.records import Citation, Question, Source, digest, source_id
 from raypipe.evaluation.golds import FINAL, documents_of, ranked_documents
 from raypipe.evaluation.stored_questions import questions_of
