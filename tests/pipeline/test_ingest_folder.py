@@ -340,8 +340,18 @@ def test_a_folder_of_all_that_there_is_ends_in_time_with_a_reason_for_each_file(
     assert reasons.keys() == {*(f"{name}.pdf" for name in broken), "loop", "pipe", "huge.pdf"}
     assert reasons["million.pdf"] == reasons["huge.pdf"] == "too_large"
     assert {reasons["laughs.pdf"], reasons["flate.pdf"]} <= {"timeout", "memory"}
+    pipe = indexed(tmp_path)
+    texts = [made()[1] for made in READABLE.values()]
+    for marker in {re.findall(r"Marker\d+x\d+", text)[-1] for text in texts if "Marker" in text}:
+        hits = asked(pipe, f"{marker} {marker}")["hits"]
+        pages = {h["url"].partition("#page=")[0] for h in hits if h["page"] and "#page=" in h["url"]}
+        held = {f"readable{n:02}.pdf" for n, text in enumerate(texts) if marker in text}
+        assert held & pages, marker
     again = read(tmp_path, docs)
     assert again.counts["bytes_read"] == 0 and again.counts["rows"] == 0
+    (docs / "readable00.pdf").write_bytes(papers.by_hand(77)[0])
+    changed = read(tmp_path, docs)
+    assert changed.counts["rows"] == 1 and changed.counts["bytes_read"] == len(papers.by_hand(77)[0])
 
 
 def test_a_folder_of_documents_takes_no_kind_of_golds(tmp_path):

@@ -21,8 +21,7 @@ from raypipe.metrics.crag import Rule, rule_id
 from raypipe.metrics.paired import MARGIN
 from raypipe.runs import release
 from raypipe.runs.manifest import find
-from raypipe.runs.trial_evidence import TrialEvidence, side_values
-from raypipe.runs.trials import ROLES, read_trial
+from raypipe.runs.trials import ROLES, TrialEvidence, read_trial, side_values
 from raypipe.store import Store
 
 _RELEASE = re.compile(r"live|r\d+-\w+")
@@ -65,9 +64,9 @@ def compare(
     that were scored by other rules, judges or trims, or that share no scored question.
     """
     if len(runs) < 2:
-        raise ConfError(f"compare: expected two runs or more, found {len(runs)}")
+        raise ConfError(f"expected two runs or more, found {len(runs)}")
     if margin <= 0:
-        raise ConfError(f"compare: expected a margin above 0, found {margin:g}")
+        raise ConfError(f"expected a margin above 0, found {margin:g}")
     session = session or Session()
     people = None if labels is None else read_labels(Path(labels))
     judge = _first_judge(runs[0], rule) if rejudge == "" else rejudge

@@ -20,11 +20,12 @@ from raypipe.evaluation.forgotten import (
 )
 from raypipe.memo.disk import merge_memo
 from raypipe.runs.forget import apply, records
-from raypipe.runs.forget.adapters import releases_naming, trained_on
 from raypipe.runs.forget.find import find
 from raypipe.runs.forget.records import ForgetDecision, Holding
 from raypipe.runs.forget.target import find_target
+from raypipe.runs.roots import releases_naming
 from raypipe.store import Store, StoreError
+from raypipe.store.adapters import trained_on
 from raypipe.store.keep import unfinished
 
 

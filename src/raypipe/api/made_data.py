@@ -24,10 +24,11 @@ from raypipe.core.records import ANSWERED, Fault, Gold, Question
 from raypipe.evaluation import make_questions as making
 from raypipe.evaluation.drawn_passages import Draw, draw
 from raypipe.evaluation.make_questions import Candidate, MadeQuestion, MadeSet
+from raypipe.memo.counts import CallCounts
 from raypipe.memo.disk import StoreMemo, memo_versions, merge_memo
 from raypipe.memo.keys import reply_keys
 from raypipe.memo.lookup import lookup
-from raypipe.memo.memo import CallCounts, cached, replies_of
+from raypipe.memo.memo import cached, replies_of
 from raypipe.metrics.textfile import require_file, write_json_lines
 from raypipe.models.entry import LLM
 from raypipe.models.kit import LocalKit

@@ -20,6 +20,7 @@ from raypipe.api.session import Named, Place, Session
 from raypipe.cluster.capacity import declared_nodes, fitting, is_here
 from raypipe.cluster.placement import asked_by, bottleneck, placement, refuse
 from raypipe.core.errors import ConfError
+from raypipe.core.plain import to_json
 from raypipe.core.records import Gold
 from raypipe.evaluation.expiry import expired_answers
 from raypipe.evaluation.golds import golds_of, require_golds
@@ -29,7 +30,7 @@ from raypipe.metrics.crag import DEFAULT_RULE, Rule
 from raypipe.metrics.kinds import GoldForm, gold_form, open_kind
 from raypipe.readers.formats import Format
 from raypipe.recipes.recipe import Recipe
-from raypipe.runs.manifest import recent, to_json
+from raypipe.runs.manifest import recent
 from raypipe.runs.plan import planner
 from raypipe.runs.plan.assumed import Assumed, AssumedPlan, assumed_plan
 from raypipe.runs.plan.money import priced
@@ -151,7 +152,8 @@ def _placement(session: Session, recipe: Recipe, steps: Sequence[Mapping[str, An
     refuse(cluster, recipe.embedders(), asked)
     placed = placement(cluster, recipe.embedders(), asked)
     took = {s["step"]: s["estimate"]["seconds"] for s in steps}
-    slowest = bottleneck(recipe, placed, {stage: most[1] for stage, most in took.items() if most})
+    known = all(took[s["step"]] for s in steps if s["max_calls"] != 0)
+    slowest = bottleneck(recipe, placed, {stage: most[1] for stage, most in took.items() if most and known})
     pools = [
         {**to_json(p), "required_gib": round(p.required_gib, 3), "arithmetic": p.arithmetic()} for p in placed
     ]

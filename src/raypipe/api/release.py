@@ -22,8 +22,8 @@ from raypipe.store.layout import LIVE
 
 if TYPE_CHECKING:
     from raypipe.evaluation.scored_run import ScoredRun
+    from raypipe.runs.gates import RelativeGate
     from raypipe.runs.prune import Removal
-    from raypipe.runs.relative_gate_text import RelativeGate
 
 COLUMNS = "id live:bool run recipe digest score:float64 scored:int64 questions:int64 promoted:float64"
 
@@ -113,7 +113,7 @@ def finished(run: str | Path, store: Place, session: Session | None) -> tuple[Ma
 
 def gates_of(texts: Sequence[str]) -> tuple[list[RelativeGate], list[Gate]]:
     """The gates that hold a run against another, and the bounds on its own numbers."""
-    from raypipe.runs.relative_gate_text import relative_gate
+    from raypipe.runs.gates import relative_gate
 
     found = [(text, relative_gate(text)) for text in texts]
     return [g for _, g in found if g], [gate(text) for text, g in found if g is None]

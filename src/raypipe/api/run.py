@@ -17,7 +17,7 @@ from raypipe.api.paths import Data, Fields, deliver, run_folder, several
 from raypipe.api.pipelines import open_pipeline, prices_of
 from raypipe.api.results import Result, as_json, outside_loop
 from raypipe.api.session import Named, Place, Session
-from raypipe.cluster.budget import Budget
+from raypipe.cluster.file import Budget
 from raypipe.core.errors import DataError
 from raypipe.evaluation import evaluate as evaluating
 from raypipe.evaluation import fault_budget

@@ -95,7 +95,7 @@ def require_answering(models: Iterable[Model], endpoints: Mapping[str, EndpointA
         if model.path in KEYS and model.path in endpoints:
             from raypipe.models.remote import require_served
 
-            require_served(model, endpoints[model.path], KEYS[model.path])
+            require_served(model.repo, endpoints[model.path], KEYS[model.path])
 
 
 def generator_of(session: Session, option: str, name: str, others: str) -> Model:

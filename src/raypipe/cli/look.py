@@ -59,10 +59,12 @@ def _losses(args: Args) -> int:
     found = raypipe.losses(args.run)
 
     def show(found: LossesResult) -> None:
-        from raypipe.report.console import print_losses, print_lost
+        from raypipe.report.console import print_losses, print_lost, say
 
         print_losses(console(), found.to_json()["losses"])
         print_lost(console(), () if at is None else found.questions)
+        if not (found.losses.misses if at is None else found.questions):
+            say(console(), f"no question was lost{'' if at is None else f' at {args.at}'}")
 
     return printed(args, found if at is None else found.at(at), show)
 

@@ -23,66 +23,67 @@ import pyarrow as pa
 
 from raypipe.core.records import Citation, Document, Fault, Gold, Layout, Question, Source, Span
 
-TEXT, LONG_TEXT, INT, FLOAT = pa.string(), pa.large_string(), pa.int32(), pa.float64()
+
+def required(**columns: pa.DataType) -> list[pa.Field]:
+    """Columns of these types that are never null, in this order."""
+    return [pa.field(name, kind, nullable=False) for name, kind in columns.items()]
 
 
-def _fields(nullable: bool = False, **types: pa.DataType) -> list[pa.Field]:
-    return [pa.field(name, kind, nullable) for name, kind in types.items()]
-
-
-STRINGS = pa.list_(TEXT)
-SPAN = pa.struct(_fields(start=INT, end=INT))
-BLOCK = pa.struct(_fields(start=INT, end=INT, kind=TEXT))
+STRING, INT = pa.string(), pa.int32()
+SPAN = pa.struct(required(start=INT, end=INT))
+BLOCK = pa.struct(required(start=INT, end=INT, kind=STRING))
 SPANS = ("source", "start", "end", "parent_start", "parent_end")
 """Columns that name a chunk: where it is in its source's parsed text, and where the passage around it."""
 PARSED = pa.schema(
-    _fields(
-        True,
-        source=TEXT,
-        kind=TEXT,
-        text=LONG_TEXT,
-        hidden=pa.list_(SPAN),
-        blocks=pa.list_(BLOCK),
-        parser=TEXT,
-    )
-)
+    {
+        "source": STRING, "kind": STRING, "text": pa.large_string(), "hidden": pa.list_(SPAN),
+        "blocks": pa.list_(BLOCK), "parser": STRING,
+    }
+)  # fmt: skip
 """What the first corpus step of a recipe gives, but for its faults: one row per source."""
+SCORES = pa.map_(STRING, pa.float64())
+STRINGS = pa.list_(STRING)
 
-FAULT = pa.struct(_fields(step=TEXT, reason=TEXT, detail=TEXT, transient=pa.bool_()))
-HIT = pa.struct(_fields(chunk=TEXT, source=TEXT, span=SPAN, scores=pa.map_(TEXT, FLOAT)))
-QUOTE = pa.struct(_fields(source=TEXT, span=SPAN))
+FAULT = pa.struct(required(step=STRING, reason=STRING, detail=STRING, transient=pa.bool_()))
+HIT = pa.struct(required(chunk=STRING, source=STRING, span=SPAN, scores=SCORES))
+QUOTE = pa.struct(required(source=STRING, span=SPAN))
 REPLY = pa.struct(
     [
-        *_fields(text=TEXT, label=TEXT),
-        *_fields(True, confidence=FLOAT, logprob=FLOAT),
-        *_fields(quotes=pa.list_(QUOTE)),
-        *_fields(True, fault=FAULT),
+        *required(text=STRING, label=STRING),
+        pa.field("confidence", pa.float64()),
+        pa.field("logprob", pa.float64()),
+        *required(quotes=pa.list_(QUOTE)),
+        pa.field("fault", FAULT),
     ]
 )
-CITATIONS = pa.schema(
-    [
-        *_fields(question=TEXT, rank=INT, url=TEXT, modified=TEXT),
-        *_fields(True, page=TEXT, snippet=TEXT, name=TEXT),
-    ]
-)
-MARKS = pa.list_(pa.struct(_fields(start=INT, end=INT, label=TEXT)))
-ANNOTATOR = pa.struct(_fields(answer=TEXT, kind=TEXT, evidence=STRINGS))
+_CITATION_FIELDS = [
+    *required(question=STRING, rank=INT, url=STRING, modified=STRING),
+    *(pa.field(n, STRING) for n in ("page", "snippet", "name")),
+]
 
-SOURCES = pa.schema(_fields(id=TEXT, kind=TEXT, content=LONG_TEXT))
-DOCUMENTS = pa.schema(_fields(id=TEXT, title=TEXT, source=TEXT))
-LAYOUTS = pa.schema(_fields(id=TEXT, source=TEXT, url=TEXT, title=TEXT, pages=MARKS, sections=MARKS))
-GOLDS = pa.schema(_fields(question=TEXT, answers=STRINGS, labels=pa.map_(TEXT, TEXT)))
-RELEVANCE = pa.schema(_fields(question=TEXT, grades=pa.map_(TEXT, INT)))
-ANNOTATIONS = pa.schema(_fields(question=TEXT, annotators=pa.list_(ANNOTATOR)))
+SOURCES = pa.schema(required(id=STRING, kind=STRING, content=pa.large_string()))
+CITATIONS = pa.schema(_CITATION_FIELDS)
+DOCUMENTS = pa.schema(required(id=STRING, title=STRING, source=STRING))
+_MARK_FIELDS = required(start=INT, end=INT, label=STRING)
+_MARKS = pa.list_(pa.struct(_MARK_FIELDS))
+LAYOUTS = pa.schema(
+    required(id=STRING, source=STRING, url=STRING, title=STRING, pages=_MARKS, sections=_MARKS)
+)
+GOLDS = pa.schema(required(question=STRING, answers=STRINGS, labels=pa.map_(STRING, STRING)))
+RELEVANCE = pa.schema(required(question=STRING, grades=pa.map_(STRING, INT)))
+ANNOTATOR = pa.struct(required(answer=STRING, kind=STRING, evidence=STRINGS))
+ANNOTATIONS = pa.schema(required(question=STRING, annotators=pa.list_(ANNOTATOR)))
 QUESTIONS = pa.schema(
     [
-        *_fields(id=TEXT, text=TEXT, body=TEXT, asked_at=TEXT),
-        *_fields(True, citations=pa.list_(pa.struct(list(CITATIONS)))),
-        *_fields(replies=pa.map_(TEXT, REPLY), hits=pa.list_(HIT), order=STRINGS),
-        *_fields(answer=TEXT, outcome=TEXT, origin=TEXT, faults=pa.list_(FAULT), degraded=STRINGS),
-        *_fields(True, due=FLOAT),
+        *required(id=STRING, text=STRING, body=STRING, asked_at=STRING),
+        pa.field("citations", pa.list_(pa.struct(_CITATION_FIELDS))),
+        *required(
+            replies=pa.map_(STRING, REPLY), hits=pa.list_(HIT), order=STRINGS, answer=STRING, outcome=STRING,
+            origin=STRING, faults=pa.list_(FAULT), degraded=STRINGS,
+        ),
+        pa.field("due", pa.float64()),
     ]
-)
+)  # fmt: skip
 
 R = TypeVar("R")
 Convert = Callable[[Any], Any]
@@ -154,6 +155,19 @@ annotated = Codec(Gold, ANNOTATIONS)
 """What annotators say, in a table of its own that only a store with questions about papers has."""
 
 
+def file_of(rows: pa.Table, batch: int | None = None) -> pa.Buffer:
+    """A table as the content of one file. `batch`: rows that can be read at a time; None: as they are."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, rows.schema) as writer:
+        writer.write_table(rows, max_chunksize=batch)
+    return sink.getvalue()
+
+
+def rows_of(content: bytes) -> pa.Table:
+    """The table in such a file."""
+    return pa.ipc.open_file(content).read_all()
+
+
 def fault_column(faults: Sequence[Fault | None]) -> pa.Array:
     """The `fault` column of a corpus table: null where the row is fine."""
     return pa.array([None if f is None else dataclasses.asdict(f) for f in faults], type=FAULT)
@@ -163,8 +177,8 @@ def corpus_table(sources: Iterable[Source]) -> pa.Table:
     """What the first corpus step gets: `source, kind, content, fault`, one row per source."""
     rows = list(sources)
     columns = {
-        "source": pa.array([s.id for s in rows], TEXT),
-        "kind": pa.array([s.kind for s in rows], TEXT),
-        "content": pa.array([s.content for s in rows], LONG_TEXT),
+        "source": pa.array([s.id for s in rows], STRING),
+        "kind": pa.array([s.kind for s in rows], STRING),
+        "content": pa.array([s.content for s in rows], pa.large_string()),
     }
     return pa.table({**columns, "fault": fault_column([None] * len(rows))})

@@ -13,7 +13,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from raypipe.core.protocols import Ask, Bound, Embed, Index, Kit, Model, Reach, Score
+from raypipe.core.index import Index
+from raypipe.core.protocols import Ask, Bound, Embed, Kit, Model, Reach, Score
 from raypipe.core.records import ABSTAINED, ANSWERED, IDK, Question, Quote, Reply, Span, parse_chunk_id
 from raypipe.text import compare, evidence
 from raypipe.text.asked import AskedQuestion, read

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from raypipe.core.errors import ModelMissing
+from raypipe.core.index import Index
 from raypipe.core.llm import Chat, Generated, Generator, Sampling
-from raypipe.core.protocols import FIELDS, Index, Model
+from raypipe.core.protocols import FIELDS, Model
 from raypipe.core.records import FAULT, Fault, Question, Reply, Span, parse_chunk_id
 from raypipe.text.by_label import ByLabel
 from raypipe.text.html import storable
