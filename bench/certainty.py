@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from raypipe.metrics.agreement import Checked, corrected_score
-from raypipe.metrics.intervals import mean_interval
-from raypipe.metrics.paired import conclude, paired
+from raypipe.metrics.intervals import group_sums, mean_interval
+from raypipe.metrics.paired import conclude, paired, sign_flip
 
 Floats = npt.NDArray[np.float64]
 
@@ -90,7 +90,8 @@ def simulate(setting: Setting, pairs: int, seed: int) -> Outcome:
     wrong = held = 0
     for _ in range(pairs):
         equal, groups = _differences(rng, setting, 0.5)
-        wrong += conclude(paired(np.zeros(len(equal)), equal, 2, groups)) in ("better", "worse")
+        if sign_flip(equal if groups is None else group_sums(equal, groups)[0])[0] < 0.05:  # else neither
+            wrong += conclude(paired(np.zeros(len(equal)), equal, 2, groups)) in ("better", "worse")
         gained, groups = _differences(rng, setting, 0.5 if setting.grouped else 0.6)
         low, high = mean_interval(gained, (-2, 2), groups) or (math.nan, math.nan)
         held += low <= _truth(setting) <= high

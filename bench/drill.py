@@ -112,7 +112,7 @@ def main() -> int:
         os.environ.update(RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0", RAY_worker_niceness="0")
         ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
         make = functools.partial(Engine, load.engine_setup(model, ROOM), True)
-        client = engine_actors.start("engine-drill", make, engine_actors.Resources(cpus=0.5))
+        client = engine_actors.start("engine-drill", make, {"CPU": 0.5})
         calm = asyncio.run(ask(client.generate))
         sound = len(set(calm)) == ROWS and not any(row.startswith("FAULT") for row in calm)
         for what in ("worker", "core", "actor"):

@@ -152,9 +152,7 @@ def actor(setup: EngineSetup, sampling: Sampling) -> Iterator[Say]:
     from raypipe.models import engine_actors
 
     ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
-    client = engine_actors.start(
-        "engine-bench-0", functools.partial(Engine, setup, True), engine_actors.Resources(cpus=0.5)
-    )
+    client = engine_actors.start("engine-bench-0", functools.partial(Engine, setup, True), {"CPU": 0.5})
 
     async def ask(asked: list[Chat]) -> Run:
         spent = Spent()

@@ -22,7 +22,8 @@ import numpy as np
 from raypipe.core import config
 from raypipe.core.protocols import Kit
 from raypipe.core.records import Question, parse_chunk_id
-from raypipe.memo.memo import CallCounts, MemoTable, Values, cached
+from raypipe.memo.counts import CallCounts
+from raypipe.memo.memo import MemoTable, Values, cached
 from raypipe.models import catalog
 from raypipe.models.kit import LocalKit
 from raypipe.steps.extract import Extract
@@ -66,7 +67,7 @@ class SqliteMemo:
 
 
 class CaseIndex:
-    """The texts of a file of cases (`protocols.Index`, as far as `extract` reads it)."""
+    """The texts of a file of cases (`core.index.Index`, as far as `extract` reads it)."""
 
     def __init__(self, pages: dict[str, Any]) -> None:
         self._pages = pages

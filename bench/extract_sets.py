@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from raypipe import readers
-from raypipe.api.datasets import DEMO
+from raypipe.api.starting_points import DEMO
 from raypipe.core.records import Block, Source, Span, chunk_id, digest, source_id
 from raypipe.synth import write as write_synth
 from raypipe.text import bm25, windows

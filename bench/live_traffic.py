@@ -35,7 +35,7 @@ from http_app import OPEN, listening  # type: ignore[import-not-found]
 from reruns import FAKES, Bench  # type: ignore[import-not-found]
 
 from raypipe.api.captured import captured_span, write_captured
-from raypipe.api.trials import show_trials, start_canary, start_shadow, stop_trials
+from raypipe.api.release import show_trials, start_canary, start_shadow, stop_trials
 from raypipe.core import arrow
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.models.kit import LocalKit

@@ -35,8 +35,8 @@ from typing import Any
 from extract_sets import holds
 
 from raypipe import readers
-from raypipe.api.datasets import DEMO
 from raypipe.api.session import load_recipe
+from raypipe.api.starting_points import DEMO
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
@@ -47,8 +47,9 @@ from raypipe.kg.execute import run
 from raypipe.kg.graph import open_folder
 from raypipe.kg.language.parser import parser
 from raypipe.kg.language.time_words import moment
+from raypipe.memo.counts import CallCounts
 from raypipe.memo.disk import StoreMemo, memo_versions, merge_memo
-from raypipe.memo.memo import CallCounts, Memo, MemoryMemo, cached
+from raypipe.memo.memo import Memo, MemoryMemo, cached
 from raypipe.models.kit import LocalKit
 from raypipe.models.scripted import Scripted, echo
 from raypipe.recipes.executor import QuestionExecutor, build

@@ -28,7 +28,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from raypipe.core.protocols import Model, VectorHit
+from raypipe.core.index import VectorHit
+from raypipe.core.protocols import Model
 from raypipe.core.records import Question, source_id
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.postings_task import PART_SOURCES, PostingsTask

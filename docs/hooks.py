@@ -12,7 +12,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
-EXPORTS = runpy.run_path(str(ROOT / "src/raypipe/api/exports.py"))["EXPORTS"]  # name -> module
+EXPORTS = runpy.run_path(str(ROOT / "src/raypipe/__init__.py"))["EXPORTS"]  # name -> module
 DOCTEST = re.compile(r"(?m)^>>> .*\n(?:(?!\n).*\n)*")
 
 

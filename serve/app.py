@@ -7,7 +7,7 @@ Arguments: the fields of `raypipe.api.endpoint.ServeArgs`.
 from ray.serve import Application
 
 from raypipe.api.endpoint import ServeArgs
-from raypipe.api.settings import from_environment
+from raypipe.api.session import from_environment
 from raypipe.core import config
 from raypipe.core.config import Where
 

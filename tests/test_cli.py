@@ -16,6 +16,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+import raypipe
 from raypipe.api.outputs import schemas
 from raypipe.cli.commands import COMMANDS, GROUPS
 from raypipe.cli.main import main, parser
@@ -117,11 +118,12 @@ def test_a_commands_module_declares_it_alone_or_with_its_group(name):
 def test_choices_of_the_command_line_are_those_of_the_code():
     from typing import get_args
 
-    from raypipe.cli import kg
     from raypipe.kg.language.example_bank import Domain
     from raypipe.kg.public_data import KINDS
 
-    assert set(kg.SOURCES) == set(KINDS) and set(kg.DOMAINS) == set(get_args(Domain))
+    sources = commands()["facts build"]._option_string_actions["--source"].choices
+    domains = commands()["kg examples import"]._option_string_actions["--domain"].choices
+    assert set(sources) == set(KINDS) and set(domains) == set(get_args(Domain))
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
@@ -663,6 +665,7 @@ def api_arguments(module):
         for a in n.names
     }
     called = {ast.unparse(n.args[0]).rpartition(".")[2] for n in ast.walk(tree) if is_call(n, "called")}
+    made |= {name: module for name, module in raypipe.EXPORTS.items() if name in called}
     for name, source in made.items():
         loaded = importlib.import_module(source)
         if name in called and hasattr(loaded, name):

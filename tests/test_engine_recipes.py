@@ -30,8 +30,9 @@ from raypipe.core.digests import model_identity
 from raypipe.core.llm import Generated, Message, Sampling
 from raypipe.evaluation.evaluate import Evaluation, evaluate
 from raypipe.kg.server import serve as serve_graph
+from raypipe.memo.counts import CallCounts
 from raypipe.memo.disk import StoreMemo, memo_versions
-from raypipe.memo.memo import CallCounts, cached
+from raypipe.memo.memo import cached
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import EndpointAddress
 from raypipe.pipeline.driver import Pipeline, TaskSizes, inline

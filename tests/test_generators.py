@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from raypipe.api.session import endpoint_addresses, load_recipe
-from raypipe.api.settings import from_environment
+from raypipe.api.session import endpoint_addresses, from_environment, load_recipe
 from raypipe.cli.main import main
 from raypipe.cluster.capacity import preflight
 from raypipe.cluster.file import Cluster, Engines, Pool

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from raypipe import readers
-from raypipe.api.export import export_run
 from raypipe.api.fit import fit_fuse
+from raypipe.api.look import export_run
 from raypipe.api.session import load_recipe
 from raypipe.cli.main import main
 from raypipe.core import arrow, config

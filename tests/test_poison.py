@@ -12,7 +12,7 @@ import pytest
 from reruns import CONF, FAKES, HERE, Bench, WorkerKit
 
 from raypipe.api.session import load_recipe
-from raypipe.cluster.budget import Budget
+from raypipe.cluster.file import Budget
 from raypipe.core import arrow
 from raypipe.core.errors import ConfError, FaultBudgetExceeded
 from raypipe.core.records import Source, source_id

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from test_qasper_recipes import MARKED, RECIPES
 
-from raypipe.api.example_pools import build_examples
+from raypipe.api.made_data import build_examples
 from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
 from raypipe.core.records import Question

@@ -8,8 +8,7 @@ import yaml
 from chat_server import serving
 
 from raypipe.api.questions import ask
-from raypipe.api.session import Session, load_recipe
-from raypipe.api.settings import from_environment
+from raypipe.api.session import Session, from_environment, load_recipe
 from raypipe.core.config import Conf
 
 ROOT = Path(__file__).parents[1]

@@ -8,7 +8,7 @@ import pytest
 from chat_server import serving
 from reruns import FAKES, MODELS, Bench
 
-from raypipe.api.probes import FAR, distance, require_unchanged
+from raypipe.api.served import FAR, distance, require_unchanged
 from raypipe.core import arrow
 from raypipe.core.errors import ConfError, Unavailable
 from raypipe.models.fake import HashEmbedder

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from reruns import FAKES, Bench, WorkerKit
 
-from raypipe.cluster.budget import Budget
+from raypipe.cluster.file import Budget
 from raypipe.core.errors import FaultBudgetExceeded, OutOfMemory, Unavailable, WorkerBroken
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.fault_budget import check, undone_rows

@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from raypipe.api.bench import BenchRow, Contest
 from raypipe.core.digests import model_identity
-from raypipe.core.protocols import Model, VectorHit
+from raypipe.core.index import VectorHit
+from raypipe.core.protocols import Model
 from raypipe.core.records import source_id
 from raypipe.models.machine_limits import Machine
 from raypipe.store import PASSAGES, Store, commit, vectors_schema, write_part

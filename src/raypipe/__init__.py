@@ -4,24 +4,16 @@ The Python API: what `raypipe COMMAND` does, as functions. Each name is imported
 `import raypipe` imports no library. docs/python.md shows it.
 """
 
+import re
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raypipe.api import EXPORTS
-
-if TYPE_CHECKING:  # the same names as EXPORTS, for type checkers and editors
-    from raypipe.api.ann import build_ann as build_ann
+if TYPE_CHECKING:  # read by type checkers and editors, and as text below
     from raypipe.api.bench import bench as bench
     from raypipe.api.compare import compare as compare
     from raypipe.api.data import ingest as ingest
     from raypipe.api.data import parse_html as parse_html
-    from raypipe.api.datasets import demo_data as demo_data
-    from raypipe.api.datasets import download_crag as download_crag
-    from raypipe.api.datasets import download_qasper as download_qasper
-    from raypipe.api.datasets import synthesize as synthesize
-    from raypipe.api.datasets import synthesize_papers as synthesize_papers
-    from raypipe.api.example_pools import build_examples as build_examples
-    from raypipe.api.export import export_run as export_run
     from raypipe.api.finetune import finetune as finetune
     from raypipe.api.finetune import plan_finetune as plan_finetune
     from raypipe.api.fit import fit_decide as fit_decide
@@ -30,28 +22,34 @@ if TYPE_CHECKING:  # the same names as EXPORTS, for type checkers and editors
     from raypipe.api.graphs import build_facts as build_facts
     from raypipe.api.graphs import run_calls as run_calls
     from raypipe.api.graphs import serve_graph as serve_graph
-    from raypipe.api.judge_check import check_judge as check_judge
-    from raypipe.api.judge_check import pick_to_label as pick_to_label
+    from raypipe.api.indexes import build_ann as build_ann
+    from raypipe.api.judged_runs import check_judge as check_judge
+    from raypipe.api.judged_runs import pick_to_label as pick_to_label
     from raypipe.api.kg_score import score_calls as score_calls
     from raypipe.api.labels import make_labels as make_labels
     from raypipe.api.labels import plan_labels as plan_labels
+    from raypipe.api.look import export_run as export_run
     from raypipe.api.look import faults as faults
     from raypipe.api.look import losses as losses
     from raypipe.api.look import why as why
     from raypipe.api.machine import check_environment as check_environment
-    from raypipe.api.made_questions import make_questions as make_questions
-    from raypipe.api.model_files import model_needs as model_needs
+    from raypipe.api.made_data import build_examples as build_examples
+    from raypipe.api.made_data import make_questions as make_questions
+    from raypipe.api.models import model_needs as model_needs
     from raypipe.api.plans import assume as assume
     from raypipe.api.plans import plan as plan
     from raypipe.api.previews import preview as preview
-    from raypipe.api.project import start_project as start_project
     from raypipe.api.questions import ask as ask
     from raypipe.api.questions import rank as rank
+    from raypipe.api.questions import walk as walk
     from raypipe.api.release import promote as promote
     from raypipe.api.release import prune as prune
     from raypipe.api.release import releases as releases
     from raypipe.api.release import rollback as rollback
-    from raypipe.api.repeats import evaluate_repeatedly as evaluate_repeatedly
+    from raypipe.api.release import show_trials as show_trials
+    from raypipe.api.release import start_canary as start_canary
+    from raypipe.api.release import start_shadow as start_shadow
+    from raypipe.api.release import stop_trials as stop_trials
     from raypipe.api.reproduce import reproduce as reproduce
     from raypipe.api.results import Result as Result
     from raypipe.api.run import answer as answer
@@ -64,24 +62,30 @@ if TYPE_CHECKING:  # the same names as EXPORTS, for type checkers and editors
     from raypipe.api.scores import score_qasper as score_qasper
     from raypipe.api.scores import score_ranking as score_ranking
     from raypipe.api.session import Session as Session
+    from raypipe.api.session import from_environment as from_environment
     from raypipe.api.session import load_recipe as load_recipe
-    from raypipe.api.settings import from_environment as from_environment
-    from raypipe.api.steps import check_step as check_step
-    from raypipe.api.swaps import swap_steps as swap_steps
+    from raypipe.api.session import swap_steps as swap_steps
+    from raypipe.api.starting_points import demo_data as demo_data
+    from raypipe.api.starting_points import download_crag as download_crag
+    from raypipe.api.starting_points import download_qasper as download_qasper
+    from raypipe.api.starting_points import start_project as start_project
+    from raypipe.api.starting_points import synthesize as synthesize
+    from raypipe.api.starting_points import synthesize_papers as synthesize_papers
+    from raypipe.api.sweep import evaluate_repeatedly as evaluate_repeatedly
     from raypipe.api.sweep import sweep as sweep
-    from raypipe.api.trials import show_trials as show_trials
-    from raypipe.api.trials import start_canary as start_canary
-    from raypipe.api.trials import start_shadow as start_shadow
-    from raypipe.api.trials import stop_trials as stop_trials
     from raypipe.api.usage import usage as usage
+    from raypipe.api.validate import check_step as check_step
     from raypipe.api.validate import validate as validate
     from raypipe.api.view import list_runs as list_runs
     from raypipe.api.view import write_view as write_view
-    from raypipe.api.walk import walk as walk
     from raypipe.core.errors import RaypipeError as RaypipeError
     from raypipe.store import Store as Store
 
     __version__: str
+
+_IMPORT = re.compile(r"(?m)^    from (raypipe\.\S+) import (\w+)")
+EXPORTS = {name: module for module, name in _IMPORT.findall(Path(__file__).read_text(encoding="utf-8"))}
+"""Exported name -> module that defines it, as the block above has them."""
 
 
 def __getattr__(name: str) -> Any:

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from raypipe.api.calibrate import calibrate
 from raypipe.api.measured import chip
-from raypipe.api.session import Session, read_cluster
-from raypipe.api.settings import from_environment
+from raypipe.api.plans import calibrate
+from raypipe.api.session import Session, from_environment, read_cluster
 from raypipe.cli.main import main
 from raypipe.cluster.capacity import is_here
 from raypipe.core.config import Conf

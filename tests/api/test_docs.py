@@ -8,10 +8,9 @@ from http_app import ask as asked_over_http
 from http_app import served
 
 from raypipe.api.data import documents_store
-from raypipe.api.docs import open_docs
+from raypipe.api.indexes import open_docs
 from raypipe.api.questions import ask
-from raypipe.api.session import Session
-from raypipe.api.settings import from_environment
+from raypipe.api.session import Session, from_environment
 from raypipe.cli.main import main
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import EndpointAddress

@@ -5,7 +5,7 @@ import json
 import pytest
 from chat_server import serving
 
-from raypipe.api.example_pools import ExamplePoolResult, _explanations
+from raypipe.api.made_data import ExamplePoolResult, _explanations
 from raypipe.cli.main import main
 from raypipe.core.errors import DataError, Unavailable
 from raypipe.core.llm import Generated

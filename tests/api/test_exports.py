@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 
 import raypipe
-from raypipe.api import EXPORTS
+from raypipe import EXPORTS
 from raypipe.api.results import Result, outside_loop
-from raypipe.api.settings import from_environment
+from raypipe.api.session import from_environment
 from raypipe.core.errors import ConfError
 
 SRC = Path(raypipe.__file__).parent

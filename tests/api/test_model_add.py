@@ -12,10 +12,9 @@ from chat_server import serving
 from pydantic import TypeAdapter
 from reruns import CONF
 
-from raypipe.api.model_add import AddOptions, add_model
+from raypipe.api.models import AddOptions, add_model
 from raypipe.api.outputs import OUTPUTS
-from raypipe.api.session import Session, load_recipe
-from raypipe.api.settings import from_environment
+from raypipe.api.session import Session, from_environment, load_recipe
 from raypipe.cli.main import main
 from raypipe.core.errors import ConfError, ModelMissing, Unavailable
 from raypipe.models import catalog

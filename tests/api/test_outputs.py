@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 
 from raypipe.api.kg_refresh import RefreshProposal
-from raypipe.api.model_files import StandinsResult
+from raypipe.api.models import StandinsResult
 from raypipe.api.outputs import file_of, schemas
 from raypipe.cli.main import main, parser
 from raypipe.kg.change_rate import ChangeRate

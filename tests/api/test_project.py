@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from raypipe.api.project import FILES
 from raypipe.api.session import load_recipe
+from raypipe.api.starting_points import FILES
 from raypipe.cli.main import main
 from raypipe.core import config
 from raypipe.core.config import Conf

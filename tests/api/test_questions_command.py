@@ -2,6 +2,9 @@
 
 import json
 import re
+import signal
+import subprocess
+import sys
 
 import jsonschema
 import pytest
@@ -137,6 +140,26 @@ def test_the_same_questions_again_ask_for_nothing_and_more_of_them_only_for_more
     _, out, _ = made(server, "--n", 5, "--json")
     again = json.loads(out)
     assert again["cached"] > 0 and (tmp_path / "q.jsonl").read_text().startswith(first)
+
+
+@pytest.mark.drill
+def test_a_run_that_is_killed_goes_on_where_it_was(made, server, tmp_path):
+    running, asked = [], server.asked
+    words = ["questions", tmp_path / "docs.jsonl", "--n", 12, "--llm", f"{server.url}#reader"]
+    words += ["--store", tmp_path / "s", "--out", tmp_path / "q.jsonl", "--json"]
+
+    def kills(request, body):
+        if len(server.paths) >= 18:  # one to see that it answers, twelve questions written, some checked
+            running[0].kill()
+        asked(request, body)
+
+    server.asked = kills
+    running.append(subprocess.Popen([sys.executable, "-m", "raypipe", *map(str, words)]))
+    assert running[0].wait() == -signal.SIGKILL and not (tmp_path / "q.jsonl").exists()
+    server.asked = asked
+    code, out, err = made(server, "--n", 12, "--json")
+    again = json.loads(out)
+    assert code == 0 and again["plan"]["cached"] == 12 and again["cached"] >= 12, err
 
 
 def test_a_dry_run_says_the_number_of_calls_and_makes_none(made, server, tmp_path):

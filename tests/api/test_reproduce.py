@@ -17,8 +17,7 @@ from raypipe.api.reproduce import (
     reproduce,
     reproductions,
 )
-from raypipe.api.session import Session, load_recipe
-from raypipe.api.settings import from_environment
+from raypipe.api.session import Session, from_environment, load_recipe
 from raypipe.cli.main import main
 from raypipe.cli.main import parser as parser_of
 from raypipe.core.errors import ConfError, DataError

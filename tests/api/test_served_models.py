@@ -9,8 +9,7 @@ from chat_server import serving
 import raypipe
 from raypipe.api.judges import open_judge
 from raypipe.api.served import ServedModel, require_answering, require_same
-from raypipe.api.session import load_recipe
-from raypipe.api.settings import from_environment
+from raypipe.api.session import from_environment, load_recipe
 from raypipe.cli.main import main
 from raypipe.core.config import Conf
 from raypipe.core.errors import ConfError, Unavailable

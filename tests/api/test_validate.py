@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from raypipe.api.session import Session
-from raypipe.api.settings import from_environment
+from raypipe.api.session import Session, from_environment
 from raypipe.api.validate import line_of, validate
 from raypipe.cli.main import main
 

@@ -49,7 +49,7 @@ def places():
 @pytest.fixture(scope="module")
 def one(actors):
     """What an engine takes that has a GPU of its own."""
-    return actors.Resources(cpus=0.05, gpus=1)
+    return {"CPU": 0.05, "GPU": 1}
 
 
 @dataclass(frozen=True)
@@ -209,5 +209,5 @@ def test_engines_get_all_their_places_or_none(actors, places, one):
         assert time.monotonic() - start < 10
         with places.reserved([one], wait_s=30) as [group]:
             assert group is not None
-    with places.reserved([actors.Resources(cpus=0, gpus=0)], wait_s=1) as [group]:
+    with places.reserved([{"CPU": 0, "GPU": 0}], wait_s=1) as [group]:
         assert group is None

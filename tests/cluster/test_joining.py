@@ -110,7 +110,7 @@ def test_engines_join_a_job_one_that_dies_costs_no_reply_and_all_make_room_for_a
 
     local_ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     diary = tmp_path / "diary"
-    make, one = functools.partial(Backwards, str(diary)), actors.Resources(cpus=0.05, gpus=1)
+    make, one = functools.partial(Backwards, str(diary)), {"CPU": 0.05, "GPU": 1}
     names = [actors.name_of(str(tmp_path), n) for n in range(4)]
 
     def notes(what):

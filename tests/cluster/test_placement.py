@@ -30,7 +30,7 @@ from raypipe.core import config as conf
 from raypipe.core.config import Conf, Where
 from raypipe.core.errors import ClusterTooSmall, ConfError
 from raypipe.core.protocols import Model
-from raypipe.models.memory import GIB, ModelSize, model_size
+from raypipe.models.weight_files import GIB, ModelSize, model_size
 
 ROOT = Path(__file__).parents[2]
 CONF = Conf((ROOT / "conf",))

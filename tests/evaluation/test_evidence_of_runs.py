@@ -11,8 +11,7 @@ import pytest
 from chat_server import serving
 from reruns import CONF, FAKES, MODELS, Bench
 
-from raypipe.api.session import load_recipe
-from raypipe.api.swaps import swap_steps
+from raypipe.api.session import load_recipe, swap_steps
 from raypipe.cli.main import main
 from raypipe.core.errors import ConfError
 from raypipe.evaluation.evaluate import evaluate

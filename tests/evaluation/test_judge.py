@@ -24,7 +24,7 @@ from raypipe.evaluation.judge import PROMPTS, ModelJudge, judge_plan, judged
 from raypipe.evaluation.labels import add_label, read_labels
 from raypipe.evaluation.result_table import each
 from raypipe.evaluation.scored_run import scored_run
-from raypipe.memo.memo import CallCount, CallCounts, Tokens
+from raypipe.memo.counts import CallCount, CallCounts, Tokens
 from raypipe.metrics.crag import CragScore, Prediction, mark
 from raypipe.models import catalog
 from raypipe.models.kit import LocalKit

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from raypipe.api.session import load_recipe
 from raypipe.core.errors import ConfError
+from raypipe.core.plain import to_json
 from raypipe.core.prices import Prices, TokenPrice
 from raypipe.evaluation import sweep as sweeping
 from raypipe.evaluation.evaluate import evaluate
@@ -18,7 +19,6 @@ from raypipe.evaluation.stored_questions import questions_of
 from raypipe.pipeline.caps import Caps
 from raypipe.pipeline.ingest import ingest
 from raypipe.report.sweep import plot, print_plans, print_sweep
-from raypipe.runs.manifest import to_json
 from raypipe.runs.plan import planner
 from raypipe.store.keep import tables
 from raypipe.synth import write

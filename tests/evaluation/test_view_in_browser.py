@@ -152,6 +152,13 @@ def test_keys_go_through_the_questions_and_the_page_is_as_wide_as_a_phone(page, 
     page.keyboard.press("Escape")
     page.set_viewport_size({"width": 390, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    right = "e => Math.max(...[...document.querySelectorAll(e)].map(e => e.getBoundingClientRect().right))"
+    assert page.locator("svg.narrow").is_visible() and page.evaluate(f"({right})('.narrow *')") <= 390
+    page.locator(".row a.q").first.click()
+    page.locator(".detail .passage").first.wait_for()
+    assert page.evaluate(f"({right})('.passage *')") <= 390
+    page.evaluate("scrollTo(0, 0)")
+    shot(page, "view-phone")
 
 
 def test_the_filtered_rows_are_a_file_of_their_own(page, rows):

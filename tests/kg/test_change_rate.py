@@ -11,9 +11,10 @@ from raypipe.cli.main import main
 from raypipe.core.protocols import GraphRef
 from raypipe.kg.change_rate import ChangeRate, Observed, change_rates, observations
 from raypipe.kg.graph_adapter import open_server
+from raypipe.memo.counts import CallCounts
 from raypipe.memo.disk import StoreMemo, memo_versions, merge_memo
 from raypipe.memo.keys import expired, period_of
-from raypipe.memo.memo import CallCounts, cached
+from raypipe.memo.memo import cached
 from raypipe.models.kit import LocalKit
 from raypipe.store import Store
 

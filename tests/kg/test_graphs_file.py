@@ -9,7 +9,8 @@ import pytest
 from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
 from raypipe.core.errors import ConfError
-from raypipe.memo.memo import CallCounts, MemoryMemo, cached
+from raypipe.memo.counts import CallCounts
+from raypipe.memo.memo import MemoryMemo, cached
 from raypipe.models.kit import LocalKit
 
 ROOT = Path(__file__).parents[2]

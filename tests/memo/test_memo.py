@@ -12,17 +12,9 @@ import pytest
 
 from raypipe.core.errors import OutOfMemory
 from raypipe.core.protocols import Model
+from raypipe.memo.counts import CallCount, CallCounts
 from raypipe.memo.disk import MergeSummary, StoreMemo, memo_versions, merge_memo
-from raypipe.memo.memo import (
-    ENTRY_BYTES,
-    CallCount,
-    CallCounts,
-    MemoryMemo,
-    MemoTable,
-    cached,
-    scores_of,
-    vectors_of,
-)
+from raypipe.memo.memo import ENTRY_BYTES, MemoryMemo, MemoTable, cached, scores_of, vectors_of
 from raypipe.store import Store
 from raypipe.store.keep import compact
 

@@ -8,17 +8,9 @@ import pytest
 from raypipe.core.llm import Choice, Generated, Message, Sampling
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
+from raypipe.memo.counts import CallCount, CallCounts, Tokens
 from raypipe.memo.disk import MergeSummary, StoreMemo, memo_versions, merge_memo
-from raypipe.memo.memo import (
-    ENTRY_BYTES,
-    REPLY_BYTES,
-    CallCount,
-    CallCounts,
-    MemoryMemo,
-    Tokens,
-    cached,
-    replies_of,
-)
+from raypipe.memo.memo import ENTRY_BYTES, REPLY_BYTES, MemoryMemo, cached, replies_of
 from raypipe.models.scripted import Scripted
 from raypipe.store import Store
 

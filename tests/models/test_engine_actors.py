@@ -100,9 +100,7 @@ def actors(local_ray: ModuleType) -> ModuleType:
 
 
 def start(actors: ModuleType, name: str, diary: Path, **more: bool) -> Client:
-    return actors.start(
-        name, functools.partial(Echo, str(diary), **more), actors.Resources(cpus=0.1), PAUSE_S
-    )
+    return actors.start(name, functools.partial(Echo, str(diary), **more), {"CPU": 0.1}, PAUSE_S)
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ import pytest
 import yaml
 
 from raypipe.core.errors import ConfError, ModelMissing
-from raypipe.core.protocols import Model, PassageWords, VectorHit
+from raypipe.core.index import PassageWords, VectorHit
+from raypipe.core.protocols import Model
 from raypipe.models import catalog
 from raypipe.models.catalog import Catalog
 from raypipe.models.kit import LocalKit

@@ -146,7 +146,7 @@ def test_over_ray_a_cap_ends_with_8_and_the_same_command_goes_on_to_the_end(
 ):
     from raypipe.synth import write
 
-    write(tmp_path / "world", QUESTIONS, pages=1, seed=6, page_chars=500)
+    write(tmp_path / "world", QUESTIONS, pages=1, seed=6, page_chars=1000)
     conf = CONF.folders[0]
     monkeypatch.setenv("RAYPIPE_CONF", str(conf))
     monkeypatch.setenv("RAYPIPE_HOME", str(tmp_path / "home"))

@@ -12,8 +12,7 @@ from reruns import CONF
 from second_scorer import means
 
 from raypipe.api.questions import ask, rank
-from raypipe.api.session import Session
-from raypipe.api.settings import from_environment
+from raypipe.api.session import Session, from_environment
 from raypipe.core import arrow
 from raypipe.core.errors import ConfError
 from raypipe.core.records import Question

@@ -18,7 +18,7 @@ from reportlab.lib.pdfencrypt import StandardEncryption
 from reruns import FAKES, Bench
 
 from raypipe.api.data import documents_store, ingest, ingest_documents
-from raypipe.api.docs import require_documents_read
+from raypipe.api.indexes import require_documents_read
 from raypipe.api.session import Session
 from raypipe.cli.main import main
 from raypipe.core import arrow
@@ -328,6 +328,7 @@ def test_a_folder_of_all_that_there_is_ends_in_time_with_a_reason_for_each_file(
         (docs / f"{name}.pdf").write_bytes(data)
     (docs / "all.docx").write_bytes(papers.every_construct()[0])
     (docs / "loop").symlink_to(docs)
+    os.mkfifo(docs / "pipe")
     with (docs / "huge.pdf").open("wb") as file:
         file.truncate(2 << 30)
     started = time.monotonic()
@@ -336,11 +337,21 @@ def test_a_folder_of_all_that_there_is_ends_in_time_with_a_reason_for_each_file(
     assert done.documents == len(READABLE) + 1
     rows = Store.open(str(tmp_path / "store")).scan("faults").to_pylist()
     reasons = {r["id"].rpartition("#")[0].removeprefix("docs/"): r["reason"] for r in rows}
-    assert reasons.keys() == {*(f"{name}.pdf" for name in broken), "loop", "huge.pdf"}
+    assert reasons.keys() == {*(f"{name}.pdf" for name in broken), "loop", "pipe", "huge.pdf"}
     assert reasons["million.pdf"] == reasons["huge.pdf"] == "too_large"
     assert {reasons["laughs.pdf"], reasons["flate.pdf"]} <= {"timeout", "memory"}
+    pipe = indexed(tmp_path)
+    texts = [made()[1] for made in READABLE.values()]
+    for marker in {re.findall(r"Marker\d+x\d+", text)[-1] for text in texts if "Marker" in text}:
+        hits = asked(pipe, f"{marker} {marker}")["hits"]
+        pages = {h["url"].partition("#page=")[0] for h in hits if h["page"] and "#page=" in h["url"]}
+        held = {f"readable{n:02}.pdf" for n, text in enumerate(texts) if marker in text}
+        assert held & pages, marker
     again = read(tmp_path, docs)
     assert again.counts["bytes_read"] == 0 and again.counts["rows"] == 0
+    (docs / "readable00.pdf").write_bytes(papers.by_hand(77)[0])
+    changed = read(tmp_path, docs)
+    assert changed.counts["rows"] == 1 and changed.counts["bytes_read"] == len(papers.by_hand(77)[0])
 
 
 def test_a_folder_of_documents_takes_no_kind_of_golds(tmp_path):

@@ -18,6 +18,7 @@ from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.fault_budget import undone_rows
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.dead_letters import faults_table
+from raypipe.pipeline.driver import inline
 from raypipe.pipeline.ingest import ingest
 from raypipe.pipeline.recipe_tables import postings_tables, searched
 from raypipe.recipes.executor import QuestionExecutor
@@ -118,6 +119,23 @@ def test_prune_and_rollback_keep_what_a_release_searches(bench):
     rollback(pipe.store)
     assert live(pipe.store).id == release.id
     assert ranked(pipe, live(pipe.store).opened(pipe.store)[1]) == before
+
+
+def test_questions_that_ask_embedders_alone_make_tasks_of_128(bench):
+    write_beir(bench.folder / "many", papers(1, 90), queries(140))
+    ranks = "".join(x for x in RANKS.splitlines(keepends=True) if "rerank" not in x)
+    sizes = {}
+
+    def watched(verb, work, tasks):
+        sizes.setdefault(verb, []).extend(t.rows for t in tasks)
+        return inline(verb, work, tasks)
+
+    pipe = replace(bench.pipeline(ranks), runner=watched)
+    assert pipe.sizes.questions < 128
+    ingest(pipe.store, [bench.folder / "many"], "beir", pipe.progress)
+    pipe.index(None)
+    pipe.answer(arrow.question.records(pipe.store.scan("questions")))
+    assert sizes["answer"] == [128, 12]
 
 
 def test_a_paper_that_is_taken_out_is_not_found_and_does_not_count(bench):

@@ -83,14 +83,15 @@ def test_a_kit_times_the_loading_of_a_model_and_not_its_computing(moment):
             moment.pass_(1)
             return [0.0] * len(pairs)
 
-    def opened(model, backend, device):
-        moment.pass_(60)  # as the import of torch is
-        return Slow()
+    class SlowKit(LocalKit):
+        def _open(self, model):
+            moment.pass_(60)  # as the import of torch is
+            return Slow()
 
-    kit = LocalKit(None, clock=moment)
+    kit = SlowKit(None, clock=moment)
     model = Model("slow", "reranker", "overlap", "", "", "", "overlap@1")
     for _ in range(3):
-        asyncio.run(kit._compute(model, opened, lambda m: m.score([("a", "b")])))
+        asyncio.run(kit._compute(model, lambda m: m.score([("a", "b")])))
     assert kit.loading_s() == kit.with_index(None).loading_s() == 60.0 and moment.now == 163.0
 
 

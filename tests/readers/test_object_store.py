@@ -8,6 +8,7 @@ import json
 
 import pytest
 from buckets import bucket_of
+from collection_bench import RANKS, papers, queries, write_beir
 from reruns import SIZES, Bench
 
 from raypipe.cli.main import main
@@ -17,6 +18,7 @@ from raypipe.evaluation.result_table import each
 from raypipe.evaluation.view.run_list import RemoteRuns, RunList
 from raypipe.evaluation.view.viewer import Viewer
 from raypipe.pipeline.driver import Pipeline, inline
+from raypipe.pipeline.recipe_tables import postings_tables
 from raypipe.pipeline.tasks import WorkerConfig
 from raypipe.readers.object_store import TRIES, copy_with_retries, download, upload
 from raypipe.report.progress import Progress
@@ -61,6 +63,21 @@ def test_nothing_is_asked_again_and_a_release_can_be_set_there(filled, tmp_path)
     assert live(pipeline.store) is None
     promote(pipeline.store, again.manifest, [])
     assert live(Store.open(pipeline.store.uri)).run == again.manifest.run
+
+
+@pytest.mark.drill
+def test_a_collection_in_a_bucket_is_ranked_by_its_postings_as_one_in_a_folder(bucket, tmp_path):
+    beir = write_beir(tmp_path / "beir", papers(1, 60), queries(4))
+    here, store = Bench(tmp_path, tmp_path).pipeline(RANKS), Store.create(f"{bucket.uri}/stores/papers")
+    worker = WorkerConfig(store.uri, "transformers", "cpu", 1)
+    there = Pipeline(store, here.recipe, worker, SIZES, inline, Progress(io.StringIO(), silent=True))
+    ranked = []
+    for name, pipe in (("folder", here), ("bucket", there)):
+        done = evaluate(pipe, [beir], "beir", None, None, tmp_path / name)
+        [(postings, lengths)] = postings_tables(pipe.recipe).values()
+        assert pipe.store.count(postings) and pipe.store.count(lengths)
+        ranked.append(done.folder.predictions.read_text())
+    assert ranked[0] == ranked[1] and "bm25" in ranked[0]
 
 
 def test_a_second_driver_is_kept_out_of_a_bucket_as_of_a_folder(filled):

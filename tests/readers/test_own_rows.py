@@ -5,6 +5,7 @@ import gzip
 import json
 from pathlib import Path
 
+import papers
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -13,6 +14,7 @@ from raypipe import readers
 from raypipe.core.errors import ConfError, DataError
 from raypipe.readers import ReadCounts, RowFormat
 from raypipe.readers.field_map import parse
+from raypipe.readers.named_files import read_by
 
 ROW = {
     "question": "who directed velora?",
@@ -184,6 +186,26 @@ def test_paths_are_read_from_the_folder_of_the_data_and_from_nowhere_else(tmp_pa
     assert [(s.kind, s.content) for s in row.sources] == [("page", "<p>x</p>"), ("document", "plain")]
     assert [f.reason for f in row.faults] == ["no_file"] * 3
     assert row.question.citations[0].url == "pages/a.html"
+
+
+@pytest.mark.slow
+def test_a_pdf_and_a_docx_that_rows_name_are_read_as_in_a_folder(tmp_path):
+    (tmp_path / "a b.pdf").write_bytes(
+        papers.two_pages_and_a_bad_one(papers.said_page("Velora is a film of 1994."))
+    )
+    (tmp_path / "b.docx").write_bytes(papers.docx(papers.par(papers.run("Velora has a sequel."))))
+    (tmp_path / "cut.pdf").write_bytes(b"%PDF-1.7 and nothing else")
+    (row,) = read(lines(tmp_path, {"question": "q?", "documents": ["a b.pdf", "b.docx", "cut.pdf"]}))
+    pdf, docx = row.sources
+    assert pdf.content.count("Velora is a film of 1994.") == 2 and "sequel" in docx.content
+    assert [c.url for c in row.question.citations] == ["a%20b.pdf", "b.docx"]
+    assert [f.reason for f in row.faults] == ["bad_page", "broken"]
+    assert [f.detail.partition(": ")[2][:12] for f in row.faults] == ["'a b.pdf', p", "'cut.pdf': e"]
+    (row,) = read(lines(tmp_path, {"path": "a b.pdf", "id": "d"}))
+    assert (row.document.title, row.layout.source, row.layout.url) == ("a b", pdf.id, "a%20b.pdf")
+    assert [p.label for p in row.layout.pages] == ["1", "2", "3"]
+    assert [f.reason for f in row.faults] == ["bad_page"]
+    assert read_by(tmp_path / "a b.pdf").startswith("pdf/") and read_by(tmp_path / "a.txt") is None
 
 
 def test_the_bytes_of_named_files_are_part_of_the_data(tmp_path):

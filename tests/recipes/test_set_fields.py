@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from raypipe.api.session import Session, load_recipe
-from raypipe.api.settings import from_environment
+from raypipe.api.session import Session, from_environment, load_recipe
 from raypipe.core.config import Conf
 from raypipe.core.errors import ConfError
 from raypipe.recipes.serialize import from_plain, to_plain

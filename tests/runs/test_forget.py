@@ -10,8 +10,7 @@ from leftbytes import files_with
 from reruns import FAKES, Bench
 
 from raypipe.api.forget import forget
-from raypipe.api.session import Session
-from raypipe.api.settings import from_environment
+from raypipe.api.session import Session, from_environment
 from raypipe.cli.main import main
 from raypipe.core.errors import ConfError, DataError
 from raypipe.evaluation.result_table import read_table

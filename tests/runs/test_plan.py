@@ -14,8 +14,9 @@ from raypipe.pipeline.driver import inline
 from raypipe.pipeline.tasks import Workers
 from raypipe.recipes.recipe import Stage
 from raypipe.report.plans import print_plan
-from raypipe.runs.manifest import answer_keys, chains, read, recent
+from raypipe.runs.manifest import answer_keys, read, recent
 from raypipe.runs.plan.planner import plan
+from raypipe.runs.stage_records import chains
 
 pytestmark = pytest.mark.slow
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from reruns import Bench
 
-from raypipe.api.datasets import DEMO
 from raypipe.api.measured import KEPT, keep, measured
-from raypipe.api.settings import Settings
+from raypipe.api.session import Settings
+from raypipe.api.starting_points import DEMO
 from raypipe.core.config import Conf
 from raypipe.evaluation.stored_questions import questions_of
 from raypipe.report.report import RunFolder

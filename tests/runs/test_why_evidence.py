@@ -7,9 +7,10 @@ import pytest
 from reruns import FAKES
 
 from raypipe.cli.main import main
+from raypipe.core.plain import to_json
 from raypipe.report.plans import print_changes
 from raypipe.runs.changes import changes
-from raypipe.runs.manifest import read, to_json
+from raypipe.runs.manifest import read
 from raypipe.store import Store
 
 pytestmark = pytest.mark.slow

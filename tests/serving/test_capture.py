@@ -13,7 +13,7 @@ from reruns import CONF, FAKES, Bench
 
 from raypipe.api.captured import captured_span, write_captured
 from raypipe.api.endpoint import ServeArgs
-from raypipe.api.settings import from_environment
+from raypipe.api.session import from_environment
 from raypipe.cli.main import main
 from raypipe.core import arrow
 from raypipe.core.errors import ConfError, DataError

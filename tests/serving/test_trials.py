@@ -10,8 +10,7 @@ from http_app import OPEN
 from reruns import FAKES, Bench
 
 from raypipe.api.compare import compare
-from raypipe.api.release import rollback
-from raypipe.api.trials import show_trials, start_canary, start_shadow, stop_trials
+from raypipe.api.release import rollback, show_trials, start_canary, start_shadow, stop_trials
 from raypipe.cli.main import main
 from raypipe.core.errors import ConfError, DataError, Unavailable
 from raypipe.models.kit import LocalKit

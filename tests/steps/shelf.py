@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from raypipe.core.protocols import Model, PassageWords, VectorHit
+from raypipe.core.index import PassageWords, VectorHit
+from raypipe.core.protocols import Model
 from raypipe.core.records import Block, Citation, Question, Span, chunk_id, parse_chunk_id
 from raypipe.models.fake import HashEmbedder
 from raypipe.models.kit import LocalKit

@@ -10,7 +10,8 @@ from shelf import HASH, Shelf, chunk, holds_laws, question
 from raypipe.core.llm import Sampling
 from raypipe.core.protocols import Model, Reach
 from raypipe.core.records import Fault
-from raypipe.memo.memo import CallCounts, MemoryMemo, cached
+from raypipe.memo.counts import CallCounts
+from raypipe.memo.memo import MemoryMemo, cached
 from raypipe.models.fake import whitespace
 from raypipe.models.kit import LocalKit
 from raypipe.models.scripted import Scripted

@@ -33,6 +33,7 @@ from raypipe.store import (
     with_chunkless,
     write_part,
 )
+from raypipe.store.lookups import sources_with_chunks
 
 OURS = str(Path(sys.modules[Store.__module__].__file__).parent)
 IDS = [hex_id(i) for i in range(12)]
@@ -73,7 +74,9 @@ def drive(uri, log):
         run = begun(store, "work")
         if run is None:
             missing = set(store.missing(passages, "source", IDS))
-            missing |= set(store.missing(vectors, "source", store.sources_with_chunks(passages).to_pylist()))
+            missing |= set(
+                store.missing(vectors, "source", sources_with_chunks(store.dataset(passages)).to_pylist())
+            )
             run = begin(store, "work", sorted(missing), 4) if missing else None
         for table in TABLES if run else ():
             if committed(store, table, run.name) is None:

@@ -11,9 +11,9 @@ from raypipe.core import arrow
 from raypipe.core.records import Source, source_id
 from raypipe.store import Store, put
 from raypipe.store.corpus_sum import corpus_sum, sum_of
+from raypipe.store.coverage import all_sources, lacked
 from raypipe.store.ids import HASHED, Ids, looked_up, repeats, stand_in
 from raypipe.store.layout import CORPUS_SUMS, COVERAGE
-from raypipe.store.source_ids import all_sources, lacked
 
 
 def source(text):

@@ -22,6 +22,7 @@ from raypipe.store import (
     write_part,
 )
 from raypipe.store.errors import StoreUnavailable
+from raypipe.store.lookups import sources_with_chunks
 
 
 @pytest.mark.parametrize(
@@ -193,7 +194,7 @@ def test_a_source_without_chunks_is_done_and_has_none(store, passages):
 
     commit(store, passages, "run", ["0"])
     assert store.missing(passages, "source", ["a", "bare", "c"]) == ["c"]
-    assert sorted(store.sources_with_chunks(passages).to_pylist()) == ["a", "b"]
+    assert sorted(sources_with_chunks(store.dataset(passages)).to_pylist()) == ["a", "b"]
 
 
 def test_faults_of_two_stages_of_one_source_both_stay(store):

@@ -1,6 +1,7 @@
 """An invented collection: BEIR's files, the same for the same seed, with golds that words can mostly find."""
 
 import json
+import tracemalloc
 
 import pytest
 
@@ -50,6 +51,16 @@ def test_the_reader_of_beir_takes_it_and_a_seed_decides_all_of_it(made, tmp_path
     for name in ("corpus.jsonl", "queries.jsonl", "qrels.trec"):
         assert (tmp_path / "same" / name).read_bytes() == (made[0] / name).read_bytes()
     assert (tmp_path / "other/corpus.jsonl").read_bytes() != (made[0] / "corpus.jsonl").read_bytes()
+
+
+def test_memory_does_not_grow_with_the_papers(tmp_path):
+    peaks = []
+    for papers in (1000, 4000):
+        tracemalloc.start()
+        write_collection(tmp_path / str(papers), papers, 10, 3)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.2 * peaks[0]
 
 
 def test_more_questions_than_topics_are_refused_with_numbers(tmp_path):

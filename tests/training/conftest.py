@@ -15,7 +15,7 @@ def trainable(tmp_path_factory) -> Path:
     from raypipe.models import standins
 
     folder = tmp_path_factory.mktemp("trainable")
-    standins.build_trainable(folder, [*sentences(200), "i don't know", SYSTEM])
+    standins.build_chat(folder, [*sentences(200), "i don't know", SYSTEM], trainable=True)
     return folder
 
 

@@ -11,7 +11,7 @@ import yaml
 
 from raypipe.core import config
 from raypipe.core.errors import ConfError
-from raypipe.metrics.textfile import replaced
+from raypipe.metrics.textfile import write_text
 from raypipe.models.catalog import Catalog
 from raypipe.store import Store
 from raypipe.store.adapters import RECIPE, adapter_file
@@ -64,8 +64,7 @@ def require_own(models: Path) -> None:
 def write_entry(models: Path, base: str, entry: Mapping[str, Any]) -> None:
     """Writes an entry into a models file that this command made; other entries in it stay."""
     made = yaml.safe_dump({**_read(models), base: dict(entry)}, sort_keys=False, allow_unicode=True)
-    with replaced(models) as out:
-        out.write(f"{_MADE} Use it: raypipe eval RECIPE --models {models}\n{made}")
+    write_text(models, f"{_MADE} Use it: raypipe eval RECIPE --models {models}\n{made}")
 
 
 def _read(models: Path | None) -> dict[str, Any]:

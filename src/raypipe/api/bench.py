@@ -214,13 +214,12 @@ def _result(
     if "peer" in took:
         both = zip(took["peer"], took["ours"], strict=True)
         ratio = Spread.of([peer[which] / ours[which] for peer, ours in both])
-    found = BenchResult(
+    return BenchResult(
         name, row.does, row.unit, row.by, "", len(took["ours"]), rates["ours"], seconds["ours"],
         median["ours", 0], median["ours", 1], row.peer, rates.get("peer"), median.get(("peer", 0)),
         median.get(("peer", 1)), ratio, row.limit, limit, rates["ours"] / limit if limit else None,
         unequal, row.least, row.least_share, row.most_s, row.short,
     )  # fmt: skip
-    return found
 
 
 def _timed(call: Callable[[], Any]) -> tuple[float, float, Any]:
@@ -254,8 +253,7 @@ def table(report: BenchReport) -> list[str]:
         "|---|---|---|---|---|---|---|---|",
     ]  # fmt: skip
     lines += ["| " + " | ".join(_cells(r)) + " |" for r in report.results]
-    short = [r for r in report.results if r.falls_short]
-    for r in short:
+    for r in (r for r in report.results if r.falls_short):
         wanted = f"a ratio of {r.least:.2g}" if r.least is not None else f"{r.most_s:g} s"
         lines += ["", f"`{r.name}` falls short of {wanted}. {r.short}".rstrip()]
     return lines

@@ -16,15 +16,15 @@ from raypipe.api.paths import Fields, format_for, inputs
 from raypipe.api.session import Place, Session
 from raypipe.core import arrow
 from raypipe.core.errors import ConfError, DataError
-from raypipe.core.records import Gold, Question, Source, digest
+from raypipe.core.records import Gold, Source, digest
 from raypipe.metrics.textfile import replaced
+from raypipe.pipeline.driver import batches
 from raypipe.readers.captured import NAME
 from raypipe.readers.formats import Format
 from raypipe.runs.captured import CapturedAnswer, Feedback, captured_answers, feedback_since, since_days
 from raypipe.store import Store
 
 _DATA = re.compile(r"captured:(\d+(?:\.\d+)?)([dh])(?:@(.+))?")
-_HOURS = 24  # of a day
 AT_ONCE = 100  # answers in memory, with the documents that they brought
 
 LEFT_OUT: Mapping[str, str] = {
@@ -73,28 +73,20 @@ def captured_span(data: Sequence[str | Path]) -> CapturedSpan | None:
         raise ConfError(
             f"--data {named[0]}: expected it alone, found {len(data)} paths. Evaluate files apart"
         )
-    days = float(match[1]) / (_HOURS if match[2] == "h" else 1)
+    days = float(match[1]) / (24 if match[2] == "h" else 1)
     return CapturedSpan(days, match[3], match[1] + match[2])
 
 
 def open_data(
     given: Sequence[str | Path], store: Place, session: Session, format: Format | None, fields: Fields | None
 ) -> tuple[Store, list[Path], Format]:
-    """The store of a run, its data files and their format: files and folders, captured answers, or none,
-    where the questions of the store are meant. Raises ConfError and DataError."""
-    if (span := captured_span(given)) is not None:
-        filled, written = captured_files(span, session, store, format)
-        return filled, [written.data], NAME
-    files = inputs(given, session.settings)
-    wanted = format_for(format, files, fields)
-    return (session.store_to_fill(store) if files else session.store(store)), files, wanted
-
-
-def captured_files(
-    span: CapturedSpan, session: Session, store: Place, format: Format | None
-) -> tuple[Store, CapturedFiles]:
-    """The store of the run, and the files of a span, written under $RAYPIPE_HOME. Raises ConfError for
-    another format, and DataError where nothing was captured."""
+    """The store of a run, its data files and their format: files and folders, captured answers, which are
+    written under $RAYPIPE_HOME, or none, where the questions of the store are meant. Raises ConfError also
+    for another format of captured answers, and DataError where nothing was captured."""
+    if (span := captured_span(given)) is None:
+        files = inputs(given, session.settings)
+        wanted = format_for(format, files, fields)
+        return (session.store_to_fill(store) if files else session.store(store)), files, wanted
     if format not in (None, NAME):
         raise ConfError(f"--format {format}: expected none with captured data, which has a format of its own")
     if span.store is None:
@@ -103,37 +95,30 @@ def captured_files(
         served, filled = session.store(span.store), session.store_to_fill(store)
     written = write_captured(span, served, filled, session.settings.home / "captured")
     for reason, n in written.left_out.items():
-        print(
-            f"{n} captured questions {LEFT_OUT[reason].format(span=span.text, store=served.uri)}",
-            file=sys.stderr,
-        )
-    print(
-        f"{written.questions} captured questions of the last {span.text}; what users said: {written.labels}",
-        file=sys.stderr,
-    )
-    return filled, written
+        why = LEFT_OUT[reason].format(span=span.text, store=served.uri)
+        print(f"{n} captured questions {why}", file=sys.stderr)
+    found = f"{written.questions} captured questions of the last {span.text}"
+    print(f"{found}; what users said: {written.labels}", file=sys.stderr)
+    return filled, [written.data], NAME
 
 
 def write_captured(span: CapturedSpan, served: Store, filled: Store, folder: Path) -> CapturedFiles:
     """Writes what was captured in `served` for a run in `filled`. Raises DataError where there is nothing."""
     since = since_days(span.days)
     said = feedback_since(served, since)
-    whole = list(_golds(served, since, said))
-    if not whole:
+    golds = _golds(served, since, said)
+    if not golds:
         raise DataError(
             f"{served.uri}: no answers were captured in the last {span.text}. `raypipe serve --capture RATE` "
             "captures some; they are written within seconds of an answer"
         )
-    golds: dict[str, dict[str, None]] = {}
-    for own_id, answers in whole:
-        golds.setdefault(own_id, {}).update(dict.fromkeys(answers))
     place = folder / f"{digest(served.uri, filled.uri)[:12]}-{span.text}"
     place.mkdir(parents=True, exist_ok=True)
     files = [place / name for name in ("captured.jsonl", "labels.jsonl", "answers.jsonl")]
     left, ids = Counter[str](), dict[str, str]()  # own id -> id in the data
     with ExitStack() as open_ones:
         data, labels, answers_out = (open_ones.enter_context(replaced(f)) for f in files)
-        for some in _batches(captured_answers(served, since)):
+        for some in batches(captured_answers(served, since), AT_ONCE):
             for a, line in _rows(served, filled, some, golds):
                 if isinstance(line, str):
                     left[line] += a.own_id() not in ids
@@ -156,25 +141,16 @@ def write_captured(span: CapturedSpan, served: Store, filled: Store, folder: Pat
     return CapturedFiles(files[0], files[1], files[2], questions, dict(left))
 
 
-def _golds(
-    store: Store, since: float, said: Mapping[str, Sequence[Feedback]]
-) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """For each answer the question's own id, and what users said is right."""
+def _golds(store: Store, since: float, said: Mapping[str, Sequence[Feedback]]) -> dict[str, dict[str, None]]:
+    """A question's own id -> what users said is right."""
+    found: dict[str, dict[str, None]] = {}
     for a in captured_answers(store, since):
         texts = [f.text for f in said.get(a.answer_id, ()) if f.text is not None]
         verdicts = [f.verdict for f in said.get(a.answer_id, ()) if f.verdict is not None]
         right = verdicts[-1:] == ["right"] and a.outcome in ("answered", "false_premise")
-        yield a.own_id(), (*reversed(texts), *([a.answer] if right else ()))
-
-
-def _batches(answers: Iterator[CapturedAnswer]) -> Iterator[list[CapturedAnswer]]:
-    some: list[CapturedAnswer] = []
-    for a in answers:
-        some.append(a)
-        if len(some) == AT_ONCE:
-            yield some
-            some = []
-    yield some
+        answers = (*reversed(texts), *([a.answer] if right else ()))
+        found.setdefault(a.own_id(), {}).update(dict.fromkeys(answers))
+    return found
 
 
 def _rows(
@@ -182,7 +158,8 @@ def _rows(
 ) -> Iterator[tuple[CapturedAnswer, dict[str, Any] | str]]:
     """Each answer as a line of data, or why it is left out."""
     here = served.uri == filled.uri
-    stored = _by_id(served, [a.id for a in some]) if here else {}
+    asked = sorted({a.id for a in some if a.id}) if here else []
+    stored = {q.id: q for q in arrow.question.records(served.rows("questions", "id", asked))}
     own_golds = {g.question: g for g in arrow.gold.records(served.rows("golds", "question", list(stored)))}
     judged = _judged(served, list(stored))
     cited = {s for a in some for s in a.question("").sources() or ()}
@@ -215,11 +192,6 @@ def _judged(store: Store, ids: Sequence[str]) -> set[str]:
         if store.has(table):
             found |= set(store.rows(table, "question", ids, ["question"])["question"].to_pylist())
     return found
-
-
-def _by_id(store: Store, ids: Sequence[str]) -> dict[str, Question]:
-    found = arrow.question.records(store.rows("questions", "id", sorted({i for i in ids if i})))
-    return {q.id: q for q in found}
 
 
 def _line(a: CapturedAnswer, id: str, gold: Gold, sources: Sequence[Source]) -> dict[str, Any]:

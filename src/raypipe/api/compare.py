@@ -21,8 +21,7 @@ from raypipe.metrics.crag import Rule, rule_id
 from raypipe.metrics.paired import MARGIN
 from raypipe.runs import release
 from raypipe.runs.manifest import find
-from raypipe.runs.trial_evidence import TrialEvidence, side_values
-from raypipe.runs.trials import ROLES, read_trial
+from raypipe.runs.trials import ROLES, TrialEvidence, read_trial, side_values
 from raypipe.store import Store
 
 _RELEASE = re.compile(r"live|r\d+-\w+")

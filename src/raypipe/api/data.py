@@ -142,12 +142,10 @@ def parse_html(files: Iterable[str | Path], parser: Parser = "lxml") -> Iterator
 
     with SandboxedParser() as limited:
         for file in files:
-            text, fault = limited.parse(_read(Path(file)).decode("utf-8", "replace"), parser)
+            try:
+                html = Path(file).read_bytes().decode("utf-8", "replace")
+            except OSError as e:
+                found = f"found none that can be read: {e.strerror}"
+                raise DataError(f"{file}: expected an HTML file, {found}") from e
+            text, fault = limited.parse(html, parser)
             yield ParsedFile(str(file), text, fault)
-
-
-def _read(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as e:
-        raise DataError(f"{file}: expected an HTML file, found none that can be read: {e.strerror}") from e

@@ -12,11 +12,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from raypipe.api.probes import require_unchanged
 from raypipe.api.questions import live_release
-from raypipe.api.served import require_answering, require_same
-from raypipe.api.session import Session, endpoint_addresses, load_recipe, require_graphs
-from raypipe.api.settings import Settings
+from raypipe.api.served import require_answering, require_same, require_unchanged
+from raypipe.api.session import Session, Settings, endpoint_addresses, load_recipe, require_graphs
 from raypipe.cluster.capacity import declared_nodes, preflight, sized, startable
 from raypipe.cluster.file import Cluster
 from raypipe.core import config
@@ -78,11 +76,9 @@ class ServeArgs:
         worker = WorkerConfig(
             store, cluster.backend, cluster.device, threads, endpoints=endpoints, engine_limits=limits
         )
-        # Embedders and rerankers share one accelerator.
-        gpus = min(pool.gpus, 1.0) / 2
-        if (engines := cluster.engines) is not None and (
-            vllm := [m for m in recipe.models() if m.loader == "vllm"]
-        ):
+        gpus = min(pool.gpus, 1.0) / 2  # embedders and rerankers share one accelerator
+        vllm = [m for m in recipe.models() if m.loader == "vllm"]
+        if vllm and (engines := cluster.engines) is not None:
             gpus, engine_gpus = engines.answer.gpus / 2, sum(engines.needs(m)["GPU"] for m in vllm)
         return build_application(
             recipe, worker, gpus, self.server_config(settings.keys), self.degrade_policy(settings),
@@ -109,15 +105,6 @@ class ServeArgs:
 
             redaction(self.capture.redact)
             answer_ids(Store.open(store))  # a store that cannot be written captures nothing
-
-    def has_tables(self, settings: Settings) -> bool:
-        """Whether the store has the tables that the recipe searches."""
-        store = settings.store_to_use(self.store)
-        try:
-            searched(Store.open(store), self.recipe_to_serve(settings, store))
-        except StoreError:
-            return False
-        return True
 
     def recipe_to_serve(self, settings: Settings, store: str) -> Recipe:
         """The recipe that answers: by name, or the live release's now. Raises ConfError for a graph without
@@ -227,7 +214,10 @@ def serve(
     log = Path(endpoint.log or settings.home / "logs" / name)
     log.parent.mkdir(parents=True, exist_ok=True)
     say(f"starting; each request is logged in {log}")
-    if not endpoint.has_tables(settings):
+    store = settings.store_to_use(endpoint.store)
+    try:
+        searched(Store.open(store), endpoint.recipe_to_serve(settings, store))
+    except StoreError:
         say("the store has no tables of this recipe: until `raypipe index` only own documents are searched")
     with ExitStack() as ends:
         with heartbeat(say, "starting Ray") as now:

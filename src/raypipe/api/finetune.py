@@ -13,21 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from raypipe.api.adapter_entry import adapter_place, entry_with, require_own, write_entry
 from raypipe.api.finetune_inputs import FinetuneInputs, read_inputs
-from raypipe.api.paths import require_writable
 from raypipe.api.results import Result, as_json, plain
 from raypipe.api.session import Place, Session
 from raypipe.core.errors import ConfError
+from raypipe.metrics.textfile import require_writable
 from raypipe.report.finetune import page
-from raypipe.store import Store
-from raypipe.store.adapters import (
-    RECIPE,
-    adapter_file,
-    adapter_folder,
-    adapter_names,
-    put_adapter,
-    remove_training,
-    training_lease,
-)
+from raypipe.store import Store, adapters
 from raypipe.store.layout import TRAININGS
 from raypipe.training.estimate import TrainingEstimate
 from raypipe.training.model import Device, FourBit
@@ -118,9 +109,9 @@ def finetune(
     found = read_inputs(session, preset, labels, base, workers, sets)
     opened = session.store_to_fill(store)
     planned = _plan(found, opened)
-    folder = adapter_folder(called, found.run)
-    if folder not in adapter_names(opened.files):
-        with training_lease(opened.files, found.run, f"finetune {called}"):
+    folder = adapters.adapter_folder(called, found.run)
+    if folder not in adapters.adapter_names(opened.files):
+        with adapters.training_lease(opened.files, found.run, f"finetune {called}"):
             _train(found, planned, opened, session, called, folder)
     return _registered(found, opened, session, called, folder, None if out is None else Path(out))
 
@@ -140,8 +131,8 @@ def _called(preset: str | Path, name: str | None, out: str | Path | None) -> str
 
 
 def _plan(found: FinetuneInputs, store: Store) -> FinetunePlanResult:
-    names = adapter_names(store.files)
-    raw = [adapter_file(store.files, n, RECORD) for n in names]
+    names = adapters.adapter_names(store.files)
+    raw = [adapters.adapter_file(store.files, n, RECORD) for n in names]
     estimated = found.estimate([r.decode() for r in raw if r is not None])
     return FinetunePlanResult(
         found.preset_name, found.model.name, str(found.labels.path), found.workers, found.device,
@@ -166,7 +157,7 @@ def _train(
     with shown, shown.task("trained", "steps", planned.estimate.steps) as task:
 
         def advance(point: StepPoint) -> None:
-            task.advance(point.step - task.done)
+            task.reach(point.step)
             told.append((point.step, time.monotonic()))
 
         state = train_on_ray(found.job, place, advance)
@@ -184,8 +175,8 @@ def _train(
         record = _record(found, planned, state, called, identity, took, replies)
         (made / RECORD).write_text(json.dumps(record, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
         (made / PAGE).write_text(page(record), encoding="utf-8")
-        put_adapter(store.files, folder, {p.name: p.read_bytes() for p in made.iterdir()})
-    remove_training(store.files, found.run)
+        adapters.put_adapter(store.files, folder, {p.name: p.read_bytes() for p in made.iterdir()})
+    adapters.remove_training(store.files, found.run)
 
 
 def _token_s(told: Sequence[tuple[int, float]], planned: FinetunePlanResult) -> float | None:
@@ -235,17 +226,15 @@ def _registered(
     found: FinetuneInputs, store: Store, session: Session, called: str, folder: str, out: Path | None
 ) -> FinetuneResult:
     """The result of an adapter that is in the store, with its entry of models.yaml."""
-    raw = adapter_file(store.files, folder, RECORD)
+    raw = adapters.adapter_file(store.files, folder, RECORD)
     assert raw is not None  # its recipe is written last
     place = adapter_place(store, session.settings.home, folder)
     models = None if out is None else out / MODELS
     entry = entry_with(session.catalog(), found.model.name, called, place, models)
-    if out is not None and models is not None:
-        out.mkdir(parents=True, exist_ok=True)
+    if models is not None:
         write_entry(models, found.model.name, entry)
-        for file in (PAGE, RECORD, RECIPE):
-            content = adapter_file(store.files, folder, file)
-            if content is not None:
-                (out / file).write_bytes(content)
+        for file in (PAGE, RECORD, adapters.RECIPE):
+            if (content := adapters.adapter_file(store.files, folder, file)) is not None:
+                models.with_name(file).write_bytes(content)
     more = {"folder": place, "models": str(models or ""), "entry": {found.model.name: entry}}
     return FinetuneResult({**json.loads(raw), **more})

@@ -16,26 +16,11 @@ from raypipe.core.records import digest
 from raypipe.evaluation.label_files import LabelFolder, counts, read_labels
 from raypipe.models import folder, generator
 from raypipe.models.generator import EngineSetup
-from raypipe.training.estimate import (
-    TrainingEstimate,
-    base_shape,
-    core_speed,
-    estimate,
-    require_memory,
-    seconds_of,
-)
+from raypipe.training import estimate as estimates
+from raypipe.training import rows as training_rows
 from raypipe.training.loop import TrainingJob
 from raypipe.training.model import Device, FourBit, adapter_size, base_config, four_bit, require_modules
 from raypipe.training.preset import Preset, read_preset
-from raypipe.training.rows import (
-    ChatTokenizer,
-    TrainingExample,
-    TrainingRow,
-    fitting,
-    open_chat_tokenizer,
-    shown,
-    tokenized,
-)
 
 THREADS = (
     1  # of a worker on a CPU: other numbers change the last bits of an adapter; --workers takes more cores
@@ -51,11 +36,11 @@ class FinetuneInputs:
     preset_name: str
     labels: LabelFolder
     model: Model  # the base, without adapters
-    chats: ChatTokenizer
-    examples: tuple[TrainingExample, ...]  # of `rows`, in order
-    rows: tuple[TrainingRow, ...]
-    held_out: tuple[TrainingRow, ...]
-    left_out: tuple[TrainingRow, ...]  # longer than max_seq_len
+    chats: training_rows.ChatTokenizer
+    examples: tuple[training_rows.TrainingExample, ...]  # of `rows`, in order
+    rows: tuple[training_rows.TrainingRow, ...]
+    held_out: tuple[training_rows.TrainingRow, ...]
+    left_out: tuple[training_rows.TrainingRow, ...]  # longer than max_seq_len
     device: Device
     gpu_gib: float  # of one GPU of the cluster file; 0: none
     workers: int
@@ -76,22 +61,22 @@ class FinetuneInputs:
             self.model, self.preset, self.rows, self.held_out, self.device, THREADS, self.four_bit.on
         )
 
-    def estimate(self, records: Sequence[str]) -> TrainingEstimate:
+    def estimate(self, records: Sequence[str]) -> estimates.TrainingEstimate:
         """What the training takes. `records`: texts of earlier trainings' records. Raises ClusterTooSmall."""
         base = Path(self.model.path)
-        shape = base_shape(base, base_config(base), self.model.dtype)
-        earlier = seconds_of(records, self.model.weights, self.device)
-        found = estimate(
+        shape = estimates.base_shape(base, base_config(base), self.model.dtype)
+        earlier = estimates.seconds_of(records, self.model.weights, self.device)
+        found = estimates.estimate(
             self.rows, self.held_out, len(self.left_out), self.preset, shape,
             adapter_size(base, self.preset.target_modules, self.preset.r), self.four_bit.on, self.workers,
-            earlier, core_speed() if self.device == "cpu" and not earlier else None,
+            earlier, estimates.core_speed() if self.device == "cpu" and not earlier else None,
         )  # fmt: skip
-        require_memory(found.memory, self.gpu_gib)
+        estimates.require_memory(found.memory, self.gpu_gib)
         return found
 
-    def shown(self, row: TrainingRow) -> str:
+    def shown(self, row: training_rows.TrainingRow) -> str:
         """A row as the base reads it, with what is trained marked."""
-        return shown(self.chats, row)
+        return training_rows.shown(self.chats, row)
 
     def label_facts(self) -> dict[str, Any]:
         """What an adapter's recipe says of its labels."""
@@ -119,10 +104,12 @@ def read_inputs(
             f"--base {base}: its dtype is float16, which is not trained on a CPU. Use an entry of dtype "
             "float32 or bfloat16, or a cluster file with GPUs"
         )
-    chats = open_chat_tokenizer(Path(model.path), base, model.template)
-    examples = [TrainingExample(x.question_id, x.messages, x.label, x.split) for x in given.labels]
-    rows = {e.id: tokenized(chats, e) for e in examples}
-    kept, longer = fitting(rows.values(), chosen.max_seq_len, chosen.too_long)
+    chats = training_rows.open_chat_tokenizer(Path(model.path), base, model.template)
+    examples = [
+        training_rows.TrainingExample(x.question_id, x.messages, x.label, x.split) for x in given.labels
+    ]
+    rows = {e.id: training_rows.tokenized(chats, e) for e in examples}
+    kept, longer = training_rows.fitting(rows.values(), chosen.max_seq_len, chosen.too_long)
     short = {row.id for row in kept}
     train = [e for e in examples if e.split == "train" and e.id in short]
     held = [e for e in examples if e.split == "held-out" and e.id in short]
@@ -162,7 +149,7 @@ def base_model(session: Session, name: str) -> Model:
     return model
 
 
-def _require_labels(where: Path, train: Sequence[TrainingExample]) -> None:
+def _require_labels(where: Path, train: Sequence[training_rows.TrainingExample]) -> None:
     if not train:
         raise DataError(f"{where}: expected labels of split train, found none: all of them are held out")
     if len({e.answer for e in train}) == 1:
@@ -172,7 +159,7 @@ def _require_labels(where: Path, train: Sequence[TrainingExample]) -> None:
         )
 
 
-def _require_room(rows: Sequence[TrainingRow], model: Model) -> None:
+def _require_room(rows: Sequence[training_rows.TrainingRow], model: Model) -> None:
     most = max(rows, key=lambda row: len(row.ids))
     if len(most.ids) > model.max_model_len:
         raise ConfError(

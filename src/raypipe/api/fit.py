@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 import yaml
 
-from raypipe.api.paths import require_file
 from raypipe.api.release import finished
 from raypipe.api.results import Result, as_json, plain
 from raypipe.api.session import Place, Session
@@ -18,7 +17,7 @@ from raypipe.evaluation import fit_decide as deciding
 from raypipe.evaluation import fit_fuse as fusing
 from raypipe.evaluation.fit_decide import DecideFitReport
 from raypipe.evaluation.fit_fuse import FuseFitReport
-from raypipe.metrics.textfile import replaced, write_json
+from raypipe.metrics.textfile import replaced, require_file, write_json, write_text
 from raypipe.report.fit import page
 from raypipe.steps.answer_probability import AnswerProbability
 from raypipe.steps.fuse import FusionWeights
@@ -121,6 +120,5 @@ def _written(found: F, what: str) -> F:
         out.write(f"# {what}. Made by `raypipe fit {verb}`; {file.stem}.html says what it is worth.\n")
         out.write(yaml.safe_dump(plain(found.fitted), sort_keys=False, width=_WIDTH, allow_unicode=True))
     write_json(file.with_suffix(".json"), report)
-    with replaced(file.with_suffix(".html")) as out:
-        out.write(page(report))
+    write_text(file.with_suffix(".html"), page(report))
     return found

@@ -9,8 +9,24 @@ from pathlib import Path
 from raypipe.api.results import Result
 from raypipe.api.session import Place, Session
 from raypipe.core.errors import ConfError
+from raypipe.evaluation.forgotten import (
+    held_files,
+    held_labels,
+    label_folders,
+    resting,
+    run_folders,
+    take_out,
+    take_out_labels,
+)
+from raypipe.memo.disk import merge_memo
+from raypipe.runs.forget import apply, records
+from raypipe.runs.forget.find import find
 from raypipe.runs.forget.records import ForgetDecision, Holding
-from raypipe.store import Store
+from raypipe.runs.forget.target import find_target
+from raypipe.runs.roots import releases_naming
+from raypipe.store import Store, StoreError
+from raypipe.store.adapters import trained_on
+from raypipe.store.keep import unfinished
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +56,6 @@ def forget(
     labels, or folders over them; those under $RAYPIPE_HOME are looked through in any case. A forget that was
     killed is finished by the same call. Raises DataError for a name that the store does not have.
     """
-    from raypipe.runs.forget import records
-
     session = session or Session()
     opened = session.store(store)
     if not name.strip():
@@ -51,27 +65,20 @@ def forget(
             "forget: expected a reason, which the tombstone gives to whom it refuses; "
             "name one: --reason 'licence ended'"
         )
-    places = [session.settings.home / "runs", *(_folder(p) for p in runs)]
+    for folder in map(Path, runs):
+        if not folder.is_dir():
+            raise ConfError(f"--runs {folder}: expected the folder of a run, or one over several; found none")
+    places = [session.settings.home / "runs", *(Path(p).absolute() for p in runs)]
+    places = [p for p in places if p.is_dir()]
     if not dry_run:
         return _forget(opened, name, reason, places)
     return _result(opened, *_found(opened, name, reason, places), dry_run=True)
 
 
-def _folder(given: str | Path) -> Path:
-    folder = Path(given)
-    if not folder.is_dir():
-        raise ConfError(f"--runs {folder}: expected the folder of a run, or one over several; found none")
-    return folder.absolute()
-
-
 def _found(store: Store, name: str, reason: str, places: list[Path]) -> tuple[ForgetDecision, list[Holding]]:
-    from raypipe.evaluation.forgotten import held_files, resting, run_folders
-    from raypipe.runs.forget.find import find
-    from raypipe.runs.forget.target import find_target
-
     decision, holdings = find(store, find_target(store, name), name, reason)
     folders = []
-    for folder in run_folders([p for p in places if p.is_dir()], store):
+    for folder in run_folders(places, store):
         rows, files = resting(folder, decision), held_files(folder, decision)
         if rows or files:
             folders.append(folder)
@@ -86,11 +93,8 @@ def _with_labels(
 ) -> ForgetDecision:
     """The decision with folders of labels that hold it, adapters that were trained on them, and releases that
     these adapters answer: they end, since weights cannot be taken apart."""
-    from raypipe.evaluation.forgotten import held_labels, label_folders
-    from raypipe.runs.forget.adapters import releases_naming, trained_on
-
     digests: dict[str, str] = {}
-    for folder in label_folders([p for p in places if p.is_dir()]):
+    for folder in label_folders(places):
         digest, rows = held_labels(folder, decision)
         if rows:
             digests[digest] = str(folder)
@@ -109,10 +113,6 @@ def _with_labels(
 
 
 def _forget(store: Store, name: str, reason: str, places: list[Path]) -> ForgetResult:
-    from raypipe.evaluation.forgotten import take_out, take_out_labels
-    from raypipe.memo.disk import merge_memo
-    from raypipe.runs.forget import apply, records
-
     with store.lease("driver", "forget", forgetting=True):
         decision = records.begun(store, name)
         holdings: list[Holding] = []
@@ -125,12 +125,10 @@ def _forget(store: Store, name: str, reason: str, places: list[Path]) -> ForgetR
                 apply.check_readers(store, decision)
                 apply.decide(store, decision)
             decision = apply.apply(store, decision)
-            for folder in decision.folders:
-                if Path(folder).is_dir():
-                    take_out(store, Path(folder), decision)
-            for folder in decision.labels:
-                if Path(folder).is_dir():
-                    take_out_labels(Path(folder), decision)
+            for folder in filter(Path.is_dir, map(Path, decision.folders)):
+                take_out(store, folder, decision)
+            for folder in filter(Path.is_dir, map(Path, decision.labels)):
+                take_out_labels(folder, decision)
             apply.require_gone(store, decision)
             records.end(store, decision)
     return _result(store, decision, holdings, finished=finished)
@@ -138,11 +136,7 @@ def _forget(store: Store, name: str, reason: str, places: list[Path]) -> ForgetR
 
 def _require_idle(store: Store, decision: ForgetDecision | None) -> None:
     """Raises StoreError while another command has left work unfinished: its parts may hold what goes."""
-    from raypipe.runs.forget.records import unfinished_forgets
-    from raypipe.store import StoreError
-    from raypipe.store.keep import unfinished
-
-    if others := [g for g in unfinished_forgets(store) if decision is None or g != decision.given]:
+    if others := [g for g in records.unfinished_forgets(store) if decision is None or g != decision.given]:
         raise StoreError(
             f"{store.uri}: a forget of {others[0]!r} was begun and has not ended. Run it again to its end: "
             f"`raypipe forget {others[0]!r} --yes`"

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from raypipe.api.generators import generator_of
-from raypipe.api.served import JUDGE, ServedModel, is_served, require_answering, with_endpoint
+from raypipe.api.served import JUDGE, ServedModel, generator_of, is_served, require_answering, with_endpoint
 from raypipe.api.session import Session, endpoint_addresses
 from raypipe.cluster.capacity import reachable, sized, startable
 from raypipe.core.digests import model_identity
@@ -39,9 +38,7 @@ class JudgeKit(LocalKit):
     ) -> None:  # fmt: skip
         super().__init__(None, engines={}, endpoints=endpoints)
         self._needed = model_identity(model) if model.loader == "vllm" else None
-        self._own_group, self._ends, self._model = own, ends, model
-        self._group: EngineGroup | None = None
-        self._up = False
+        self._group, self._ends, self._model = own, ends, model
         self._makes_room: Callable[[], object] = lambda: None
 
     def before_start(self, makes_room: Callable[[], object]) -> None:
@@ -52,7 +49,7 @@ class JudgeKit(LocalKit):
         """Takes the engines of a recipe's group for its own, if the judge's model is among them."""
         if self._needed not in group.names:
             return False
-        self._group = group
+        self._group = lambda: group
         return True
 
     def require_answering(self) -> None:
@@ -61,12 +58,11 @@ class JudgeKit(LocalKit):
 
     def start(self) -> None:
         """Starts the engines, once; they end with the block that made this kit."""
-        if self._needed is not None and not self._up:
+        if self._needed is not None and not self._engines:
             self._makes_room()
-            group = self._group or self._own_group()
+            group = self._group()
             self._ends.enter_context(group.running())
             self._engines = group.names
-            self._up = True
 
     def generator(self, model: Model) -> Generator:
         self.start()
@@ -86,11 +82,8 @@ def read_judge(session: Session, name: str, rule: Rule) -> Model | OwnJudge:
         return OwnJudge.load(name, rule)
     if is_served(name):
         return session.catalog().served(JUDGE, ServedModel.parse(name, "--judge").model)
-    others = (
-        "Name one of it, give a file with this model by --models, URL#MODEL of a server, or MODULE:NAME of a "
-        "judge of your own"
-    )
-    return generator_of(session, "--judge", name, others)
+    others = "Name one of it, give a file with this model by --models, URL#MODEL of a server, or MODULE:NAME"
+    return generator_of(session, "--judge", name, f"{others} of a judge of your own")
 
 
 def judge_model(session: Session, name: str | None, rule: Rule) -> Model | None:

@@ -13,12 +13,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import yaml
 
-from raypipe.api.generators import generator_of, replies
 from raypipe.api.results import Result, as_json, outside_loop
+from raypipe.api.served import generator_of, replies
 from raypipe.api.session import Place, Session
 from raypipe.core import config
 from raypipe.core.config import did_you_mean
@@ -28,12 +28,9 @@ from raypipe.kg.change_rate import ChangeRate, change_rates, observations
 from raypipe.kg.schema import TABLES
 from raypipe.memo.keys import period_of
 from raypipe.memo.memo import graph_replies_of
-from raypipe.metrics.textfile import replaced
+from raypipe.metrics.textfile import write_text
 from raypipe.recipes.resolve import REFRESH, prompt_file
 from raypipe.text.thoughts import split_thoughts
-
-if TYPE_CHECKING:
-    pass
 
 PROMPT: Final = "weknow/refresh"
 HELD: Final[Mapping[str, tuple[str, ...]]] = {
@@ -63,9 +60,8 @@ class RefreshProposal(Result):
 
     def to_json(self) -> dict[str, Any]:
         seen = {d: {"pairs": r.pairs, "changed": r.changed} for d, r in self.seen.items()}
-        return as_json(
-            graph=self.graph, now=self.now, proposed=self.proposed, accepted=self.accepted, seen=seen
-        )
+        named = {name: getattr(self, name) for name in ("graph", "now", "proposed", "accepted")}
+        return as_json(**named, seen=seen)
 
 
 @outside_loop
@@ -121,8 +117,7 @@ def _settled(
     """The proposal, written where it is accepted."""
     written = with_refresh(path, graph, proposed)
     if accept:
-        with replaced(path) as out:
-            out.write(written)
+        write_text(path, written)
     return RefreshProposal(graph, path, entry.get("refresh", {}), proposed, accept, seen)
 
 
@@ -131,7 +126,8 @@ async def _proposed(session: Session, name: str) -> dict[str, str | int]:
     others = "Name an entry of kind generator, or give a file with one by --models"
     model = generator_of(session, "--propose", name, others)
     render = prompt_file(session.settings.conf, PROMPT).renderer()
-    chats = [render({"domain": d, "held": _columns(tables)}) for d, tables in HELD.items()]
+    held = {d: dict.fromkeys(column for t in tables for column in TABLES[t]) for d, tables in HELD.items()}
+    chats = [render({"domain": d, "held": ", ".join(columns)}) for d, columns in held.items()]
     found = await replies(session, model, chats, Sampling(16, constraint=Choice(tuple(REFRESH))))
     said: dict[str, str | int] = {}
     for domain, reply in zip(HELD, found, strict=True):
@@ -139,10 +135,6 @@ async def _proposed(session: Session, name: str) -> dict[str, str | int]:
             raise ConfError(f"--propose {name}: no proposal for {domain}: {reply.detail}")
         said[domain] = split_thoughts(reply.text).answer
     return said
-
-
-def _columns(tables: tuple[str, ...]) -> str:
-    return ", ".join(dict.fromkeys(column for table in tables for column in TABLES[table]))
 
 
 def with_refresh(path: Path, name: str, periods: Mapping[str, str | int]) -> str:

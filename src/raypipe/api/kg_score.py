@@ -6,7 +6,7 @@ Golds are JSON lines, such as those of `raypipe synth`; predictions are JSON lin
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,12 +78,9 @@ class KgScoreResult(Result):
     """Accuracy of written calls; a row for each question: both programs, what is the same, and why not."""
 
     SCHEMA = "id query gold calls parsed:bool exact:bool result:bool answer:bool why"
+    TITLE = "calls of {1} questions"
     scored: tuple[ScoredCalls, ...]
     extra: int  # predictions that no gold asks for
-
-    @property
-    def title(self) -> str:
-        return f"calls of {len(self.scored)} questions"
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
         for s in self.scored:
@@ -93,7 +90,13 @@ class KgScoreResult(Result):
     def rates(self, label: str = "", value: str = "") -> list[CallRate]:
         """Each measure over all questions, or those with this value of a label."""
         some = [s.match for s in self.scored if not label or s.gold.labels.get(label) == value]
-        return [_rate(m, [v for s in some if (v := getattr(s, m)) is not None]) for m in MEASURES]
+        found = []
+        for measure in MEASURES:
+            values = [v for s in some if (v := getattr(s, measure)) is not None]
+            right, n = sum(values), len(values)
+            rate, interval = (right / n, rate_interval(right, n)) if n else (None, None)
+            found.append(CallRate(measure, right, n, rate, interval))
+        return found
 
     def to_json(self) -> dict[str, Any]:
         values = {n: sorted({v for s in self.scored if (v := s.gold.labels.get(n))}) for n in SLICES}
@@ -105,13 +108,6 @@ class KgScoreResult(Result):
         missing = sum(s.written is None for s in self.scored)
         counts = {"questions": len(self.scored), "missing": missing, "extra": self.extra}
         return as_json(**counts, measures=self.rates(), slices=slices)
-
-
-def _rate(measure: str, values: Sequence[bool]) -> CallRate:
-    right, n = sum(values), len(values)
-    if not n:
-        return CallRate(measure, 0, 0, None, None)
-    return CallRate(measure, right, n, right / n, rate_interval(right, n))
 
 
 @outside_loop
@@ -131,15 +127,12 @@ def score_calls(
     golds = _golds(Path(gold))
     written = _written(Path(predictions), reply)
     keys = {g.id: g.id if g.id in written else g.query for g in golds}
-    scored = asyncio.run(_scored(golds, {i: written.get(k) for i, k in keys.items()}, str(graph), parse))
-    return KgScoreResult(scored, len(written.keys() - set(keys.values())))
 
+    async def scored() -> list[ScoredCalls]:
+        async with open_backend(str(graph)) as opened:
+            return [await _one(g, written.get(keys[g.id]), opened, parse) for g in golds]
 
-async def _scored(
-    golds: Sequence[GoldCalls], written: Mapping[str, str | None], graph: str, parse: Parse
-) -> tuple[ScoredCalls, ...]:
-    async with open_backend(graph) as opened:
-        return tuple([await _one(g, written[g.id], opened, parse) for g in golds])
+    return KgScoreResult(tuple(asyncio.run(scored())), len(written.keys() - set(keys.values())))
 
 
 async def _one(gold: GoldCalls, written: str | None, graph: GraphBackend, parse: Parse) -> ScoredCalls:

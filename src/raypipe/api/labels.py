@@ -7,35 +7,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
-from raypipe.api.generators import generator_of
 from raypipe.api.graphs import calls_parser
-from raypipe.api.paths import Data, deliver, require_file, require_writable, run_folder, several
+from raypipe.api.paths import Data, deliver, run_folder, several
 from raypipe.api.pipelines import offline_pipeline
 from raypipe.api.plans import PlanResult, plan
 from raypipe.api.results import Result, as_json, outside_loop, plain
 from raypipe.api.run import EvalOptions, EvalResult, evaluate
+from raypipe.api.served import generator_of
 from raypipe.api.session import Named, Place, Session
 from raypipe.api.training_questions import TrainingQuestions, training_questions
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.protocols import Model
+from raypipe.evaluation import label_set
 from raypipe.evaluation.label_files import Label, counts, write_labels
-from raypipe.evaluation.label_set import (
-    examples_of,
-    labels_from,
-    mix_of,
-    paths_of,
-    read_review,
-    require_kinds,
-    require_share,
-    splits_of,
-    write_review,
-)
 from raypipe.evaluation.labelling import CHECK, CONTEXT, Labelling, labelling
 from raypipe.evaluation.stored_questions import questions_of
 from raypipe.evaluation.training_labels import PATHS, WHY, JudgedAnswer, data_digest, judged_answers
 from raypipe.evaluation.truth_steps import WORDS, Words
 from raypipe.kg.language.program import Bad
-from raypipe.metrics.textfile import TextLine, replaced
+from raypipe.metrics.textfile import TextLine, require_file, require_writable, write_text
 from raypipe.recipes.resolve import prompt_file
 from raypipe.report.labels import page
 
@@ -48,14 +38,11 @@ class LabelsResult(Result):
 
     SCHEMA = "question_id label rule domain split gold"
     ROWS = "labels"
+    TITLE = "{1} labels, {0.folder}"
     folder: Path
     labels: tuple[Label, ...]
     found: Mapping[str, Any]  # what --json prints
     eval: EvalResult  # the run that answered and judged
-
-    @property
-    def title(self) -> str:
-        return f"{len(self.labels)} labels, {self.folder}"
 
     def to_json(self) -> dict[str, Any]:
         return dict(self.found)
@@ -93,16 +80,15 @@ def make_labels(
     questions = list(questions_of(pipeline, asked.ids, None))
     judged = list(judged_answers(pipeline, questions, asked.golds, made))
     if files.review is not None:
-        write_review(files.review, judged, made.into)
-    labels = labels_from(judged, given, held_out, idk_share)
+        label_set.write_review(files.review, judged, made.into)
+    labels = label_set.labels_from(judged, given, held_out, idk_share)
     named = ""
     if labels or made.judged:
-        require_kinds(labels, made.judged, judged)
+        label_set.require_kinds(labels, made.judged, judged)
         about = _about(made, asked, where)
         named = write_labels(folder, labels, made.base.digest(), data_digest(questions, asked.golds), about)
     found = _found(made, folder, labels, judged, given, asked, run, named, files.review)
-    with replaced(folder / "labels.html") as text:
-        text.write(page(found))
+    write_text(folder / "labels.html", page(found))
     deliver(out, folder)
     return LabelsResult(folder, labels, found, run)
 
@@ -140,8 +126,8 @@ def _files(
     review: str | Path | None, reviewed: str | Path | None,
 ) -> _Files:  # fmt: skip
     """Checks what is known before any question is read, and reads corrections."""
-    require_share("--held-out", held_out)
-    require_share("--idk-share", idk_share)
+    label_set.require_share("--held-out", held_out)
+    label_set.require_share("--idk-share", idk_share)
     if out is not None:
         require_writable(run_folder(out, session.settings, "", ""), "--out")
     drafts, corrected = (
@@ -154,7 +140,7 @@ def _files(
             raise ConfError(
                 f"--review {drafts}: expected no file there, since it may hold corrections. Name another"
             )
-    return _Files(drafts, None if corrected is None else read_review(corrected))
+    return _Files(drafts, None if corrected is None else label_set.read_review(corrected))
 
 
 def _prepare(
@@ -186,7 +172,7 @@ def _prepare(
             f"{asked.store.uri}: expected training questions with answers, found none of {len(asked.ids)} "
             "with one"
         )
-    splits = splits_of({id: asked.texts[id] for id in asked.ids}, held_out)
+    splits = label_set.splits_of({id: asked.texts[id] for id in asked.ids}, held_out)
     if (made.judged or files.corrected) and "train" not in splits.values():
         raise DataError(
             f"--held-out {held_out:g}: expected questions to train on, found all {len(asked.ids)} held out. "
@@ -244,15 +230,15 @@ def _found(
     about = {r: {"about": p[0], "label": p[1]} for r, p in PATHS.items()}
     paths = [
         {**p, **(about[p["rule"]] if p["rule"] else {"about": WHY[p["why"]], "label": ""})}
-        for p in plain(paths_of(judged, given))
+        for p in plain(label_set.paths_of(judged, given))
         if made.judged or p["rule"] in ("", "imported")
     ]
     return as_json(
         out=folder, digest=named, recipe=made.base.name, step=made.into, model=made.step.model.name,
         judge=made.judge, questions=len(asked.ids), labels=len(labels),
         split={"train": split.get("train", 0), "held_out": split.get("held-out", 0)},
-        rules=sorted({x.rule for x in labels}), mix=mix_of(labels), paths=paths,
-        examples=examples_of(judged, labels), evaluated=asked.evaluated,
+        rules=sorted({x.rule for x in labels}), mix=label_set.mix_of(labels), paths=paths,
+        examples=label_set.examples_of(judged, labels), evaluated=asked.evaluated,
         planned=None if None in planned else sum(p or 0 for p in planned),
         computed=sum(s.computed for s in steps), cached=sum(s.cached for s in steps),
         review=None if review is None else str(review),

@@ -1,20 +1,29 @@
-"""Looks at finished runs: why a row is as it is, which rows failed, and where wrong answers were lost."""
+"""Looks at finished runs: why a row is as it is, which rows failed, where wrong answers were lost; and writes
+their results in the shapes that other programs read."""
 
 from __future__ import annotations
 
+import importlib.util
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from http.client import HTTPException
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 from raypipe.api.results import Result, as_json, outside_loop, plain
 from raypipe.api.session import Place, Session
-from raypipe.core.errors import DataError
+from raypipe.core.errors import ConfError, DataError, Unavailable
+from raypipe.evaluation.export import FileShape
+from raypipe.evaluation.export import export as write
 from raypipe.evaluation.fault_budget import UndoneRows, undone_rows, unread_rows
+from raypipe.evaluation.golds import documents_of
 from raypipe.evaluation.result_table import read_table
 from raypipe.evaluation.stored_questions import questions_of
 from raypipe.metrics.losses import Loss, Losses, of_report
+from raypipe.metrics.textfile import require_file
 from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
 from raypipe.pipeline.tasks import WorkerConfig
 from raypipe.recipes.serialize import description
@@ -29,13 +38,11 @@ from raypipe.store import Store
 class WhyResult(Result):
     """Why one row of a run is as it is; its rows are the steps: what each asked, what was computed, why."""
 
+    ROWS = "explanation.steps"
     TITLE = (
         "{0.explanation.question}, {0.explanation.state}: {0.explanation.answer} [{0.explanation.outcome}]"
     )
     explanation: explain.Explanation
-
-    def rows(self) -> Sequence[Mapping[str, Any]]:
-        return plain(self.explanation.steps)  # type: ignore[no-any-return]
 
     def to_json(self) -> dict[str, Any]:
         return plain(self.explanation)  # type: ignore[no-any-return]
@@ -46,6 +53,7 @@ class FaultsResult(Result):
     """The rows of a run that failed; its rows are the undone ones: dead letters, and pending rows."""
 
     SCHEMA = "kind id step reason detail transient:bool attempts:int64"
+    ROWS = "found.rows"
     run: str  # "": of no run, but of all that was read into the store
     found: UndoneRows
     store: str = ""  # URI, where there is no run
@@ -54,9 +62,6 @@ class FaultsResult(Result):
     def title(self) -> str:
         of = f"run {self.run}" if self.run else self.store
         return f"{of}: {len(self.found.rows)} rows failed"
-
-    def rows(self) -> Sequence[Mapping[str, Any]]:
-        return plain(self.found.rows)  # type: ignore[no-any-return]
 
     def to_json(self) -> dict[str, Any]:
         return as_json(run=self.run, rows=self.found.counts, faults=self.found.rows)
@@ -109,10 +114,8 @@ def faults(
     manifest = read(Path(run))
     store = Store.open(manifest.store)
     # Nothing is run: where it would be does not matter.
-    place, silent = (
-        WorkerConfig(store.uri, "transformers", manifest.device, 1),
-        Progress(sys.stderr, silent=True),
-    )
+    place = WorkerConfig(store.uri, "transformers", manifest.device, 1)
+    silent = Progress(sys.stderr, silent=True)
     pipeline = Pipeline(store, description(manifest.recipe), place, TaskSizes(1, 1), inline, silent)
     questions = questions_of(pipeline, sorted(answer_keys(store, manifest.run)), None)
     return FaultsResult(manifest.run, undone_rows(pipeline, questions, {}))
@@ -137,3 +140,85 @@ def losses(run: str | Path) -> LossesResult:
     found = [r for r in read_table(folder.results, columns).to_pylist() if r["lost"] is not None]
     questions = tuple({("step" if n == "lost_step" else n): v for n, v in r.items()} for r in found)
     return LossesResult(report["run"], report["recipe"], of_report(report["losses"]), questions)
+
+
+Shape: TypeAlias = Literal[FileShape, "mlflow"]
+EXPERIMENT = "raypipe"  # of MLflow, where none is named
+ANSWERS_S = 10  # seconds within which a server's health page comes; our choice
+
+
+@dataclass(frozen=True, slots=True)
+class ExportResult(Result):
+    """What was written; one row."""
+
+    file: str  # of `mlflow`: the address of the tracking server
+    shape: Shape
+    counts: Mapping[str, int]  # lines, and failed questions; of `mlflow` params, metrics and artifacts
+    run: str = ""  # of `mlflow`: the id of the run there
+    there: bool = False  # of `mlflow`: the run was there already, and nothing was written
+
+    def to_json(self) -> dict[str, Any]:
+        there = {"run": self.run, "there": self.there} if self.shape == "mlflow" else {}
+        return as_json(file=self.file, shape=self.shape, **self.counts, **there)
+
+
+def export_run(run: str | Path, shape: Shape, out: str | Path, experiment: str | None = None) -> ExportResult:
+    """Writes the results of a finished eval in another shape: `predictions` (predictions.jsonl), `crag` (what
+    CRAG's evaluation reads), `trec` (the ranking), `oag` (OAG-QA's submission: the best 20 papers), or
+    `mlflow`: a run of the MLflow server at the address `out`, in `experiment`; None: in one called raypipe.
+
+    `run` is the folder of the eval. The documents of a collection are named by their ids, which the run's
+    store knows; pages by their addresses. Raises DataError, ConfError where MLflow is not installed or an
+    experiment is named for a file, Unavailable where its server does not take the run.
+    """
+    folder = RunFolder(Path(run))
+    if shape == "mlflow":
+        return _to_mlflow(folder, str(out), experiment or EXPERIMENT)
+    if experiment is not None:
+        raise ConfError(f"--experiment: expected with --as mlflow, found --as {shape}")
+    if Path(out).resolve() in (folder.results.resolve(), folder.manifest.resolve()):
+        raise DataError(f"{out}: expected another file: this one belongs to the run")
+    require_file(out, "--out")
+    listed = documents_of(Store.open(read(folder.path).store)) if shape in ("trec", "oag") else {}
+    return ExportResult(str(out), shape, write(folder, shape, Path(out), listed))
+
+
+def _to_mlflow(folder: RunFolder, address: str, experiment: str) -> ExportResult:
+    if importlib.util.find_spec("mlflow") is None:
+        raise ConfError(
+            "--as mlflow: MLflow is not installed. `pip install 'raypipe[mlflow]'` installs its client"
+        )
+    _require_server(address)
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+
+    from raypipe.evaluation.mlflow_run import log_run
+
+    try:
+        made = log_run(folder, MlflowClient(tracking_uri=address), experiment)
+    except MlflowException as e:
+        raise Unavailable(
+            f"--out {address}: expected an MLflow server that takes a run, such as http://127.0.0.1:5000; "
+            f"it says: {str(e).rstrip('.')}. Mend that and run the same command again"
+        ) from e
+    counts = {"params": made.params, "metrics": made.metrics, "artifacts": made.artifacts}
+    return ExportResult(address, "mlflow", counts, made.id, made.there)
+
+
+def _require_server(address: str) -> None:
+    """Raises Unavailable where nothing answers at the address of a server: MLflow's client would try for
+    minutes and say nothing meanwhile. Any reply is one, and other addresses are left to the client."""
+    if not address.startswith(("http://", "https://")):
+        return
+    try:
+        with urlopen(f"{address.rstrip('/')}/health", timeout=ANSWERS_S):
+            return
+    except HTTPError:
+        return
+    except (OSError, ValueError, HTTPException) as e:
+        why = getattr(e, "reason", None) or e
+        raise Unavailable(
+            f"--out {address}: expected an MLflow server, found none that answers ({why}). Nothing was sent, "
+            "and the run's folder is as it was. Start the server, or name another address, and run the same "
+            "command again"
+        ) from e

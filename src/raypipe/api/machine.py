@@ -15,8 +15,8 @@ from typing import Any, Literal
 import psutil
 
 from raypipe.api.results import Result, as_json
-from raypipe.api.session import Session, load_recipe, read_catalog
-from raypipe.api.settings import Settings
+from raypipe.api.session import Session, Settings, load_recipe, read_catalog
+from raypipe.core.checkout import installed
 from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.models import load
 
@@ -64,22 +64,18 @@ def check_environment(store: str | None = None, session: Session | None = None) 
 
 def _versions() -> Iterator[Finding]:
     yield Finding("python", "fine", platform.python_version())
+    found = installed(PACKAGES)
     for name in PACKAGES:
-        try:
-            yield Finding(name, "fine", importlib.metadata.version(name))
-        except importlib.metadata.PackageNotFoundError:
+        if name in found:
+            yield Finding(name, "fine", found[name])
+        else:
             yield Finding(name, "missing", "not installed", "pip install 'raypipe[local]'")
     if importlib.util.find_spec("vllm") is None:
         yield Finding("vllm", "note", "not installed: local, rag and recipes with --llm need none", VLLM)
-    for name in CLASHING:
-        try:
-            found = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
+    for name, version in installed(CLASHING).items():
         if "+cpu" in importlib.metadata.version("torch"):
-            yield Finding(
-                name, "missing", f"{found} breaks a CPU torch", f"{sys.executable} -m pip uninstall {name}"
-            )
+            mend = f"{sys.executable} -m pip uninstall {name}"
+            yield Finding(name, "missing", f"{version} breaks a CPU torch", mend)
 
 
 def _machine(settings: Settings) -> Iterator[Finding]:
@@ -135,8 +131,6 @@ def _store(given: str | None, settings: Settings) -> Finding:
     uri = settings.store_to_use(given)
     if "://" in uri:
         return Finding("store", "note", f"{uri}: not looked at")
-    path = Path(uri)
-    if path.is_dir():
-        tables = sorted(p.stem for p in path.glob("*.lance"))
-        return Finding("store", "fine", f"{uri}: {len(tables)} tables")
+    if Path(uri).is_dir():
+        return Finding("store", "fine", f"{uri}: {len(list(Path(uri).glob('*.lance')))} tables")
     return Finding("store", "note", f"{uri}: not there yet; eval and ingest make it")

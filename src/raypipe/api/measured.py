@@ -6,15 +6,15 @@ counts.
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
-from raypipe.api.settings import Settings
+from raypipe.api.session import Settings
 from raypipe.cluster.capacity import is_here
 from raypipe.cluster.file import Cluster
-from raypipe.core.checkout import commit
+from raypipe.core.checkout import commit, installed
 from raypipe.core.errors import DataError
 from raypipe.report.report import RunFolder
 from raypipe.runs.manifest import Manifest, Origin, read
@@ -39,10 +39,8 @@ def measured(settings: Settings, cluster: Cluster | None = None) -> list[Manifes
         return []
     found = []
     for folder in _folders(settings):
-        try:
+        with suppress(DataError):
             found.append(read(folder))
-        except DataError:
-            continue
     return [m for m in found if m.origin.host == platform.node() and m.origin.chip in ("", chip())]
 
 
@@ -60,16 +58,9 @@ PACKAGES = (
 
 def origin(settings: Settings) -> Origin:
     """What the manifest of a run says of this process."""
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    found["python"] = platform.python_version()
     return Origin(
         commit=commit(),
-        packages=found,
+        packages={**installed(PACKAGES), "python": platform.python_version()},
         host=platform.node(),
         chip=chip(),
         ray_submission=settings.submitted or "",

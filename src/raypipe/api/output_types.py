@@ -4,22 +4,35 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import GenericAlias
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal, NotRequired, get_type_hints
 
 from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict
 
+from raypipe.api.finetune import FinetunePlanResult
 from raypipe.api.kg_score import CallRate
+from raypipe.api.release import TrialResult
 from raypipe.api.reproduce import Verdict
-from raypipe.api.trials import TrialResult
+from raypipe.cluster.placement import Bottleneck, Placement
 from raypipe.core.ann import AnnRecall
-from raypipe.metrics.crag import CragScore
+from raypipe.evaluation.label_set import LabelExample, LabelPath, MixLine
+from raypipe.metrics.calibration import CalibrationReport
+from raypipe.metrics.crag import CragScore, Rule
 from raypipe.metrics.intervals import Interval
 from raypipe.metrics.kinds.contract import MeasureSlice, MeasureSummary
 from raypipe.metrics.losses import Loss
+from raypipe.metrics.prompt_injection import PromptInjection
+from raypipe.pipeline.approximate import AnnState
 from raypipe.recipes.executor import StageCounters
+from raypipe.report.costs import Estimate
+from raypipe.report.report import EvalReport, FaultCount
+from raypipe.runs.plan.records import JudgePlan
 from raypipe.serving.http.reply_types import AnswerResponse
 from raypipe.text.made_questions import MadeKind
+from raypipe.training.engine_check import EngineReplies
+from raypipe.training.estimate import MemoryNeed, TrainingEstimate
+from raypipe.training.loop import LookPoint, StepPoint
+from raypipe.training.model import Device, FourBit
 
 
 def record(name: str, about: str = "", of: type[Any] | None = None, /, **types: Any) -> Any:
@@ -126,3 +139,153 @@ Number = record(
     verdict=Verdict,
 )
 AnnLine = record("_AnnStage", "", AnnRecall, stage=str, built=bool)  # by this command; false: it was there
+
+
+Whole = tuple[int | None, int | None] | None  # from, to; null: not known
+
+_OF_REPORT = get_type_hints(EvalReport, localns={"CalibrationReport": CalibrationReport})
+Eval = printed(
+    "Eval",
+    "`eval --json`, and report.json in a run's folder.",
+    CragScore,
+    **{
+        **{name: hint for name, hint in _OF_REPORT.items() if name not in ("marks", "scores")},
+        "faults": int,
+        "faults_by_reason": list[FaultCount],
+        "prompt_injection": record("_Injection", "", PromptInjection, rate=float | None) | None,
+        "unseen": MeasureMean | None,
+        "oracle": Literal["passages", "answer", "labels"] | None,  # null: no oracle run
+        "oracle_golds": int | None,
+    },
+    rule=Rule,
+    unscored=int,
+    interval=Interval | None,
+    rate_intervals=dict[str, Interval],  # accuracy, hallucination, missing; none where nothing was scored
+    bounds=Interval | None,
+    controls=dict[str, CragScore],
+    slices=listed(SliceScore),
+    kind=str,  # of the data: crag, qa, ranking, or a path with the digits of its source
+    lead=str,  # the measure that the report begins with
+    measures=listed(MeasureMean),
+    measure_slices=listed(MeasureSliceMean),  # of the leading measure
+    blocks=list[str],  # parts of the report that the kind shows: measures, verdicts
+)
+StepEstimate = record(
+    "_Estimate",
+    calls=Whole,
+    runs=int,  # finished runs that say so; 0: exact, from a sample of the sources, or not known
+    seconds=Interval | None,  # of all processes together, without loading models
+    tokens=tuple[int | None, int | None],
+    bytes=tuple[int | None, int | None],
+)
+StepPlan = record(
+    "_StepPlan",
+    step=str,
+    half=Literal["corpus", "question"],  # of the recipe: rows that come from pages, or questions
+    rows=int | None,  # null: not known
+    cached=int,
+    max_calls=int | None,  # null: not known
+    exact=bool,  # false: max_calls is an upper bound
+    reasons=dict[str, int | None],  # row, model, prompt, parameter, version, upstream, expired, lost -> calls
+    estimate=StepEstimate,
+)
+PlacedPool = record(
+    "_PlacedPool",
+    "The fields of `cluster.placement.Placement`, and their sum.",
+    Placement,
+    required_gib=float,
+    arithmetic=str,
+)
+Placed = record("_Placement", cluster=str, about=str, pools=listed(PlacedPool), bottleneck=Bottleneck | None)
+PlanOutput = printed(
+    "PlanOutput",
+    "`plan --json`, and `plan` in a manifest, which has no placement.",
+    steps=listed(StepPlan),
+    judge=NotRequired[JudgePlan | None],  # null: no model judges
+    expired=NotRequired[int],  # answers that rest on replies of a graph that no longer hold
+    placement=NotRequired[Placed],
+    cost=NotRequired[Estimate | None],  # of all steps together
+    unpriced=NotRequired[list[str]],  # what has no price, so is not in `cost.usd`
+    ann=NotRequired[list[AnnState]],  # approximate indexes that the recipe searches
+)
+LabelledPath = record(
+    "_LabelPath",
+    "",
+    LabelPath,
+    about=str,  # how a question gets there
+    label=str,  # what it is labelled with; "": nothing
+)
+LabelsOutput = printed(
+    "LabelsOutput",
+    "`labels --json`.",
+    out=str,  # folder
+    digest=str,  # of the labels; "": drafts alone were written
+    recipe=str,  # its name
+    step=str,  # the reply that labels are for
+    model=str,  # that answered
+    judge=str,  # model that judged; "": none, of calls
+    questions=int,
+    labels=int,
+    split=record("_SplitCounts", train=int, held_out=int),
+    rules=list[str],  # that gave labels
+    mix=list[MixLine],  # by domain; the last is all
+    paths=listed(LabelledPath),
+    examples=list[LabelExample],
+    evaluated=int,  # questions that they were held against, without a leak; 0: none were named
+    planned=int | None,  # calls and sources at most; null: not known
+    computed=int,
+    cached=int,
+    review=str | None,  # file of drafts; null: none was written
+)
+Training = record(
+    "_Estimate",
+    "",
+    TrainingEstimate,
+    memory=record("_Memory", "", MemoryNeed),  # of one worker
+    seconds=list[float] | None,  # from, to; null: not known
+)
+FinetunePlan = printed(
+    "FinetunePlan",
+    "`finetune --plan --json`.",
+    FinetunePlanResult,
+    four_bit=record("_FourBit", "", FourBit),
+    estimate=Training,
+)
+TrainedLabels = record(
+    "_Labels",
+    folder=str,
+    digest=str,
+    recipe=str,  # digest of the recipe that they were made for; "": they were imported
+    data=str,  # digest of the questions and their golds
+    rows=int,
+    held_out=int,
+    left_out=int,
+    counts=dict[str, dict[str, int]],  # rule, domain and split -> value -> labels
+)
+Finetuned = printed(
+    "Finetuned",
+    "`finetune --json`.",
+    adapter=str,  # as recipes call it
+    identity=str,  # sha256:... of its weights and configuration
+    base=str,  # identity of the base's weights
+    base_name=str,
+    preset=dict[str, Any],  # as conf/schemas/finetune.json has it
+    preset_name=str,
+    labels=TrainedLabels,
+    plan=FinetunePlan,
+    workers=int,
+    device=Device,
+    seconds=float,  # from the start of the workers to their end, of the run that finished it
+    token_s=float | None,  # seconds a token read, of all workers together; null: too few steps to say it
+    steps_done=int,
+    step_taken=int,  # after which the adapter was as it is kept
+    ended_early=bool,
+    held_out_loss=float | None,  # at that step; null: nothing is held out
+    steps=listed(record("_Step", "", StepPoint)),
+    looks=listed(record("_Look", "", LookPoint)),
+    effect=record("_Effect", base=float, adapter=float),  # log-probability a token of the first label
+    engine=record("_Engine", "", EngineReplies) | None,  # null: vLLM or `engines` is not here
+    folder=str,  # of the adapter
+    models=str,  # the models file that was written; "": none
+    entry=dict[str, Any],  # of the models file: the base with the adapter
+)

@@ -16,41 +16,20 @@ from typing import Any, Literal, NotRequired, get_type_hints
 
 from pydantic import TypeAdapter
 
+from raypipe.api import output_types as parts
 from raypipe.api.bench import BenchReport
 from raypipe.api.compare import CompareResult
 from raypipe.api.data import ParsedFile
-from raypipe.api.example_pools import ExamplePoolResult
-from raypipe.api.export import Shape
 from raypipe.api.forget import ForgetResult
 from raypipe.api.kg_score import CallRate
-from raypipe.api.look import LossesResult
+from raypipe.api.look import LossesResult, Shape
 from raypipe.api.machine import Finding
-from raypipe.api.made_questions import QuestionsPlan
-from raypipe.api.model_add import ModelAddResult
-from raypipe.api.model_files import ModelNeedsResult
-from raypipe.api.output_types import (
-    AnnLine,
-    Ask,
-    Call,
-    CallSlice,
-    LiveRelease,
-    Lost,
-    MadeLine,
-    MeasureMean,
-    MeasureSliceMean,
-    Number,
-    ReleaseLine,
-    SliceScore,
-    StepCounts,
-    Trials,
-    listed,
-    printed,
-    record,
-)
+from raypipe.api.made_data import ExamplePoolResult, QuestionsPlan
+from raypipe.api.models import ModelAddResult, ModelNeedsResult
+from raypipe.api.output_types import listed, printed, record
 from raypipe.api.previews import Preview
-from raypipe.api.project import ProjectResult
 from raypipe.api.reproduce import Reproductions, Verdict
-from raypipe.api.run_outputs import Eval, Finetuned, FinetunePlan, LabelsOutput, PlanOutput
+from raypipe.api.starting_points import ProjectResult
 from raypipe.api.usage import UsageResult
 from raypipe.api.validate import ValidateResult
 from raypipe.api.view import ViewFile
@@ -101,11 +80,11 @@ OUTPUTS: Mapping[str, Any] = {
         rejected=dict[str, int],  # reason -> candidates
         computed=int,  # calls
         cached=int,
-        first=listed(MadeLine),
+        first=listed(parts.MadeLine),
     ),
     "examples": printed("ExamplePoolOutput", "`examples --json`.", ExamplePoolResult),
     "parse": printed("ParseLine", "A line of `parse --json`.", ParsedFile),
-    "plan": PlanOutput
+    "plan": parts.PlanOutput
     | printed(
         "AssumedOutput",
         "`plan --assume --json`.",
@@ -113,15 +92,15 @@ OUTPUTS: Mapping[str, Any] = {
         hours=Interval | None,  # on the clock; null: a step was measured by no run
         usd=Interval | None,  # of the machines; null: not known
     ),
-    "index": StepCounts,
-    "ann": printed("AnnOutput", "`ann --json`.", recipe=str, stages=listed(AnnLine)),
-    "answer": StepCounts,
-    "eval": Eval | printed("RepeatsOutput", "", Repeats, folder=str),
+    "index": parts.StepCounts,
+    "ann": printed("AnnOutput", "`ann --json`.", recipe=str, stages=listed(parts.AnnLine)),
+    "answer": parts.StepCounts,
+    "eval": parts.Eval | printed("RepeatsOutput", "", Repeats, folder=str),
     "reprocess": printed(
         "Reprocess",
         "`reprocess --json`.",
-        plan=PlanOutput,
-        report=Eval,
+        plan=parts.PlanOutput,
+        report=parts.Eval,
         changes=Changes | None,  # null: no earlier run of this data; changes.json in a run's folder
     ),
     "sweep": printed(
@@ -131,10 +110,10 @@ OUTPUTS: Mapping[str, Any] = {
         plans=list[PlannedPoint],
         sweep=Sweep | None,  # null: --dry-run
     ),
-    "labels": LabelsOutput | PlanOutput,
+    "labels": parts.LabelsOutput | parts.PlanOutput,
     "fit decide": printed("DecideFitOutput", "", DecideFitReport, file=str),
     "fit fuse": printed("FuseFitOutput", "", FuseFitReport, file=str),
-    "finetune": Finetuned | FinetunePlan,
+    "finetune": parts.Finetuned | parts.FinetunePlan,
     "why": Explanation,
     "faults": printed(
         "Faults",
@@ -143,7 +122,7 @@ OUTPUTS: Mapping[str, Any] = {
         rows=list[RowCounts],
         faults=list[UndoneRow],
     ),
-    "losses": printed("LossesOutput", "`losses --json`.", LossesResult, questions=listed(Lost)),
+    "losses": printed("LossesOutput", "`losses --json`.", LossesResult, questions=listed(parts.Lost)),
     "compare": printed("Comparisons", "`compare --json`: each run against the first.", CompareResult),
     "view": printed("RunHeaders", "`view --json`: finished runs, the latest first.", runs=list[RunHeader])
     | printed("WrittenView", "`view --out FILE --json`.", ViewFile),
@@ -174,7 +153,7 @@ OUTPUTS: Mapping[str, Any] = {
         name=str,
         about=str,
         verdict=Verdict,  # the worst of the numbers'
-        numbers=listed(Number),
+        numbers=listed(parts.Number),
     )
     | printed("ReproductionsOutput", "`reproduce --json`: what can be run.", Reproductions),
     "score crag": printed(
@@ -186,7 +165,7 @@ OUTPUTS: Mapping[str, Any] = {
         rate_intervals=dict[str, Interval],  # accuracy, hallucination, missing; none: nothing was scored
         bounds=Interval | None,
         controls=dict[str, CragScore],
-        slices=listed(SliceScore),
+        slices=listed(parts.SliceScore),
         judge=JudgeLine | None,  # null: none was asked now
         trim=str,  # how the predictions were cut; "": not
         people=int,  # verdicts that people's labels changed
@@ -196,8 +175,8 @@ OUTPUTS: Mapping[str, Any] = {
         "QaScoreOutput",
         "`score qa --json`.",
         lead=str,  # the measure of the slices
-        measures=listed(MeasureMean),
-        measure_slices=listed(MeasureSliceMean),
+        measures=listed(parts.MeasureMean),
+        measure_slices=listed(parts.MeasureSliceMean),
         normalized=dict[str, int],  # what was normalized on reading -> how often
     ),
     "score qasper": printed(
@@ -217,18 +196,20 @@ OUTPUTS: Mapping[str, Any] = {
         unjudged=list[str],
         per_query=NotRequired[dict[str, dict[str, float]]],
     ),
-    "promote": LiveRelease | Trials,
-    "rollback": LiveRelease,
+    "promote": parts.LiveRelease | parts.Trials,
+    "rollback": parts.LiveRelease,
     "releases": printed(
-        "Releases", "`releases --json`, oldest first.", releases=listed(record("_ReleaseLine", **ReleaseLine))
+        "Releases",
+        "`releases --json`, oldest first.",
+        releases=listed(record("_ReleaseLine", **parts.ReleaseLine)),
     ),
-    "trial": Trials,
+    "trial": parts.Trials,
     "prune": printed("Prune", "`prune --json`.", dry_run=bool, removed=list[Removal]),
     "forget": printed(
         "Forget", "`forget --json`.", ForgetResult, target=Literal["url", "document", "source", "question"]
     ),
     "usage": printed("Usage", "`usage --json`.", UsageResult),
-    "ask": Ask,
+    "ask": parts.Ask,
     "doctor": printed("Doctor", "`doctor --json`.", fine=bool, findings=list[Finding]),
     "init": printed("Project", "`init --json`.", ProjectResult),
     "check-step": printed("StepCheckOutput", "`check-step --json`.", StepCheck, holds=bool),
@@ -244,7 +225,7 @@ OUTPUTS: Mapping[str, Any] = {
         instructor=str,  # an embedder of the T5 shape
     )
     | printed("ModelAdded", "`models add SOURCE --json`.", ModelAddResult),
-    "kg run": printed("GraphCalls", "`kg run --json`: a result for each line.", results=listed(Call)),
+    "kg run": printed("GraphCalls", "`kg run --json`: a result for each line.", results=listed(parts.Call)),
     "kg score": printed(
         "KgScore",
         "`kg score --json`: how many written programs are the gold's.",
@@ -252,7 +233,7 @@ OUTPUTS: Mapping[str, Any] = {
         missing=int,  # of these, without a prediction
         extra=int,  # predictions that no gold asks for
         measures=list[CallRate],
-        slices=listed(CallSlice),  # by domain and question_type, where the golds have them
+        slices=listed(parts.CallSlice),  # by domain and question_type, where the golds have them
     ),
     "kg refresh": printed(
         "GraphRefresh",

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from raypipe.api.settings import Settings
+from raypipe.api.session import Settings
 from raypipe.core.errors import ConfError
 from raypipe.core.records import digest
 from raypipe.readers import row_files
@@ -92,26 +91,6 @@ def unused(runs: Path, now: time.struct_time) -> Path:
     taken = {p.name for p in runs.iterdir()} if runs.is_dir() else set()
     names = itertools.chain([name], (f"{name}-{n}" for n in itertools.count(2)))
     return runs / next(n for n in names if n not in taken)
-
-
-def require_writable(folder: Path, name: str) -> None:
-    """Raises ConfError, naming the argument `name`, for a folder that cannot be made or written.
-
-    Called before any work for it starts. Makes nothing.
-    """
-    there = next(f for f in (folder.absolute(), *folder.absolute().parents) if f.exists())
-    if not there.is_dir():
-        raise ConfError(f"{name}: {folder} cannot be written: {there} is a file. Name another place")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise ConfError(f"{name}: {folder} cannot be written: {there} may not be. Name another place")
-
-
-def require_file(path: str | Path, name: str) -> None:
-    """Raises ConfError, naming the argument `name`, for a place where no file can be written. Called before
-    any work for it starts. Makes nothing."""
-    if Path(path).is_dir():
-        raise ConfError(f"{name}: expected the name of a file to write, found the folder {path}")
-    require_writable(Path(path).absolute().parent, name)
 
 
 def deliver(given: str | Path | None, folder: Path) -> None:

@@ -1,4 +1,5 @@
-"""The composition root: a recipe over a store, ready to run on the cluster that the session names."""
+"""The composition root: a recipe over a store, ready to run on the cluster that the session names, and what
+it costs there."""
 
 from __future__ import annotations
 
@@ -14,9 +15,12 @@ from raypipe.api.ray_run import RayRun
 from raypipe.api.session import Session, endpoint_addresses, require_graphs
 from raypipe.cluster.capacity import declared_nodes, sized, startable, workers
 from raypipe.cluster.file import Cluster
-from raypipe.cluster.placement import asked_by, refuse
+from raypipe.cluster.placement import asked_by, placement, pools_of_stages, refuse, stage_models
+from raypipe.core.prices import JUDGE, Prices
 from raypipe.core.protocols import Model
 from raypipe.models import load
+from raypipe.models.entry import REMOTE
+from raypipe.pipeline.caps import MACHINES
 from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
 from raypipe.pipeline.ingest_tasks import TaskReading
 from raypipe.pipeline.tasks import Verb, WorkerConfig, Workers
@@ -121,3 +125,29 @@ def _placed(
     timeout_s = file.limits.question_timeout_s
     place = WorkerConfig(uri, file.backend, file.device, threads, {}, addresses, question_timeout_s=timeout_s)
     return place, TaskSizes(file.sources_per_task, file.questions_per_task)
+
+
+def prices_of(session: Session, recipe: Recipe, judge: Model | None = None) -> Prices:
+    """What files say of prices, of a model that judges, too. Raises ConfError."""
+    written, entries = session.cluster_file(), session.catalog().entries
+    tokens, unpriced = {}, []
+    asking = [(stage.name, stage_models(stage.step)) for stage in recipe.question]
+    for name, models in [*asking, *([(JUDGE, [judge])] if judge else [])]:
+        for model in models:
+            price = entries[model.name].usd_per_mtok if model.name in entries else None
+            if price is not None:
+                tokens[name] = price
+            elif model.loader in REMOTE:  # what runs here is paid with its machine
+                unpriced.append(model.name)
+    machines = written.usd_per_hour
+    asked = asked_by(recipe)
+    placed_on = sized(written, [m for m in asked if m.loader == "vllm"], declared_nodes(written))
+    pools = {p.name: p for p in placement(placed_on, recipe.embedders(), asked)}
+    engines = sum(p.actors * p.gpus for p in pools.values() if p.name.startswith("engines "))
+    actors, gpus = {}, {}
+    for stage_name, pool in pools_of_stages(recipe, list(pools)).items():
+        actors[stage_name] = pools[pool].actors
+        held = pools[pool].actors * pools[pool].gpus
+        gpus[stage_name] = held + (engines if "answer" in pool else 0.0)
+    lacking = [*dict.fromkeys(unpriced), *([MACHINES] if machines is None else [])]
+    return Prices(tokens, machines, actors, gpus, tuple(lacking))

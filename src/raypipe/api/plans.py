@@ -1,21 +1,26 @@
-"""Plans: the model calls, time and memory of an eval, before anything runs."""
+"""Plans: the model calls, time and memory of an eval, before anything runs; and rates measured for them by a
+small invented dataset, in a store that goes away."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from raypipe.api.captured import open_data
 from raypipe.api.judges import judge_model, open_judge
 from raypipe.api.measured import measured
 from raypipe.api.paths import Data, Fields, several
-from raypipe.api.pipelines import as_declared, offline_pipeline, open_pipeline, workers_of
-from raypipe.api.prices import prices_of
-from raypipe.api.results import Result, outside_loop, plain
+from raypipe.api.pipelines import as_declared, offline_pipeline, open_pipeline, prices_of, workers_of
+from raypipe.api.results import Result, outside_loop
+from raypipe.api.run import evaluate
 from raypipe.api.session import Named, Place, Session
-from raypipe.cluster.capacity import declared_nodes, fitting
+from raypipe.cluster.capacity import declared_nodes, fitting, is_here
 from raypipe.cluster.placement import asked_by, bottleneck, placement, refuse
+from raypipe.core.errors import ConfError
+from raypipe.core.plain import to_json
 from raypipe.core.records import Gold
 from raypipe.evaluation.expiry import expired_answers
 from raypipe.evaluation.golds import golds_of, require_golds
@@ -25,12 +30,13 @@ from raypipe.metrics.crag import DEFAULT_RULE, Rule
 from raypipe.metrics.kinds import GoldForm, gold_form, open_kind
 from raypipe.readers.formats import Format
 from raypipe.recipes.recipe import Recipe
-from raypipe.runs.manifest import recent, to_json
+from raypipe.runs.manifest import recent
 from raypipe.runs.plan import planner
 from raypipe.runs.plan.assumed import Assumed, AssumedPlan, assumed_plan
 from raypipe.runs.plan.money import priced
 from raypipe.runs.plan.new_files import read_questions
 from raypipe.runs.plan.records import NewSources, Plan
+from raypipe.synth import write
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +115,9 @@ def plan(
 class AssumedResult(Result):
     """What a corpus of some size would take; its rows are the steps."""
 
+    ROWS = "plan.steps"
     TITLE = "{0.plan.assumed.pages:,.0f} pages on {0.plan.cluster}"
     plan: AssumedPlan
-
-    def rows(self) -> Sequence[Mapping[str, Any]]:
-        return plain(self.plan.steps)  # type: ignore[no-any-return]
 
     def to_json(self) -> dict[str, Any]:
         return self.plan.to_json()
@@ -158,3 +162,21 @@ def _placement(session: Session, recipe: Recipe, steps: Sequence[Mapping[str, An
         "pools": pools,
         "bottleneck": to_json(slowest) if slowest else None,
     }
+
+
+QUESTIONS, PAGES, PAGE_CHARS = 6, 6, 6000  # some 200 chunks: enough for a rate, half a minute on two cores
+
+
+def calibrate(recipe: str | Path, session: Session) -> None:
+    """Measures how fast each step of a recipe is here. Models are loaded, and those behind endpoints are
+    called for a few questions. Raises ConfError for a cluster of other machines."""
+    if not is_here(session.cluster_file()):
+        raise ConfError(
+            f"--calibrate: expected a cluster file for this machine alone, {session.cluster} is for others. "
+            "An eval there measures them"
+        )
+    with tempfile.TemporaryDirectory(prefix="raypipe-calibrate-") as folder:
+        world = Path(folder) / "world"
+        write(world, QUESTIONS, pages=PAGES, seed=1, page_chars=PAGE_CHARS)
+        store, out = Path(folder) / "store", Path(folder) / "run"
+        evaluate(recipe, world, store, out, session=session, check=False)

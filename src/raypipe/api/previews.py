@@ -12,6 +12,7 @@ from raypipe.api.paths import Data, Fields, documents_alone, format_for, inputs
 from raypipe.api.results import Result
 from raypipe.api.session import Session
 from raypipe.core.errors import ConfError
+from raypipe.core.records import Document, Question
 from raypipe.readers import BadLine, ReadCounts, Row, RowFormat, row_format
 
 LOOKED_AT = 50  # rows in which the first question and the first document are looked for
@@ -104,11 +105,9 @@ def preview(
     first = list(islice(readers.open(files, found, counts), LOOKED_AT))
     bad = [BadLine(r.where, f.reason, f.detail) for r in first for f in r.faults]
     readers.require_rows(files, counts, bad[:3])
-    asked = next((r for r in first if r.question is not None), None)
-    document = next((r for r in first if r.document is not None), None)
-    return Preview(
-        name, tuple(_fields(m) for m in mapped), _question(asked), _document(document), tuple(bad[:3])
-    )
+    question = next((_question(r, r.question) for r in first if r.question is not None), None)
+    document = next((_document(r, r.document) for r in first if r.document is not None), None)
+    return Preview(name, tuple(_fields(m) for m in mapped), question, document, tuple(bad[:3]))
 
 
 def _fields(mapped: row_format.MappedFile) -> FileFields:
@@ -119,10 +118,8 @@ def _fields(mapped: row_format.MappedFile) -> FileFields:
     return FileFields(mapped.file.name, found, tuple(sorted(mapped.fields.named)), other)
 
 
-def _question(row: Row | None) -> FirstQuestion | None:
-    if row is None or row.question is None:
-        return None
-    asked, content = row.question, {s.id: s for s in row.sources}
+def _question(row: Row, asked: Question) -> FirstQuestion:
+    content = {s.id: s for s in row.sources}
     shown = []
     for c in asked.citations or ():
         source = content.get(c.page or c.snippet or c.name or "")
@@ -135,8 +132,6 @@ def _question(row: Row | None) -> FirstQuestion | None:
     )
 
 
-def _document(row: Row | None) -> FirstDocument | None:
-    if row is None or row.document is None:
-        return None
-    content = next(s.content for s in row.sources if s.id == row.document.source)
-    return FirstDocument(row.document.id, row.document.title, len(content), content[:CHARS])
+def _document(row: Row, found: Document) -> FirstDocument:
+    content = next(s.content for s in row.sources if s.id == found.source)
+    return FirstDocument(found.id, found.title, len(content), content[:CHARS])

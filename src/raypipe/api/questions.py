@@ -1,4 +1,4 @@
-"""Single questions: one answered, or many ranked."""
+"""Single questions: one answered, one taken through a recipe step by step, or many ranked."""
 
 from __future__ import annotations
 
@@ -6,34 +6,38 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raypipe import readers
-from raypipe.api.docs import open_docs, require_documents_read
+from raypipe.api.indexes import open_docs, require_documents_read
 from raypipe.api.pipelines import open_pipeline
-from raypipe.api.probes import require_unchanged
-from raypipe.api.results import Result, outside_loop, plain
-from raypipe.api.served import require_answering, require_same
+from raypipe.api.results import Result, as_json, outside_loop, plain
+from raypipe.api.served import require_answering, require_same, require_unchanged
 from raypipe.api.session import Named, Place, Session, endpoint_addresses, require_graphs
-from raypipe.core import arrow
+from raypipe.core.arrow import corpus_table
+from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError, DataError
-from raypipe.core.protocols import Index
-from raypipe.core.records import Question, digest
-from raypipe.evaluation.golds import FINAL, ranked_documents
+from raypipe.core.index import Index
+from raypipe.core.records import Citation, Question, Source, digest, source_id
+from raypipe.evaluation.golds import FINAL, documents_of, ranked_documents
 from raypipe.evaluation.stored_questions import questions_of
 from raypipe.kg.language.time_words import moment
 from raypipe.memo.disk import StoreMemo, memo_versions
 from raypipe.models.entry import REMOTE
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.ingest import fingerprint, ingest
+from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor
 from raypipe.recipes.ranking import ranking_of
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import from_plain
-from raypipe.report.report import JSON_FORMAT
 from raypipe.runs.release import Release, live
 from raypipe.serving.answerer import Answerer, NotReady
 from raypipe.serving.query import QueryRequest, QueryResult
 from raypipe.store import Store, StoreError
+from raypipe.store.index import MemoryIndex
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,7 @@ class AskResult(Result):
     def to_json(self) -> dict[str, Any]:
         from raypipe.serving.http import answer_response  # the web framework takes half a second to import
 
-        return {"format": JSON_FORMAT, **answer_response(self.result, ("hits", "replies", "faults"))}
+        return as_json(**answer_response(self.result, ("hits", "replies", "faults")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +134,9 @@ def ask(
         opened = session.store(store)
         require_documents_read(found, opened)
     require_unchanged(opened, found.models(), kit.endpoints)
-    if opened is None:
-        return AskResult(asyncio.run(_answer(kit, Answerer(found, kit, "", release=release), request)))
-    memo = StoreMemo(opened.uri, memo_versions(opened))
-    return AskResult(asyncio.run(_answer(kit, Answerer(found, kit, opened.uri, memo, release), request)))
+    memo = None if opened is None else StoreMemo(opened.uri, memo_versions(opened))
+    answerer = Answerer(found, kit, "" if opened is None else opened.uri, memo, release)
+    return AskResult(asyncio.run(_answer(kit, answerer, request)))
 
 
 def live_release(store: Store) -> Release:
@@ -145,19 +148,17 @@ def live_release(store: Store) -> Release:
 
 
 async def _answer(kit: LocalKit, answerer: Answerer, request: QueryRequest) -> QueryResult:
-    try:
-        return await answerer.answer(request)
-    except NotReady as e:
-        raise StoreError(str(e)) from e
-    finally:
-        await kit.close()
+    async with kit:
+        try:
+            return await answerer.answer(request)
+        except NotReady as e:
+            raise StoreError(str(e)) from e
 
 
 def _request(question: str, pages: str | Path | None, asked_at: str, passages: bool) -> QueryRequest:
     if pages is None:
-        return QueryRequest(
-            Question(digest("ask", question), question, asked_at=asked_at), include_passages=passages
-        )
+        asked = Question(digest("ask", question), question, asked_at=asked_at)
+        return QueryRequest(asked, include_passages=passages)
     rows = list(readers.open([Path(pages)], "crag", readers.ReadCounts()))
     if len(rows) != 1 or rows[0].question is None:
         why = "; ".join(f.detail for r in rows for f in r.faults) or f"found {len(rows)}"
@@ -179,14 +180,8 @@ def local_kit(
     file = session.cluster_file()
     endpoints = endpoint_addresses(file, recipe.models(), session.settings.keys)
     require_answering(recipe.models(), endpoints)
-    return LocalKit(
-        index,
-        file.backend,
-        file.device,
-        endpoints=endpoints,
-        engine_limits=file.engines.limits(file.device) if file.engines else None,
-        sink=on_text,
-    )
+    limits = file.engines.limits(file.device) if file.engines else None
+    return LocalKit(index, file.backend, file.device, endpoints=endpoints, engine_limits=limits, sink=on_text)
 
 
 @outside_loop
@@ -209,8 +204,10 @@ def rank(
             "--store and --corpus: expected one of them. Files are ranked alone, in a store of their own"
         )
     found = ranking_of(session.recipe(recipe))
-    known = scores_of(found)
-    if by not in known:
+    written = {
+        w.removeprefix("hits.") for s in found.question for w in s.step.writes() if w.startswith("hits.")
+    }
+    if by not in (known := [*sorted(written), FINAL]):
         names = ", ".join(known)
         raise ConfError(f"--by {by}: no step of {found.name!r} gives such a score; known: {names}")
     if files:  # named by their bytes: the second run finds its vectors there
@@ -223,13 +220,64 @@ def rank(
         pipeline.index(questions)
         pipeline.answer(questions)
         answered = list(pipeline.answers(questions))
-    listed: dict[str, list[str]] = {}
-    for d in arrow.document.records(opened.scan("documents")):
-        listed.setdefault(d.source, []).append(d.id)
+    listed = documents_of(opened)
     return RankResult(found.name, by, {q.id: ranked_documents(q, by, listed, top) for q in answered})
 
 
-def scores_of(recipe: Recipe) -> list[str]:
-    """What passages can be ranked by: the scores that steps of the recipe give, and `final`."""
-    written = {w for s in recipe.question for w in s.step.writes() if w.startswith("hits.")}
-    return [*sorted(w.removeprefix("hits.") for w in written), FINAL]
+@dataclass(frozen=True, slots=True)
+class WalkResult(Result):
+    """What each step of the question half made of one question; a row for each."""
+
+    SCHEMA = "step hits:int64 ranked:int64 answer outcome"
+    texts: pa.Table  # one row per page: its text, the spans that a browser would not show, hashed words
+    passages: pa.Table  # one row per chunk: source, start, end, and its text
+    vectors: Mapping[str, pa.Table]  # model -> one row per chunk: vector, FixedSizeList of float32
+    after: Mapping[str, Question]  # step -> the question after it
+
+    @property
+    def title(self) -> str:
+        return next(iter(self.after.values())).text
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        for step, q in self.after.items():
+            counts = {"hits": len(q.hits), "ranked": len(q.order)}
+            yield {"step": step, **counts, "answer": q.answer, "outcome": q.outcome}
+
+    def to_json(self) -> dict[str, Any]:
+        return {"question": self.title, "steps": list(self.rows())}
+
+    def text(self, source: str, span: tuple[int, int]) -> str:
+        """A span of a page's text: what a hit or a quote stands for."""
+        texts = dict(zip(self.texts["source"].to_pylist(), self.texts["text"].to_pylist(), strict=True))
+        return str(texts[source][slice(*span)])
+
+
+@outside_loop
+def walk(
+    recipe: Named, question: str, pages: Mapping[str, str], asked_at: str = "", session: Session | None = None
+) -> WalkResult:
+    """Takes one question through a recipe, step by step, in this process.
+
+    `pages` is url -> HTML, in the order of the search results. Nothing is stored. Raises ConfError and
+    ModelMissing.
+    """
+    session = session or Session()
+    found = require_graphs(session.recipe(recipe))
+    sources = [Source(source_id("page", html), "page", html) for html in pages.values()]
+    cited = zip(pages, sources, strict=True)
+    citations = tuple(Citation("q", n, url, "", s.id, None, None) for n, (url, s) in enumerate(cited))
+    asked = Question("q", question, asked_at=asked_at, citations=citations)
+    return asyncio.run(_walk(session, found, list(dict.fromkeys(sources)), asked))
+
+
+async def _walk(session: Session, recipe: Recipe, sources: list[Source], question: Question) -> WalkResult:
+    corpora = CorpusExecutor(recipe, local_kit(session, recipe))
+    texts = await corpora.texts(corpus_table(sources))
+    passages = await corpora.passages(texts)
+    models = recipe.embedders()
+    vectors = {m.name: await corpora.vectors(passages, m) for m in models}
+    index = MemoryIndex(texts, passages, {model_identity(m): vectors[m.name] for m in models})
+    async with local_kit(session, recipe, index) as kit:
+        steps = QuestionExecutor(recipe, kit).steps([question])
+        after = {name: rows[0] async for name, rows in steps}
+    return WalkResult(texts, passages, vectors, after)

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from raypipe.api.probes import require_unchanged
-from raypipe.api.served import require_answering
+from raypipe.api.served import require_answering, require_unchanged
 from raypipe.cluster.capacity import fitting, reachable, side_by_side, startable, this_machine, workers
 from raypipe.cluster.file import Cluster
 from raypipe.core.protocols import Model

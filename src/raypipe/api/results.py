@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, is_dataclass
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -37,22 +38,26 @@ class Result:
     SCHEMA = ""
     """Columns of the table, each name or name:type as Arrow calls it (string); "": as the rows have them."""
     ROWS = ""
-    """The field whose records are the rows; "": one row, the JSON."""
+    """The field whose records are the rows, or a path to it with dots; "": one row, the JSON."""
+    JSON = ""
+    """The field whose record is the JSON; "": the result itself."""
     TITLE = ""
-    """The title, a format of the result; "": the name of its class."""
+    """The title, a format of the result and of the number of its rows; "": the name of its class."""
 
     def rows(self) -> Iterable[Mapping[str, Any]]:
         """The rows of the table."""
-        return plain(getattr(self, self.ROWS)) if self.ROWS else [self.to_json()]
+        return plain(attrgetter(self.ROWS)(self)) if self.ROWS else [self.to_json()]
 
     def to_json(self) -> dict[str, Any]:
         """What the command prints with --json."""
-        return as_json(**{f.name: getattr(self, f.name) for f in fields(self)})
+        whole = getattr(self, self.JSON) if self.JSON else self
+        return as_json(**{f.name: getattr(whole, f.name) for f in fields(whole)})
 
     @property
     def title(self) -> str:
         """The line above the table in a notebook."""
-        return self.TITLE.format(self) or type(self).__name__
+        rows = len(list(self.rows())) if "{1}" in self.TITLE else 0
+        return self.TITLE.format(self, rows) or type(self).__name__
 
     def columns(self) -> dict[str, str]:
         """Column -> Arrow type, by its alias."""

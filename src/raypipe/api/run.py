@@ -13,12 +13,11 @@ from raypipe import readers
 from raypipe.api.captured import open_data
 from raypipe.api.judges import judge_model, open_judge, read_judge
 from raypipe.api.measured import keep, measured, origin
-from raypipe.api.paths import Data, Fields, deliver, require_writable, run_folder, several
-from raypipe.api.pipelines import open_pipeline
-from raypipe.api.prices import prices_of
+from raypipe.api.paths import Data, Fields, deliver, run_folder, several
+from raypipe.api.pipelines import open_pipeline, prices_of
 from raypipe.api.results import Result, as_json, outside_loop
 from raypipe.api.session import Named, Place, Session
-from raypipe.cluster.budget import Budget
+from raypipe.cluster.file import Budget
 from raypipe.core.errors import DataError
 from raypipe.evaluation import evaluate as evaluating
 from raypipe.evaluation import fault_budget
@@ -29,7 +28,7 @@ from raypipe.evaluation.stored_questions import questions_of, require_questions
 from raypipe.memo.mend import mend_memo
 from raypipe.metrics.crag import DEFAULT_RULE, Rule, rule_id
 from raypipe.metrics.kinds import open_kind
-from raypipe.metrics.textfile import write_json
+from raypipe.metrics.textfile import require_writable, write_json
 from raypipe.pipeline.caps import Caps
 from raypipe.pipeline.counters import RunCounters
 from raypipe.pipeline.ingest_log import driving

@@ -13,7 +13,7 @@ from raypipe.metrics.crag import Rule
 from raypipe.metrics.files import score_ranking_files, score_to_json
 from raypipe.metrics.kinds import open_kind
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
-from raypipe.metrics.textfile import write_json_lines
+from raypipe.metrics.textfile import require_file, write_json_lines
 from raypipe.report.report import RunFolder
 
 if TYPE_CHECKING:
@@ -97,8 +97,6 @@ def score_crag(
     from raypipe.evaluation.labels import read_labels
 
     if out is not None:
-        from raypipe.api.paths import require_file  # the readers of data: a file is scored without
-
         require_file(out, "--out")
     options = JudgingOptions(judge, trim, None if labels is None else read_labels(Path(labels)))
     run = opened(session or Session(), Path(predictions), rule, options)

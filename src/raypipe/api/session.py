@@ -1,11 +1,14 @@
 """The session: settings, models file, places of graphs and cluster file that calls share.
 
-Turns names into what they mean: a recipe, a catalog, a cluster, a store. Starts nothing.
+Turns names into what they mean: a recipe, a catalog, a cluster, a store. Starts nothing. The settings are
+what the environment variables and the working directory say; nothing else in src reads them.
 """
 
 from __future__ import annotations
 
 import functools
+import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +16,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 
-from raypipe.api.settings import Settings, from_environment
 from raypipe.core import config
 from raypipe.core.config import Conf, Where
 from raypipe.core.errors import ConfError
@@ -27,11 +29,69 @@ if TYPE_CHECKING:
     from raypipe.report.progress import Progress
     from raypipe.store import Store
 
-
 Place: TypeAlias = "Store | str | Path | None"
 """A store, or where it lies; None: where the environment says."""
 Named: TypeAlias = "Recipe | str | Path"
 """A recipe, or its name or path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Where things are when the command line does not say."""
+
+    home: Path  # RAYPIPE_HOME: demo data, stores and reports that were given no place
+    store: str | None  # RAYPIPE_STORE
+    conf: Conf  # RAYPIPE_CONF, ./conf, the installed copy, the checkout of an editable install
+    ray: str  # RAY_ADDRESS; "local" (when it is not set) starts a Ray for this run
+    auth: str | None  # RAY_AUTH_MODE
+    submitted: str | None  # id of the submitted Ray job this runs in, else None
+    metadata: Mapping[str, str] = field(default_factory=dict)  # that the Ray job was submitted with
+    keys: Mapping[str, str] = field(default_factory=dict, repr=False)  # the environment: endpoints' keys
+
+    def store_to_fill(self, given: str | Path | None) -> str:
+        """The store that data is read into: as given, else RAYPIPE_STORE, else `default` under home."""
+        return self.place(str(given or self.store or self.stores / "default"), "--store")
+
+    def store_to_use(self, given: str | Path | None) -> str:
+        """The store of what was read before: the one to fill; the demo's, while that is all there is."""
+        demo = self.stores / "demo"
+        only_demo = not (self.stores / "default").exists() and demo.exists()
+        return str(demo) if not (given or self.store) and only_demo else self.store_to_fill(given)
+
+    @property
+    def stores(self) -> Path:
+        """The folder of the stores that were given no place."""
+        return self.home / "stores"
+
+    def place(self, path: str, what: str) -> str:
+        """A URI as it is, a path made absolute, since workers have other working directories; ConfError for a
+        relative path inside a submitted job, whose working directory goes away with the job."""
+        if self.submitted and "://" not in path and not Path(path).is_absolute():
+            raise ConfError(
+                f"{what} {path!r} is relative, and a submitted job works in a temporary copy of the working "
+                "directory: give an absolute path or a URI that every node sees"
+            )
+        return path if "://" in path else str(Path(path).absolute())
+
+
+def from_environment(environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> Settings:
+    """The settings of these variables and this working directory; None: the process's own."""
+    environ, cwd = os.environ if environ is None else environ, cwd or Path.cwd()
+    home = Path(environ.get("RAYPIPE_HOME") or Path.home() / ".cache" / "raypipe")
+    package = Path(__file__).parents[1]
+    folders = [Path(environ["RAYPIPE_CONF"])] if environ.get("RAYPIPE_CONF") else []
+    folders += [cwd / "conf", package / "conf", package.parents[1] / "conf"]
+    job = environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR")
+    return Settings(
+        home=home,
+        store=environ.get("RAYPIPE_STORE") or None,
+        conf=Conf(tuple(f for f in folders if f.is_dir())),
+        ray=environ.get("RAY_ADDRESS") or "local",
+        auth=environ.get("RAY_AUTH_MODE") or None,
+        submitted=(environ.get("RAY_JOB_SUBMISSION_ID") or "unknown") if job else None,
+        keys=environ,
+        metadata={str(k): str(v) for k, v in (json.loads(job).get("metadata") or {}).items()} if job else {},
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +131,13 @@ class Session:
         """A store to read from. Raises StoreError where there is none."""
         from raypipe.store import Store
 
-        return given if isinstance(given, Store) else Store.open(self.settings.store_to_use(_text(given)))
+        return given if isinstance(given, Store) else Store.open(self.settings.store_to_use(given))
 
     def store_to_fill(self, given: Place) -> Store:
         """A store to read data into; made where there is none."""
         from raypipe.store import Store
 
-        return given if isinstance(given, Store) else Store.create(self.settings.store_to_fill(_text(given)))
-
-
-def _text(place: str | Path | None) -> str | None:
-    return None if place is None else str(place)
+        return given if isinstance(given, Store) else Store.create(self.settings.store_to_fill(given))
 
 
 def load_recipe(
@@ -106,12 +162,12 @@ def load_recipe(
     path = files.find("recipes", str(recipe))
     tree, where = read_tree(path, lambda name: files.find("recipes", name)), Where(str(path))
     file = _file_name(path.resolve(), settings)
-    if not sets:
-        return replace(from_tree(path.stem, tree, where, resolve), file=file)
-    changed = with_fields(tree, sets, where)
+    changed = with_fields(tree, sets, where) if sets else tree
     try:
         made = from_tree(path.stem, changed, where, resolve)
     except ConfError as e:
+        if not sets:
+            raise
         raise ConfError(f"with {' '.join(f'--set {one}' for one in sets)}: {e}") from e
     return replace(made, file=file, sets=tuple(sets))
 
@@ -154,13 +210,16 @@ def read_catalog(models: str | None, conf: Conf, llm: str | None = None) -> Cata
     """The shipped conf/models.yaml, with the entries of your own conf/models.yaml and then of the file
     `models` laid over it: one of the same name replaces the one below it whole. `llm` is a URL#MODEL in the
     place of every generator."""
-    from raypipe.api.served import ServedModel
     from raypipe.models import catalog
 
     files = [*conf.layers("models.yaml"), *([Path(models)] if models else [])]
     found = [catalog.read(config.read_yaml(file), file) for file in files]
     whole = functools.reduce(catalog.Catalog.overlaid, found)
-    return whole if llm is None else whole.with_llm(ServedModel.parse(llm, "--llm").model)
+    if llm is None:
+        return whole
+    from raypipe.api.served import ServedModel
+
+    return whole.with_llm(ServedModel.parse(llm, "--llm").model)
 
 
 def read_cluster(
@@ -168,13 +227,16 @@ def read_cluster(
 ) -> Cluster:
     """A cluster file by name or path. `llm` is the URL#MODEL whose address its endpoint `llm` gets, with the
     key in the environment `keys`."""
-    from raypipe.api.served import ServedModel, with_endpoint
     from raypipe.cluster.file import Cluster
-    from raypipe.models.entry import LLM
 
     path = conf.find("clusters", name)
     file = config.build(Cluster, config.read_yaml(path), Where(str(path)))
-    return file if llm is None else with_endpoint(file, LLM, ServedModel.parse(llm, "--llm").url, keys)
+    if llm is None:
+        return file
+    from raypipe.api.served import ServedModel, with_endpoint
+    from raypipe.models.entry import LLM
+
+    return with_endpoint(file, LLM, ServedModel.parse(llm, "--llm").url, keys)
 
 
 def endpoint_addresses(
@@ -196,4 +258,25 @@ def endpoint_addresses(
             )
         key = keys[at.key_env] if at.key_env else ""
         found[name] = EndpointAddress(at.url, key, at.concurrency, at.per_minute, at.timeout_s, at.tries)
+    return found
+
+
+def swap_steps(
+    recipe: Named, swaps: Sequence[str], data: Sequence[str | Path] = (), session: Session | None = None
+) -> Recipe:
+    """The recipe with some steps of others: each of `swaps` is STEP=RECIPE, such as `rerank=tuned`.
+
+    `data`: where its graphs may lie. Raises ConfError for what is no swap, for a step that one of the recipes
+    does not have, and for steps that do not fit together.
+    """
+    from raypipe.recipes.swap import swapped
+
+    session = session or Session()
+    found = session.recipe(recipe, data)
+    theirs = replace(session, sets=())  # fields are set in the recipe itself, not in what it borrows from
+    for text in swaps:
+        step, sign, other = text.partition("=")
+        if not (step and sign and other):
+            raise ConfError(f"--swap {text!r}: expected STEP=RECIPE, such as rerank=tuned")
+        found = swapped(found, step.strip(), theirs.recipe(other.strip(), data))
     return found

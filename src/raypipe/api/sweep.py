@@ -1,30 +1,33 @@
-"""Sweeps: one recipe with several values of its fields, over the same questions."""
+"""Several runs over the same questions: of one recipe with other values of its fields, or of one recipe again
+and again, which says how much of a difference is the engine's noise."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from raypipe.api.data import ingest
 from raypipe.api.measured import measured
-from raypipe.api.paths import Data, Fields, deliver, require_writable, run_folder, several
-from raypipe.api.pipelines import offline_pipeline
-from raypipe.api.prices import prices_of
+from raypipe.api.paths import Data, Fields, deliver, run_folder, several
+from raypipe.api.pipelines import offline_pipeline, prices_of
 from raypipe.api.results import Result, as_json, outside_loop, plain
-from raypipe.api.run import check_names, evaluate
-from raypipe.api.session import Place, Session
+from raypipe.api.run import EvalOptions, check_names, evaluate
+from raypipe.api.session import Named, Place, Session
 from raypipe.core.errors import ConfError
 from raypipe.evaluation import sweep as sweeping
 from raypipe.evaluation.evaluate import Evaluation
 from raypipe.evaluation.golds import kind_of_data
+from raypipe.evaluation.repeats import Repeats, repeats
+from raypipe.evaluation.scored_run import scored_run
 from raypipe.evaluation.stored_questions import StoredQuestions, questions_of, require_questions
 from raypipe.evaluation.sweep import PlannedPoint, Sweep
 from raypipe.metrics.crag import Rule
 from raypipe.metrics.paired import MARGIN
-from raypipe.metrics.textfile import replaced, write_json
+from raypipe.metrics.textfile import require_writable, write_json, write_text
 from raypipe.readers.formats import Format
+from raypipe.readers.object_store import is_remote
 from raypipe.recipes.recipe import Recipe
 from raypipe.report.sweep import plot
 from raypipe.runs.plan import planner
@@ -113,7 +116,53 @@ def sweep(
     done = sweeping.sweep(found, run, ids, unseen, seed, margin, folder, by)
     result = SweepResult(name, plans, done, folder)
     write_json(folder / "sweep.json", result.to_json())
-    with replaced(folder / "sweep.svg") as text:
-        text.write(plot(result.to_json()["sweep"]))
+    write_text(folder / "sweep.svg", plot(result.to_json()["sweep"]))
     deliver(out, folder)
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatsResult(Result):
+    """Several runs of one recipe; a row for each question: mean and spread of its values 1, 0, -1."""
+
+    SCHEMA = "question mean:float64 spread:float64"
+    ROWS = "found.questions"
+    folder: Path
+    found: Repeats
+
+    @property
+    def title(self) -> str:
+        return f"{len(self.found.runs)} runs, {self.found.moved} verdicts moved"
+
+    def to_json(self) -> dict[str, Any]:
+        return as_json(folder=self.folder, **plain(self.found))
+
+
+@outside_loop
+def evaluate_repeatedly(
+    recipe: Named, times: int, data: Data = (), store: Place = None, out: str | Path | None = None,
+    **options: Unpack[EvalOptions],
+) -> RepeatsResult:  # fmt: skip
+    """Evaluates a recipe `times` times, from the second on with language models asked again, and says how far
+    the score and each question's verdict move.
+
+    Takes what `evaluate` takes; `out` gets a folder `repeat-N` for each run, and repeats.json. Raises
+    ConfError for fewer than two times and for a folder of an object store, and what `evaluate` raises.
+    """
+    if times < 2:
+        raise ConfError(f"--repeats: expected 2 or more, found {times}")
+    if out is not None and is_remote(str(out)):
+        raise ConfError(f"--repeats: expected a folder of this machine as --out, found {out}")
+    session = options.get("session") or Session()
+    given = several(data)
+    found = session.recipe(recipe, given)
+    filled = session.store_to_fill(store) if given else session.store(store)
+    folder = run_folder(out, session.settings, filled.uri, found.name)
+    asks = any(m.kind == "generator" for m in found.models())  # nothing else answers otherwise to the same
+    folders = [folder / f"repeat-{n}" for n in range(1, times + 1)]
+    for n, place in enumerate(folders):
+        options["fresh"] = options.get("fresh", False) or (asks and n > 0)
+        evaluate(found, given, filled, place, **options)
+    result = RepeatsResult(folder, repeats([scored_run(place, "official") for place in folders]))
+    write_json(folder / "repeats.json", result.to_json())
     return result

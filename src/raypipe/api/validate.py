@@ -1,22 +1,26 @@
-"""Every problem of configuration files at once, each with its line. Reads files; loads no model."""
+"""Every problem of configuration files at once, each with its line; and the laws of steps, checked on a step
+from outside before a recipe uses it. Loads no model."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 
-from raypipe.api.results import Result
+from raypipe.api.results import Result, as_json, plain
 from raypipe.api.session import Session, read_catalog
 from raypipe.cluster.file import Cluster
 from raypipe.core import config
 from raypipe.core.config import MisplacedValue, Where
 from raypipe.core.errors import ConfError, RaypipeError
+from raypipe.core.protocols import Model
 from raypipe.models.entry import ModelEntry
+from raypipe.recipes import check
 from raypipe.recipes.problems import problems as recipe_problems
 from raypipe.recipes.read_recipe import read_tree
 from raypipe.recipes.resolve import GraphEntry, resolvers
@@ -135,16 +139,13 @@ def _in_recipe(tree: Mapping[str, Any], path: Path, session: Session) -> list[Ra
     return recipe_problems(whole, where, resolve)
 
 
-def _entries(cls: type[Any]) -> Finder:
-    def find(tree: Mapping[str, Any], path: Path, session: Session) -> list[RaypipeError]:
-        where = Where(str(path))
-        return [p for name, e in tree.items() for p in config.problems(cls, e, where.at(str(name)))]
-
-    return find
+def _in_entries(cls: type[Any], tree: Mapping[str, Any], path: Path, session: Session) -> list[RaypipeError]:
+    where = Where(str(path))
+    return [p for name, e in tree.items() for p in config.problems(cls, e, where.at(str(name)))]
 
 
-def _record(cls: type[Any]) -> Finder:
-    return lambda tree, path, session: config.problems(cls, tree, Where(str(path)))
+def _in_record(cls: type[Any], tree: Mapping[str, Any], path: Path, session: Session) -> list[RaypipeError]:
+    return config.problems(cls, tree, Where(str(path)))
 
 
 def _fitted(tree: Mapping[str, Any], path: Path, session: Session) -> list[RaypipeError]:
@@ -156,12 +157,12 @@ def _fitted(tree: Mapping[str, Any], path: Path, session: Session) -> list[Raypi
 
 _FINDERS: Mapping[FileKind, Finder] = {
     "recipe": _in_recipe,
-    "models": _entries(ModelEntry),
-    "cluster": _record(Cluster),
-    "graphs": _entries(GraphEntry),
-    "prompt": _record(Prompt),
+    "models": partial(_in_entries, ModelEntry),
+    "cluster": partial(_in_record, Cluster),
+    "graphs": partial(_in_entries, GraphEntry),
+    "prompt": partial(_in_record, Prompt),
     "fitted": _fitted,
-    "finetune": _record(Preset),
+    "finetune": partial(_in_record, Preset),
 }
 
 
@@ -209,3 +210,31 @@ def line_of(text: str, path: str) -> int | None:
         key, node = max(fits, key=lambda kv: len(kv[0].value))
         line, rest = key.start_mark.line + 1, rest[len(key.value) :]
     return line
+
+
+@dataclass(frozen=True, slots=True)
+class StepCheckResult(Result):
+    """What the laws of steps say of one step; a row for each law: whether it holds, and what was found."""
+
+    ROWS = "found.laws"
+    TITLE = "{0.found.step}, a {0.found.half} step, version {0.found.version}"
+    found: check.StepCheck
+
+    def to_json(self) -> dict[str, Any]:
+        return as_json(**plain(self.found), holds=self.found.holds)
+
+
+def check_step(
+    step: str, fields: Mapping[str, Any] | None = None, lock: bool = False, session: Session | None = None
+) -> StepCheckResult:
+    """Runs the laws of steps on a step of your own, and compares its output with its lock.
+
+    `step` is its path, MODULE:CLASS, `fields` are its fields as a recipe has them. Models are fakes that
+    compute. `lock` writes its line in steps.lock, next to its module, unless the output changed and the
+    version did not. Raises ConfError for a path that leads to no step, DataError for a step that raises.
+    """
+    session = session or Session()
+    models = session.catalog()
+    kinds = {name: entry.kind for name, entry in models.entries.items()}
+    resolve: dict[Any, Any] = {**resolvers(session.settings.conf, models), Model: check.fakes_for(kinds)}
+    return StepCheckResult(check.check_step(step, fields or {}, resolve, lock))

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from raypipe.api.paths import inputs, require_file
+from raypipe.api.paths import inputs
 from raypipe.api.results import Result, as_json
-from raypipe.api.session import Place, Session
-from raypipe.api.settings import Settings
+from raypipe.api.session import Place, Session, Settings
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError, RaypipeError
 from raypipe.evaluation.view.details import Part
@@ -20,7 +19,7 @@ from raypipe.evaluation.view.run_list import RemoteRuns, RunHeader, RunList
 from raypipe.evaluation.view.run_page import ShownParts, run_page
 from raypipe.evaluation.view.server import ViewServer
 from raypipe.evaluation.view.viewer import Viewer, known_before
-from raypipe.metrics.textfile import replaced
+from raypipe.metrics.textfile import require_file, write_text
 from raypipe.readers.object_store import is_remote
 from raypipe.report.report import RunFolder
 from raypipe.runs.manifest import read
@@ -105,8 +104,7 @@ def write_view(
             page, _ = pair_page(pair, shown)
         finally:
             pair.close()
-    with replaced(Path(out)) as text:
-        text.write(page)
+    write_text(Path(out), page)
     return ViewFile(str(out), os.path.getsize(out), tuple(m.run for _, m in found), parts)
 
 

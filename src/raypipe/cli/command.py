@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
-import math
+import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from raypipe.cli.arguments import SHARED, read_as
 from raypipe.cli.commands import COMMANDS, SUBCOMMANDS
-from raypipe.core.config import did_you_mean
-from raypipe.core.plugins import is_path
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,37 +24,7 @@ T = TypeVar("T")
 R = TypeVar("R", bound="Result")
 Args = argparse.Namespace
 Commands = Any  # argparse's own class for sub-commands is private
-Argument = tuple[str, Mapping[str, Any]]  # a name or flag, and what else argparse takes of it
 PIPED_WIDTH = 10_000  # columns: no line of a table is as long
-
-
-def arg(usage: str, help: str | None = None, type: Any = None, default: Any = None, **more: Any) -> Argument:
-    """One argument. `usage` is its name or flag, then what stands for its value: `--port N`; `paths PATH+`,
-    with +, * or ? as argparse has them; `--gate BOUND ...`, which may be repeated; a flag alone: `--json`."""
-    name, _, metavar = usage.partition(" ")
-    found: dict[str, Any] = {"help": help, **more}
-    if not metavar and name.startswith("-") and "choices" not in more:
-        return name, {**found, "action": "store_true"}
-    if metavar.endswith(" ..."):
-        metavar, default, found["action"] = metavar.removesuffix(" ..."), [], "append"
-    elif metavar.endswith(("+", "*", "?")):
-        metavar, found["nargs"] = metavar[:-1], metavar[-1]
-    if metavar:
-        found["metavar"] = metavar
-    return name, {**found, "type": type, "default": default}
-
-
-@dataclass(frozen=True, slots=True)
-class ArgumentGroup:
-    """Arguments under a title of their own in the help; with none, exactly one of them is given."""
-
-    title: str
-    arguments: tuple[Argument, ...]
-
-
-def one_of_these(*arguments: Argument) -> ArgumentGroup:
-    """Arguments of which exactly one is given."""
-    return ArgumentGroup("", arguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +33,13 @@ class Declared:
 
     words: str  # its name, such as `why` or `score crag`
     example: str  # a line to copy
-    arguments: tuple[str | Argument | ArgumentGroup, ...]  # a text: names of SHARED
+    arguments: tuple[str, ...]  # as `take` reads them
     about: str  # "": as COMMANDS has it
     do: Callable[[Args], int]  # gives the exit code
 
 
 def command(
-    words: str, example: str, *arguments: str | Argument | ArgumentGroup, about: str = ""
+    words: str, example: str, *arguments: str, about: str = ""
 ) -> Callable[[Callable[[Args], int]], Declared]:
     """Makes a function the command of these words."""
     return lambda do: Declared(words, example, arguments, about, do)
@@ -88,7 +57,8 @@ def add(commands: dict[str, Commands], declared: Declared) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     made.set_defaults(do=declared.do, parser=made)
-    take(made, declared.arguments)
+    for text in declared.arguments:
+        take(made, text)
 
 
 def below(commands: dict[str, Commands], words: str) -> Commands:
@@ -101,18 +71,64 @@ def below(commands: dict[str, Commands], words: str) -> Commands:
     return commands[words]
 
 
-def take(made: Any, arguments: Iterable[str | Argument | ArgumentGroup]) -> None:
-    """Declares arguments."""
-    from raypipe.cli.options import SHARED
+def take(made: Any, text: str) -> None:
+    """Declares arguments: in each line one (`argument`), or names of SHARED; lines that stand deeper go on. A
+    paragraph below a title with a colon is a group of the help; of `one of these:` exactly one is given."""
+    for paragraph in re.sub(r"\n +", " ", inspect.cleandoc(text)).split("\n\n"):
+        lines, group = paragraph.splitlines(), made
+        if lines[0] == "one of these:":
+            group = made.add_mutually_exclusive_group(required=True)
+        elif lines[0].endswith(":"):
+            group = made.add_argument_group(lines[0].removesuffix(":"))
+        for line in lines[group is not made :]:
+            if SHARED.keys() >= set(line.split()):
+                for name in line.split():
+                    take(group, SHARED[name])
+            else:
+                name, more = argument(line)
+                group.add_argument(name, **more)
 
-    for given in arguments:
-        if isinstance(given, ArgumentGroup):
-            titled = made.add_argument_group(given.title) if given.title else None
-            take(titled or made.add_mutually_exclusive_group(required=True), given.arguments)
+
+_LINE = re.compile(r"(.*?)(?: \{(.*?)\})?(?:: (.*))?")
+_WORDS = {"=": "default", "->": "dest", "const": "const"}
+
+
+def argument(line: str) -> tuple[str, dict[str, Any]]:
+    """The name or flag of an argument, and what else argparse takes of it, from `USAGE {KIND}: help`.
+
+    The usage is the name or flag, then what stands for its value: `--port N`; `paths PATH+`, with +, * or ?
+    as argparse has them; `--gate BOUND ...`, which may be repeated; a flag alone: `--json`. The kind has of
+    these words: `required`, a type (`arguments.read_as`), `one|other` for choices, `= DEFAULT`,
+    `const VALUE`, and `-> NAME`, its name in the Python API.
+
+    >>> argument("--out FILE {= a.csv -> file}: the table")
+    ('--out', {'help': 'the table', 'default': 'a.csv', 'dest': 'file', 'metavar': 'FILE'})
+    """
+    usage, kind, help = _LINE.fullmatch(line).groups()  # type: ignore[union-attr]
+    name, _, metavar = usage.partition(" ")
+    found: dict[str, Any] = {"help": help}
+    words = iter((kind or "").split())
+    for word in words:
+        if word == "required":
+            found["required"] = True
+        elif word in _WORDS:
+            found[_WORDS[word]] = next(words).strip('"')
+        elif "|" in word:
+            found["choices"] = tuple(filter(None, word.split("|")))
         else:
-            own = [x for n in given.split() for x in SHARED[n]] if isinstance(given, str) else [given]
-            for name, more in own:
-                made.add_argument(name, **more)
+            found["type"] = read_as(word)
+    if "type" in found and "default" in found:
+        found["default"] = found["type"](found["default"])
+    if metavar.endswith(" ..."):
+        metavar, found["action"], found["default"] = metavar.removesuffix(" ..."), "append", []
+    elif metavar.endswith(("+", "*", "?")):
+        metavar, found["nargs"] = metavar[:-1], metavar[-1]
+        found.setdefault("default", [] if name.startswith("-") and found["nargs"] == "+" else None)
+    if metavar:
+        found["metavar"] = metavar
+    elif name.startswith("-") and "choices" not in found:
+        found["action"] = "store_true"
+    return name, found
 
 
 def called(function: Callable[..., T], args: Args, *first: Any, **more: Any) -> T:
@@ -142,6 +158,13 @@ def printed(args: Args, found: R, show: Callable[[R], object]) -> int:
 def on_console(show: Callable[..., object], **more: Any) -> Callable[[Result], object]:
     """For `printed`: writes to the console what is printed as JSON."""
     return lambda found: show(console(), found.to_json(), **more)
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Prints a table on stdout."""
+    from raypipe.report.console import show
+
+    show(console(), heads, rows)
 
 
 def print_json(value: Any) -> None:
@@ -185,48 +208,3 @@ def say_data(args: Args) -> None:
     """Says on stderr which questions are taken where --data is missing."""
     if not args.data:
         say(f"no --data: the questions in {args.settings.store_to_use(args.store)}")
-
-
-def one_of(*shipped: str) -> Callable[[str], str]:
-    """An argument type: one of these names, or the path of code from outside, MODULE:NAME."""
-
-    def read(text: str) -> str:
-        if text in shipped or is_path(text):
-            return text
-        hint = did_you_mean(text, shipped)
-        raise argparse.ArgumentTypeError(f"unknown value {text!r}; {hint}, or MODULE:NAME of your own")
-
-    return read
-
-
-def _number(kind: type[T], fits: Callable[[T], bool], said: str, name: str) -> Callable[[str], T]:
-    """An argument type: numbers of a kind that fit. `name`: as argparse calls one that cannot be read."""
-
-    def read(text: str) -> T:
-        value = kind(text)  # type: ignore[call-arg]
-        if not fits(value):
-            raise argparse.ArgumentTypeError(f"expected {said}, found {text.strip()}")
-        return value
-
-    read.__name__ = name
-    return read
-
-
-def at_least(least: int) -> Callable[[str], int]:
-    """An argument type: a whole number that is not smaller."""
-    return _number(int, lambda n: n >= least, f"at least {least}", "whole number")
-
-
-def between(least: int, most: int) -> Callable[[str], int]:
-    """An argument type: a whole number from `least` to `most`."""
-    return _number(int, lambda n: least <= n <= most, f"{least} to {most}", "whole number")
-
-
-above_0 = _number(float, lambda x: 0 < x < math.inf, "a number above 0", "above_0")
-share = _number(float, lambda x: 0 < x <= 1, "a share above 0 and at most 1", "share")
-share_or_0 = _number(float, lambda x: 0 <= x <= 1, "a share from 0 to 1", "share from 0 to 1")
-
-
-def names(text: str) -> list[str]:
-    """An argument type: names with commas between them."""
-    return [name.strip() for name in text.split(",") if name.strip()]

@@ -15,13 +15,13 @@ data: make, fetch and read data
   examples (data): Write a pool of training questions that prompts show as examples.
   parse (data): Convert HTML files to text, as the pipeline does.
 run: run a recipe over a store
-  plan (plans): Estimate the model calls, time and memory of an eval, with the reason for each.
+  plan (runs): Estimate the model calls, time and memory of an eval, with the reason for each.
   index (runs): Parse, split and embed the sources that a recipe's tables lack.
   ann (runs): Build the approximate indexes that a recipe searches, and measure their recall.
   answer (runs): Answer the stored questions that have no answer yet.
   eval (runs): Run what is missing, score it, and write a report; without arguments, the demo.
   reprocess (runs): Recompute only what changed, and report which answers differ.
-  sweep (sweep): Evaluate a recipe at several values of its fields, and compare them in one table.
+  sweep (training): Evaluate a recipe at several values of its fields, and compare them in one table.
   fit (training): Fit numbers of a recipe to one half of a run, and report on the other half.
   labels (training): Make training labels for a step: its answers, judged against golds by a model.
   finetune (training): Train a LoRA adapter on labels, check that it acts, and keep it in the store.
@@ -35,7 +35,7 @@ look: see what ran, and how good it was
   view (look): Show runs in a browser: each question with its evidence; two runs side by side.
   judge (scores): Measure a judge by people's labels, and pick answers for people to label.
   export (look): Write a run's results as predictions, a CRAG submission or a TREC run.
-  reproduce (reproduce): Hold a run against its expected numbers: OK, OKish or FAIL.
+  reproduce (look): Hold a run against its expected numbers: OK, OKish or FAIL.
   score (scores): Score predictions or rankings of any system.
 release: decide what answers live questions
   promote (releases): Make a finished run the live release, if it passes the gates.
@@ -45,7 +45,7 @@ release: decide what answers live questions
   prune (releases): Delete tables and replies that nothing references.
   forget (releases): Take a page, a document or a question out of a store and its runs, for good.
 serve: answer single questions
-  ask (ask): Answer one question, from the store or from pages in a file.
+  ask (serve): Answer one question, from the store or from pages in a file.
   serve (serve): Answer questions over HTTP on this machine.
   usage (tools): Print what each tenant asked of an endpoint, from its log.
 tools: this machine, models, graphs, files
@@ -53,7 +53,7 @@ tools: this machine, models, graphs, files
   init (tools): Write the files of a project of your own: a recipe, its prompt, models, a cluster, a step, a
     test.
   check-step (tools): Run the laws of steps on a step of your own, and compare it with its lock.
-  models (models): List a recipe's models: where they are, how large, how to get what is missing; add one.
+  models (tools): List a recipe's models: where they are, how large, how to get what is missing; add one.
   kg (kg): Query a knowledge graph, serve one, and prepare examples of calls.
   facts (kg): Convert public data to tables of facts.
   validate (tools): Find every problem of recipes and other configuration files, with its line.

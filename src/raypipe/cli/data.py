@@ -2,68 +2,60 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from raypipe.cli.command import Args, arg, at_least, called, command, console, print_json, printed, say
+import raypipe
+from raypipe.cli.command import Args, called, command, console, on_console, print_json, printed, say
 from raypipe.core.errors import ConfError
 
 if TYPE_CHECKING:
     from raypipe.api.data import IngestResult
-    from raypipe.api.made_questions import MadeQuestionsResult, QuestionsPlan
-    from raypipe.api.previews import Preview
+    from raypipe.api.made_data import MadeQuestionsResult, QuestionsPlan
 
 
 @command(
     "synth",
     "raypipe synth demo --questions 20 --pages 50 --seed 1 --page-chars 2000",
-    arg("folder DIR", type=Path),
-    arg("--questions N", type=at_least(1), required=True),
-    arg("--pages P", "search results each (50)", at_least(1)),
-    arg(
-        "--papers N",
-        "write a collection of papers for all questions in place of pages for each: corpus.jsonl, "
-        "queries.jsonl and qrels.trec; at most a question for 20 papers",
-        at_least(1),
-    ),
-    arg("--seed S", "other worlds for other seeds (1)", int, 1),
-    arg(
-        "--page-chars N",
-        "characters of HTML a page, about (default: spread like real pages, 3 KB to 1.5 MB)",
-        at_least(1000),
-    ),
-    "json",
+    """
+    folder DIR {path}
+    --questions N {required 1..}
+    --pages P {1..}: search results each (50)
+    --papers N {1..}: write a collection of papers for all questions in place of pages for each: corpus.jsonl,
+      queries.jsonl and qrels.trec; at most a question for 20 papers
+    --seed S {int = 1}: other worlds for other seeds (1)
+    --page-chars N {1000..}: characters of HTML a page, about (default: spread like real pages, 3 KB to 1.5
+      MB)
+    json
+    """,
 )
 def _synth(args: Args) -> int:
-    from raypipe.api.datasets import synthesize, synthesize_papers
-
     if args.papers is None:
         pages = 50 if args.pages is None else args.pages
-        return printed(args, called(synthesize, args, pages=pages), lambda made: print(made.title))
+        return printed(args, called(raypipe.synthesize, args, pages=pages), lambda made: print(made.title))
     if args.pages is not None or args.page_chars is not None:
         raise ConfError("--papers: expected without --pages and --page-chars, which are of questions' pages")
-    return printed(args, called(synthesize_papers, args), lambda made: print(made.title))
+    return printed(args, called(raypipe.synthesize_papers, args), lambda made: print(made.title))
 
 
 @command(
     "download",
     "raypipe download crag --task 1 /data/crag",
-    arg("what", choices=("crag", "qasper")),
-    arg("folder DIR", type=Path),
-    arg("--task", "of crag, required: 1: 5 pages a question (0.7 GB); 3: 50 (7.7 GB)", choices=("1", "3")),
-    arg("--version", "of crag: v5 adds popularity labels (v4)", choices=("v4", "v5")),
+    """
+    what {crag|qasper}
+    folder DIR {path}
+    --task {1|3}: of crag, required: 1: 5 pages a question (0.7 GB); 3: 50 (7.7 GB)
+    --version {v4|v5}: of crag: v5 adds popularity labels (v4)
+    """,
 )
 def _download(args: Args) -> int:
-    from raypipe.api.datasets import download_crag, download_qasper
-
     if args.what == "qasper":
         if args.task or args.version:
             raise ConfError("--task and --version: expected with crag alone; qasper has one set of files")
-        files = called(download_qasper, args)
+        files = called(raypipe.download_qasper, args)
     elif args.task is None:
         raise ConfError("--task: expected 1 or 3 with crag, found none")
     else:
-        files = called(download_crag, args, version=args.version or "v4")
+        files = called(raypipe.download_crag, args, version=args.version or "v4")
     for file in files:
         print(file)
     return 0
@@ -72,31 +64,24 @@ def _download(args: Args) -> int:
 @command(
     "ingest",
     "raypipe ingest faq.parquet --fields query=prompt,answer=gold --store /data/store --dry-run",
-    arg("paths PATH+", "files, folders of files, or URIs of some"),
-    "files kind",
-    arg(
-        "--glob PATTERN ...",
-        "with --format files: read only files whose path in the folder matches, such as '*.pdf'; "
-        "'!old/*' leaves out (may be repeated)",
-        dest="globs",
-    ),
-    arg("--dry-run", "show the fields that are found and the first row, store nothing"),
-    "store cluster json",
+    """
+    paths PATH+: files, folders of files, or URIs of some
+    files kind
+    --glob PATTERN ... {-> globs}: with --format files: read only files whose path in the folder matches, such
+      as '*.pdf'; '!old/*' leaves out (may be repeated)
+    --dry-run: show the fields that are found and the first row, store nothing
+    store cluster json
+    """,
 )
 def _ingest(args: Args) -> int:
-    from raypipe.api.data import ingest
-
     if not args.dry_run:
-        return printed(args, called(ingest, args), _print_read)
+        return printed(args, called(raypipe.ingest, args), _print_read)
     if args.format == "files":
         raise ConfError("--dry-run shows the fields of rows: not with --format files")
-    from raypipe.api.previews import preview
     from raypipe.report.previews import print_preview
 
-    def show(found: Preview) -> None:
-        print_preview(console(), found.to_json(), named=args.format is not None)
-
-    return printed(args, called(preview, args), show)
+    show = on_console(print_preview, named=args.format is not None)
+    return printed(args, called(raypipe.preview, args), show)
 
 
 def _print_read(read: IngestResult) -> None:
@@ -117,15 +102,15 @@ def _print_read(read: IngestResult) -> None:
 @command(
     "parse",
     "raypipe parse page.html --json",
-    arg("files FILE+"),
-    arg("--html", "whose text (default: lxml)", default="lxml", choices=("lxml", "html.parser")),
-    "json-lines",
+    """
+    files FILE+
+    --html {lxml|html.parser = lxml}: whose text (default: lxml)
+    json-lines
+    """,
 )
 def _parse(args: Args) -> int:
-    from raypipe.api.data import parse_html
-
     failed = 0
-    for page in parse_html(args.files, args.html):
+    for page in raypipe.parse_html(args.files, args.html):
         failed += page.fault is not None
         if args.json:
             print_json(page.to_json())
@@ -139,19 +124,19 @@ def _parse(args: Args) -> int:
 @command(
     "questions",
     "raypipe questions /data/handbook --llm http://127.0.0.1:8000/v1#MODEL --n 200 --store /data/store",
-    arg("documents PATH*", "documents to read into the store first (default: none)"),
-    "files store models llm",
-    arg("--n N", "questions wanted (200)", at_least(1), 200, dest="number"),
-    arg("--seed S", "other passages for other seeds (1)", int, 1),
-    arg("--out FILE", "the questions, as rows (questions.jsonl)", default="questions.jsonl"),
-    arg("--dry-run", "print the number of calls, make nothing"),
-    "json",
+    """
+    documents PATH*: documents to read into the store first (default: none)
+    files store models llm
+    --n N {1.. = 200 -> number}: questions wanted (200)
+    --seed S {int = 1}: other passages for other seeds (1)
+    --out FILE {= questions.jsonl}: the questions, as rows (questions.jsonl)
+    --dry-run: print the number of calls, make nothing
+    json
+    """,
 )
 def _questions(args: Args) -> int:
-    from raypipe.api.made_questions import make_questions
-
     quiet = (lambda plan: None) if args.json else _print_plan
-    return printed(args, called(make_questions, args, on_plan=quiet), _print_made)
+    return printed(args, called(raypipe.make_questions, args, on_plan=quiet), _print_made)
 
 
 def _print_made(made: MadeQuestionsResult) -> None:
@@ -174,17 +159,14 @@ def _print_plan(plan: QuestionsPlan) -> None:
 @command(
     "examples",
     "raypipe examples qasper/qasper-train-v0.3.json --out qasper/train.jsonl",
-    arg("data PATH+", "questions with answers"),
-    "format",
-    arg("--out FILE", "the pool: .jsonl or .jsonl.gz", required=True),
-    arg(
-        "--explain MODEL",
-        "a generator of the models file: it says why each answer is right, and that is kept",
-    ),
-    "models llm cluster json",
+    """
+    data PATH+: questions with answers
+    format
+    --out FILE {required}: the pool: .jsonl or .jsonl.gz
+    --explain MODEL: a generator of the models file: it says why each answer is right, and that is kept
+    models llm cluster json
+    """,
 )
 def _examples(args: Args) -> int:
-    from raypipe.api.example_pools import build_examples
-
     use = f"use it with --graph NAME={args.out}, NAME as the recipe calls its pool"
-    return printed(args, called(build_examples, args), lambda made: print(made.title, use, sep="\n"))
+    return printed(args, called(raypipe.build_examples, args), lambda made: print(made.title, use, sep="\n"))

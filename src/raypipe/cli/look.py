@@ -1,80 +1,70 @@
-"""Commands that look at a finished run: why, faults, losses, export, view."""
+"""Commands that look at a finished run: why, faults, losses, export, view, reproduce."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from raypipe.cli.command import (
-    Args,
-    arg,
-    between,
-    called,
-    command,
-    console,
-    names,
-    on_console,
-    print_json,
-    printed,
-    say,
-)
+import raypipe
+from raypipe.cli.command import Args, called, command, console, on_console, printed, say, table
 from raypipe.core.errors import ConfError
 
 if TYPE_CHECKING:
-    from raypipe.api.export import ExportResult
+    from raypipe.api.look import ExportResult, LossesResult
+    from raypipe.api.reproduce import ReproduceResult, Reproductions
 
 
 @command(
     "why",
     "raypipe why /data/runs/local 2f5d8a",
-    "run",
-    arg("row ROW", "a question's id, or how it begins"),
-    "json",
+    """
+    run
+    row ROW: a question's id, or how it begins
+    json
+    """,
 )
 def _why(args: Args) -> int:
-    from raypipe.api.look import why
     from raypipe.report.plans import print_explanation
 
-    return printed(args, called(why, args), on_console(print_explanation))
+    return printed(args, called(raypipe.why, args), on_console(print_explanation))
 
 
 @command(
     "faults",
     "raypipe faults /data/runs/local --json",
-    arg(
-        "run DIR?",
-        "the --out folder of a finished eval (default: the files and lines that could not be read into "
-        "the store)",
-    ),
-    "store json",
+    """
+    run DIR?: the --out folder of a finished eval (default: the files and lines that could not be read into
+      the store)
+    store json
+    """,
 )
 def _faults(args: Args) -> int:
-    from raypipe.api.look import faults
     from raypipe.report.console import print_undone_rows
 
-    return printed(args, called(faults, args), on_console(print_undone_rows))
+    return printed(args, called(raypipe.faults, args), on_console(print_undone_rows))
 
 
 @command(
     "losses",
     "raypipe losses /data/runs/local --at recall",
-    "run",
-    arg("--at PLACE", "list the questions that were lost there (default: of all places, none)"),
-    "json",
+    """
+    run
+    --at PLACE: list the questions that were lost there (default: of all places, none)
+    json
+    """,
 )
 def _losses(args: Args) -> int:
-    from raypipe.api.look import LossesResult, losses
     from raypipe.metrics.losses import place
 
     at = None if args.at is None else place(args.at)
-    found = losses(args.run)
+    found = raypipe.losses(args.run)
 
     def show(found: LossesResult) -> None:
-        from raypipe.report.console import print_losses, print_lost
+        from raypipe.report.console import print_losses, print_lost, say
 
-        out = console()
-        print_losses(out, found.to_json()["losses"])
-        if at is not None:
-            print_lost(out, found.questions)
+        print_losses(console(), found.to_json()["losses"])
+        print_lost(console(), () if at is None else found.questions)
+        if not (found.losses.misses if at is None else found.questions):
+            say(console(), f"no question was lost{'' if at is None else f' at {args.at}'}")
 
     return printed(args, found if at is None else found.at(at), show)
 
@@ -82,23 +72,18 @@ def _losses(args: Args) -> int:
 @command(
     "export",
     "raypipe export /data/runs/local --as trec --out local.trec",
-    arg("run RUN", "the --out folder of a finished eval"),
-    arg(
-        "--as",
-        "predictions: as predictions.jsonl; crag: what CRAG's evaluation reads; trec: the ranking; "
-        "oag: OAG-QA's submission, a line of 20 papers a question; mlflow: a run of an MLflow server",
-        dest="shape",
-        choices=("predictions", "crag", "trec", "oag", "mlflow"),
-        required=True,
-    ),
-    arg("--out FILE", "the file to write; of mlflow the server's address", required=True),
-    arg("--experiment NAME", "of mlflow: the experiment that gets the run (default: raypipe)"),
-    "json",
+    """
+    run RUN: the --out folder of a finished eval
+    --as {required predictions|crag|trec|oag|mlflow -> shape}: predictions: as predictions.jsonl; crag: what
+      CRAG's evaluation reads; trec: the ranking; oag: OAG-QA's submission, a line of 20 papers a question;
+      mlflow: a run of an MLflow server
+    --out FILE {required}: the file to write; of mlflow the server's address
+    --experiment NAME: of mlflow: the experiment that gets the run (default: raypipe)
+    json
+    """,
 )
 def _export(args: Args) -> int:
-    from raypipe.api.export import export_run
-
-    return printed(args, called(export_run, args), _print_export)
+    return printed(args, called(raypipe.export_run, args), _print_export)
 
 
 def _print_export(made: ExportResult) -> None:
@@ -115,37 +100,85 @@ def _print_export(made: ExportResult) -> None:
 @command(
     "view",
     "raypipe view /data/runs/local /data/runs/tuned",
-    arg(
-        "runs DIR*",
-        "folder or URI of a finished eval, or a folder of such (default: the runs under $RAYPIPE_HOME, "
-        "and those that the store knows)",
-    ),
-    arg("--out FILE", "write the page of one run or two as one file, and end"),
-    arg(
-        "--without PARTS",
-        "of the file: leave out prompts, or pages (texts of pages, and the prompts, which hold them)",
-        names,
-        (),
-    ),
-    arg("--labels FILE", "where people's marks are written (default: labels.jsonl in the run's folder)"),
-    arg("--port N", "0: a free one (default: 8001)", between(0, 65535), 8001),
-    "store json",
+    """
+    runs DIR*: folder or URI of a finished eval, or a folder of such (default: the runs under $RAYPIPE_HOME,
+      and those that the store knows)
+    --out FILE: write the page of one run or two as one file, and end
+    --without PARTS {names = ""}: of the file: leave out prompts, or pages (texts of pages, and the prompts,
+      which hold them)
+    --labels FILE: where people's marks are written (default: labels.jsonl in the run's folder)
+    --port N {0..65535 = 8001}: 0: a free one (default: 8001)
+    store json
+    """,
 )
 def _view(args: Args) -> int:
-    from raypipe.api.view import left_out, list_runs, serve_view, write_view
+    from raypipe.api.view import left_out, serve_view
 
     if args.out is None and args.without:
         raise ConfError("--without: it leaves parts out of a file, found no --out. Name it: --out FILE")
     if args.out is not None and args.labels is not None:
         raise ConfError("--labels: a file of --out takes no marks. Leave out one of the two")
     if args.out is not None:
-        made = called(write_view, args)
-        return printed(args, made, lambda made: print(f"{made.file}: {made.bytes / 1e6:.1f} MB"))
+        written = called(raypipe.write_view, args)
+        return printed(args, written, lambda made: print(f"{made.file}: {made.bytes / 1e6:.1f} MB"))
     if args.json:
-        found = called(list_runs, args, dirs=args.runs)
-        print_json(found.to_json())
+        found = called(raypipe.list_runs, args, dirs=args.runs)
         if found.unread:
             say(f"{len(found.runs)} runs{left_out(found.unread)}")
-        return 0
+        return printed(args, found, say)
     called(serve_view, args, dirs=args.runs, say=say)
     return 0
+
+
+MOST = 6  # expected numbers that are listed
+
+
+@command(
+    "reproduce",
+    "raypipe reproduce scifact --check --data /data/scifact",
+    """
+    name NAME?: a run of conf/reproduce.yaml (default: list them, and what the papers' own numbers need)
+    --check: run it and compare its numbers (default: say what they are)
+    --data PATH: the folder or file that the run reads
+    store cluster json
+    """,
+)
+def _reproduce(args: Args) -> int:
+    from raypipe.api.reproduce import reproductions
+
+    if args.name is None or not args.check:
+        return printed(args, called(reproductions, args), _list)
+    if args.data is None:
+        run = called(reproductions, args).runs[args.name]
+        raise ConfError(f"--check: expected --data, {run.data}")
+    found = called(raypipe.reproduce, args, check=False)
+    printed(args, found, _show)
+    found.check()
+    return 0
+
+
+def _show(found: ReproduceResult) -> None:
+    print(found.about)
+    rows = []
+    for row in found.rows():
+        apart = "" if row["difference"] is None else f"{row['difference']:+.4f}"
+        said = "none" if row["found"] is None else f"{row['found']:.4f}"
+        rows.append((row["measure"], row["by"], f"{row['expected']:.4f}", said, apart, row["verdict"]))
+    table(("measure", "by", "expected", "found", "difference", ""), rows)
+    print(found.title)
+
+
+def _list(known: Reproductions) -> None:
+    from raypipe.report.console import say
+
+    out = console()
+    for name, run in known.runs.items():
+        say(out, f"{name}: {run.about}; {run.minutes:g} min", style="bold")
+        first = [f"{e.measure}{f' by {e.by}' if e.by else ''} {e.value:g}" for e in run.expected[:MOST]]
+        more = f" and {len(run.expected) - MOST} more" if len(run.expected) > MOST else ""
+        say(out, f"  --data: {run.data}", f"  expected: {', '.join(first)}{more}")
+        say(out, f"  raypipe reproduce {name} --check --data PATH")
+    if known.published:
+        say(out, "What papers state; their runs need models and data of their own:", style="bold", fold=True)
+    for p in known.published:
+        say(out, f"{p.recipe}: {p.states}", f"  their model: {p.theirs}; data: {p.data}", f"  {p.command}")

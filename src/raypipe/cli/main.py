@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from raypipe.api.settings import from_environment
+from raypipe.api.session import from_environment
 from raypipe.cli.command import Declared, add
 from raypipe.cli.commands import COMMANDS, GROUPS
 from raypipe.core.config import did_you_mean

@@ -5,70 +5,57 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from raypipe.cli.command import Args, arg, called, command, console, one_of_these, printed, share, share_or_0
+import raypipe
+from raypipe.cli.command import Args, called, command, printed, table
 from raypipe.core.errors import ConfError
 
 if TYPE_CHECKING:
     from raypipe.api.forget import ForgetResult
-    from raypipe.api.release import PruneResult, ReleaseResult, ReleasesResult
-    from raypipe.api.trials import TrialResult
+    from raypipe.api.release import PruneResult, ReleaseResult, ReleasesResult, TrialResult
     from raypipe.runs.trial_verdict import Look, TrialReport
-
-
-POINTER = arg(
-    "--as POINTER",
-    "live, or live@NAME, which tenants are given by the file of `serve --tenants` (default: live)",
-    default="live",
-    dest="pointer",
-)
 
 
 @command(
     "promote",
     "raypipe promote /data/runs/local --gate 'score>=0.1' --gate 'hallucination<=0.3'",
-    "run",
-    arg(
-        "--gate BOUND ...",
-        "a bound on a number of the run, or a bound on its difference from the live release: better, "
-        "not-worse, or not-worse:M",
-        dest="gates",
-    ),
-    arg("--against DIR", "the run to compare with, in place of the live release's"),
-    arg(
-        "--min-scored SHARE",
-        "a gate on a share, such as score, needs this share of the questions scored (default: 0.95)",
-        share_or_0,
-    ),
-    arg(
-        "--canary SHARE",
-        "have the run answer this share of the live questions first; a gate better, not-worse or "
-        "not-worse:M makes it live or rolls it back",
-        share,
-        dest="share",
-    ),
-    POINTER,
-    arg("--store URI", "where the run's store is now (default: where it was)"),
-    "json",
+    """
+    run
+    --gate BOUND ... {-> gates}: a bound on a number of the run, or a bound on its difference from the live
+      release: better, not-worse, or not-worse:M
+    --against DIR: the run to compare with, in place of the live release's
+    --min-scored SHARE {share_or_0}: a gate on a share, such as score, needs this share of the questions
+      scored (default: 0.95)
+    --canary SHARE {share -> share}: have the run answer this share of the live questions first; a gate
+      better, not-worse or not-worse:M makes it live or rolls it back
+    --as POINTER {= live -> pointer}: live, or live@NAME, which tenants are given by the file of `serve
+      --tenants` (default: live)
+    --store URI: where the run's store is now (default: where it was)
+    json
+    """,
 )
 def _promote(args: Args) -> int:
-    from raypipe.api.release import promote
-
     if args.share is None:
-        return printed(args, called(promote, args), _print_release)
-    from raypipe.api.trials import start_canary
+        return printed(args, called(raypipe.promote, args), _print_release)
 
     if args.pointer != "live":
         raise ConfError("--canary tries a run next to `live`: expected no --as with it")
     if args.against is not None:
         raise ConfError("--canary holds the run against the live release: expected no --against with it")
-    return printed(args, called(start_canary, args), print_trials)
+    return printed(args, called(raypipe.start_canary, args), print_trials)
 
 
-@command("rollback", "raypipe rollback --store /data/store", "store", POINTER, "json")
+@command(
+    "rollback",
+    "raypipe rollback --store /data/store",
+    """
+    store
+    --as POINTER {= live -> pointer}: live, or live@NAME, which tenants are given by the file of `serve
+      --tenants` (default: live)
+    json
+    """,
+)
 def _rollback(args: Args) -> int:
-    from raypipe.api.release import rollback
-
-    return printed(args, called(rollback, args), _print_release)
+    return printed(args, called(raypipe.rollback, args), _print_release)
 
 
 def _print_release(found: ReleaseResult) -> None:
@@ -92,35 +79,28 @@ def _score(row: Mapping[str, Any]) -> str:
 
 @command("releases", "raypipe releases --store /data/store", "store json")
 def _releases(args: Args) -> int:
-    from raypipe.api.release import releases
-
-    return printed(args, called(releases, args), _list)
+    return printed(args, called(raypipe.releases, args), _list)
 
 
 def _list(found: ReleasesResult) -> None:
-    from rich.text import Text
-
-    from raypipe.report.console import grid
-
-    shown = grid("release", "live", "recipe", "run", "score")
-    for r in found.to_json()["releases"]:
-        shown.add_row(Text(r["id"]), ", ".join(r["pointers"]), Text(r["recipe"]), r["run"], _score(r))
-    console().print(shown)
+    lines = found.to_json()["releases"]
+    rows = [(r["id"], ", ".join(r["pointers"]), r["recipe"], r["run"], _score(r)) for r in lines]
+    table(("release", "live", "recipe", "run", "score"), rows)
 
 
 @command(
     "prune",
     "raypipe prune --store /data/store",
-    "store",
-    arg("--dry-run", "list what would be deleted"),
-    arg("--abandon RUN ...", "give up unfinished work, by the name that a refused prune lists"),
-    arg("--replies MODEL ...", "also delete the replies of a language model that nothing asks any more"),
-    "json",
+    """
+    store
+    --dry-run: list what would be deleted
+    --abandon RUN ...: give up unfinished work, by the name that a refused prune lists
+    --replies MODEL ...: also delete the replies of a language model that nothing asks any more
+    json
+    """,
 )
 def _prune(args: Args) -> int:
-    from raypipe.api.release import prune
-
-    return printed(args, called(prune, args), _print_removed)
+    return printed(args, called(raypipe.prune, args), _print_removed)
 
 
 def _print_removed(found: PruneResult) -> None:
@@ -132,24 +112,20 @@ def _print_removed(found: PruneResult) -> None:
 @command(
     "trial",
     "raypipe trial --store /data/store",
-    arg("run DIR?", "with --shadow: the --out folder of a finished eval"),
-    arg(
-        "--shadow SHARE",
-        "have the run answer this share of the live questions again, after the reply",
-        share,
-        dest="share",
-    ),
-    arg("--stop", "end the canary and the shadow; live stays"),
-    "store json",
+    """
+    run DIR?: with --shadow: the --out folder of a finished eval
+    --shadow SHARE {share -> share}: have the run answer this share of the live questions again, after the
+      reply
+    --stop: end the canary and the shadow; live stays
+    store json
+    """,
 )
 def _trial(args: Args) -> int:
-    from raypipe.api.trials import show_trials, start_shadow, stop_trials
-
     if (args.run is None) != (args.share is None) or (args.stop and args.share is not None):
         raise ConfError("trial: expected DIR and --shadow SHARE together, or --stop, or neither")
     if args.share is not None:
-        called(start_shadow, args)
-    look = stop_trials if args.stop else show_trials
+        called(raypipe.start_shadow, args)
+    look = raypipe.stop_trials if args.stop else raypipe.show_trials
     return printed(args, called(look, args), print_trials)
 
 
@@ -176,7 +152,9 @@ def _print_trial(report: TrialReport) -> None:
     for look in (report.f1, report.answered):
         print(f"  {_line(look)}")
     for e in report.examples:
-        print(f"  {e.question}: {e.live!r} -> {e.trial!r}{_f1(e.f1_live, e.f1_trial)}")
+        both = e.f1_live is not None and e.f1_trial is not None
+        f1 = f" (f1 {e.f1_live:.2f} -> {e.f1_trial:.2f})" if both else ""
+        print(f"  {e.question}: {e.live!r} -> {e.trial!r}{f1}")
 
 
 def _line(look: Look) -> str:
@@ -186,30 +164,25 @@ def _line(look: Look) -> str:
     return f"{look.measure}: {means} over {look.looked} of {look.questions} questions, p {look.p:.3g}"
 
 
-def _f1(before: float | None, after: float | None) -> str:
-    return "" if before is None or after is None else f" (f1 {before:.2f} -> {after:.2f})"
-
-
 @command(
     "forget",
     "raypipe forget https://example.org/page --reason 'licence ended' --yes --store /data/store",
-    arg(
-        "name URL|SOURCE|QUESTION",
-        "a url that questions cite, the path of a document, or the id of a source or question",
-    ),
-    one_of_these(arg("--dry-run", "list what holds it or rests on it"), arg("--yes", "remove it, for good")),
-    arg("--reason TEXT", "what its tombstone says when it is ingested again", default=""),
-    arg(
-        "--runs DIR ...",
-        "also look through this folder of runs or training labels (default: those under $RAYPIPE_HOME; "
-        "may be repeated)",
-    ),
-    "store json",
+    """
+    name URL|SOURCE|QUESTION: a url that questions cite, the path of a document, or the id of a source or
+      question
+
+    one of these:
+    --dry-run: list what holds it or rests on it
+    --yes: remove it, for good
+
+    --reason TEXT {= ""}: what its tombstone says when it is ingested again
+    --runs DIR ...: also look through this folder of runs or training labels (default: those under
+      $RAYPIPE_HOME; may be repeated)
+    store json
+    """,
 )
 def _forget(args: Args) -> int:
-    from raypipe.api.forget import forget
-
-    return printed(args, called(forget, args), _print_holdings)
+    return printed(args, called(raypipe.forget, args), _print_holdings)
 
 
 def _print_holdings(found: ForgetResult) -> None:

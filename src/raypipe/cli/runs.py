@@ -1,54 +1,45 @@
-"""Commands that run a recipe over a store: index, answer, eval, reprocess, ann, rank."""
+"""Commands that plan or run a recipe over a store: plan, index, answer, eval, reprocess, ann, rank."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from raypipe.cli import options
-from raypipe.cli.command import Args, arg, at_least, called, command, console, printed, say, say_data
-from raypipe.cli.plans import printer, show
+import raypipe
+from raypipe.cli.command import Args, called, command, console, on_console, printed, say, say_data
+from raypipe.core.errors import ConfError
 
 if TYPE_CHECKING:
-    from raypipe.api.ann import AnnResult
-    from raypipe.api.repeats import RepeatsResult
+    from raypipe.api.indexes import AnnResult
+    from raypipe.api.plans import PlanResult
     from raypipe.api.run import EvalResult, ReprocessResult, RunResult
+    from raypipe.runs.plan.records import Plan
 
-
-OF_EVAL = (
-    "sets",
-    options.data("files to ingest first, or URIs of some"),
-    "format kind store cluster",
-    options.limit("run"),
-    "scoring labels",
-    arg(
-        "--swap STEP=RECIPE ...",
-        "take one step of another recipe in place of this recipe's own",
-        dest="swaps",
-    ),
-    "fresh caps",
-    arg("--dry-run", "check everything, print the plan, run nothing"),
-    "retry refresh",
-    arg(
-        "--out DIR", "folder for the report (default: $RAYPIPE_HOME/runs/STORE/RECIPE/TIME, one for each run)"
-    ),
-    "json",
-)
+OF_EVAL = """
+    sets
+    --data PATH+: files to ingest first, or URIs of some
+    format kind store cluster
+    --limit N {1..}: run the first N questions only
+    scoring labels
+    --swap STEP=RECIPE ... {-> swaps}: take one step of another recipe in place of this recipe's own
+    fresh caps
+    --dry-run: check everything, print the plan, run nothing
+    retry refresh
+    --out DIR: folder for the report (default: $RAYPIPE_HOME/runs/STORE/RECIPE/TIME, one for each run)
+    json
+    """
 
 
 @command("index", "raypipe index local --store /data/store", "recipe sets store cluster retry json")
 def _index(args: Args) -> int:
-    from raypipe.api.run import index
-
-    return printed(args, called(index, args), _counts)
+    return printed(args, called(raypipe.index, args), _counts)
 
 
 @command("answer", "raypipe answer local --store /data/store", "recipe sets store cluster fresh retry json")
 def _answer(args: Args) -> int:
-    from raypipe.api.run import answer
-
-    return printed(args, called(answer, args), _counts)
+    return printed(args, called(raypipe.answer, args), _counts)
 
 
 def _counts(done: RunResult) -> None:
@@ -62,39 +53,29 @@ def _counts(done: RunResult) -> None:
 @command(
     "eval",
     "raypipe eval local --data dev.jsonl.bz2 --store /data/store --out /data/runs/local",
-    "recipe?",
-    arg(
-        "--repeats K",
-        "run it K times, from the second on with language models asked again: mean and spread",
-        at_least(1),
-        1,
-        dest="times",
-    ),
-    arg(
-        "--oracle",
-        "put golds in the place of the ranking, or of the answering step: what could a better one gain?",
-        choices=("passages", "answer"),
-    ),
-    *OF_EVAL,
+    """
+    recipe?
+    --repeats K {1.. = 1 -> times}: run it K times, from the second on with language models asked again: mean
+      and spread
+    --oracle {passages|answer}: put golds in the place of the ranking, or of the answering step: what could a
+      better one gain?
+    """,
+    OF_EVAL,
 )
 def _eval(args: Args) -> int:
     if not args.data and not args.store and not args.settings.store:
         _take_demo(args)
-    else:
-        say_data(args)
-    _swap(args)
+    _prepare(args)
     if args.dry_run:
         return _dry_run(args)
     if args.times > 1:
-        from raypipe.api.repeats import evaluate_repeatedly
+        from raypipe.cli.tables import print_repeats
 
-        repeated = called(evaluate_repeatedly, args, on_plan=printer(args), check=True)
-        return printed(args, repeated, _print_repeats)
-    from raypipe.api.run import evaluate
-
+        repeated = called(raypipe.evaluate_repeatedly, args, on_plan=printer(args), check=True)
+        return printed(args, repeated, print_repeats)
     start = time.perf_counter()
     # Faults are checked after the report is printed.
-    done = called(evaluate, args, on_plan=printer(args), check=False)
+    done = called(raypipe.evaluate, args, on_plan=printer(args), check=False)
 
     def shown(done: EvalResult) -> None:
         from raypipe.report.console import print_report
@@ -109,24 +90,17 @@ def _eval(args: Args) -> int:
     return 0
 
 
-def _print_repeats(done: RepeatsResult) -> None:
-    from raypipe.cli.tables import print_repeats
-
-    print_repeats(console(), done.found, done.folder)
-
-
-def _swap(args: Args) -> None:
-    """Puts the recipe with the steps of others in the place of its name."""
+def _prepare(args: Args) -> None:
+    """Says where questions are from, and puts the recipe with steps of others in the place of its name."""
+    say_data(args)
     if args.swaps:
-        from raypipe.api.swaps import swap_steps
-
-        args.recipe = called(swap_steps, args)
+        args.recipe = called(raypipe.swap_steps, args)
 
 
 def _take_demo(args: Args) -> None:
     """Sets data and store to the demo's, and says so. A name that is not known is refused before."""
-    from raypipe.api.datasets import DEMO, demo_data
     from raypipe.api.run import check_names
+    from raypipe.api.starting_points import DEMO
 
     called(check_names, args, data=())
     stores = args.settings.stores
@@ -134,23 +108,20 @@ def _take_demo(args: Args) -> None:
     say(f"no --data and no --store: the demo, {what}, in {stores / 'demo'}")
     if (own := stores / "default").exists():
         say(f"for the data that was read without --store: --store {own}")
-    args.data, args.store = [called(demo_data, args)], str(stores / "demo")
+    args.data, args.store = [called(raypipe.demo_data, args)], str(stores / "demo")
 
 
 @command(
     "reprocess",
     "raypipe reprocess local --data dev.jsonl.bz2 --store /data/store --out /data/runs/next",
     "recipe",
-    *OF_EVAL,
+    OF_EVAL,
 )
 def _reprocess(args: Args) -> int:
-    from raypipe.api.run import reprocess
-
-    say_data(args)
-    _swap(args)
+    _prepare(args)
     if args.dry_run:
         return _dry_run(args)
-    done = called(reprocess, args, on_plan=printer(args), check=False)
+    done = called(raypipe.reprocess, args, on_plan=printer(args), check=False)
     printed(args, done, _print_reprocessed)
     done.eval.check_faults()
     return 0
@@ -170,61 +141,113 @@ def _print_reprocessed(done: ReprocessResult) -> None:
 
 def _dry_run(args: Args) -> int:
     """Connects to the cluster and finds the models as the run itself would, then prints the plan."""
-    from raypipe.api.plans import plan
-
     if args.labels is not None:
         from raypipe.evaluation.labels import read_labels
 
         read_labels(Path(args.labels))
-    return show(args, called(plan, args, check_run=True))
+    return show(args, called(raypipe.plan, args, check_run=True))
 
 
 @command(
     "ann",
     "raypipe ann my-recipe --store /data/store",
-    "recipe sets store cluster",
-    arg("--questions N", "stored questions on which recall is measured (200)", at_least(1), 200),
-    arg("--rebuild", "replace indexes that are there; questions of the whole store are then answered again"),
-    "json",
+    """
+    recipe sets store cluster
+    --questions N {1.. = 200}: stored questions on which recall is measured (200)
+    --rebuild: replace indexes that are there; questions of the whole store are then answered again
+    json
+    """,
 )
 def _ann(args: Args) -> int:
-    from raypipe.api.ann import build_ann
-
-    found = called(build_ann, args, check=False)
+    found = called(raypipe.build_ann, args, check=False)
     printed(args, found, _print_recall)
     found.check_recall()
     return 0
 
 
 def _print_recall(found: AnnResult) -> None:
-    from rich.text import Text
-
     from raypipe.report.wording import ann_lines
 
-    out, rows = console(), list(found.rows())
+    rows = list(found.rows())
     for row, line in zip(rows, ann_lines({"ann": rows}), strict=True):
-        built = "built" if row["built"] else "was there"
-        out.print(Text(f"{row['stage']}: {row['index']}, {built}"), soft_wrap=True)
-        out.print(Text(f"  {line}; the worst is question {row['worst_question']}"), soft_wrap=True)
+        print(f"{row['stage']}: {row['index']}, {'built' if row['built'] else 'was there'}")
+        print(f"  {line}; the worst is question {row['worst_question']}")
 
 
 @command(
     "rank",
     "raypipe rank local --corpus corpus.jsonl.gz --queries queries.jsonl.gz --out run.trec --by fuse",
-    "recipe sets store",
-    arg("--corpus F", "BEIR corpus.jsonl[.gz]"),
-    arg("--queries F", "BEIR queries.jsonl[.gz]"),
-    arg("--out R.trec", type=Path, required=True),
-    arg("--by BY", "a score's name, such as bm25, dense, fuse; or final (final)", default="final"),
-    arg("--top N", "documents a query (20)", at_least(1), 20),
-    "cluster",
+    """
+    recipe sets store
+    --corpus F: BEIR corpus.jsonl[.gz]
+    --queries F: BEIR queries.jsonl[.gz]
+    --out R.trec {required path}
+    --by BY {= final}: a score's name, such as bm25, dense, fuse; or final (final)
+    --top N {1.. = 20}: documents a query (20)
+    cluster
+    """,
 )
 def _rank(args: Args) -> int:
-    from raypipe.api.paths import require_file
-    from raypipe.api.questions import rank
+    from raypipe.metrics.textfile import require_file
 
     require_file(args.out, "--out")
-    found = called(rank, args)
+    found = called(raypipe.rank, args)
     found.write_trec(args.out)
     print(f"{args.out}: {found.title}")
     return 0
+
+
+@command(
+    "plan",
+    "raypipe plan local --store /data/store --data dev.jsonl.bz2",
+    """
+    recipe sets store
+    --data PATH+: files of the eval, or URIs
+    format kind cluster
+    --limit N {1..}: plan the first N questions only
+    scoring refresh
+    --calibrate: first run a few invented questions, which measures how fast this machine is: loads models,
+      and calls those behind endpoints
+    --assume pages=N {-> assumed}: plan a corpus that is not there: tasks, bytes, requests, hours and money,
+      such as pages=1e8 or pages=1e7,html_bytes=20000,text_chars=3000,chunks=5
+    json
+    """,
+)
+def _plan(args: Args) -> int:
+    if args.assumed is not None:
+        if args.data or args.limit or args.judge:
+            raise ConfError(
+                "--assume plans pages that are not there: expected without --data, --limit, --judge"
+            )
+        from raypipe.report.plans import print_assumed
+
+        found = called(raypipe.assume, args)
+        return printed(args, found, on_console(print_assumed))
+    say_data(args)
+    if args.calibrate:
+        from raypipe.api.plans import calibrate
+
+        called(calibrate, args)
+    return show(args, called(raypipe.plan, args))
+
+
+def show(args: Args, found: PlanResult) -> int:
+    """Prints a plan."""
+
+    from raypipe.report.plans import print_placement, print_plan
+
+    def written(found: PlanResult) -> None:
+        print_plan(console(), found.to_json())
+        if found.expired and not args.refresh:
+            print(f"{found.expired} answers rest on expired replies of a graph: --refresh recomputes them")
+        print_placement(console(), found.to_json())
+
+    return printed(args, found, written)
+
+
+def printer(args: Args) -> Callable[[Plan], None]:
+    """Prints the plan of a run before it starts; with --json nothing but JSON is printed."""
+
+    from raypipe.report.plans import print_plan
+
+    return lambda plan: None if args.json else print_plan(console(), plan.to_json())

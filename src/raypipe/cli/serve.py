@@ -1,68 +1,55 @@
-"""The command `serve`: the endpoint on this machine."""
+"""Commands that answer single questions: ask, and serve, the endpoint on this machine."""
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
-from raypipe.cli.command import Args, arg, at_least, between, called, command, graphs, say, share
+import raypipe
+from raypipe.cli.command import Args, called, command, console, graphs, printed, say
 from raypipe.core.errors import ConfError
+from raypipe.core.records import ABSTAINED
 from raypipe.serving.access import MEMO_MB
 
 if TYPE_CHECKING:
+    from raypipe.api.questions import AskResult
     from raypipe.serving.capture_config import CaptureConfig
-
-HOST = "127.0.0.1"  # this machine alone
-PORT = 8000
 
 
 @command(
     "serve",
     "raypipe serve rag --docs manuals --port 8000",
-    "live? docs store cluster",
-    arg("--host ADDRESS", f"to listen on (default: {HOST})", default=HOST),
-    arg("--port N", f"default: {PORT}", between(1, 65535), PORT),
-    arg(
-        "--keys FILE",
-        "file with one API key a line; keys in $RAYPIPE_KEYS, separated by commas, count as well",
-    ),
-    arg(
-        "--tenants FILE",
-        "file of tenants: keys with a name, a share, limits a minute, releases and filters (default: "
-        "what $RAYPIPE_TENANTS says)",
-    ),
-    arg("--auth", "none: anyone who reaches the port may ask", choices=("none",)),
-    arg("--gateways N", "with two, one may die (default: 1)", at_least(1), 1),
-    arg(
-        "--fallback RECIPE",
-        "its extract step answers while a language model is unavailable (default: i don't know)",
-    ),
-    arg(
-        "--memo MB",
-        "memory of a gateway for what models computed about the store: an equal question asks no model "
-        f"again (default: {MEMO_MB}; 0: none)",
-        at_least(0),
-        MEMO_MB,
-        dest="memo_mb",
-    ),
-    arg(
-        "--shadow DIR",
-        "the --out folder of a finished eval, whose recipe answers some questions again after the reply",
-    ),
-    arg("--share SHARE", "of the questions that the shadow answers: 0.05", share),
-    arg(
-        "--capture RATE",
-        "write this share of the questions, with evidence and answers, into the store (default: none)",
-        share,
-    ),
-    arg("--retention DAYS", "delete captured answers after this many days (default: 7)", float),
-    arg("--redact MODULE:NAME", "your function of one text that takes out what may not be captured"),
+    """
+    live? docs store cluster
+    --host ADDRESS {= 127.0.0.1}: to listen on (default: 127.0.0.1)
+    --port N {1..65535 = 8000}: default: 8000
+    --keys FILE: file with one API key a line; keys in $RAYPIPE_KEYS, separated by commas, count as well
+    --tenants FILE: file of tenants: keys with a name, a share, limits a minute, releases and filters
+      (default: what $RAYPIPE_TENANTS says)
+    --auth {none|}: none: anyone who reaches the port may ask
+    --gateways N {1.. = 1}: with two, one may die (default: 1)
+    --fallback RECIPE: its extract step answers while a language model is unavailable (default: i don't know)
+    """,
+    f"""
+    --memo MB {{0.. = {MEMO_MB} -> memo_mb}}: memory of a gateway for what models computed about the store: an
+      equal question asks no model again (default: {MEMO_MB}; 0: none)
+    """,
+    """
+    --shadow DIR: the --out folder of a finished eval, whose recipe answers some questions again after the
+      reply
+    --share SHARE {share}: of the questions that the shadow answers: 0.05
+    --capture RATE {share}: write this share of the questions, with evidence and answers, into the store
+      (default: none)
+    --retention DAYS {float}: delete captured answers after this many days (default: 7)
+    --redact MODULE:NAME: your function of one text that takes out what may not be captured
+    """,
 )
 def _serve(args: Args) -> int:
     from raypipe.api.endpoint import ServeArgs, serve
 
     _check_shadow(args)
     if args.docs is not None:
-        from raypipe.api.docs import open_docs
+        from raypipe.api.indexes import open_docs
 
         args.store = called(open_docs, args).uri
     capture = _capture(args)
@@ -83,10 +70,8 @@ def _start_shadow(args: Args) -> None:
     """Puts the run of --shadow, if there is one, into the shadow."""
     if args.shadow is None:
         return
-    from raypipe.api.trials import start_shadow
-
     # The store that is served, in the place of that of the run.
-    trial = called(start_shadow, args, run=args.shadow, store=args.settings.store_to_use(args.store))
+    trial = called(raypipe.start_shadow, args, run=args.shadow, store=args.settings.store_to_use(args.store))
     say(f"release {trial.release} answers {trial.share:.0%} of the questions in the shadow: `raypipe trial`")
 
 
@@ -104,3 +89,46 @@ def _capture(args: Args) -> CaptureConfig | None:
         return CaptureConfig(args.capture, days, args.redact)
     except ValueError as e:
         raise ConfError(str(e)) from e
+
+
+SHOWN, SHOWN_CHARS = 3, 160  # quotes of a reply and characters of each on a terminal; `--json` has all
+AROUND_CHARS = 40  # of the page before and after a quote
+
+
+@command(
+    "ask",
+    'raypipe ask rag "how long is the warranty?" --docs manuals',
+    """
+    live sets
+    question QUESTION: the question; one that is stored, by its id or in its words, has its own pages
+    --pages FILE: a CRAG line: its search results are searched
+    docs
+    --time T {= "" -> asked_at}: time of the question: "03/05/2024, 23:18:31 PT"
+    store cluster json
+    """,
+)
+def _ask(args: Args) -> int:
+    # A reply is printed piece by piece as it is generated, and the answer at the end.
+    pieces = None if args.json else lambda piece: print(piece, end="", file=sys.stderr, flush=True)
+    return printed(args, called(raypipe.ask, args, passages=not args.json, on_text=pieces), _print)
+
+
+def _print(found: AskResult) -> None:
+    from rich.text import Text
+
+    out, answered, question = console(), found.result, found.result.question
+    out.print(Text(question.answer or "(no answer)", "bold"), Text(f"  [{question.outcome}]"))
+    for fault in (*answered.faults, *question.faults):
+        out.print(Text(f"{fault.step}: {fault.reason}: {fault.detail}", "red"))
+    label = "not sure: " if question.outcome == ABSTAINED else "evidence: "
+    for e in answered.evidence[:SHOWN]:
+        where = ", ".join(x for x in (e.url, e.place.page, e.place.section) if x) if e.place else e.url
+        before, after = e.before[-AROUND_CHARS:], e.after[:AROUND_CHARS]
+        said = Text.assemble(label, (before, "dim"), (e.quote[:SHOWN_CHARS], "bold"), (after, "dim"))
+        out.print(said, Text(f"  {where or e.source}", "dim"))
+    quoted = {e.chunk for e in answered.evidence[:SHOWN]}
+    for passage in answered.passages[:5]:
+        scores = " ".join(f"{name} {value:.3f}" for name, value in passage.hit.scores.items())
+        text = "quoted above" if passage.hit.chunk in quoted else passage.text[:SHOWN_CHARS]
+        out.print(Text(f"  {scores}", "dim"), Text(f" {text}"))
+    out.print(Text("  ".join(f"{name} {ms:.0f} ms" for name, ms in answered.timings_ms.items()), "dim"))

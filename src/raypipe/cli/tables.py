@@ -5,74 +5,69 @@ from __future__ import annotations
 from pathlib import Path
 
 from rich.console import Console
-from rich.text import Text
 
+from raypipe.api.compare import CompareResult
+from raypipe.api.judged_runs import JudgeCheckResult
+from raypipe.api.sweep import RepeatsResult
+from raypipe.cli.command import console
 from raypipe.evaluation.compare import RunComparison
-from raypipe.evaluation.judge_check import JudgeCheck
-from raypipe.evaluation.repeats import Repeats
 from raypipe.metrics.agreement import Agreement
 from raypipe.metrics.intervals import Interval
 from raypipe.metrics.paired import PairedDifference
-from raypipe.report.console import grid
+from raypipe.report.console import say, show
 
 SLICES_SHOWN = 12  # largest first; all of them are in --json
 CAUSES_SHOWN = 8
+NUMBERS = ("difference", "95 % interval", "p", "up", "down")  # of `_numbers`
 
 
-def print_comparison(console: Console, c: RunComparison) -> None:
-    """The verdict first, then metrics, causes and slices."""
-    console.print(Text(f"{c.after} against {c.before}", "bold"), soft_wrap=True)
-    console.print(Text(verdict_line(c), "bold"), soft_wrap=True)
-    metrics = grid("metric", "before", "after", "difference", "95 % interval", "p", "up", "down")
-    for name, d in ((c.measure, c.score), *((r.metric, r.found) for r in c.rates)):
-        metrics.add_row(name, *(f"{v:.3f}" for v in (d.before, d.after)), *_numbers(d, d.p))
-    console.print(metrics)
+def print_comparisons(found: CompareResult) -> None:
+    """Each comparison: the verdict first, then metrics, causes and slices."""
+    for c in found.comparisons:
+        _print_comparison(console(), c)
+
+
+def _print_comparison(out: Console, c: RunComparison) -> None:
+    say(out, f"{c.after} against {c.before}", verdict_line(c), style="bold")
+    compared = ((c.measure, c.score), *((r.metric, r.found) for r in c.rates))
+    rows = [(name, f"{d.before:.3f}", f"{d.after:.3f}", *_numbers(d, d.p)) for name, d in compared]
+    show(out, ("metric", "before", "after", *NUMBERS), rows)
     if sum(c.people):
-        console.print(
-            f"people's labels changed {c.people[0]} and {c.people[1]} verdicts: people outrank judges"
-        )
+        verdicts = f"people's labels changed {c.people[0]} and {c.people[1]} verdicts"
+        say(out, f"{verdicts}: people outrank judges", fold=True)
     for name, n in zip((c.before, c.after), c.seen, strict=True):
         if n:
-            said = (
-                f"seen: a fit of {name} has seen {n} of the {c.score.n} questions, so its score is too good"
-            )
-            console.print(Text(f"{said}; --unseen leaves them out"), soft_wrap=True)
-    for text in _left_out(c):
-        console.print(Text(text), soft_wrap=True)
+            seen = f"seen: a fit of {name} has seen {n} of the {c.score.n} questions"
+            say(out, f"{seen}, so its score is too good; --unseen leaves them out")
+    say(out, *_left_out(c))
     if c.causes:
-        causes = grid("answers part at", "what differs there", "moved", "up", "down", "difference")
-        for k in c.causes[:CAUSES_SHOWN]:
-            counts = (str(k.moved), str(k.up), str(k.down), f"{k.difference:+.4f}")
-            causes.add_row(Text(k.step), Text(k.field), *counts)
-        console.print(causes)
+        heads = ("answers part at", "what differs there", "moved", "up", "down", "difference")
+        shown = c.causes[:CAUSES_SHOWN]
+        show(out, heads, ((k.step, k.field, k.moved, k.up, k.down, f"{k.difference:+.4f}") for k in shown))
     if c.slices:
-        slices = grid("slice", "questions", "verdict", "difference", "95 % interval", "p", "up", "down")
-        for s in sorted(c.slices, key=lambda s: -s.found.n)[:SLICES_SHOWN]:
-            slices.add_row(Text(f"{s.label}: {s.value}"), str(s.found.n), s.verdict, *_numbers(s.found, s.p))
-        console.print(slices)
-        console.print(f"p of the {len(c.slices)} slices is corrected for their number (Holm)")
+        largest = sorted(c.slices, key=lambda s: -s.found.n)[:SLICES_SHOWN]
+        slices = [(f"{s.label}: {s.value}", s.found.n, s.verdict, *_numbers(s.found, s.p)) for s in largest]
+        show(out, ("slice", "questions", "verdict", *NUMBERS), slices)
+        say(out, f"p of the {len(c.slices)} slices is corrected for their number (Holm)", fold=True)
 
 
 REPEATED_SHOWN = 10  # questions that moved most; all of them are in --json
 
 
-def print_repeats(console: Console, found: Repeats, folder: Path) -> None:
+def print_repeats(done: RepeatsResult) -> None:
     """Score of each repeat, mean and spread, and the questions that moved most."""
-    scores = grid("run", "score", "against the first")
-    for name, score, verdict in zip(found.runs, found.scores, ("", *found.verdicts), strict=False):
-        scores.add_row(Text(Path(name).name), "not scored" if score is None else f"{score:+.3f}", verdict)
-    console.print(scores)
+    out, found = console(), done.found
+    runs = zip(found.runs, found.scores, ("", *found.verdicts), strict=False)
+    rows = [(Path(n).name, "not scored" if s is None else f"{s:+.3f}", verdict) for n, s, verdict in runs]
+    show(out, ("run", "score", "against the first"), rows)
     mean = "not scored" if found.mean is None else f"{found.mean:+.4f}"
-    console.print(
-        f"mean {mean}, spread {found.spread:.4f} from run to run; {found.moved} of {len(found.questions)} "
-        "questions have several verdicts",
-        soft_wrap=True,
-    )
-    moved = sorted((q for q in found.questions if len(set(q.verdicts)) > 1), key=lambda q: -q.spread)
-    for q in moved[:REPEATED_SHOWN]:
+    moved = f"{found.moved} of {len(found.questions)} questions have several verdicts"
+    say(out, f"mean {mean}, spread {found.spread:.4f} from run to run; {moved}")
+    several = sorted((q for q in found.questions if len(set(q.verdicts)) > 1), key=lambda q: -q.spread)
+    for q in several[:REPEATED_SHOWN]:
         mean = "not scored" if q.mean is None else f"mean {q.mean:+.2f}, spread {q.spread:.2f}"
-        console.print(Text(f"  {q.question}: {mean}: {', '.join(q.verdicts)}"), soft_wrap=True)
-    console.print(Text(str(folder / "repeats.json")), soft_wrap=True)
+        say(out, f"  {q.question}: {mean}: {', '.join(q.verdicts)}")
+    say(out, str(done.folder / "repeats.json"))
 
 
 def verdict_line(c: RunComparison) -> str:
@@ -112,27 +107,27 @@ def _left_out(c: RunComparison) -> list[str]:
     return said
 
 
-def print_check(console: Console, c: JudgeCheck) -> None:
+def print_check(checked: JudgeCheckResult) -> None:
     """Agreement first, then the corrected score, then what was left out."""
-    judge = c.judge or "the judge"
+    out, c = console(), checked.found
     count = f"{c.labelled} of {c.judged} answers labelled"
-    console.print(Text(f"{judge} in {c.run}, rule {c.rule}: {count}", "bold"), soft_wrap=True)
+    say(out, f"{c.judge or 'the judge'} in {c.run}, rule {c.rule}: {count}", style="bold")
     if c.found is not None:
-        table = grid("answers", "labelled", "agreement", "95 % interval", "kappa", "too kind", "too strict")
-        table.add_row("all", *_agreement(c.found))
-        for s in sorted(c.slices, key=lambda s: -s.found.n)[:SLICES_SHOWN]:
-            table.add_row(Text(f"{s.label}: {s.value}"), *_agreement(s.found))
-        console.print(table)
-        console.print("too kind: the judge says right, people say wrong; too strict: the opposite")
+        largest = sorted(c.slices, key=lambda s: -s.found.n)[:SLICES_SHOWN]
+        rows = [("all", *_agreement(c.found))]
+        rows += [(f"{s.label}: {s.value}", *_agreement(s.found)) for s in largest]
+        heads = ("answers", "labelled", "agreement", "95 % interval", "kappa", "too kind", "too strict")
+        show(out, heads, rows)
+        what = "too kind: the judge says right, people say wrong; too strict: the opposite"
+        say(out, what, fold=True)
     if c.corrected is None:
-        console.print(Text(f"no corrected score: {c.why_not}"), soft_wrap=True)
+        say(out, f"no corrected score: {c.why_not}")
     else:
-        low, high = c.corrected.interval
-        console.print(
-            f"score by the judge {c.corrected.judged:+.3f}; with its errors taken out "
-            f"{c.corrected.corrected:+.3f}, 95 % interval {low:+.3f} to {high:+.3f}, from "
-            f"{c.corrected.labelled} labels drawn at random",
-            soft_wrap=True,
+        right, interval = f"{c.corrected.corrected:+.3f}", _interval(c.corrected.interval)
+        say(
+            out,
+            f"score by the judge {c.corrected.judged:+.3f}; with its errors taken out {right}, 95 % interval "
+            f"{interval}, from {c.corrected.labelled} labels drawn at random",
         )
     for left, what in (
         (c.unclear, "labels: unclear"),
@@ -141,7 +136,7 @@ def print_check(console: Console, c: JudgeCheck) -> None:
         (c.elsewhere, "labels: the run does not give the answer"),
     ):
         if left:
-            console.print(f"left out: {left} {what}")
+            say(out, f"left out: {left} {what}", fold=True)
 
 
 def _agreement(a: Agreement) -> tuple[str, ...]:

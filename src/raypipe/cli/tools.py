@@ -1,5 +1,5 @@
 """Commands about this machine, files and steps of one's own: doctor, init, check-step, validate, schema,
-completion, usage, bench."""
+completion, usage, bench, models."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raypipe.cli.command import Args, arg, called, command, console, on_console, printed, say
+import raypipe
+from raypipe.cli.command import Args, called, command, console, on_console, printed, say, session, table
 from raypipe.core.errors import ConfError, DataError
 
 if TYPE_CHECKING:
-    from raypipe.api.bench import BenchReport, BenchResult
+    from raypipe.api.bench import BenchReport
     from raypipe.api.machine import EnvironmentResult
-    from raypipe.api.project import ProjectResult
+    from raypipe.api.models import ModelAddResult, ModelNeedsResult, StandinsResult
     from raypipe.api.schemas import Name
+    from raypipe.api.starting_points import ProjectResult
     from raypipe.api.usage import UsageResult
     from raypipe.api.validate import ValidateResult
 
@@ -25,9 +27,7 @@ UNEQUAL = 7  # exit code: a gate failed, some output of a bench is not its peer'
 
 @command("doctor", "raypipe doctor --json", "store json")
 def _doctor(args: Args) -> int:
-    from raypipe.api.machine import check_environment
-
-    found = called(check_environment, args)
+    found = called(raypipe.check_environment, args)
     printed(args, found, _print_findings)
     return 0 if found.fine else ConfError.exit_code
 
@@ -49,34 +49,37 @@ def _print_findings(found: EnvironmentResult) -> None:
 @command(
     "init",
     "raypipe init myproject",
-    arg("folder DIR", "made where it is not there; no file in it is replaced"),
-    "json",
+    """
+    folder DIR: made where it is not there; no file in it is replaced
+    json
+    """,
 )
 def _init(args: Args) -> int:
-    from raypipe.api.project import RECIPE, start_project
+    from raypipe.api.starting_points import RECIPE
 
     def show(made: ProjectResult) -> None:
         print("\n  ".join([f"{made.folder}:", *made.files]))
         does = f"cd {args.folder}; raypipe models {RECIPE}; python -m unittest"
         print(f"There, README.md has the commands: {does}")
 
-    return printed(args, called(start_project, args), show)
+    return printed(args, called(raypipe.start_project, args), show)
 
 
 @command(
     "check-step",
     "raypipe check-step mypkg.steps:Shout --fields '{into: shout}'",
-    arg("step MODULE:CLASS", "the step, as a recipe names it"),
-    arg("--fields YAML", "its fields, as in a recipe", default="{}"),
-    "models",
-    arg("--lock", "write its line in steps.lock, next to its module"),
-    "json",
+    """
+    step MODULE:CLASS: the step, as a recipe names it
+    --fields YAML {= {}}: its fields, as in a recipe
+    models
+    --lock: write its line in steps.lock, next to its module
+    json
+    """,
 )
 def _check_step(args: Args) -> int:
-    from raypipe.api.steps import check_step
     from raypipe.report.console import print_step_check
 
-    checked = called(check_step, args, fields=_fields(args.fields))
+    checked = called(raypipe.check_step, args, fields=_fields(args.fields))
     printed(args, checked, on_console(print_step_check))
     return 0 if checked.found.holds else DataError.exit_code
 
@@ -93,16 +96,14 @@ def _fields(text: str) -> Mapping[str, Any]:
 @command(
     "validate",
     "raypipe validate local mine.yaml conf/clusters/laptop.yaml",
-    arg(
-        "files RECIPE|FILE+",
-        "a name under conf/recipes, or a path: a recipe, a models, cluster or graphs file, a prompt",
-    ),
-    "models graph json",
+    """
+    files RECIPE|FILE+: a name under conf/recipes, or a path: a recipe, a models, cluster or graphs file, a
+      prompt
+    models graph json
+    """,
 )
 def _validate(args: Args) -> int:
-    from raypipe.api.validate import validate
-
-    found = called(validate, args, *args.files)
+    found = called(raypipe.validate, args, *args.files)
     printed(args, found, _print_problems)
     return ConfError.exit_code if found.problems else 0
 
@@ -118,14 +119,15 @@ def _print_problems(found: ValidateResult) -> None:
 @command(
     "schema",
     "raypipe schema --out schemas",
-    arg("name NAME?", f"{', '.join(SCHEMAS)} (all)", choices=SCHEMAS),
-    arg("--out DIR", "folder for NAME.json (default: print)", Path),
+    """
+    name NAME? {cluster|finetune|graphs|models|recipe}: cluster, finetune, graphs, models, recipe (all)
+    --out DIR {path}: folder for NAME.json (default: print)
+    """,
 )
 def _schema(args: Args) -> int:
-    from raypipe.api.paths import require_writable
-    from raypipe.api.schemas import schema
+    from raypipe.metrics.textfile import require_writable
 
-    found = {name: schema(name) for name in SCHEMAS if args.name in (None, name)}
+    found = {name: raypipe.schema(name) for name in SCHEMAS if args.name in (None, name)}
     if args.out is None:
         print(json.dumps(found[args.name] if args.name else found, indent=1))
         return 0
@@ -138,7 +140,7 @@ def _schema(args: Args) -> int:
     return 0
 
 
-@command("completion", "raypipe completion bash", arg("shell", "whose script", choices=("bash", "zsh")))
+@command("completion", "raypipe completion bash", "shell {bash|zsh}: whose script")
 def _completion(args: Args) -> int:
     import shtab
 
@@ -151,43 +153,36 @@ def _completion(args: Args) -> int:
 @command(
     "usage",
     "raypipe usage /data/logs/serve.jsonl",
-    arg("logs LOG+", "logs that `raypipe serve` wrote"),
-    "json",
+    """
+    logs LOG+: logs that `raypipe serve` wrote
+    json
+    """,
 )
 def _usage(args: Args) -> int:
-    from raypipe.api.usage import usage
-
-    return printed(args, usage(args.logs), _print_usage)
+    return printed(args, raypipe.usage(args.logs), _print_usage)
 
 
 def _print_usage(found: UsageResult) -> None:
-    from rich.text import Text
-
-    from raypipe.report.console import grid
-
-    shown = grid("tenant", "requests", "refused", "failed", "questions", "tokens", "p99")
+    counts = ("requests", "refused", "failed", "questions", "tokens")
+    rows = []
     for t in found.tenants:
         p99 = "" if t.p99_ms is None else f"{t.p99_ms:.0f} ms"
-        counts = (t.requests, t.refused, t.failed, t.questions, t.tokens)
-        shown.add_row(Text(t.tenant), *(f"{n:,}" for n in counts), p99)
-    console().print(shown)
+        rows.append((t.tenant, *(f"{getattr(t, name):,}" for name in counts), p99))
+    table(("tenant", *counts, "p99"), rows)
 
 
 @command(
     "bench",
     "raypipe bench split bm25",
-    arg("names NAME*", "rows, by their files in bench/rows (all)"),
-    arg("--quick", "one turn of a small size: does each row work?"),
-    arg("--record", "add to bench/history.jsonl, and write docs/performance.md"),
-    "json",
+    """
+    names NAME*: rows, by their files in bench/rows (all)
+    --quick: one turn of a small size: does each row work?
+    --record: add to bench/history.jsonl, and write docs/performance.md
+    json
+    """,
 )
 def _bench(args: Args) -> int:
-    from raypipe.api.bench import bench
-
-    def tell(row: BenchResult) -> None:
-        say(f"{row.name}: {row.not_measured or 'measured'}")
-
-    found = called(bench, args, say=tell)
+    found = called(raypipe.bench, args, say=lambda r: say(f"{r.name}: {r.not_measured or 'measured'}"))
     printed(args, found, _print_bench)
     return 0 if found.equal else UNEQUAL
 
@@ -212,3 +207,89 @@ def _print_bench(report: BenchReport) -> None:
             r.name, f"{r.rate:.4g} {r.unit}/s", peer, ratio, f"{r.cpu_s:.3f}", f"{r.wall_s:.3f}", share, equal
         )  # fmt: skip
     console().print(table)
+
+
+STANDINS, ADD = "standins", "add"
+
+
+@command(
+    "models",
+    "raypipe models db3-task1-700",
+    """
+    recipe RECIPE: a name under conf/recipes, or a path; or: standins DIR; or: add SOURCE
+    folder DIR|SOURCE?: of standins: where to build tiny stand-ins; of add: ORG/NAME of a hub ($HF_ENDPOINT,
+      $HF_TOKEN), a folder, or URL#MODEL of a server; the entry goes to --models, else to models.yaml
+    models llm
+    --trainable: of standins: the chat model can learn to end its replies, so that `finetune` can teach it
+
+    of add:
+    --name NAME {= ""}: in the models file (default: the model's own)
+    --kind {embedder|reranker|generator|tokenizer = ""}: default: as its files say; of a server: generator
+    --revision R: commit, branch or tag; its commit is pinned (default: main)
+    --dialect D {= ""}: of a server: how it is spoken to (docs/models.md)
+    --endpoint NAME {= ""}: of a server: its name in the cluster file
+    --key-env VARIABLE {= ""}: of a server: the environment variable of its key
+
+    json
+    """,
+)
+def _models(args: Args) -> int:
+    if (args.recipe in (STANDINS, ADD)) != (args.folder is not None):
+        ways = f"`raypipe models {STANDINS} DIR` or `raypipe models {ADD} SOURCE`"
+        raise ConfError(f"expected `raypipe models RECIPE`, {ways}")
+    if args.folder is not None and args.llm is not None:
+        raise ConfError(
+            f"--llm: it stands in for the generators of a recipe; found {args.recipe}. Leave it out"
+        )
+    if args.recipe == ADD:
+        from raypipe.api.models import AddOptions, add_model
+
+        made = add_model(args.folder, called(AddOptions, args), session(args))
+        return printed(args, made, _print_added)
+    from raypipe.api.models import build_standins
+
+    if args.recipe == STANDINS:
+        return printed(args, build_standins(Path(args.folder), args.trainable), _print_standins)
+    return printed(args, called(raypipe.model_needs, args), _print_needs)
+
+
+def _print_standins(made: StandinsResult) -> None:
+    chat = made.made.chat
+    print(f"{chat.parent}: a chat model, {len(made.made.adapters)} adapters, an embedder, a reranker")
+    print("use them: raypipe eval RECIPE --models conf/models.standin.yaml ...")
+
+
+def _print_added(found: ModelAddResult) -> None:
+    entry = found.entry
+    print(f"{found.name}: {entry['kind']} ({entry['loader']}), added to {found.file}")
+    if entry.get("revision"):
+        print(f"commit   {entry['revision']}")
+    if not found.endpoints:
+        gate = ", gated: accept it on its page" if found.gated else ""
+        print(f"licence  {found.licence or 'not stated'}{gate}")
+        print(f"size     {'not known' if found.bytes is None else f'{found.bytes / 1e6:,.1f} MB of files'}")
+        memory = "not known" if found.memory_gib is None else f"{found.memory_gib:.2f} GiB of weights"
+        if found.context_gib is not None:
+            memory += f", {found.context_gib:.2f} GiB for one reply of {entry['max_model_len']:,} tokens"
+        print(f"memory   {memory}")
+    for name, at in found.endpoints.items():
+        fields = ", ".join(f'{key}: "{value}"' for key, value in at.items())
+        print(f"under `endpoints` of the cluster file:  {name}: {{{fields}}}")
+    if found.get:
+        print(f"get it:  {found.get}")
+    print(f"use it:  raypipe COMMAND ... --models {found.file}, and {found.name} in a recipe")
+
+
+def _print_needs(found: ModelNeedsResult) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for name in ("", "model", "kind", "size", "where"):
+        table.add_column(name, overflow="fold", justify="right" if name == "size" else "left")
+    for n in found.models:
+        size = "" if n.bytes is None else f"{n.bytes / 1e6:,.1f} MB"
+        table.add_row(n.state, Text(n.name), f"{n.kind} ({n.loader})", size, Text(n.where))
+    console().print(table)
+    if commands := dict.fromkeys(f"  {n.get}" for n in found.models if n.get):
+        print("to get what is missing:", *commands, sep="\n")

@@ -1,74 +1,54 @@
-"""Commands that make numbers from runs: labels, finetune, fit."""
+"""Commands that make numbers from runs: labels, finetune, fit, sweep."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from raypipe.cli import options
-from raypipe.cli.command import (
-    Args,
-    arg,
-    at_least,
-    between,
-    called,
-    command,
-    console,
-    names,
-    print_json,
-    printed,
-    say_data,
-    session,
-)
+import raypipe
+from raypipe.cli.command import Args, called, command, console, on_console, printed, say_data, session
 
 if TYPE_CHECKING:
     from raypipe.api.finetune import FinetuneResult
     from raypipe.api.fit import FitResult
     from raypipe.api.labels import LabelsResult
+    from raypipe.api.sweep import SweepResult
+    from raypipe.evaluation.sweep import PlannedPoint
 
 
 @command(
     "labels",
     "raypipe labels db3-task1-700 --data dev.jsonl --where split=0 --against split=1 --store /data/store",
-    "recipe sets",
-    options.data("training questions to ingest first, or URIs"),
-    "format store cluster",
-    arg("--step INTO", "the step, by the name of its reply (default: the last that answers)"),
-    arg(
-        "--where LABEL=V1,V2 ...",
-        "only questions with this label, such as split=0 or domain=movie,music; may be repeated",
-    ),
-    arg(
-        "--against DATA ...",
-        "files, or LABEL=V1,V2, of what will be evaluated on: a question in both is an error",
-    ),
-    arg(
-        "--judge MODEL",
-        "judges the answers (default: the step's own model); words: no model, the truth's words decide",
-    ),
-    arg("--held-out SHARE", "of questions, to stop training by (0.1)", float, 0.1),
-    arg(
-        "--idk-share SHARE",
-        'of train rows that say "i don\'t know", reached by leaving rows out (default: as it comes)',
-        float,
-    ),
-    arg("--review FILE", "write what a person may correct"),
-    arg("--import FILE", 'take the lines marked "use": true of such a file', dest="reviewed"),
-    arg("--limit N", "the first N questions only", at_least(1)),
-    "fresh caps retry refresh",
-    arg("--dry-run", "check everything, print the plan, ask nothing"),
-    arg("--out DIR", "folder (default: $RAYPIPE_HOME/runs/STORE/labels/RECIPE-STEP/TIME)"),
-    "json",
+    """
+    recipe sets
+    --data PATH+: training questions to ingest first, or URIs
+    format store cluster
+    --step INTO: the step, by the name of its reply (default: the last that answers)
+    --where LABEL=V1,V2 ...: only questions with this label, such as split=0 or domain=movie,music; may be
+      repeated
+    --against DATA ...: files, or LABEL=V1,V2, of what will be evaluated on: a question in both is an error
+    --judge MODEL: judges the answers (default: the step's own model); words: no model, the truth's words
+      decide
+    --held-out SHARE {float = 0.1}: of questions, to stop training by (0.1)
+    --idk-share SHARE {float}: of train rows that say "i don't know", reached by leaving rows out (default: as
+      it comes)
+    --review FILE: write what a person may correct
+    --import FILE {-> reviewed}: take the lines marked "use": true of such a file
+    --limit N {1..}: the first N questions only
+    fresh caps retry refresh
+    --dry-run: check everything, print the plan, ask nothing
+    --out DIR: folder (default: $RAYPIPE_HOME/runs/STORE/labels/RECIPE-STEP/TIME)
+    json
+    """,
 )
 def _labels(args: Args) -> int:
-    from raypipe.api.labels import make_labels, plan_labels
-    from raypipe.cli.plans import printer, show
+    from raypipe.cli.runs import printer, show
 
     say_data(args)
     if args.dry_run:
-        return show(args, called(plan_labels, args))
-    done = called(make_labels, args, on_plan=printer(args))
+        return show(args, called(raypipe.plan_labels, args))
+    done = called(raypipe.make_labels, args, on_plan=printer(args))
     printed(args, done, _print_made)
     done.eval.check_faults()
     return 0
@@ -86,51 +66,37 @@ def _print_made(done: LabelsResult) -> None:
 @command(
     "finetune",
     "raypipe finetune db3-web --labels /data/labels/web --base llama-3-8b --name web-answer --out tuned",
-    arg("preset PRESET", "a name under conf/finetune, or a path"),
-    arg("--labels DIR", "a folder that `raypipe labels` wrote", required=True),
-    arg("--base MODEL", "the model that gets the adapter: of loader vllm", required=True),
-    arg("--name NAME", "what recipes call the adapter (default: the preset's name)"),
-    arg("--out DIR", "gets the report and models.yaml with the adapter's entry (default: neither)"),
-    arg(
-        "--workers N",
-        "that share each batch (default: one for each GPU of the cluster file, else one)",
-        at_least(1),
-    ),
-    arg(
-        "--set FIELD=VALUE ...",
-        "a field of the preset in place of its file's, such as steps=100; may be repeated",
-        dest="preset_sets",
-    ),
-    arg("--plan", "say what it would take, and train nothing"),
-    arg(
-        "--show N",
-        "print the first N training rows with the trained tokens in ⟦ ⟧, and train nothing",
-        at_least(1),
-        dest="count",
-    ),
-    "models cluster store json",
+    """
+    preset PRESET: a name under conf/finetune, or a path
+    --labels DIR {required}: a folder that `raypipe labels` wrote
+    --base MODEL {required}: the model that gets the adapter: of loader vllm
+    --name NAME: what recipes call the adapter (default: the preset's name)
+    --out DIR: gets the report and models.yaml with the adapter's entry (default: neither)
+    --workers N {1..}: that share each batch (default: one for each GPU of the cluster file, else one)
+    --set FIELD=VALUE ... {-> preset_sets}: a field of the preset in place of its file's, such as steps=100;
+      may be repeated
+    --plan: say what it would take, and train nothing
+    --show N {1.. -> count}: print the first N training rows with the trained tokens in ⟦ ⟧, and train nothing
+    models cluster store json
+    """,
 )
 def _finetune(args: Args) -> int:
-    from raypipe.api.finetune import finetune, plan_finetune, show_rows
+    from raypipe.api.finetune import show_rows
 
     if args.count:
         for text in called(show_rows, args, sets=args.preset_sets):
             print(f"{text}\n")
         return 0
-    plan = called(plan_finetune, args, sets=args.preset_sets)
+    plan = called(raypipe.plan_finetune, args, sets=args.preset_sets)
     from rich.console import Console
 
     from raypipe.report.finetune import print_plan
 
-    if args.plan and args.json:
-        print_json(plan.to_json())
-        return 0
-    print_plan(console() if args.plan else Console(stderr=True), plan.to_json())
     if args.plan:
-        return 0
-    return printed(
-        args, called(finetune, args, session=session(args, True), sets=args.preset_sets), _print_trained
-    )
+        return printed(args, plan, on_console(print_plan))
+    print_plan(Console(stderr=True), plan.to_json())
+    made = called(raypipe.finetune, args, session=session(args, True), sets=args.preset_sets)
+    return printed(args, made, _print_trained)
 
 
 def _print_trained(made: FinetuneResult) -> None:
@@ -145,64 +111,97 @@ def _print_trained(made: FinetuneResult) -> None:
         print(f"use it: raypipe eval RECIPE --models {done['models']}")
 
 
-COMMON = (
-    arg("run RUN", "the --out folder of a finished eval"),
-    arg(
-        "--split 0|1",
-        "the half of the questions to fit on; the report is of the other (default: 0)",
-        between(0, 1),
-        0,
-    ),
-    options.group("stay together"),
-    options.measure("what is made best"),
-    arg(
-        "--out FILE",
-        "the fitted file to write, .yaml; its report goes next to it (default: in the folder of RUN)",
-    ),
-    "json",
-)
+COMMON = """
+    run RUN: the --out folder of a finished eval
+    --split 0|1 {0..1 = 0}: the half of the questions to fit on; the report is of the other (default: 0)
+    --group LABEL: a label whose values are groups of questions that stay together
+    --measure NAME: what is made best, such as f1 or ndcg_cut_10 (default: the one that reports of such data
+      begin with)
+    --out FILE: the fitted file to write, .yaml; its report goes next to it (default: in the folder of RUN)
+    json
+    """
 
 
 @command(
     "fit decide",
     "raypipe fit decide /data/runs/local --split 0 --out abstain.yaml",
-    *COMMON,
+    COMMON,
     about="Fit the probability that an answer is right, and the threshold below which none is given.",
 )
 def _decide(args: Args) -> int:
-    from raypipe.api.fit import fit_decide
     from raypipe.report.fit import print_decide_fit
 
-    return printed(args, called(fit_decide, args), _shown(print_decide_fit, lambda found: "decide"))
+    return printed(args, called(raypipe.fit_decide, args), _shown(print_decide_fit))
 
 
 @command(
     "fit fuse",
     "raypipe fit fuse /data/runs/ranks --split 0 --step fuse:final --out weights.yaml",
-    *COMMON,
-    arg("--step NAME", "the step, such as fuse:final (default: the last fuse)"),
-    arg(
-        "--scores NAME,...",
-        "what is weighed, of the scores that the run's rankers gave (default: what the step weighs now)",
-        names,
-        (),
-    ),
-    "store",
+    COMMON,
+    """
+    --step NAME: the step, such as fuse:final (default: the last fuse)
+    --scores NAME,... {names = ""}: what is weighed, of the scores that the run's rankers gave (default: what
+      the step weighs now)
+    store
+    """,
     about="Fit the weights of a fuse step to the ranking measure of the data.",
 )
 def _fuse(args: Args) -> int:
-    from raypipe.api.fit import fit_fuse
     from raypipe.report.fit import print_fuse_fit
 
-    done = called(fit_fuse, args)
-    return printed(args, done, _shown(print_fuse_fit, lambda found: found.report.step))
+    return printed(args, called(raypipe.fit_fuse, args), _shown(print_fuse_fit))
 
 
-def _shown(show: Callable[..., None], step: Callable[[Any], str]) -> Callable[[FitResult], None]:
+def _shown(show: Callable[..., None]) -> Callable[[FitResult], None]:
     def both(found: FitResult) -> None:
         show(console(), found.to_json())
-        file = found.file
-        print(f"{file} (next to it {file.stem}.json and {file.stem}.html)")
-        print(f"use it: raypipe eval ... --set {step(found)}.fitted={file}")
+        print(f"{found.file} (next to it {found.file.stem}.json and {found.file.stem}.html)")
+        print(f"use it: raypipe eval ... --set {found.step}.fitted={found.file}")
 
     return both
+
+
+@command(
+    "sweep",
+    "raypipe sweep local --set split.child_chars=500,700,1000 --set rerank.top=20,50 --sample 200 "
+    "--store /data/store",
+    """
+    recipe
+    --set STEP[:INTO].FIELD=V1,V2,... ... {required -> values}: values of a field, such as rerank.top=5,10; of
+      several fields every combination is a point
+    --sample N {1..}: questions of each point; the best is scored again on as many others (default: all
+      questions)
+    --seed N {int = 0}: draws the sample (default: 0)
+    --data PATH+: files to ingest first, or URIs of some
+    format kind store cluster scoring
+    --margin M {above_0 = 0.02}: points whose 90 %% interval lies within M to either side are the same
+      (default: 0.02)
+    --measure NAME: what the best point has most of, such as f1 or ndcg_cut_10 (default: the one that reports
+      of such data begin with)
+    --dry-run: print the plan of all points, run nothing
+    --out DIR: folder for sweep.json, sweep.svg and a report of each point (default:
+      $RAYPIPE_HOME/runs/STORE/RECIPE-sweep/TIME)
+    json
+    """,
+)
+def _sweep(args: Args) -> int:
+    say_data(args)
+    tell = (lambda plans: None) if args.json else _print_plans
+    return printed(args, called(raypipe.sweep, args, sets=args.values, on_plan=tell), _print_sweep)
+
+
+def _print_sweep(done: SweepResult) -> None:
+    if (found := done.to_json()["sweep"]) is not None:
+        from raypipe.report.sweep import print_sweep
+
+        print_sweep(console(), found)
+        for name in ("sweep.json", "sweep.svg"):
+            print(done.folder / name)
+
+
+def _print_plans(plans: Sequence[PlannedPoint]) -> None:
+    from dataclasses import asdict
+
+    from raypipe.report.sweep import print_plans
+
+    print_plans(console(), [asdict(p) for p in plans])

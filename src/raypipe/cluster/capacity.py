@@ -101,7 +101,6 @@ def preflight(pools: Mapping[PoolName, Pool], nodes: Sequence[Node]) -> None:
 
 
 def total(nodes: Sequence[Node], kind: str) -> float:
-    """What all nodes have of a kind."""
     return sum(node.get(kind, 0.0) for node in nodes)
 
 

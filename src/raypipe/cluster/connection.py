@@ -39,7 +39,6 @@ def carry(recipe: Recipe) -> None:
 
 
 def is_connected() -> bool:
-    """Whether this process has joined a Ray."""
     return bool(ray.is_initialized())
 
 

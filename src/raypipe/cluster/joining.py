@@ -22,6 +22,7 @@ from ray.exceptions import RayError
 from ray.util.placement_group import placement_group_table, remove_placement_group
 
 from raypipe.models import engine_actors as engines
+from raypipe.models.engine_actor import Make
 from raypipe.models.engine_places import held
 from raypipe.models.joining_engines import LOOK_S, announce, withdraw
 
@@ -37,8 +38,8 @@ class _Slot:
     """One engine that may be there."""
 
     name: str
-    place: engines.Resources
-    make: engines.Make
+    place: engines.Needs
+    make: Make
     group: Any = None  # its placement group, once it is asked for
     client: engines.Client | None = None  # once it is started
     loading: Any = None  # reference to its answer that it has loaded
@@ -52,7 +53,7 @@ class Joining:
 
     slots: list[_Slot] = field(default_factory=list)
 
-    def add(self, name: str, place: engines.Resources, make: engines.Make) -> None:
+    def add(self, name: str, place: engines.Needs, make: Make) -> None:
         self.slots.append(_Slot(name, place, make))
 
     @contextmanager

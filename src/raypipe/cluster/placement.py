@@ -13,7 +13,7 @@ from raypipe.cluster.file import Cluster, Engines, Pool
 from raypipe.core.errors import ClusterTooSmall
 from raypipe.core.protocols import Model
 from raypipe.models.entry import REMOTE, WEIGHTLESS
-from raypipe.models.memory import GIB, ModelSize, model_size
+from raypipe.models.weight_files import GIB, ModelSize, model_size
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import embedder_of, table_of
 

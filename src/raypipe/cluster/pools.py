@@ -38,12 +38,6 @@ from raypipe.models.engine_places import reserved
 from raypipe.pipeline.tasks import HandedBack, TableTask, Task, TaskResult, with_worker
 
 
-def resources_of(some: Engines, model: Model) -> engines.Resources:
-    """What Ray sets aside for one engine of a model."""
-    needs = some.needs(model)
-    return engines.Resources(needs["CPU"], needs["GPU"])
-
-
 @dataclass(frozen=True, slots=True)
 class EngineGroup:
     """The engines that a job may start, by name. They are the job's own: it ends them."""
@@ -79,7 +73,7 @@ class EngineGroup:
         """Starts the engines that stay, at the same time, and ends all however the block ends. Others come
         and go meanwhile."""
         wanted = [(model, name) for model in self.models for name in self.names[model_identity(model)]]
-        places = [resources_of(self.engines, model) for model, _ in wanted]
+        places = [self.engines.needs(model) for model, _ in wanted]
         with reserved(places, self.engines.wait_s, FIRST) as groups, ExitStack() as stack:
             starting = [
                 engines.start_actor(name, self._make(model), place, group)
@@ -98,7 +92,7 @@ class EngineGroup:
         for number in range(self.engines.most - self.engines.count):
             for model in self.models:
                 name = self.passing[model_identity(model)][number]
-                joining.add(name, resources_of(self.engines, model), self._make(model))
+                joining.add(name, self.engines.needs(model), self._make(model))
         return joining
 
     def _room(self) -> int:

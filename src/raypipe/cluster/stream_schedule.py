@@ -75,7 +75,6 @@ class StreamSchedule(Generic[W]):
         return held
 
     def joins(self, worker: W, part: Part) -> None:
-        """A worker is ready."""
         self._seats[worker] = _Seat(part)
 
     def retire(self, worker: W) -> None:
@@ -83,7 +82,6 @@ class StreamSchedule(Generic[W]):
         self._seats[worker].retired = True
 
     def is_retired(self, worker: W) -> bool:
-        """Whether it gets no more tasks."""
         return self._seats[worker].retired
 
     def is_empty(self, worker: W) -> bool:
@@ -106,7 +104,6 @@ class StreamSchedule(Generic[W]):
                 self._ready.appendleft(assigned.block)
 
     def prepared(self, worker: W, task: Task, nbytes: int, handle: Any) -> None:
-        """A task is ready to be embedded."""
         del self._seats[worker].doing[task.name]
         self._row_bytes = max(self._row_bytes, nbytes / max(1, task.rows))
         self._ready.append(PreparedTask(task, nbytes, handle))

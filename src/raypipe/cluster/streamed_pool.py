@@ -17,10 +17,9 @@ from typing import Any
 import ray
 from ray.exceptions import ObjectLostError, RayTaskError
 
-from raypipe.cluster.alarm import Alarm
 from raypipe.cluster.file import Pool, Timeouts
 from raypipe.cluster.stream_schedule import DEPTH, Assignment, Part, StreamSchedule
-from raypipe.cluster.worker import DIED, TRIES, WorkerDied, cause_of, row_by_row, worker_name
+from raypipe.cluster.worker import DIED, TRIES, Alarm, WorkerDied, cause_of, row_by_row, worker_name
 from raypipe.pipeline.tasks import HandedBack, Task, TaskResult, with_worker
 from raypipe.pipeline.whole_corpus_task import Prepared, WholeCorpusTask
 
@@ -144,7 +143,6 @@ class _StreamedRun:
                 yield result
 
     def close(self) -> None:
-        """Ends all workers."""
         for number in list(self._workers):
             self._end(number)
 

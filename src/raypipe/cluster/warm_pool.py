@@ -78,7 +78,6 @@ class WarmPool:
                 self._end(worker)
 
     def close(self) -> None:
-        """Ends all workers."""
         while self._workers:
             self._end(self._workers[-1])
 

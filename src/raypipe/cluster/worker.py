@@ -1,20 +1,23 @@
-"""The process that does tasks, and how a row is found that takes its process with it.
+"""The process that does tasks under a limit of time, and how a row is found that takes its process with it.
 
-A worker opens the work on a table once, then does task after task of it under a limit of time. Which worker
-gets which task is the matter of `pools.py` (Ray Data) and `warm_pool.py` (one pool for a whole run).
+A worker opens the work on a table once, then does task after task of it. Which worker gets which task is the
+matter of `pools.py` (Ray Data) and `warm_pool.py` (one pool for a whole run).
 """
 
 from __future__ import annotations
 
+import itertools
 import os
+import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayActorError, RayError, RayTaskError
 
-from raypipe.cluster.alarm import Alarm
 from raypipe.cluster.file import Pool, Timeouts
 from raypipe.core.errors import RaypipeError
 from raypipe.core.records import Fault
@@ -23,6 +26,34 @@ from raypipe.pipeline.dead_letters import FailedRow
 from raypipe.pipeline.tasks import HandedBack, RunTask, TableTask, Task, TaskResult, WorkerConfig
 from raypipe.recipes.executor import StageCounters
 from raypipe.store import Store
+
+
+class Alarm:
+    """Limits on several pieces of work of one process at a time: the first that is over ends the process.
+
+    No thread and no signal handler interrupts a library that loops inside its C code; a timer of the kernel
+    whose signal has no handler does. The owner of the process sees it die and decides what that means."""
+
+    def __init__(self) -> None:
+        self._ends: dict[int, float] = {}  # piece -> when it must be over, on the monotonic clock
+        self._names = itertools.count()
+
+    @contextmanager
+    def limit(self, seconds: float) -> Iterator[None]:
+        """Ends the process if the block takes longer than `seconds`."""
+        name = next(self._names)
+        self._ends[name] = time.monotonic() + seconds
+        self._set()
+        try:
+            yield
+        finally:
+            del self._ends[name]
+            self._set()
+
+    def _set(self) -> None:
+        left = max(0.001, min(self._ends.values()) - time.monotonic()) if self._ends else 0.0
+        signal.setitimer(signal.ITIMER_REAL, left)  # 0: none; SIGALRM ends a process that does not handle it
+
 
 DIED = (RayActorError, OutOfMemoryError)  # the second: ended by Ray, whose node had no memory left
 TRIES = 2  # of a task whose worker dies: Ray's own default is without end. A row alone has one more

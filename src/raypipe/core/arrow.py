@@ -32,131 +32,67 @@ from raypipe.core.records import (
     Source,
 )
 
-SPAN = pa.struct([pa.field("start", pa.int32(), nullable=False), pa.field("end", pa.int32(), nullable=False)])
-BLOCK = pa.struct(
-    [
-        pa.field("start", pa.int32(), nullable=False),
-        pa.field("end", pa.int32(), nullable=False),
-        pa.field("kind", pa.string(), nullable=False),
-    ]
-)
+
+def required(**columns: pa.DataType) -> list[pa.Field]:
+    """Columns of these types that are never null, in this order."""
+    return [pa.field(name, kind, nullable=False) for name, kind in columns.items()]
+
+
+STRING, INT = pa.string(), pa.int32()
+SPAN = pa.struct(required(start=INT, end=INT))
+BLOCK = pa.struct(required(start=INT, end=INT, kind=STRING))
 SPANS = ("source", "start", "end", "parent_start", "parent_end")
 """Columns that name a chunk: where it is in its source's parsed text, and where the passage around it."""
 PARSED = pa.schema(
-    [
-        pa.field("source", pa.string()),
-        pa.field("kind", pa.string()),
-        pa.field("text", pa.large_string()),
-        pa.field("hidden", pa.list_(SPAN)),
-        pa.field("blocks", pa.list_(BLOCK)),
-        pa.field("parser", pa.string()),
-    ]
-)
+    {
+        "source": STRING, "kind": STRING, "text": pa.large_string(), "hidden": pa.list_(SPAN),
+        "blocks": pa.list_(BLOCK), "parser": STRING,
+    }
+)  # fmt: skip
 """What the first corpus step of a recipe gives, but for its faults: one row per source."""
-SCORES = pa.map_(pa.string(), pa.float64())
-STRINGS = pa.list_(pa.string())
+SCORES = pa.map_(STRING, pa.float64())
+STRINGS = pa.list_(STRING)
 
-FAULT = pa.struct(
-    [
-        pa.field("step", pa.string(), nullable=False),
-        pa.field("reason", pa.string(), nullable=False),
-        pa.field("detail", pa.string(), nullable=False),
-        pa.field("transient", pa.bool_(), nullable=False),
-    ]
-)
-HIT = pa.struct(
-    [
-        pa.field("chunk", pa.string(), nullable=False),
-        pa.field("source", pa.string(), nullable=False),
-        pa.field("span", SPAN, nullable=False),
-        pa.field("scores", SCORES, nullable=False),
-    ]
-)
-QUOTE = pa.struct([pa.field("source", pa.string(), nullable=False), pa.field("span", SPAN, nullable=False)])
+FAULT = pa.struct(required(step=STRING, reason=STRING, detail=STRING, transient=pa.bool_()))
+HIT = pa.struct(required(chunk=STRING, source=STRING, span=SPAN, scores=SCORES))
+QUOTE = pa.struct(required(source=STRING, span=SPAN))
 REPLY = pa.struct(
     [
-        pa.field("text", pa.string(), nullable=False),
-        pa.field("label", pa.string(), nullable=False),
+        *required(text=STRING, label=STRING),
         pa.field("confidence", pa.float64()),
         pa.field("logprob", pa.float64()),
-        pa.field("quotes", pa.list_(QUOTE), nullable=False),
+        *required(quotes=pa.list_(QUOTE)),
         pa.field("fault", FAULT),
     ]
 )
 _CITATION_FIELDS = [
-    pa.field("question", pa.string(), nullable=False),
-    pa.field("rank", pa.int32(), nullable=False),
-    pa.field("url", pa.string(), nullable=False),
-    pa.field("modified", pa.string(), nullable=False),
-    pa.field("page", pa.string()),
-    pa.field("snippet", pa.string()),
-    pa.field("name", pa.string()),
+    *required(question=STRING, rank=INT, url=STRING, modified=STRING),
+    *(pa.field(n, STRING) for n in ("page", "snippet", "name")),
 ]
 
-SOURCES = pa.schema(
-    [
-        pa.field("id", pa.string(), nullable=False),
-        pa.field("kind", pa.string(), nullable=False),
-        pa.field("content", pa.large_string(), nullable=False),
-    ]
-)
+SOURCES = pa.schema(required(id=STRING, kind=STRING, content=pa.large_string()))
 CITATIONS = pa.schema(_CITATION_FIELDS)
-DOCUMENTS = pa.schema([pa.field(n, pa.string(), nullable=False) for n in ("id", "title", "source")])
-_MARK_FIELDS = [
-    pa.field("start", pa.int32(), nullable=False),
-    pa.field("end", pa.int32(), nullable=False),
-    pa.field("label", pa.string(), nullable=False),
-]
+DOCUMENTS = pa.schema(required(id=STRING, title=STRING, source=STRING))
+_MARK_FIELDS = required(start=INT, end=INT, label=STRING)
+_MARKS = pa.list_(pa.struct(_MARK_FIELDS))
 LAYOUTS = pa.schema(
-    [
-        *(pa.field(n, pa.string(), nullable=False) for n in ("id", "source", "url", "title")),
-        *(pa.field(n, pa.list_(pa.struct(_MARK_FIELDS)), nullable=False) for n in ("pages", "sections")),
-    ]
+    required(id=STRING, source=STRING, url=STRING, title=STRING, pages=_MARKS, sections=_MARKS)
 )
-GOLDS = pa.schema(
-    [
-        pa.field("question", pa.string(), nullable=False),
-        pa.field("answers", STRINGS, nullable=False),
-        pa.field("labels", pa.map_(pa.string(), pa.string()), nullable=False),
-    ]
-)
-RELEVANCE = pa.schema(
-    [
-        pa.field("question", pa.string(), nullable=False),
-        pa.field("grades", pa.map_(pa.string(), pa.int32()), nullable=False),
-    ]
-)
-ANNOTATOR = pa.struct(
-    [
-        pa.field("answer", pa.string(), nullable=False),
-        pa.field("kind", pa.string(), nullable=False),
-        pa.field("evidence", STRINGS, nullable=False),
-    ]
-)
-ANNOTATIONS = pa.schema(
-    [
-        pa.field("question", pa.string(), nullable=False),
-        pa.field("annotators", pa.list_(ANNOTATOR), nullable=False),
-    ]
-)
+GOLDS = pa.schema(required(question=STRING, answers=STRINGS, labels=pa.map_(STRING, STRING)))
+RELEVANCE = pa.schema(required(question=STRING, grades=pa.map_(STRING, INT)))
+ANNOTATOR = pa.struct(required(answer=STRING, kind=STRING, evidence=STRINGS))
+ANNOTATIONS = pa.schema(required(question=STRING, annotators=pa.list_(ANNOTATOR)))
 QUESTIONS = pa.schema(
     [
-        pa.field("id", pa.string(), nullable=False),
-        pa.field("text", pa.string(), nullable=False),
-        pa.field("body", pa.string(), nullable=False),
-        pa.field("asked_at", pa.string(), nullable=False),
+        *required(id=STRING, text=STRING, body=STRING, asked_at=STRING),
         pa.field("citations", pa.list_(pa.struct(_CITATION_FIELDS))),
-        pa.field("replies", pa.map_(pa.string(), REPLY), nullable=False),
-        pa.field("hits", pa.list_(HIT), nullable=False),
-        pa.field("order", STRINGS, nullable=False),
-        pa.field("answer", pa.string(), nullable=False),
-        pa.field("outcome", pa.string(), nullable=False),
-        pa.field("origin", pa.string(), nullable=False),
-        pa.field("faults", pa.list_(FAULT), nullable=False),
-        pa.field("degraded", STRINGS, nullable=False),
+        *required(
+            replies=pa.map_(STRING, REPLY), hits=pa.list_(HIT), order=STRINGS, answer=STRING, outcome=STRING,
+            origin=STRING, faults=pa.list_(FAULT), degraded=STRINGS,
+        ),
         pa.field("due", pa.float64()),
     ]
-)
+)  # fmt: skip
 
 R = TypeVar("R")
 
@@ -292,6 +228,19 @@ relevance: Codec[Gold] = Codec(RELEVANCE, _relevance_out, _relevance_in)
 """The other half of a gold, in a table of its own that only a store with judged documents has."""
 annotated: Codec[Gold] = Codec(ANNOTATIONS, _annotated_out, _annotated_in)
 """What annotators say, in a table of its own that only a store with questions about papers has."""
+
+
+def file_of(rows: pa.Table, batch: int | None = None) -> pa.Buffer:
+    """A table as the content of one file. `batch`: rows that can be read at a time; None: as they are."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, rows.schema) as writer:
+        writer.write_table(rows, max_chunksize=batch)
+    return sink.getvalue()
+
+
+def rows_of(content: bytes) -> pa.Table:
+    """The table in such a file."""
+    return pa.ipc.open_file(content).read_all()
 
 
 def fault_column(faults: Sequence[Fault | None]) -> pa.Array:

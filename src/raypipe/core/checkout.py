@@ -1,8 +1,11 @@
-"""Which commit the code is of."""
+"""Which commit the code is of, and which versions it runs with."""
 
 from __future__ import annotations
 
+import importlib.metadata
 import subprocess
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1]
@@ -29,3 +32,12 @@ def commit_of(folder: Path) -> str:
     except (OSError, subprocess.TimeoutExpired):  # no git here, or a checkout too slow to look at
         return ""
     return said.stdout.strip() if said.returncode == 0 else ""
+
+
+def installed(packages: Iterable[str]) -> dict[str, str]:
+    """Package -> version, of those that are installed."""
+    found = {}
+    for name in packages:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 from raypipe.core.examples import ExampleRow, PoolRef
+from raypipe.core.index import Index
 from raypipe.core.kg import FactsRef, PublicFacts
 from raypipe.core.llm import Generator
-from raypipe.core.protocols import Embed, Graph, GraphRef, Index, Kit, Model, Score, Tokenize
+from raypipe.core.protocols import Embed, Graph, GraphRef, Kit, Model, Score, Tokenize
 
 Wrapped = TypeVar("Wrapped", bound=Kit)
 

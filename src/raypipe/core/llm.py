@@ -7,7 +7,7 @@ records alone; an engine, an endpoint and a scripted fake keep the same contract
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
@@ -29,6 +29,7 @@ class Message:
 
 
 Chat: TypeAlias = tuple[Message, ...]
+Chats: TypeAlias = Sequence[Chat]
 
 Alone: TypeAlias = Callable[[], None]
 """Called by an engine when a call begins that runs alone."""
@@ -117,6 +118,13 @@ class Generated:
     logprob: float | None = None  # sum over the reply's tokens, after constraint, temperature and top_p
 
 
+Replies: TypeAlias = list[Generated | Fault]
+"""One for each chat, in order."""
+
+ReplyPieces: TypeAlias = AsyncIterator[str | Generated | Fault]
+"""The text of a reply piece by piece, then the whole reply or its fault."""
+
+
 class Generator(Protocol):
     """Replies to chats, in their order; each row has a reply or a fault of its own.
 
@@ -124,6 +132,4 @@ class Generator(Protocol):
     at once. Raises ConfError for what no row can get: an unknown adapter, a constraint that does not compile.
     """
 
-    async def __call__(
-        self, chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
-    ) -> list[Generated | Fault]: ...
+    async def __call__(self, chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies: ...

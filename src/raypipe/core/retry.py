@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import email.utils
+import inspect
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -54,12 +55,13 @@ class Backoff:
         self._failed = 0
 
 
-async def until_available(work: Callable[[], Awaitable[T]], backoff: Backoff) -> T:
+async def until_available(work: Callable[[], Awaitable[T] | T], backoff: Backoff) -> T:
     """The result of `work`, done again after a wait while something is unavailable and a try is left.
     A process that cannot compute does not get better by waiting: WorkerBroken is raised at once."""
     while True:
         try:
-            done = await work()
+            made = work()
+            done: T = await made if inspect.isawaitable(made) else made
         except WorkerBroken:
             raise
         except Unavailable:

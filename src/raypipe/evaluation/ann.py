@@ -15,10 +15,12 @@ import numpy as np
 
 from raypipe.core.ann import AnnRecall
 from raypipe.core.errors import DataError
-from raypipe.core.protocols import FIELDS, VectorHit
+from raypipe.core.index import VectorHit
+from raypipe.core.protocols import FIELDS
 from raypipe.core.records import Question, digest
+from raypipe.memo.counts import CallCounts
 from raypipe.memo.disk import StoreMemo, memo_versions
-from raypipe.memo.memo import CallCounts, cached
+from raypipe.memo.memo import cached
 from raypipe.pipeline.approximate import AnnStage, ann_stages
 from raypipe.pipeline.driver import Pipeline
 from raypipe.pipeline.ingest_log import driving

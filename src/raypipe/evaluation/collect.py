@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import tee
 
-from raypipe.core.protocols import Index
+from raypipe.core.index import Index
 from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, Gold, Question, Quote
 from raypipe.evaluation.golds import FINAL, documents_of, golds_of, ranked_documents
 from raypipe.evaluation.losses import LossFinder, RankingLossFinder

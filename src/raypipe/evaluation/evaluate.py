@@ -27,8 +27,8 @@ from raypipe.evaluation.plan_eval import PlannedWork, Planning, oracle_recipe, p
 from raypipe.evaluation.result_table import ResultTable
 from raypipe.evaluation.stored_questions import StoredQuestions, questions_of, require_questions
 from raypipe.evaluation.view.run_page import write_page
+from raypipe.memo.counts import CallCounts
 from raypipe.memo.disk import memo_versions
-from raypipe.memo.memo import CallCounts
 from raypipe.memo.mend import mend_memo
 from raypipe.metrics.crag import Rule
 from raypipe.pipeline.answer_sources import AnswerSources
@@ -45,8 +45,9 @@ from raypipe.readers import Format
 from raypipe.recipes.serialize import to_plain
 from raypipe.report.report import EvalReport, RunFolder, write_report
 from raypipe.runs.changes import earlier_run
-from raypipe.runs.manifest import FORMAT, AnswerKey, Manifest, Origin, describe, models_of, recent, write
+from raypipe.runs.manifest import FORMAT, AnswerKey, Manifest, Origin, recent, write
 from raypipe.runs.plan.records import Plan
+from raypipe.runs.stage_records import describe, models_of
 from raypipe.store.keep import compact, tables
 
 NOWHERE = Origin()

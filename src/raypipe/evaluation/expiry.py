@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterable, Sequence
 from raypipe.core.kg import domain_of
 from raypipe.core.protocols import Ask, GraphRef, Step
 from raypipe.core.records import Question
+from raypipe.memo.counts import CallCounts
 from raypipe.memo.disk import StoreMemo, memo_versions
 from raypipe.memo.lookup import CacheOnlyKit, NoReply, NotCached
-from raypipe.memo.memo import CallCounts, cached
+from raypipe.memo.memo import cached
 from raypipe.pipeline.driver import Pipeline, batches
 from raypipe.recipes.recipe import Stage
-from raypipe.runs.plan.expiring import asking
+from raypipe.runs.plan.standing import asking
 
 AT_ONCE = 100  # answers whose calls are followed at once
 

@@ -13,15 +13,15 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raypipe.cluster.budget import Budget
+from raypipe.cluster.file import Budget
 from raypipe.core.errors import FaultBudgetExceeded
 from raypipe.core.records import Question
 from raypipe.pipeline.driver import Pipeline
 from raypipe.pipeline.ingest_log import driving
 from raypipe.pipeline.recipe_tables import table_names
-from raypipe.runs.old_faults import READS
+from raypipe.runs.prune import READS
 from raypipe.store import Store
-from raypipe.store.database import quoted
+from raypipe.store.lookups import filters
 
 RowKind = Literal["lines", "files", "sources", "questions"]
 SHOWN = 3  # rows that an error names
@@ -119,7 +119,7 @@ def _undone(kind: RowKind, r: Mapping[str, Any], earlier: UndoneRow | None = Non
 
 def unread_rows(store: Store) -> tuple[UndoneRow, ...]:
     """The lines and files that could not be read into a store, as they were read last."""
-    rows = store.scan("faults", filter=f"run IN ({quoted(READS)})").to_pylist()
+    rows = store.scan("faults", filter=next(filters("run", READS))).to_pylist()
     found = [_undone(_read_as(r), r) for r in rows]
     return tuple(sorted(found, key=lambda x: (x.kind, x.id)))
 

@@ -20,7 +20,7 @@ from raypipe.evaluation.label_files import ABOUT, Label, read_labels, write_labe
 from raypipe.evaluation.label_files import ROWS as LABELS
 from raypipe.evaluation.result_table import each
 from raypipe.evaluation.view.run_page import write_page
-from raypipe.metrics.textfile import replaced, replacing
+from raypipe.metrics.textfile import replacing, write_text
 from raypipe.report.report import RunFolder
 from raypipe.runs.changes import earlier_run
 from raypipe.runs.forget.apply import moved
@@ -90,8 +90,7 @@ def take_out(store: Store, folder: Path, decision: ForgetDecision) -> None:
     asked = set(answer_keys(store, manifest.run))
     write_page(run, manifest, earlier_run(store, asked))
     if text is not None:
-        with replaced(run.manifest) as out:
-            out.write(text)
+        write_text(run.manifest, text)
 
 
 def _table(path: Path, decision: ForgetDecision) -> None:
@@ -126,8 +125,7 @@ def _file(file: Path, told: Mentions) -> None:
     else:
         file.unlink()
         return
-    with replaced(file) as out:
-        out.write("".join(left))
+    write_text(file, "".join(left))
 
 
 def _pruned(value: Any, told: Mentions) -> Any:

@@ -124,10 +124,15 @@ def require_documents(store: Store, golds: Iterable[Gold]) -> None:
         )
 
 
-def documents_of(store: Store, sources: Sequence[str]) -> dict[str, list[str]]:
-    """Source -> ids of the stored documents with its text, for those of these sources that are documents."""
+def documents_of(store: Store, sources: Sequence[str] | None = None) -> dict[str, list[str]]:
+    """Source -> ids of the stored documents with its text, for those of these sources (None: of all) that are
+    documents."""
     listed: dict[str, list[str]] = {}
-    for row in store.rows("documents", "source", sources, ["id", "source"]).to_pylist():
+    if sources is None:
+        rows = store.scan("documents", ["id", "source"])
+    else:
+        rows = store.rows("documents", "source", sources, ["id", "source"])
+    for row in rows.to_pylist():
         listed.setdefault(row["source"], []).append(row["id"])
     return listed
 

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from raypipe.core.errors import ConfError, ModelMissing
-from raypipe.core.protocols import Index, Kit, Step
+from raypipe.core.index import Index
+from raypipe.core.protocols import Kit, Step
 from raypipe.core.records import FAULT, RANKED, Gold, Question
 from raypipe.evaluation.loss_paths import GoldEvidence, RecipePaths, SourcesHolding
 from raypipe.metrics.losses import GoldText, LostAt, read_through

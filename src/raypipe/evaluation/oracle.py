@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from raypipe.core.errors import ConfError
-from raypipe.core.protocols import Ask, Bound, Index, Kit, Reach, Step
+from raypipe.core.index import Index
+from raypipe.core.protocols import Ask, Bound, Kit, Reach, Step
 from raypipe.core.records import (
     ABSTAINED,
     ANSWERED,

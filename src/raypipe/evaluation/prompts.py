@@ -14,8 +14,9 @@ from raypipe.core.kits import ForwardingKit
 from raypipe.core.llm import STEP, Chat, Generated, Generator, Sampling
 from raypipe.core.protocols import Ask, Kit, Model, Step
 from raypipe.core.records import SKIPPED, Fault, Question
+from raypipe.memo.counts import CallCounts
 from raypipe.memo.lookup import ChatRecorder
-from raypipe.memo.memo import CallCounts, Memo, cached
+from raypipe.memo.memo import Memo, cached
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.steps.generate import Generate
 

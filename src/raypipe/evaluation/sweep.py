@@ -27,10 +27,11 @@ from raypipe.metrics.paired import Conclusion, PairedDifference, conclude, max_t
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.set_fields import read_points
 from raypipe.report.costs import Costs, Estimate
-from raypipe.runs.manifest import chains, recent
+from raypipe.runs.manifest import recent
 from raypipe.runs.plan.money import asking, estimated
 from raypipe.runs.plan.planner import LOOKED_BACK
 from raypipe.runs.plan.records import Plan
+from raypipe.runs.stage_records import chains
 from raypipe.store import Store
 
 Settings: TypeAlias = tuple[str, ...]

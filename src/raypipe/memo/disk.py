@@ -4,6 +4,9 @@ Workers read the memo tables as they were when the run began, keep what they ask
 write it at once to a file of its own that is named by its content; such files are folded into the tables,
 by the driver or by workers. A lost value is computed again, one that is there twice is read once: no
 transaction is needed.
+
+A plan takes what a finished run asked for cached as long as its table never lost anything. So each loss is
+noted, by an empty file of its own: processes need not agree on an order.
 """
 
 from __future__ import annotations
@@ -18,14 +21,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from lance.fragment import write_fragments
 
+from raypipe.core import arrow
 from raypipe.core.llm import Generated
 from raypipe.core.records import digest
-from raypipe.memo.losses import intact, note_loss
 from raypipe.memo.memo import MemoryMemo, MemoTable, Values
 from raypipe.store.commit import append
-from raypipe.store.database import Store, missing, rows
-from raypipe.store.layout import MEMO
-from raypipe.store.tables import REPLIES, SCORES, checked, embeddings_schema, kind_of
+from raypipe.store.database import Store
+from raypipe.store.layout import MEMO, MEMO_LOSSES
+from raypipe.store.lookups import missing, rows
+from raypipe.store.tables import OF_MEMO, REPLIES, SCORES, checked, embeddings_schema, kind_of
 
 # Of keys and values that a process computed and keeps in memory: 10,000 vectors of 768 numbers, those of
 # five questions with fifty real pages each. A text that comes back later than that is computed again.
@@ -42,9 +46,8 @@ def memo_versions(store: Store) -> dict[str, int]:
 
 
 def memo_tables(store: Store) -> list[str]:
-    """The memo tables there are."""
     tables = [t.removesuffix(".lance") for t in store.files.names("")]
-    return [t for t in tables if t.startswith(("embeddings-", "scores-", "replies-"))]
+    return [t for t in tables if t.startswith(OF_MEMO)]
 
 
 class StoreMemo:
@@ -78,13 +81,10 @@ class StoreMemo:
         """One file, whole or not at all, and of no use if a bit of it is lost: its name is its digest."""
         if not keys:
             return
-        sink = pa.BufferOutputStream()
         data = _table(table, keys, values)
         if self._replaces and table.replies:
             data = data.replace_schema_metadata({_REPLACES: b"1"})
-        with pa.ipc.new_file(sink, data.schema) as writer:
-            writer.write_table(data)
-        content = sink.getvalue().to_pybytes()
+        content = arrow.file_of(data).to_pybytes()
         self._store.files.write(f"{MEMO}/{table.name}/{digest(content)}.arrow", content)
 
 
@@ -109,7 +109,6 @@ def _table(table: MemoTable, keys: Sequence[str], values: Values) -> pa.Table:
 
 
 def _values(table: MemoTable, found: pa.Table) -> Values:
-    """The values in the rows of a memo table."""
     _, *columns = _schema(table).names
     if table.replies:
         out = table.empty(found.num_rows)
@@ -229,7 +228,7 @@ def fold(store: Store, table: str, names: Sequence[str]) -> Folded:
             damaged += 1
             store.files.remove(name)
             continue
-        tables.append(pa.ipc.open_file(content).read_all())
+        tables.append(arrow.rows_of(content))
     if not tables:
         return Folded(pa.table({}), [], damaged)
     # Those that replace others come first: of two values of a key the first one is kept.
@@ -259,3 +258,28 @@ def add_folded(
             append(store, table, run, fragments, store.version(table))
     for name in names:
         store.files.remove(name)
+
+
+def note_loss(store: Store, table: str, what: str) -> None:
+    """Notes that values of a memo table are gone. `what` names the loss: the same one twice is one note."""
+    store.files.write(f"{MEMO_LOSSES}/{table}/{digest(what)}", b"")
+
+
+def has_lost(store: Store, table: str) -> bool:
+    """Whether values of a memo table are gone, or lie in a damaged file that is not merged yet. A table that
+    is not there has lost whatever it held."""
+    if store.files.names(f"{MEMO_LOSSES}/{table}"):
+        return True
+    names = store.files.names(f"{MEMO}/{table}")
+    if not names and not store.has(table):
+        return True
+    return any(
+        content is not None and not intact(name, content)
+        for name in names
+        if (content := store.files.read(f"{MEMO}/{table}/{name}")) is not None
+    )
+
+
+def intact(name: str, content: bytes) -> bool:
+    """Whether a cache file holds what its writer put there: its name is the digest of its content."""
+    return digest(content) == name.removesuffix(".arrow")

@@ -18,23 +18,13 @@ from raypipe.core.protocols import Model, Role
 from raypipe.core.records import digest
 
 
-def vector_keys(model: Model, role: Role, texts: Sequence[str]) -> list[str]:
+def vector_keys(identity: str, role: Role, texts: Sequence[str]) -> list[str]:
     """One key per text, by the model's identity, the role and the text."""
-    return vector_keys_of(model_identity(model), role, texts)
-
-
-def vector_keys_of(identity: str, role: Role, texts: Sequence[str]) -> list[str]:
-    """The same, by the identity of a model."""
     return [digest(identity, role, text) for text in texts]
 
 
-def score_keys(model: Model, pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """One key per (query, passage)."""
-    return score_keys_of(model_identity(model), pairs)
-
-
-def score_keys_of(identity: str, pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """The same, by the identity of a model."""
+def score_keys(identity: str, pairs: Sequence[tuple[str, str]]) -> list[str]:
+    """One key per (query, passage), by the model's identity."""
     return [digest(identity, query, passage) for query, passage in pairs]
 
 

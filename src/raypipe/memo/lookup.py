@@ -7,32 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import numpy as np
 import pyarrow as pa
 
+from raypipe.core import arrow
 from raypipe.core.errors import ConfError
+from raypipe.core.index import Index
 from raypipe.core.kg import Request
 from raypipe.core.kits import ForwardingKit
-from raypipe.core.llm import Chat, Generated, Generator, Sampling
-from raypipe.core.protocols import (
-    CorpusStep,
-    Embed,
-    Graph,
-    GraphRef,
-    Index,
-    Kit,
-    Model,
-    Role,
-    Score,
-    Step,
-)  # fmt: skip
+from raypipe.core.llm import Chat, Chats, Generated, Generator, Replies, Sampling
+from raypipe.core.protocols import CorpusStep, Graph, GraphRef, Kit, Model, Step
 from raypipe.core.records import Fault, Question
-from raypipe.memo.losses import intact
-from raypipe.memo.memo import CallCounts, Memo, MemoryMemo, MemoTable, Values, cached
-from raypipe.store.database import Store, missing
+from raypipe.memo.counts import CallCounts
+from raypipe.memo.disk import intact
+from raypipe.memo.memo import Memo, MemoryMemo, MemoTable, Values, cached
+from raypipe.store.database import Store
 from raypipe.store.layout import MEMO
+from raypipe.store.lookups import missing
 
 
 def lookup(store: Store, table: MemoTable, keys: Sequence[str], version: int | None = None) -> set[str]:
@@ -56,7 +49,7 @@ def _waiting(store: Store, table: MemoTable, keys: set[str]) -> set[str]:
     for name in store.files.names(f"{MEMO}/{table.name}") if keys else ():
         content = store.files.read(f"{MEMO}/{table.name}/{name}")
         if content is not None and intact(name, content):
-            found |= keys & set(pa.ipc.open_file(content).read_all()["key"].to_pylist())
+            found |= keys & set(arrow.rows_of(content)["key"].to_pylist())
     return found
 
 
@@ -100,25 +93,13 @@ class NoReply(NotCached):
 class CacheOnlyKit(ForwardingKit[Kit]):
     """A kit without models (`protocols.Kit`): a request that is not cached raises."""
 
-    def embedder(self, model: Model) -> Embed:
-        async def embed(texts: Sequence[str], role: Role) -> np.ndarray:
+    def _refused(self, model: Model) -> Any:
+        async def refuse(*asked: object) -> NoReturn:
             raise NotCached(model.name)
 
-        return embed
+        return refuse
 
-    def reranker(self, model: Model) -> Score:
-        async def score(pairs: Sequence[tuple[str, str]]) -> np.ndarray:
-            raise NotCached(model.name)
-
-        return score
-
-    def generator(self, model: Model) -> Generator:
-        async def generate(
-            chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
-        ) -> list[Generated | Fault]:
-            raise NotCached(model.name)
-
-        return generate
+    embedder = reranker = generator = _refused
 
     def graph(self, ref: GraphRef) -> Graph:
         """Reads tables, which costs no request. No request goes to a server."""
@@ -143,9 +124,7 @@ class ChatRecorder(ForwardingKit[Kit]):
     def generator(self, model: Model) -> Generator:
         generate = self._kit.generator(model)
 
-        async def record(
-            chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
-        ) -> list[Generated | Fault]:
+        async def record(chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies:
             calls = self.calls.setdefault(adapter, [])
             first, last = len(calls), len(calls) + len(chats)
             calls += [(chat, None) for chat in chats]

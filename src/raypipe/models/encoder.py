@@ -23,14 +23,24 @@ from raypipe.core.protocols import Model, Role
 from raypipe.models import cpu_linear, folder, packed
 from raypipe.models.shared_encoders import SharedEncoders, TokenVectors
 from raypipe.models.token_arrays import TokenArray
+from raypipe.models.weight_files import folder_headers
 
 # Padded tokens in one batch. CPU: 8,192 were slower than 1,024 to 2,048, which stay in the cache; over 3,400
 # texts 1,024 are as fast as 2,048 and leave a process 0.1 GB smaller, since libc keeps pieces of what
 # differently shaped batches took. GPU: enough to keep one busy and small next to its memory; not measured.
 CPU_TOKENS, GPU_TOKENS = 1024, 32_768
 
+# Texts in one padded batch of a library that sorts by length itself. FlagEmbedding's own 256 texts of 512
+# tokens are a GPU's size: on a CPU they leave the cache and take gigabytes.
+CPU_ROWS, GPU_ROWS = 32, 256
+
 QUERY_SHARE = 0.75
 """The part of max_tokens that a query may take in a pair: FlagReranker's own default."""
+
+
+def rows_of(device: str) -> int:
+    """Texts in one padded batch of a library."""
+    return CPU_ROWS if device == "cpu" else GPU_ROWS
 
 
 def torch_dtype(model: Model) -> torch.dtype:
@@ -66,7 +76,7 @@ def check(model: Model, net: Any, tokenizer: Any) -> None:
     # A file may have the encoder's names with or without its prefix, and the norms' older names.
     prefix = f"{net.base_model_prefix}."
     older = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
-    held = {name.removeprefix(prefix) for name in folder.weight_names(Path(model.path))}
+    held = {name.removeprefix(prefix) for name in folder_headers(Path(model.path))}
     held |= {name.replace(old, new) for old, new in older.items() for name in held}
     wanted = [name.removeprefix(prefix) for name, _ in net.named_parameters()]
     pooler_is_used = model.loader == "flagembedding-reranker"

@@ -14,11 +14,10 @@ import asyncio
 import itertools
 import json
 import os
-from collections.abc import AsyncIterator, Sequence
 from typing import Any, NoReturn
 
 from raypipe.core.errors import ConfError
-from raypipe.core.llm import Alone, Chat, Generated, Sampling
+from raypipe.core.llm import Alone, Chat, Chats, Generated, Replies, ReplyPieces, Sampling
 from raypipe.core.records import Fault
 from raypipe.models import generator, vllm_terms
 from raypipe.models.chat_marks import harmless, marks_of
@@ -69,23 +68,15 @@ class Engine:
                 raise ConfError(f"adapter {name!r}: it does not fit {self.setup.folder}: {e}") from e
 
     async def generate(
-        self,
-        chats: Sequence[Chat],
-        sampling: Sampling,
-        adapter: str | None = None,
-        alone: Alone | None = None,
-    ) -> list[Generated | Fault]:
+        self, chats: Chats, sampling: Sampling, adapter: str | None = None, alone: Alone | None = None
+    ) -> Replies:
         """As `llm.Generator`. With `alone` nothing else runs meanwhile, so that a death has one suspect, and
         it is called when that begins."""
         outputs = await self.outputs(chats, sampling, adapter, alone)
         return [o if isinstance(o, Fault) else reply(o, sampling) for o in outputs]
 
     async def outputs(
-        self,
-        chats: Sequence[Chat],
-        sampling: Sampling,
-        adapter: str | None = None,
-        alone: Alone | None = None,
+        self, chats: Chats, sampling: Sampling, adapter: str | None = None, alone: Alone | None = None
     ) -> list[Any]:
         """vLLM's RequestOutput of each chat, with its tokens, or a Fault."""
         params = self._params(sampling, "FINAL_ONLY")
@@ -98,7 +89,7 @@ class Engine:
 
     async def stream(
         self, chat: Chat, sampling: Sampling, adapter: str | None = None, name: str = ""
-    ) -> AsyncIterator[str | Generated | Fault]:
+    ) -> ReplyPieces:
         """The reply's text piece by piece, then the whole reply or its fault. `name` is what `abort` takes.
         A caller that stops reading stops the engine's work; one that reads slowly does not slow others."""
         name = name or f"stream-{next(self._numbers)}"

@@ -2,8 +2,8 @@
 
 `start` starts an engine or finds the running one, in a place that `engine_places` reserves; `Client.generate`
 keeps the contract of `llm.Generator` from any process of the job. An engine that dies is restarted, after a
-longer pause each time, and only what was in flight is sent again. A chat that kills its engine costs its own
-row and at most three attempts. Knows Ray; the engine does not.
+longer pause each time (`engine_actor`), and only what was in flight is sent again. A chat that kills its
+engine costs its own row and at most three attempts. Knows Ray; the engine does not.
 """
 
 from __future__ import annotations
@@ -11,161 +11,45 @@ from __future__ import annotations
 import asyncio
 import functools
 import hashlib
-import json
-import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Mapping
+from typing import Any, TypeAlias
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
-from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_put
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from raypipe.core.errors import ConfError, RaypipeError, Unavailable
-from raypipe.core.llm import STEP, Alone, Chat, Generated, Sampling
+from raypipe.core.llm import STEP, Chat, Chats, Generated, Replies, ReplyPieces, Sampling
 from raypipe.core.records import Fault
-from raypipe.core.singleflight import SingleFlight
+from raypipe.models.engine_actor import (
+    LONGEST_PAUSE_S,
+    RESTARTS,
+    EngineActor,
+    Make,
+    record_start,
+    suspect,
+    suspected,
+)
 from raypipe.models.engine_routing import EngineGone
 
 NAMESPACE = "raypipe"
 CALL = 32  # chats in one call: a lost call is sent again whole, and small ones cost more messages
-RESTARTS = 12  # of one engine; after four chats that kill it, or a machine that does, the job fails
-LONGEST_PAUSE_S, WINDOW_S = 60.0, 600.0  # before a restart: 1, 2, 4, ... s by the restarts of ten minutes
 CLOSE_S = 30.0
 CALLS = 1000  # at once on one engine; they wait in vLLM's queue, which is where they share batches
-
-
-class EngineProtocol(Protocol):
-    """What an engine actor needs of an engine: `models.engine.Engine`, or a stand-in."""
-
-    async def ready(self) -> None: ...
-    async def healthy(self) -> None: ...
-    async def generate(
-        self, chats: Sequence[Chat], sampling: Sampling, adapter: str | None, alone: Alone | None
-    ) -> list[Generated | Fault]: ...
-    def stream(
-        self, chat: Chat, sampling: Sampling, adapter: str | None, name: str
-    ) -> AsyncIterator[str | Generated | Fault]: ...
-    async def abort(self, name: str) -> bool: ...
-    def close(self) -> None: ...
-
-
-Make: TypeAlias = Callable[[], EngineProtocol]
-"""Creates the engine inside its actor. A function of a module, or a partial of one: it is pickled."""
-
-
-@dataclass(frozen=True, slots=True)
-class Resources:
-    """The Ray resources of one engine."""
-
-    cpus: float = 0.5  # its worker's own core is vLLM's business
-    gpus: float = 0  # those of its tensor-parallel group, or a share of one
 
 
 class EngineRaised(Exception):
     """An engine raised instead of returning a fault: a defect there, or a chat that it cannot take."""
 
 
-def pause_s(starts: Sequence[float], now: float, longest: float = LONGEST_PAUSE_S) -> float:
-    """Seconds that an engine started at these times (the last is now) waits before it is made again.
-
-    >>> [pause_s([0.0] * n, 1.0) for n in (1, 2, 3, 5, 9)], pause_s([0.0, 1.0, 2000.0], 2000.0)
-    ([0.0, 1.0, 2.0, 8.0, 60.0], 0.0)
-    """
-    restarts = sum(now - start < WINDOW_S for start in starts) - 1
-    return 0.0 if restarts < 1 else min(longest, 2.0 ** (restarts - 1))
-
-
-def _record_start(name: str, longest: float) -> float:
-    """Records the start of a named engine in the cluster; returns the seconds to wait before it."""
-    key, now = f"raypipe-starts-{name}", time.time()
-    starts = [*json.loads(_internal_kv_get(key) or b"[]"), now][-RESTARTS:]
-    _internal_kv_put(key, json.dumps(starts), overwrite=True)
-    return pause_s(starts, now, longest)
-
-
-def _suspect(name: str, call: str) -> None:
-    """Records in the cluster that a named engine now runs this call and nothing else."""
-    _internal_kv_put(f"raypipe-suspect-{name}", call, overwrite=True)
-
-
-def _suspected(name: str) -> str:
-    """The last call that an engine ran alone; "" for none."""
-    return (_internal_kv_get(f"raypipe-suspect-{name}") or b"").decode()
-
-
-class EngineActor:
-    """Runs one engine in an actor of a job."""
-
-    def __init__(
-        self,
-        make: Make,
-        pause: Callable[[], float] = lambda: 0.0,
-        suspect: Callable[[str], None] = lambda call: None,
-    ) -> None:
-        """The first call makes the engine: what a constructor raises, Ray reports as a death. `pause`: s to
-        wait before that. `suspect`: called with each call that runs alone in the engine."""
-        self._make, self._pause, self._suspect = make, pause, suspect
-        self._engine: EngineProtocol | None = None
-        self._making = asyncio.Lock()
-        self._in_flight: SingleFlight[tuple[Chat, Sampling, str | None], Generated | Fault] = SingleFlight()
-
-    async def _open(self) -> EngineProtocol:
-        async with self._making:
-            if self._engine is None:
-                await asyncio.sleep(self._pause())
-                engine = self._make()
-                try:
-                    await engine.ready()
-                except BaseException:
-                    engine.close()
-                    raise
-                self._engine = engine
-        return self._engine
-
-    async def ready(self) -> None:
-        await self._open()
-
-    async def forever(self) -> None:
-        """Never answers."""
-        await asyncio.Event().wait()
-
-    async def generate(
-        self, chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None, alone: str = ""
-    ) -> list[Generated | Fault]:
-        """As `EngineProtocol.generate`. Equal requests are computed once while in flight. `alone`: the name
-        of a call that runs with nothing else in the engine."""
-        engine = await self._open()
-        if alone:
-            return await engine.generate(chats, sampling, adapter, functools.partial(self._suspect, alone))
-        keys = [(chat, sampling, adapter) for chat in dict.fromkeys(chats)]
-
-        async def ask(places: list[int]) -> list[Generated | Fault]:
-            return await engine.generate([keys[i][0] for i in places], sampling, adapter, None)
-
-        found = dict(zip(keys, await self._in_flight.of(keys, ask), strict=True))
-        return [found[chat, sampling, adapter] for chat in chats]
-
-    async def stream(
-        self, chat: Chat, sampling: Sampling, adapter: str | None, name: str
-    ) -> AsyncIterator[str | Generated | Fault]:
-        async for piece in (await self._open()).stream(chat, sampling, adapter, name):
-            yield piece
-
-    async def abort(self, name: str) -> bool:
-        return self._engine is not None and await self._engine.abort(name)
-
-    async def close(self) -> None:
-        if self._engine is not None:
-            self._engine.close()
-
-
 def name_of(identity: str, group: int = 0) -> str:
     """An engine's actor name: its model's identity, and its number among several."""
     return f"engine-{hashlib.sha256(identity.encode()).hexdigest()[:16]}-{group}"
 
+
+Needs: TypeAlias = Mapping[str, float]
+"""What Ray sets aside for one engine: CPU and GPU; its worker's own core is vLLM's business."""
 
 Group: TypeAlias = tuple[Any, int]
 """A placement group and the bundle in it that an engine takes."""
@@ -174,7 +58,7 @@ Group: TypeAlias = tuple[Any, int]
 def start_actor(
     name: str,
     make: Make,
-    place: Resources,
+    place: Needs,
     group: Group | None = None,
     longest_pause_s: float = LONGEST_PAUSE_S,
     stays: bool = True,
@@ -188,18 +72,18 @@ def start_actor(
         name=name,
         namespace=NAMESPACE,
         get_if_exists=True,
-        num_cpus=place.cpus,
-        num_gpus=place.gpus,
+        num_cpus=place.get("CPU", 0),
+        num_gpus=place.get("GPU", 0),
         scheduling_strategy=where,
         max_concurrency=CALLS,
         max_restarts=RESTARTS if stays else 0,
         max_task_retries=1 if stays else 0,
     )
-    callbacks = functools.partial(_record_start, name, longest_pause_s), functools.partial(_suspect, name)
+    callbacks = functools.partial(record_start, name, longest_pause_s), functools.partial(suspect, name)
     return Client(actor.remote(make, *callbacks), name, stays)
 
 
-def start(name: str, make: Make, place: Resources, longest_pause_s: float = LONGEST_PAUSE_S) -> Client:
+def start(name: str, make: Make, place: Needs, longest_pause_s: float = LONGEST_PAUSE_S) -> Client:
     """The engine of that name, ready; started if it does not run. Raises as `Client.ready`."""
     client = start_actor(name, make, place, longest_pause_s=longest_pause_s)
     client.ready()
@@ -247,17 +131,13 @@ class Client:
             ray.kill(self._handle)
             raise
 
-    async def generate(
-        self, chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
-    ) -> list[Generated | Fault]:
+    async def generate(self, chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies:
         """As `llm.Generator`."""
         parts = [chats[i : i + CALL] for i in range(0, len(chats), CALL)]
         replies = await asyncio.gather(*(self._call(part, sampling, adapter) for part in parts))
         return [reply for part in replies for reply in part]
 
-    async def stream(
-        self, chat: Chat, sampling: Sampling, adapter: str | None = None
-    ) -> AsyncIterator[str | Generated | Fault]:
+    async def stream(self, chat: Chat, sampling: Sampling, adapter: str | None = None) -> ReplyPieces:
         """As `Engine.stream`. Not retried when the engine dies: sent pieces cannot be taken back."""
         name, last = uuid.uuid4().hex, False
         streaming = self._handle.stream.options(num_returns="streaming", max_task_retries=0)
@@ -284,9 +164,7 @@ class Client:
         finally:
             ray.kill(self._handle)
 
-    async def _call(
-        self, chats: Sequence[Chat], sampling: Sampling, adapter: str | None
-    ) -> list[Generated | Fault]:
+    async def _call(self, chats: Chats, sampling: Sampling, adapter: str | None) -> Replies:
         try:
             return await self._asked(self._handle.generate, chats, sampling, adapter)
         except RayActorError as e:
@@ -308,14 +186,14 @@ class Client:
             try:
                 return (await self._asked(once, [chat], sampling, adapter, call))[0]
             except RayActorError:
-                if _suspected(self._name) == call:
+                if suspected(self._name) == call:
                     why = "the engine died of this chat, three times"
                     return Fault(STEP, "kills_engine", why, transient=False)
 
-    async def _asked(self, method: Any, *args: Any) -> list[Generated | Fault]:
+    async def _asked(self, method: Any, *args: Any) -> Replies:
         ref = method.remote(*args)
         try:
-            replies: list[Generated | Fault] = await ref
+            replies: Replies = await ref
         except asyncio.CancelledError:
             ray.cancel(ref)  # else the engine would go on without a caller
             raise

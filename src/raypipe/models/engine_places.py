@@ -10,24 +10,22 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
 from raypipe.core.errors import ClusterTooSmall
-from raypipe.models.engine_actors import Group, Resources
+from raypipe.models.engine_actors import Group, Needs
 
 
-def held(place: Resources, name: str) -> PlacementGroup | None:
+def held(place: Needs, name: str) -> PlacementGroup | None:
     """Asks for the place of one engine, without waiting; None for one that takes nothing. `name`: how the
     group's own begins, for those who look what waits."""
-    bundle = {kind: n for kind, n in (("CPU", place.cpus), ("GPU", place.gpus)) if n}
+    bundle = {kind: n for kind, n in place.items() if n}
     return _group([bundle], name) if bundle else None
 
 
 @contextmanager
-def reserved(
-    places: Sequence[Resources], wait_s: float, name: str = "engines"
-) -> Iterator[list[Group | None]]:
+def reserved(places: Sequence[Needs], wait_s: float, name: str = "engines") -> Iterator[list[Group | None]]:
     """Reserves resources for all engines at once, until the block ends: two jobs never hold half of what each
     needs. None for an engine that takes nothing. Raises ClusterTooSmall when other jobs hold the resources
     for longer than `wait_s`."""
-    bundles = [{kind: n for kind, n in (("CPU", p.cpus), ("GPU", p.gpus)) if n} for p in places]
+    bundles = [{kind: n for kind, n in place.items() if n} for place in places]
     taken = [b for b in bundles if b]
     if not taken:
         yield [None] * len(places)

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from raypipe.core.llm import Chat, Generated, Generator, Sampling
+from raypipe.core.llm import Chat, Chats, Generated, Generator, Replies, Sampling
 from raypipe.core.records import Fault
 
 HEADS = (64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
@@ -57,14 +57,13 @@ class Router:
         self._in_flight = [0] * engines
         self._homes: OrderedDict[bytes, _Home] = OrderedDict()
 
-    def choose(self, chats: Sequence[Chat], among: Sequence[int] | None = None) -> list[int]:
+    def choose(self, chats: Chats, among: Sequence[int] | None = None) -> list[int]:
         """Chooses an engine for each chat, which counts as in flight there until `done`. `among`: the engines
         that take chats now; None: all."""
         up = range(len(self._in_flight)) if among is None else among
         return [self._one(tuple(_key(text) for text in prefixes(chat)), up) for chat in chats]
 
     def done(self, engine: int, chats: int) -> None:
-        """Records that this many chats of an engine have their replies."""
         self._in_flight[engine] -= chats
 
     @property
@@ -117,20 +116,16 @@ def routed(
     router, every = Router(len(engines) + len(passing)), [*engines, *passing]
     stay = range(len(engines))
 
-    async def generate(
-        chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
-    ) -> list[Generated | Fault]:
+    async def generate(chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies:
         return await shared(chats, sampling, adapter, [*stay, *(len(engines) + n for n in up())])
 
-    async def shared(
-        chats: Sequence[Chat], sampling: Sampling, adapter: str | None, among: Sequence[int]
-    ) -> list[Generated | Fault]:
+    async def shared(chats: Chats, sampling: Sampling, adapter: str | None, among: Sequence[int]) -> Replies:
         chosen = router.choose(chats, among)
         rows: dict[int, list[int]] = {}
         for row, engine in enumerate(chosen):
             rows.setdefault(engine, []).append(row)
 
-        async def one(engine: int, mine: list[int]) -> list[Generated | Fault]:
+        async def one(engine: int, mine: list[int]) -> Replies:
             sent = [chats[row] for row in mine]
             try:
                 return await every[engine](sent, sampling, adapter)

@@ -14,17 +14,9 @@ from FlagEmbedding import BGEM3FlagModel, FlagModel, FlagReranker
 
 from raypipe.core.protocols import Model, Role
 from raypipe.models import folder
-from raypipe.models.encoder import QUERY_SHARE, Encoder, check, pooled_rows, torch_dtype
+from raypipe.models.encoder import QUERY_SHARE, Encoder, check, pooled_rows, rows_of, torch_dtype
 from raypipe.models.shared_encoders import SharedEncoders
 from raypipe.models.token_arrays import TokenArray
-
-# Texts in one padded batch. The library's own 256 texts of 512 tokens are a GPU's size: on a CPU they leave
-# the cache and take gigabytes. It sorts by length itself.
-CPU_ROWS, GPU_ROWS = 32, 256
-
-
-def _rows(device: str) -> int:
-    return CPU_ROWS if device == "cpu" else GPU_ROWS
 
 
 class FlagEmbedder:
@@ -40,7 +32,7 @@ class FlagEmbedder:
                 use_bf16=model.dtype == "bfloat16",
                 pooling_method=model.pooling,
                 devices=device,
-                batch_size=_rows(device),
+                batch_size=rows_of(device),
                 query_max_length=model.max_tokens,
                 passage_max_length=model.max_tokens,
             )
@@ -82,7 +74,7 @@ class FlagScorer:
                 path,
                 use_fp16=model.dtype == "float16",
                 devices=device,
-                batch_size=_rows(device),
+                batch_size=rows_of(device),
                 query_max_length=int(model.max_tokens * QUERY_SHARE),
                 max_length=model.max_tokens,
                 normalize=True,

@@ -265,14 +265,3 @@ def opened(model: Model) -> Iterator[str]:
             link.parent.mkdir(parents=True, exist_ok=True)
             link.symlink_to(path.resolve())
         yield view
-
-
-def weight_names(folder: Path) -> set[str]:
-    """The names of the tensors that the folder holds, from the files' headers."""
-    from safetensors import safe_open
-
-    names: set[str] = set()
-    for path in matching(folder, (WEIGHTS,)):
-        with safe_open(str(path), framework="numpy") as f:
-            names.update(f.keys())
-    return names

@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 
-from raypipe.core.llm import Chat, Generated, Generator, Sampling
-from raypipe.core.records import Fault
+from raypipe.core.llm import Chats, Generator, Replies, Sampling
 from raypipe.models.engine_actors import Client, find
 from raypipe.models.engine_routing import EngineGone
 
@@ -53,9 +52,7 @@ class JoiningEngines:
     def generator(self, number: int) -> Generator:
         """Asks one of them. Raises EngineGone."""
 
-        async def generate(
-            chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
-        ) -> list[Generated | Fault]:
+        async def generate(chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies:
             token = self._up.get(number, "")
             try:
                 if number not in self._clients or self._clients[number][0] != token:

@@ -10,21 +10,21 @@ from __future__ import annotations
 import asyncio
 import copy
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import numpy as np
 
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError
 from raypipe.core.examples import ExampleRow, PoolRef
+from raypipe.core.index import Index
 from raypipe.core.kg import FactsRef, PublicFacts
-from raypipe.core.llm import Chat, Generated, Generator, Sampling
+from raypipe.core.llm import Chat, Generator, ReplyPieces, Sampling
 from raypipe.core.plugins import is_path
-from raypipe.core.protocols import Embed, Graph, GraphRef, Index, Model, ModelKind, Role, Score, Tokenize
-from raypipe.core.records import Fault
+from raypipe.core.protocols import Embed, Graph, GraphRef, Model, ModelKind, Role, Score, Tokenize
 from raypipe.models import load
 from raypipe.models.data_files import DataFiles
 from raypipe.models.device_errors import computing, loading
@@ -32,6 +32,7 @@ from raypipe.models.engine_routing import routed
 from raypipe.models.entry import REMOTE
 from raypipe.models.load import Backend, EndpointAddress, EngineLimits
 from raypipe.models.own_engine import OwnEngine
+from raypipe.models.scripted import Scripted
 from raypipe.models.shared_encoders import SharedEncoders
 
 if TYPE_CHECKING:
@@ -89,7 +90,6 @@ class LocalKit:
         self._own: dict[Model, OwnEngine] = {}  # engines in this process
 
     def with_index(self, index: Index) -> LocalKit:
-        """The same models with another index."""
         other = copy.copy(self)
         other._index = index
         return other
@@ -106,14 +106,13 @@ class LocalKit:
         async def embed(texts: Sequence[str], role: Role) -> np.ndarray:
             if not texts:
                 return np.zeros((0, model.dim), np.float32)
-            opened = self._open_remote if model.loader in REMOTE else self._open_embedder
-            return await self._compute(model, opened, lambda m: m.embed(texts, role))
+            return await self._compute(model, lambda m: m.embed(texts, role))
 
         return embed
 
     async def embed_tokens(self, model: Model, tokens: Sequence[TokenArray]) -> np.ndarray:
         """As `embedder`, of texts that another process tokenized (`token_arrays.takes_tokens`)."""
-        return await self._compute(model, self._open_embedder, lambda m: m.embed_tokens(tokens))
+        return await self._compute(model, lambda m: m.embed_tokens(tokens))
 
     def reranker(self, model: Model) -> Score:
         _expect(model, "reranker")
@@ -123,8 +122,7 @@ class LocalKit:
         async def score(pairs: Sequence[tuple[str, str]]) -> np.ndarray:
             if not pairs:
                 return np.zeros(0, np.float32)
-            opened = self._open_remote if model.loader in REMOTE else self._open_reranker
-            return await self._compute(model, opened, lambda m: m.score(pairs))
+            return await self._compute(model, lambda m: m.score(pairs))
 
         return score
 
@@ -135,8 +133,14 @@ class LocalKit:
             self._generators[key] = self._open_generator(model)
         return self._generators[key]
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *ended: object) -> None:
+        await self.close()
+
     async def close(self) -> None:
-        """Ends the engines that this kit started, and its connections."""
+        """Ends the engines that this kit started, and its connections, as the end of `async with` does."""
         while self._closing_models:
             await self._closing_models.popitem()[1]()
         await self._data.close()
@@ -169,20 +173,19 @@ class LocalKit:
             for model in models:
                 self._encoders.expect(model)
 
-    def _open_embedder(self, model: Model, backend: Backend, device: str) -> Any:
-        return load.open_embedder(model, backend, device, self._encoders)
-
-    def _open_reranker(self, model: Model, backend: Backend, device: str) -> Any:
-        return load.open_reranker(model, backend, device, self._encoders)
-
-    def _open_remote(self, model: Model, backend: Backend, device: str) -> Any:
-        return load.open_remote(model, self.endpoints)
+    def _open(self, model: Model) -> Any:
+        """An embedder or a reranker."""
+        if model.loader in REMOTE:
+            return load.open_remote(model, self.endpoints)
+        opened = load.open_embedder if model.kind == "embedder" else load.open_reranker
+        return opened(model, self._backend, self._device, self._encoders)
 
     def _open_generator(self, model: Model) -> Generator:
         if is_path(model.loader):
             return cast(Generator, load.from_outside(model, self._device, "__call__"))
         if model.loader == "scripted":
-            return load.open_scripted(model)
+            adapters = [name for name, _ in model.adapters]
+            return Scripted(adapters=adapters, max_model_len=model.max_model_len).generate
         if model.loader == "openai":
             endpoint = load.open_endpoint(model, self.endpoints)
             self._closing_models[_key(model)] = endpoint.close
@@ -201,7 +204,7 @@ class LocalKit:
 
     async def stream(
         self, model: Model, chat: Chat, sampling: Sampling, adapter: str | None = None
-    ) -> AsyncIterator[str | Generated | Fault]:
+    ) -> ReplyPieces:
         """Streams a reply: pieces, if this process has the engine, then the whole reply or its fault."""
         generate = self.generator(model)
         if own := self._own.get(_key(model)):
@@ -258,9 +261,7 @@ class LocalKit:
         """Inputs so far that were longer than their model's max_tokens, by model name."""
         return {self._names[key]: loaded.truncated for key, loaded in list(self._loaded.items())}
 
-    async def _compute(
-        self, model: Model, opened: Callable[[Model, Backend, str], Any], call: Callable[[Any], T]
-    ) -> T:
+    async def _compute(self, model: Model, call: Callable[[Any], T]) -> T:
         def work() -> T:
             key = _key(model)
             if key not in self._loaded:
@@ -268,7 +269,7 @@ class LocalKit:
                 with loading(model.name, self._device):
                     if self._threads is not None:
                         load.use_threads(model, self._threads)
-                    self._loaded[key] = opened(model, self._backend, self._device)
+                    self._loaded[key] = self._open(model)
                 self._loading_s.append(self._clock() - start)
                 self._names[key] = model.name
             with computing(model.name, self._device):

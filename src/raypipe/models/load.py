@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast
 
@@ -18,14 +18,12 @@ import numpy as np
 
 from raypipe.core import plugins
 from raypipe.core.errors import ConfError, ModelMissing
-from raypipe.core.llm import Generator
 from raypipe.core.plugins import is_path
 from raypipe.core.protocols import Model, Role, Tokenize
 from raypipe.models import fake, folder, generator
 from raypipe.models.catalog import loader_id
 from raypipe.models.entry import LLM, REMOTE, WEIGHTLESS
 from raypipe.models.generator import Adapter, EngineSetup
-from raypipe.models.scripted import Scripted
 from raypipe.models.shared_encoders import SharedEncoders
 
 if TYPE_CHECKING:
@@ -36,6 +34,7 @@ Backend: TypeAlias = Literal["flagembedding", "transformers"]
 """flagembedding: its own classes. transformers: sorted by length, in batches of a token budget."""
 
 
+SHOWN = 200  # characters of a server's answer in a message
 OWN_LIBRARY = frozenset({"maxsim", "sentence-transformers", "instructor", "cross-encoder", "last-token"})
 """Loaders that are the same with either backend."""
 
@@ -171,9 +170,14 @@ class EndpointAddress:
     timeout_s: float = 120.0  # of one try
     tries: int = 5
 
+    @property
+    def headers(self) -> dict[str, str]:
+        """What each request says who asks with."""
+        return {"Authorization": f"Bearer {self.key}"} if self.key else {}
 
-def open_scripted(model: Model) -> Generator:
-    return Scripted(adapters=[name for name, _ in model.adapters], max_model_len=model.max_model_len).generate
+    def shown(self, answer: str) -> str:
+        """The begin of an answer; a server may quote the key that it was sent."""
+        return repr(answer[:SHOWN].replace(self.key, "***") if self.key else answer[:SHOWN])
 
 
 def open_remote(model: Model, endpoints: Mapping[str, EndpointAddress]) -> RemoteEmbedder | RemoteReranker:
@@ -200,19 +204,16 @@ def open_endpoint(model: Model, endpoints: Mapping[str, EndpointAddress]) -> Ope
     from raypipe.models.openai import ChatEndpoint, OpenAIClient
 
     at = address_of(model, endpoints)
-    key = at.key
+    limits = {name: getattr(at, name) for name in ("concurrency", "per_minute", "timeout_s", "tries")}
     return OpenAIClient(
         ChatEndpoint(
             url=at.url,
             model=model.repo,
-            key=(lambda: key) if key else None,
+            key=(lambda: at.key) if at.key else None,
             dialect="vllm" if model.dialect == "vllm" else "openai",
             adapters=tuple(zip((name for name, _ in model.adapters), model.adapter_paths, strict=True)),
             template=model.template,
-            concurrency=at.concurrency,
-            per_minute=at.per_minute,
-            timeout_s=at.timeout_s,
-            tries=at.tries,
+            **limits,
         )
     )
 
@@ -227,13 +228,10 @@ def engine_setup(model: Model, limits: EngineLimits) -> EngineSetup:
         dtype=model.dtype,  # type: ignore[arg-type]  # one of the three: the catalog's
         quantization=model.quantization,
         adapters=tuple(Adapter(n, p) for n, p in zip(names, model.adapter_paths, strict=True)),
-        device=limits.device,
         tensor_parallel=model.tensor_parallel,
-        kv_cache_gib=limits.kv_cache_gib,
-        gpu_memory_utilization=limits.gpu_memory_utilization,
-        max_num_seqs=limits.max_num_seqs,
         template=model.template,
         weights=model.weights,
+        **asdict(limits),
     )
     generator.check(setup)
     return setup

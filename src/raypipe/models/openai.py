@@ -14,17 +14,17 @@ import json
 import math
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import httpx
 
 from raypipe.core.errors import ConfError
-from raypipe.core.llm import STEP, Chat, Choice, Finish, Generated, Grammar, JsonSchema, Regex, Sampling
+from raypipe.core.llm import STEP, Chat, Chats, Finish, Generated, JsonSchema, Replies, Sampling
 from raypipe.core.records import Fault
 from raypipe.core.retry import RETRY_STATUSES, Backoff, retry_after_s
-from raypipe.models.constraint import schema_text
+from raypipe.models.constraint import structured
 from raypipe.text.thoughts import thinking
 
 OPERATOR = {401: "unauthorised", 402: "unpaid", 403: "forbidden", 404: "not_found", 405: "not_found"}
@@ -78,9 +78,7 @@ class OpenAIClient:
         self._failing = 0  # rows in a row that got nothing
         self._adapters = dict(endpoint.adapters)
 
-    async def generate(
-        self, chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
-    ) -> list[Generated | Fault]:
+    async def generate(self, chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies:
         """As `llm.Generator`."""
         body = self._body(sampling, adapter)
         return list(await asyncio.gather(*(self._one(chat, body, sampling) for chat in chats)))
@@ -121,15 +119,7 @@ class OpenAIClient:
         if constraint is None:
             return {}
         if self.endpoint.dialect == "vllm":
-            match constraint:
-                case Choice(options):
-                    return {"structured_outputs": {"choice": list(options)}}
-                case Regex(pattern):
-                    return {"structured_outputs": {"regex": pattern}}
-                case JsonSchema():
-                    return {"structured_outputs": {"json": schema_text(constraint)}}
-                case Grammar(text):
-                    return {"structured_outputs": {"grammar": text}}
+            return {"structured_outputs": structured(constraint)}
         if isinstance(constraint, JsonSchema):
             try:
                 schema = json.loads(constraint.text)

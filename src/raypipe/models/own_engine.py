@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from raypipe.core.errors import Unavailable
-from raypipe.core.llm import STEP, Chat, Generated, Sampling
+from raypipe.core.llm import STEP, Chat, Chats, Generated, Replies, ReplyPieces, Sampling
 from raypipe.core.records import Fault
 from raypipe.models.device_errors import loading
 from raypipe.text.thoughts import DraftText
@@ -33,9 +33,7 @@ class OwnEngine:
         self._thinking, self._sink = thinking, sink
         self._started: list[Any] = []  # none or one
 
-    async def generate(
-        self, chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
-    ) -> list[Generated | Fault]:
+    async def generate(self, chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies:
         """A reply or a transient fault for each chat."""
         from raypipe.models.engine import EngineDied
 
@@ -43,14 +41,12 @@ class OwnEngine:
         try:
             if self._sink is not None and len(chats) == 1:
                 return [await self._told_on(self._sink, engine, chats[0], sampling, adapter)]
-            replies: list[Generated | Fault] = await engine.generate(chats, sampling, adapter)
+            replies: Replies = await engine.generate(chats, sampling, adapter)
             return replies
         except EngineDied as e:
             return [await self._on_engine_death(engine, e)] * len(chats)
 
-    async def stream(
-        self, chat: Chat, sampling: Sampling, adapter: str | None = None
-    ) -> AsyncIterator[str | Generated | Fault]:
+    async def stream(self, chat: Chat, sampling: Sampling, adapter: str | None = None) -> ReplyPieces:
         """The pieces of a reply, then the whole reply or its fault."""
         from raypipe.models.engine import EngineDied
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.models import folder
-from raypipe.models.memory import BYTES, GIB, per_token
 from raypipe.models.repo import ModelRepo
+from raypipe.models.weight_files import BYTES, GIB, per_token
 
 DTYPES = ("float32", "float16", "bfloat16")
 LONGEST = 32_768  # tokens of context that an entry proposes at most: keys and values take memory by the token

@@ -17,18 +17,12 @@ from raypipe.models.entry import DIALECTS
 from raypipe.models.load import EndpointAddress
 
 LISTING_TIMEOUT_S = 10.0
-SHOWN = 200  # characters of a server's answer in a message
 
 
-def require_served(model: Model, at: EndpointAddress, key_name: str) -> None:
-    """Raises Unavailable where nothing answers at the address, ConfError for a key that is refused and for a
-    model that is not served. `key_name`: the environment variable of the key, for messages."""
-    require_listed(model.repo, at, key_name)
-
-
-def require_listed(name: str, at: EndpointAddress, key_name: str) -> dict[str, Any]:
-    """What a server lists about a model; {} where it does not list it and answers a chat. Raises as
-    `require_served`."""
+def require_served(name: str, at: EndpointAddress, key_name: str) -> dict[str, Any]:
+    """What a server lists about a model; {} where it does not list it and answers a chat. Raises Unavailable
+    where nothing answers at the address, ConfError for a key that is refused and for a model that is not
+    served. `key_name`: the environment variable of the key, for messages."""
     with _client(at) as client:
         served = _listed(_send(client, at, "GET", "models", key_name, LISTING_TIMEOUT_S))
         if name in served:
@@ -39,7 +33,7 @@ def require_listed(name: str, at: EndpointAddress, key_name: str) -> dict[str, A
         hint = did_you_mean(name, served) if served else "is this the API's address, up to and with /v1?"
         raise ConfError(
             f"{at.url}: expected the model {name!r} to be served there, found status "
-            f"{tried.status_code}: {_shown(tried, at)}; {hint}"
+            f"{tried.status_code}: {at.shown(tried.text)}; {hint}"
         )
     return {}
 
@@ -48,7 +42,7 @@ def describe(kind: str, name: str, at: EndpointAddress, dialect: str, key_name: 
     """The fields of models.yaml for a served model, after one request to it. Raises as `require_served`, and
     ConfError for a reranker without a dialect."""
     if kind == "generator":
-        said = require_listed(name, at, key_name)
+        said = require_served(name, at, key_name)
         found = "vllm" if said.get("owned_by") == "vllm" else "openai"
         length = said.get("max_model_len")
         return {
@@ -77,13 +71,12 @@ def _dim(answer: httpx.Response, name: str, at: EndpointAddress) -> int:
     except (ValueError, KeyError, IndexError, TypeError) as e:
         raise ConfError(
             f"{at.url}: expected an embedding of {name!r}, found status {answer.status_code}: "
-            f"{_shown(answer, at)}. Is this the API's address, up to and with /v1?"
+            f"{at.shown(answer.text)}. Is this the API's address, up to and with /v1?"
         ) from e
 
 
 def _client(at: EndpointAddress) -> httpx.Client:
-    headers = {"Authorization": f"Bearer {at.key}"} if at.key else {}
-    return httpx.Client(headers=headers, follow_redirects=False)
+    return httpx.Client(headers=at.headers, follow_redirects=False)
 
 
 def _send(
@@ -118,9 +111,3 @@ def _listed(response: httpx.Response) -> dict[str, dict[str, Any]]:
         return {str(row["id"]): dict(row) for row in rows}
     except (ValueError, KeyError, TypeError):
         return {}
-
-
-def _shown(response: httpx.Response, at: EndpointAddress) -> str:
-    """The begin of an answer; a server may quote the key that it was sent."""
-    text = response.text[:SHOWN]
-    return repr(text.replace(at.key, "***") if at.key else text)

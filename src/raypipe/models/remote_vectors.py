@@ -19,11 +19,10 @@ import numpy as np
 from raypipe.core.errors import ConfError, Unavailable
 from raypipe.core.protocols import Model, Role
 from raypipe.core.retry import RETRY_STATUSES, Backoff, retry_after_s
-from raypipe.models.load import EndpointAddress
+from raypipe.models.load import SHOWN, EndpointAddress
 
 BATCH = 64  # texts, or passages of one query, in a request: what servers take by default
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0  # before the second try, doubling, with jitter
-SHOWN = 200  # characters of a server's answer in a message
 INPUT_STATUSES = frozenset({400, 413, 422})
 """Statuses that may say something about an input: too long, or not a text."""
 
@@ -37,8 +36,7 @@ class Connection:
         """`sleep` and `seed` of the jitter are for tests."""
         self.model, self.at = model, at
         self._sleep, self._random = sleep, random.Random(seed)
-        headers = {"Authorization": f"Bearer {at.key}"} if at.key else {}
-        self._client = httpx.Client(timeout=at.timeout_s, headers=headers, follow_redirects=False)
+        self._client = httpx.Client(timeout=at.timeout_s, headers=at.headers, follow_redirects=False)
         self._threads = ThreadPoolExecutor(at.concurrency, thread_name_prefix="requests")
 
     def post_all(self, path: str, bodies: Sequence[dict[str, Any]]) -> list[Any]:
@@ -60,7 +58,7 @@ class Connection:
             else:
                 if response.status_code == 200:
                     return self._json(response)
-                trouble = f"status {response.status_code}: {self._shown(response)}"
+                trouble = f"status {response.status_code}: {self.at.shown(response.text)}"
                 if response.status_code not in RETRY_STATUSES:
                     raise self._refusal(response.status_code, trouble)
                 wanted_s = retry_after_s(response.headers)
@@ -83,13 +81,9 @@ class Connection:
             return response.json()
         except ValueError as e:
             raise ConfError(
-                f"{self.named}: expected JSON, found {self._shown(response)}. Is this the API's address?"
+                f"{self.named}: expected JSON, found {self.at.shown(response.text)}. Is this the API's "
+                "address?"
             ) from e
-
-    def _shown(self, response: httpx.Response) -> str:
-        """The begin of an answer; a server may quote the key that it was sent."""
-        text = response.text[:SHOWN]
-        return repr(text.replace(self.at.key, "***") if self.at.key else text)
 
     def error(self, expected: str, found: object) -> ConfError:
         """For an answer of another form."""

@@ -96,7 +96,6 @@ def from_hub(name: str, revision: str | None, hub: str = HUB, token: str = "") -
 
 
 def _small(files: Mapping[str, int], read: Callable[[str], bytes], where: str) -> dict[str, Any]:
-    """The small JSON files that are there."""
     trees = {name: _parsed(read(name), f"{where}: {name}") for name in SMALL if name in files}
     modules = trees.get("modules.json")
     for module in modules if isinstance(modules, list) else []:

@@ -13,7 +13,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from raypipe.core.errors import ConfError
-from raypipe.core.llm import STEP, Chat, Choice, Constraint, Generated, Grammar, JsonSchema, Regex, Sampling
+from raypipe.core.llm import (
+    STEP,
+    Chat,
+    Chats,
+    Choice,
+    Constraint,
+    Generated,
+    Grammar,
+    JsonSchema,
+    Regex,
+    Replies,
+    Sampling,
+)
 from raypipe.core.records import Fault
 
 Script = Callable[[Chat, Sampling, str | None], str | Fault]
@@ -76,9 +88,7 @@ class Scripted:
         self._seen: set[tuple[str | None, str]] = set()
         self.asked: list[ScriptedCall] = []
 
-    async def generate(
-        self, chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
-    ) -> list[Generated | Fault]:
+    async def generate(self, chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies:
         """As `llm.Generator`. Raises ValueError where the script breaks the constraint: the test is wrong."""
         if adapter is not None and adapter not in self._adapters:
             raise ConfError(

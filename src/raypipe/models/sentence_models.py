@@ -16,9 +16,7 @@ from sentence_transformers import CrossEncoder, SentenceTransformer
 from raypipe.core.errors import ConfError
 from raypipe.core.protocols import Model, Role
 from raypipe.models import folder
-from raypipe.models.encoder import torch_dtype
-
-CPU_ROWS, GPU_ROWS = 32, 256  # texts in one padded batch, as with FlagEmbedding; it sorts by length itself
+from raypipe.models.encoder import rows_of, torch_dtype
 
 
 def _arguments(model: Model, device: str) -> dict[str, Any]:
@@ -28,10 +26,6 @@ def _arguments(model: Model, device: str) -> dict[str, Any]:
         "local_files_only": True,
         "model_kwargs": {"dtype": torch_dtype(model), "use_safetensors": True},
     }
-
-
-def _rows(device: str) -> int:
-    return CPU_ROWS if device == "cpu" else GPU_ROWS
 
 
 class SentenceEmbedder:
@@ -54,7 +48,7 @@ class SentenceEmbedder:
         self._net.max_seq_length = model.max_tokens
         if model.loader == "instructor":  # the library does it by the hub's names alone, not for a folder
             self._net.set_pooling_include_prompt(False)
-        self._model, self._batch = model, _rows(device)
+        self._model, self._batch = model, rows_of(device)
         self.truncated = 0
 
     def embed(self, texts: Sequence[str], role: Role) -> np.ndarray:
@@ -85,7 +79,7 @@ class SentenceReranker:
                 f"model {model.name!r}: a reranker has one output, this one has {labels}. It may be a "
                 f"classifier"
             )
-        self._model, self._batch = model, _rows(device)
+        self._model, self._batch = model, rows_of(device)
         self.truncated = 0
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:

@@ -58,15 +58,15 @@ class Standins:
 
 def build(folder: Path, texts: Sequence[str], seed: int = 0, trainable: bool = False) -> Standins:
     """Writes all models under `folder` and says where. `texts` train the tokenizers and should look like what
-    will be read; a few hundred sentences are enough. `trainable`: the chat model can learn to end its replies
-    (`build_trainable`). Takes some seconds."""
+    will be read; a few hundred sentences are enough. `trainable`: of the chat model (`build_chat`). Takes
+    some seconds."""
     if not any(text.strip() for text in texts):
         raise DataError(f"stand-ins in {folder}: expected texts to train tokenizers on, found none")
     adapters = tuple((name, folder / f"chat-{name}") for name in ADAPTERS)
     made = Standins(
         folder / "chat", adapters, folder / "embedder", folder / "reranker", folder / "instructor"
     )
-    _chat(made.chat, texts, seed, trainable)
+    build_chat(made.chat, texts, seed, trainable)
     for i, (_, path) in enumerate(adapters):
         _adapter(path, seed + 1 + i)
     _bert(made.embedder, texts, seed, head=False)
@@ -75,13 +75,9 @@ def build(folder: Path, texts: Sequence[str], seed: int = 0, trainable: bool = F
     return made
 
 
-def build_trainable(folder: Path, texts: Iterable[str], seed: int = 0) -> None:
-    """Writes a chat model that can learn to end its replies: its end mark is drawn like every other token.
-    LoRA without the output head cannot lift a mark that scores 0."""
-    _chat(folder, texts, seed, ends=True)
-
-
-def _chat(folder: Path, texts: Iterable[str], seed: int, ends: bool = False) -> None:
+def build_chat(folder: Path, texts: Iterable[str], seed: int = 0, trainable: bool = False) -> None:
+    """Writes a chat model. `trainable`: it can learn to end its replies, since its end mark is drawn like
+    every other token. LoRA without the output head cannot lift a mark that scores 0."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -110,7 +106,7 @@ def _chat(folder: Path, texts: Iterable[str], seed: int, ends: bool = False) -> 
         # stop text or to its constraint's end; a random model that could end would sometimes write nothing.
         drawn = head[END].clone()
         head[: len(SPECIAL)] = 0
-        if ends:
+        if trainable:
             head[END] = drawn
     _save(model, folder)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from raypipe.core.llm import STEP, Choice, Constraint, Generated, Grammar, JsonSchema, Regex, Sampling
+from raypipe.core.llm import STEP, Constraint, Generated, Sampling
 from raypipe.core.records import Fault
 from raypipe.models import generator
-from raypipe.models.constraint import bounds, schema_text
+from raypipe.models.constraint import bounds, structured
 from raypipe.models.generator import EngineSetup
 
 GIB = 2**30
@@ -75,15 +75,7 @@ def _structured(constraint: Constraint | None) -> Any:
     if constraint is None:
         return None
     bounds(constraint)
-    match constraint:
-        case Choice(options):
-            return StructuredOutputsParams(choice=list(options))
-        case Regex(pattern):
-            return StructuredOutputsParams(regex=pattern)
-        case JsonSchema():
-            return StructuredOutputsParams(json=schema_text(constraint))
-        case Grammar(text):
-            return StructuredOutputsParams(grammar=text)
+    return StructuredOutputsParams(**structured(constraint))
 
 
 def reply(

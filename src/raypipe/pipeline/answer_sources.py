@@ -42,7 +42,6 @@ class AnswerSources:
         return _named({s: left for s in self.lacks.keys() & set(cited) if (left := _own(self.lacks[s]))})
 
     def key(self, recipe: str, question: Question) -> str:
-        """Key of its answer by the recipe with this digest."""
         return answer_key(recipe, question.id, self.row(question), self.absent(question))
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from raypipe.core.errors import CapReached, ConfError
 from raypipe.core.prices import HOUR_S, JUDGE, NO_PRICES, Prices
-from raypipe.memo.memo import CallCounts
+from raypipe.memo.counts import CallCounts
 from raypipe.pipeline.counters import RunCounters
 
 

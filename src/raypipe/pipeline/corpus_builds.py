@@ -20,9 +20,9 @@ from raypipe.recipes.executor import CorpusExecutor
 from raypipe.recipes.recipe import Recipe
 from raypipe.store import PASSAGES, Run, Store, begun, vectors_schema
 from raypipe.store.corpus_sum import rows_id
-from raypipe.store.database import distinct
+from raypipe.store.coverage import lacked, noted
 from raypipe.store.ids import Ids
-from raypipe.store.source_ids import lacked, noted
+from raypipe.store.lookups import distinct, sources_with_chunks
 from raypipe.store.tables import LENGTHS, POSTINGS
 
 
@@ -63,7 +63,6 @@ class CorpusBuilds:
         return bool(whole.missing_ids()) and streams()
 
     def texts(self, wanted: Ids) -> TableBuild:
-        """Sources to texts."""
         table = self._texts
         with asyncio.Runner() as loop:
             empty = loop.run(CorpusExecutor(self.recipe, self.worker.kit(None)).texts(arrow.corpus_table([])))
@@ -74,7 +73,6 @@ class CorpusBuilds:
         )  # fmt: skip
 
     def passages(self, wanted: Ids) -> TableBuild:
-        """Texts to passages."""
         table = self._passages
 
         def missing_ids() -> Ids:
@@ -93,14 +91,7 @@ class CorpusBuilds:
         def work(run: Run) -> TableTask:
             memo = {k: v for k, v in memo_versions(self.store).items() if k == vectors_of(model).name}
             return VectorsTask(
-                self.worker,
-                self.recipe,
-                table,
-                run.name,
-                self._texts,
-                self._passages,
-                model,
-                memo,
+                self.worker, self.recipe, table, run.name, self._texts, self._passages, model, memo
             )
 
         return TableBuild(
@@ -110,12 +101,13 @@ class CorpusBuilds:
 
     def unembedded(self, table: str, wanted: Ids) -> Ids:
         """Those with chunks that a table of vectors lacks, and that did not fail for good."""
-        at = rows_id(self.store.dataset(self._passages))
+        passages = self.store.dataset(self._passages)
+        at = rows_id(passages)
         if self.store.has(table):
             left = noted(self.store, self.store.dataset(table), table, wanted.name_among(at))
             if left is not None:
                 return self._unfailed(table, left)
-        return self.missing(table, wanted.among(self.store.sources_with_chunks(self._passages), at))
+        return self.missing(table, wanted.among(sources_with_chunks(passages), at))
 
     def whole(self, single: Sequence[TableBuild], wanted: Ids) -> TableBuild | None:
         """Sources to texts, passages and vectors in one pass, of those that have none of them; None for a

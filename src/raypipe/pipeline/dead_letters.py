@@ -101,7 +101,7 @@ async def bisected(
         some, attempt = waiting.pop(0)
         try:
             tried_now = functools.partial(_counted, compute, some, counts)
-            rows, failed = await until_available(tried_now, backoff)
+            made: tuple[R, FailedRows] = await until_available(tried_now, backoff)
         except RaypipeError:
             raise
         except Exception as e:
@@ -112,8 +112,8 @@ async def bisected(
                 continue
             _suspect(tried, some[0], e, attempt, counts)
         else:
-            tried.done.append((rows, failed))
-            passing = len(some) - sum(fault["transient"] for _, fault in failed)
+            tried.done.append(made)
+            passing = len(some) - sum(fault["transient"] for _, fault in made[1])
             if passing:
                 tried.passed += passing
                 tried.since.clear()

@@ -7,7 +7,7 @@ decides where: workers on Ray (`cluster`) or this process (`inline`). One driver
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any, TypeVar
@@ -50,11 +50,10 @@ from raypipe.recipes.step_contract import asked_models
 from raypipe.report.progress import Progress
 from raypipe.store import ANSWERS, Run, Store, begun
 from raypipe.store.corpus_sum import corpus_sum
-from raypipe.store.coverage import by_source
+from raypipe.store.coverage import all_sources, by_source
 from raypipe.store.ids import Ids, stand_in
 from raypipe.store.leftovers import abandon
 from raypipe.store.merged_postings import merge_segments
-from raypipe.store.source_ids import all_sources
 
 T = TypeVar("T")
 
@@ -70,7 +69,7 @@ def inline(verb: Verb, work: TableTask, tasks: Sequence[Task]) -> Iterator[TaskR
         for task in tasks:  # none more once the caller has emptied it
             if do is None:
                 do = loop.run(work.open())
-            result = loop.run(_coroutine(do(task)))
+            result = loop.run(do(task))
             if isinstance(result, HandedBack) and result.then == "replace":
                 do = None
             yield result
@@ -85,10 +84,6 @@ def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
     rest = iter(items)
     while some := list(islice(rest, size)):
         yield some
-
-
-async def _coroutine(work: Awaitable[T]) -> T:
-    return await work
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,16 +164,13 @@ class Pipeline:
 
     @property
     def corpus(self) -> CorpusBuilds:
-        """What the tables of the corpus half lack."""
         return CorpusBuilds(self.store, self.recipe, self.worker, self.sizes.sources)
 
     def start(self) -> None:
-        """Connects to where tasks run."""
         self.builder.start()
 
     @property
     def builder(self) -> TableBuilder:
-        """What fills the tables."""
         return TableBuilder(
             self.store, self.runner, self.progress, self.workers, self.connect, self.clock, self.caps,
             self.worker,

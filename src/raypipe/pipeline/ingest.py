@@ -32,6 +32,7 @@ from raypipe.pipeline.tombstones import require_allowed
 from raypipe.readers import BadLine, Format, ReadCounts, Row
 from raypipe.readers.bz2_blocks import cores
 from raypipe.readers.formats import OWN_KIND, kind_of
+from raypipe.readers.named_files import read_by
 from raypipe.report.progress import Progress, ProgressTask
 from raypipe.report.report import ReplacedRows
 from raypipe.store import Store
@@ -114,11 +115,13 @@ def read_here(
 
 def fingerprint(paths: Sequence[Path], format: Format) -> str:
     """Names the bytes of the files, of those that their rows name, and the reader of them."""
-    found = [*readers.files_of(paths, format), *readers.referenced(paths, format)]
+    named = readers.referenced(paths, format)
+    found = [*readers.files_of(paths, format), *named]
     with ThreadPoolExecutor(cores()) as pool:  # the digest of a block holds no lock of the interpreter
         digests = pool.map(_digest, found)
         parts = [part for file, bytes_ in zip(found, digests, strict=True) for part in (file.name, bytes_)]
-    return digest(readers.reader_id(format), READER, *parts)
+    builds = sorted(set(filter(None, map(read_by, named))))
+    return digest(readers.reader_id(format), READER, *builds, *parts)
 
 
 def _digest(file: Path) -> str:
@@ -128,9 +131,9 @@ def _digest(file: Path) -> str:
 
 def _watched(rows: Iterator[Row], counts: ReadCounts, task: ProgressTask) -> Iterator[Row]:
     for row in rows:
-        task.advance((counts.bytes_read >> 20) - task.done)
+        task.reach(counts.bytes_read >> 20)
         yield row
-    task.advance((counts.bytes_read >> 20) - task.done)
+    task.reach(counts.bytes_read >> 20)
 
 
 def batches(rows: Iterator[Row]) -> Iterator[IngestBatch]:

@@ -9,18 +9,14 @@ decision (`ingest_log`). So questions about the whole store search the folder as
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from urllib.parse import quote
 
 from raypipe.core.errors import DataError
 from raypipe.core.records import Document, Fault, Layout, Source, digest, source_id
-from raypipe.pipeline.ingest import (
-    PART_BYTES,
-    ROW_BYTES,
-    decision,
-)
+from raypipe.pipeline.ingest import PART_BYTES, ROW_BYTES, decision
 from raypipe.pipeline.ingest_log import IngestSummary, decide, driving
 from raypipe.pipeline.ingest_staging import IngestBatch, Staging, fault_id, named_elsewhere
 from raypipe.pipeline.tombstones import REASON, Tombstones, tombstones
@@ -65,13 +61,7 @@ def folder_id(root: Path) -> str:
     return digest("files", str(root.absolute()))
 
 
-def ingest_folder(
-    store: Store,
-    root: Path,
-    globs: Sequence[str],
-    progress: Progress,
-    before: Callable[[], object] = lambda: None,
-) -> IngestSummary:
+def ingest_folder(store: Store, root: Path, globs: Sequence[str], progress: Progress) -> IngestSummary:
     """Reads the files of a folder that are new or changed, and takes out those that are gone.
 
     `globs` as in `readers.documents.walk`. Raises DataError for a folder that is not there, and where no file
@@ -79,7 +69,6 @@ def ingest_folder(
     """
     of = folder_id(root)
     with driving(store, f"ingest {root}"):
-        before()
         need(store, 0, "reading files")
         read = _Read(of, root, _known(store, of), Tombstones(tombstones(store)))
         files = list(walk(root, globs, DOCUMENT_LIMITS))
@@ -162,9 +151,7 @@ def _holds(old: FileState) -> bool:
 
 def _unchanged(read: _Read, file: FoundFile, old: FileState) -> int:
     read.counts.unchanged_files += 1
-    read.now[file.name] = FileState(
-        file.state, old.content, old.reader, old.document, old.source, old.faults, old.transient
-    )
+    read.now[file.name] = replace(old, seen=file.state)
     return 0
 
 

@@ -18,13 +18,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raypipe.core import arrow
 from raypipe.core.records import digest
 from raypipe.store import Store
 from raypipe.store.layout import READS
 from raypipe.store.parts import sealed, unsealed
 
 KEY = 16  # bytes of a key: `disk_map.key_of`
-LISTS = ("questions", "documents", "newest", "sources")
 AT_ONCE = 64 << 20  # bytes of lists that are joined at a time; a key with its value has some 90
 BATCH = 1 << 16  # keys of a list that are written at a time
 _SCHEMA = pa.schema([("key", pa.binary(KEY)), ("value", pa.string())])
@@ -49,8 +49,7 @@ class ShardFiles:
 
     def outcome(self, shard: str) -> dict[str, Any] | None:
         """What a shard that is done wrote; None: it is not, or its file is damaged."""
-        raw = self.store.files.read(self._name(shard, "json"))
-        text = None if raw is None else unsealed(raw)
+        text = unsealed(self.store.files.read(self._name(shard, "json")) or b"")
         return None if text is None else dict(json.loads(text))
 
     def write_list(self, shard: str, which: str, rows: Iterable[tuple[bytes, str]]) -> None:
@@ -64,7 +63,7 @@ class ShardFiles:
 
     def _list(self, shard: str, which: str) -> pa.Table:
         raw = self.store.files.read(self._name(shard, which))
-        return _SCHEMA.empty_table() if raw is None else pa.ipc.open_file(raw).read_all()
+        return _SCHEMA.empty_table() if raw is None else arrow.rows_of(raw)
 
     def before(self, shard: str) -> Before:
         """The rows that came ahead of a shard's own, as far as they are known."""
@@ -72,7 +71,6 @@ class ShardFiles:
         return {which: {bytes.fromhex(k): v for k, v in rows.items()} for which, rows in tree.items()}
 
     def add_before(self, shard: str, more: Before) -> None:
-        """Adds to them."""
         whole = self.before(shard)
         for which, rows in more.items():
             whole.setdefault(which, {}).update(rows)
@@ -92,7 +90,6 @@ class ShardFiles:
         return self.store.files.read(self._name(shard, "dropped")) or b""
 
     def end(self) -> None:
-        """Removes the folder."""
         self.store.files.remove_folder(f"{READS}/{self.run}")
 
     def joined(self, shards: Sequence[str], which: str) -> Iterator[JoinedLists]:

@@ -19,21 +19,12 @@ from raypipe.store.keep import tables, unfinished
 from raypipe.store.layout import INGESTED, RUNS
 from raypipe.store.leftovers import abandon
 from raypipe.store.parts import begun, sealed, unsealed
+from raypipe.store.tables import INGEST_TABLES, OF_SOURCES
 
 _DECISION = "ingest-"
 _OUTDATED = ".outdated.json"
-TABLES = (
-    "sources",
-    "documents",
-    "layouts",
-    "questions",
-    "golds",
-    "relevance",
-    "annotations",
-    "faults",
-)  # in the order in which they are committed
-REPLACING = ("documents", "layouts", "questions", "golds", "relevance", "annotations")
-MADE_OF_SOURCES = ("texts-", "passages-", "vectors-", "lengths-")  # tables with rows of sources
+TABLES = (*INGEST_TABLES, "faults")  # in the order in which they are committed
+REPLACING = tuple(t for t in INGEST_TABLES if t != "sources")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,21 +101,25 @@ def note_kind(store: Store, summary: IngestSummary, kind: str) -> IngestSummary:
     return replace(summary, kind=kind)
 
 
+def _notes(store: Store, outdated: bool) -> Iterator[IngestSummary]:
+    """What was noted of each read, of those that are outdated, or of the others."""
+    for name in store.files.names(INGESTED):
+        if name.endswith(_OUTDATED) == outdated:
+            raw = store.files.read(f"{INGESTED}/{name}")
+            if raw is not None:
+                yield _summary(name.partition(".")[0], json.loads(raw))
+
+
 def kinds_of(store: Store, questions: Collection[str]) -> dict[str, tuple[str, ...]]:
     """Kind -> names of the files with that kind, of the reads that had these questions. A read that is
     outdated counts for questions that no later one had."""
     found: dict[str, tuple[str, ...]] = {}
     left = set(questions)
-    names = store.files.names(INGESTED)
-    for some in ([n for n in names if n.endswith(_OUTDATED) == old] for old in (False, True)):
-        had: set[str] = set()
-        for name in some if left else ():
-            raw = store.files.read(f"{INGESTED}/{name}")
-            note = None if raw is None else _summary(name.partition(".")[0], json.loads(raw))
-            if note is not None and not left.isdisjoint(note.questions):
-                found[note.kind] = (*found.get(note.kind, ()), *note.files)
-                had.update(note.questions)
-        left -= had
+    for outdated in (False, True):
+        had = [n for n in (_notes(store, outdated) if left else ()) if not left.isdisjoint(n.questions)]
+        for note in had:
+            found[note.kind] = (*found.get(note.kind, ()), *note.files)
+        left = left.difference(*(note.questions for note in had))
     return found
 
 
@@ -137,30 +132,23 @@ def holders(
     asked: dict[str, tuple[str, ...]] = {}
     had: dict[str, tuple[str, ...]] = {}
     left = set(questions)
-    names = store.files.names(INGESTED) if questions or documents else []
-    for name in sorted(names, key=lambda n: n.endswith(_OUTDATED)):
-        fingerprint = name.partition(".")[0]
-        raw = None if fingerprint == of else store.files.read(f"{INGESTED}/{name}")
-        if raw is None:
-            continue
-        note = _summary(fingerprint, json.loads(raw))
-        if not left.isdisjoint(note.questions):
-            asked[fingerprint] = note.files
-        left.difference_update(note.questions)
-        if documents and note.documents and not name.endswith(_OUTDATED):
-            had[fingerprint] = note.files
+    for outdated in (False, True) if questions or documents else ():
+        for note in (n for n in _notes(store, outdated) if n.fingerprint != of):
+            if not left.isdisjoint(note.questions):
+                asked[note.fingerprint] = note.files
+            left.difference_update(note.questions)
+            if documents and note.documents and not outdated:
+                had[note.fingerprint] = note.files
     return asked, had
 
 
 def reads_with(store: Store, questions: Collection[str], documents: bool) -> tuple[str, ...]:
     """Fingerprints of the reads that had some of these questions, or any documents."""
-    found = []
-    for name in store.files.names(INGESTED):
-        raw = None if name.endswith(_OUTDATED) else store.files.read(f"{INGESTED}/{name}")
-        note = None if raw is None else _summary(name.partition(".")[0], json.loads(raw))
-        if note and ((documents and note.documents) or not set(questions).isdisjoint(note.questions)):
-            found.append(note.fingerprint)
-    return tuple(found)
+    asked = set(questions)
+    some = (
+        n for n in _notes(store, False) if (documents and n.documents) or not asked.isdisjoint(n.questions)
+    )
+    return tuple(n.fingerprint for n in some)
 
 
 def decide(store: Store, decision: Decision) -> None:
@@ -176,9 +164,7 @@ def _decisions(store: Store) -> list[str]:
 
 def _finish(store: Store, name: str) -> None:
     """Does what is left of a decision. One that is damaged is dropped: its files are read again."""
-    raw = store.files.read(name)
-    text = None if raw is None else unsealed(raw)
-    if text is not None:
+    if (text := unsealed(store.files.read(name) or b"")) is not None:
         tree = json.loads(text)
         for fingerprint in tree["outdated"]:
             outdate(store, fingerprint)
@@ -202,7 +188,7 @@ def _remove(store: Store, gone: Mapping[str, list[str]]) -> None:
     """Takes rows out of the newest versions. Sources go last: what a kill leaves is found by them."""
     if sources := gone.get("sources"):
         _abandon(store, set(sources))
-        for table in (t for t in tables(store) if t.startswith(MADE_OF_SOURCES)):
+        for table in (t for t in tables(store) if t.startswith(OF_SOURCES)):
             store.forget(table, "source", sources)
     for table in sorted(gone, reverse=True):
         store.forget(table, "id", gone[table])

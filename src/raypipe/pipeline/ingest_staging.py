@@ -83,7 +83,6 @@ class StagedRows:
         self.refused = list(dict.fromkeys([*self.refused, *other.refused]))
 
     def bad_lines(self) -> list[BadLine]:
-        """The first lines that could not be read."""
         return [BadLine(*found) for found in self.bad]
 
 

@@ -5,17 +5,13 @@ Calls no model, so it needs no recipe: two tables of the corpus half in, two out
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
 
-import pyarrow as pa
-
-from raypipe.core.errors import Unavailable, WorkerBroken
-from raypipe.core.retry import Backoff, until_available
+from raypipe.core.retry import until_available
 from raypipe.models.kit import LocalKit
-from raypipe.pipeline.dead_letters import Suspects, faults_table
-from raypipe.pipeline.tasks import TRIES, HandedBack, RunTask, Task, TaskResult, WorkerConfig
+from raypipe.pipeline.dead_letters import faults_table
+from raypipe.pipeline.recipe_task import backoff_of, facts_of, retried
+from raypipe.pipeline.tasks import RunTask, Task, WorkerConfig
 from raypipe.store import Store, write_part
 from raypipe.store.inverter import Inverter
 
@@ -38,38 +34,21 @@ class PostingsTask:
         """Calls no model, so it needs no kit. Raises Unavailable where the store stays so for all tries, and
         StoreError."""
 
-        async def opened() -> tuple[Store, Inverter]:
+        def opened() -> tuple[Store, Inverter]:
             store = Store.open(self.worker.store)
             return store, Inverter(store, self.texts, self.passages, self.analyzer)
 
-        store, inverter = await until_available(opened, self._backoff())
+        store, inverter = await until_available(opened, backoff_of(self.worker))
+        return retried(self.worker, lambda task: self._invert(store, inverter, task), trials=True)
 
-        async def run_task(task: Task) -> TaskResult | HandedBack:
-            start = time.perf_counter()
-
-            async def done() -> int:
-                left = [i for i in task.with_ids(store).ids if i not in task.failed]
-                lengths, postings = inverter.rows(left, self.run, task.name)
-                return 0 if task.trial else self._write(store, task, lengths, postings)
-
-            try:
-                rows = await until_available(done, self._backoff())
-            except Unavailable as e:
-                then: Literal["replace", "stop"] = "replace" if isinstance(e, WorkerBroken) else "stop"
-                return HandedBack(task.name, str(e), then, Suspects(), {})
-            return TaskResult(
-                task.name, task.rows, rows, len(task.failed), seconds=time.perf_counter() - start
-            )
-
-        return run_task
-
-    def _backoff(self) -> Backoff:
-        return Backoff(TRIES, self.worker.wait_s)
-
-    def _write(self, store: Store, task: Task, lengths: pa.Table, postings: pa.Table) -> int:
+    def _invert(self, store: Store, inverter: Inverter, task: Task) -> tuple[int, int]:
+        """Stores the words of a task's sources; how many rows of lengths, and how many sources failed."""
+        left = [i for i in task.with_ids(store).ids if i not in task.failed]
+        lengths, postings = inverter.rows(left, self.run, task.name)
+        if task.trial:
+            return 0, len(task.failed)
         failed = [(i, asdict(x.fault), x.attempts, self.table) for i, x in task.failed.items()]
         write_part(store, "faults", self.run, task.name, faults_table(failed, self.run), {})
         write_part(store, self.postings, self.run, task.name, postings, {})
-        facts: dict[str, Any] = {"counts": {}}
-        write_part(store, self.table, self.run, task.name, lengths, facts)
-        return int(lengths.num_rows)
+        write_part(store, self.table, self.run, task.name, lengths, facts_of({}))
+        return int(lengths.num_rows), len(task.failed)

@@ -24,12 +24,10 @@ INDEX_WORDS = "index.words_"  # what a step reads that searches by words, then t
 
 
 def texts_table(recipe: Recipe) -> str:
-    """The table of its parsed sources."""
     return f"texts-{recipe.texts_digest()}"
 
 
 def passages_table(recipe: Recipe) -> str:
-    """The table of its chunks."""
     return f"passages-{recipe.passages_digest()}"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
 
@@ -74,7 +74,7 @@ class Opened(Generic[R]):
 
     def handing_back(
         self, do: Callable[Concatenate[bool, Task, P], Awaitable[Done]]
-    ) -> Callable[Concatenate[Task, P], Awaitable[Done | HandedBack]]:
+    ) -> Callable[Concatenate[Task, P], Coroutine[Any, Any, Done | HandedBack]]:
         """`do` (witnessed, task, ...) as a worker does it: what it cannot do through no fault of the rows
         comes back. Witnessed: other rows passed here before."""
         passed = 0
@@ -89,8 +89,7 @@ class Opened(Generic[R]):
                     count.in_vain(StageCounters())
                 if isinstance(e, Unproven):
                     return HandedBack(task.name, str(e), "keep", Suspects(e.rows, passed > 0), counts)
-                then: Literal["replace", "stop"] = "replace" if isinstance(e, WorkerBroken) else "stop"
-                return HandedBack(task.name, str(e), then, Suspects(witnessed=passed > 0), counts)
+                return HandedBack(task.name, str(e), _then(e), Suspects(witnessed=passed > 0), counts)
             passed += done.ids - done.faults
             return done
 
@@ -129,7 +128,7 @@ class RecipeTask(ABC):
     async def open(self, kit: LocalKit | None = None) -> RunTask:
         """Raises Unavailable where the store stays so for all tries, and StoreError."""
 
-        async def opened() -> tuple[Store, Opened[pa.Table]]:
+        def opened() -> tuple[Store, Opened[pa.Table]]:
             store = Store.open(self.worker.store)
             return store, self.opened(store, kit or self.worker.kit(None))
 
@@ -148,7 +147,7 @@ class RecipeTask(ABC):
         rows = pa.concat_tables(made)
         if not task.trial:
 
-            async def write() -> None:
+            def write() -> None:
                 write_part(store, "faults", self.run, task.name, faults_table(failed, self.run), {})
                 write_part(store, self.table, self.run, task.name, rows, facts_of(work.counts))
 
@@ -164,11 +163,7 @@ def facts_of(counts: Mapping[str, StageCounters]) -> dict[str, Any]:
 
 async def task_with_ids(store: Store, task: Task, worker: WorkerConfig) -> Task:
     """A task with its ids (`Task.with_ids`). Raises Unavailable where the store stays so for all tries."""
-
-    async def read() -> Task:
-        return task.with_ids(store)
-
-    return await until_available(read, backoff_of(worker))
+    return await until_available(lambda: task.with_ids(store), backoff_of(worker))
 
 
 def backoff_of(worker: WorkerConfig) -> Backoff:
@@ -176,24 +171,26 @@ def backoff_of(worker: WorkerConfig) -> Backoff:
     return Backoff(TRIES, worker.wait_s)
 
 
-def retried(worker: WorkerConfig, do: Callable[[Task], tuple[int, int]]) -> RunTask:
-    """Does a task that reads files and calls no model, again where the store is unavailable. `do` returns its
-    rows and faults."""
+def retried(worker: WorkerConfig, do: Callable[[Task], tuple[int, int]], trials: bool = False) -> RunTask:
+    """Does a task that calls no model, again where the store is unavailable. `do` returns rows and faults.
+    `trials`: whether it can be tried row by row; of files whose workers died there is nothing smaller."""
 
     async def run_task(task: Task) -> TaskResult | HandedBack:
-        if task.trial:  # of files whose workers died: there is nothing smaller to try
+        start = time.perf_counter()
+        if task.trial and not trials:
             return TaskResult(task.name, task.rows, 0, 0)
-
-        async def done() -> tuple[int, int]:
-            return do(task)
-
         try:
-            rows, faults = await until_available(done, backoff_of(worker))
+            rows, faults = await until_available(lambda: do(task), backoff_of(worker))
         except Unavailable as e:
-            return HandedBack(task.name, str(e), "stop", Suspects(), {})
-        return TaskResult(task.name, task.rows, rows, faults)
+            return HandedBack(task.name, str(e), _then(e), Suspects(), {})
+        return TaskResult(task.name, task.rows, rows, faults, seconds=time.perf_counter() - start)
 
     return run_task
+
+
+def _then(e: Unavailable) -> Literal["replace", "stop"]:
+    """What becomes of a worker, or of the run, that could not do a task."""
+    return "replace" if isinstance(e, WorkerBroken) else "stop"
 
 
 async def _unprobed(stage: str) -> None:

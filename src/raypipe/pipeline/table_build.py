@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -111,7 +112,6 @@ class TableBuilder:
             return merge(self.store, self.worker, self.runner, self.start)
 
     def start(self) -> None:
-        """Connects to where tasks run."""
         with self.clock.part("starting"):
             self.connect()
 
@@ -213,19 +213,13 @@ class TableBuilder:
     def _round(
         self, run: Run, build: TableBuild, done: RunCounters, tasks: Sequence[Task], shown: ProgressTask
     ) -> Iterator[HandedBack]:
-        """Runs tasks once; those that came back."""
-        with self.clock.tasks() as busy:
-            yield from self._results(run, build, done, tasks, shown, busy)
-
-    def _results(
-        self, run: Run, build: TableBuild, done: RunCounters, tasks: Sequence[Task], shown: ProgressTask,
-        busy: dict[str, dict[str, float]],
-    ) -> Iterator[HandedBack]:  # fmt: skip
-        """The same; `busy` gets the seconds of each worker by part of the run. At a cap no more tasks begin,
-        and it is reached when those that run have ended."""
-        left, waiting = len(tasks), list(tasks)
-        results = self.runner(build.pool, build.work(run), waiting)
-        try:
+        """Runs tasks once; those that came back. At a cap no more tasks begin, and it is reached when those
+        that run have ended."""
+        with self.clock.tasks() as busy, ExitStack() as ending:
+            left, waiting = len(tasks), list(tasks)
+            results = self.runner(build.pool, build.work(run), waiting)
+            # However it ends, a pool begins no more tasks.
+            ending.callback(getattr(results, "close", nowhere))
             for result in results:
                 left -= 1
                 if isinstance(result, HandedBack):
@@ -246,8 +240,6 @@ class TableBuilder:
                     waiting.clear()
             if left:
                 self.caps.check(done, self.clock.total())
-        finally:
-            getattr(results, "close", nowhere)()  # however it ends, a pool begins no more tasks
 
 
 def _book(

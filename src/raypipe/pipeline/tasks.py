@@ -7,11 +7,11 @@ after task. The kinds are in `corpus_tasks`, `answers_task` and `postings_task`.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeAlias, cast
 
-from raypipe.core.protocols import Index
+from raypipe.core.index import Index
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import Backend, EndpointAddress, EngineLimits
 from raypipe.pipeline.dead_letters import FailedRow, Suspects
@@ -65,7 +65,6 @@ class Task:
 
     @property
     def rows(self) -> int:
-        """How many ids it has."""
         return self.planned.count if self.planned is not None else len(self.ids)
 
     def with_ids(self, store: Store) -> Task:
@@ -114,7 +113,7 @@ def stage_counts(facts: Mapping[str, Any]) -> dict[str, StageCounters]:
     return {name: StageCounters.of(tree) for name, tree in facts["counts"].items()}
 
 
-RunTask: TypeAlias = Callable[[Task], Awaitable[TaskResult | HandedBack]]
+RunTask: TypeAlias = Callable[[Task], Coroutine[Any, Any, TaskResult | HandedBack]]
 
 
 class TableTask(Protocol):

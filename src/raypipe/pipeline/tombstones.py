@@ -33,7 +33,7 @@ class Tombstone:
     """What one `forget` took out."""
 
     format: int
-    id: str  # digest of kind and name
+    id: str  # digest of "forgotten", kind and name
     kind: str  # url, document, source or question
     reason: str  # as it was given
     forgotten: float  # seconds since the epoch
@@ -45,11 +45,6 @@ class Tombstone:
         """Why a record is refused, for people."""
         day = time.strftime("%Y-%m-%d", time.gmtime(self.forgotten))
         return f"tombstone {self.id[:8]} of {day} refuses it: {self.reason}"
-
-
-def stone_id(kind: str, name: str) -> str:
-    """The id of the tombstone of a thing of this kind and name."""
-    return digest("forgotten", kind, name)
 
 
 def write_tombstone(store: Store, stone: Tombstone) -> None:
@@ -101,7 +96,6 @@ class Tombstones:
         return self._addresses.get(digest(name)) if self._addresses else None
 
     def question(self, id: str) -> Tombstone | None:
-        """The tombstone of a question."""
         return self._questions.get(digest(id)) if self._questions else None
 
     def citations(self, question: Question) -> tuple[Question, list[Tombstone]]:

@@ -119,10 +119,7 @@ class WholeCorpusTask:
             cut = fine(chunks).select([*SPANS, "chunk_text", "fault"])
             return _Pieces(parsed, passages, cut), [*lost, *unsplit]
 
-        def digest_of(id: str, step: str) -> str:
-            return failed_in.get(id) or self._table_of(step)
-
-        work = Opened(corpus.counts, compute, digest_of, kit)
+        work = Opened(corpus.counts, compute, self._table_of(failed_in), kit)
 
         async def do(witnessed: bool, task: Task) -> Prepared:
             start = time.perf_counter()
@@ -158,10 +155,7 @@ class WholeCorpusTask:
                 lost += failed
             return made, lost
 
-        def digest_of(id: str, step: str) -> str:
-            return failed_in.get(id) or self._table_of(step)
-
-        work = Opened(corpus.counts, compute, digest_of, kit)
+        work = Opened(corpus.counts, compute, self._table_of(failed_in), kit)
 
         async def do(witnessed: bool, task: Task, prepared: Prepared) -> TaskResult:
             start = time.perf_counter()
@@ -173,17 +167,17 @@ class WholeCorpusTask:
             left = replace(task, ids=tuple(i for i in task.ids if i not in gone), failed={})
             made, failed = await work.computed(left, self.recipe, backoff_of(self.worker), witnessed)
             failed, rows = [*prepared.failed, *failed], 0
+            vectors = {m: pa.concat_tables([piece[m] for piece in made]) for m in self.vectors}
             facts = facts_of(_summed(prepared.counts, work.counts))
 
-            async def write() -> None:
+            def write() -> None:
                 write_part(store, "faults", self.run, task.name, faults_table(failed, self.run), {})
                 for model, table in self.vectors.items():
-                    vectors = pa.concat_tables([piece[model] for piece in made])
-                    write_part(store, table, self.run, task.name, vectors, facts)
+                    write_part(store, table, self.run, task.name, vectors[model], facts)
 
             if not task.trial:
                 await until_available(write, backoff_of(self.worker))
-                rows = sum(piece[model].num_rows for piece in made for model in self.vectors)
+                rows = sum(table.num_rows for table in vectors.values())
             took = time.perf_counter() - start
             return TaskResult(
                 task.name, len(task.ids), rows, len(failed), work.take(), seconds=took,
@@ -203,25 +197,26 @@ class WholeCorpusTask:
 
         return embed_task
 
-    def _table_of(self, step: str) -> str:
-        """The table that a stage fills; what is no stage, as a worker, counts for the first one."""
-        stage = next((s.step for s in self.recipe.corpus if s.name == step), None)
-        kind = table_of(stage) if stage is not None else "texts"
-        if stage is not None and kind == "vectors":
-            return self.vectors[embedder_of(stage)]
-        return self.passages if kind == "passages" else self.texts
+    def _table_of(self, failed_in: Mapping[str, str]) -> Callable[[str, str], str]:
+        """Id of a row that failed, step of its fault -> the table that it failed for: the one that is known,
+        else that which the stage fills; what is no stage, as a worker, counts for the first one."""
+        tables = {"passages": self.passages, "texts": self.texts}
+        filled = {
+            s.name: self.vectors[embedder_of(s.step)]
+            if (kind := table_of(s.step)) == "vectors"
+            else tables[kind]
+            for s in self.recipe.corpus
+        }
+        return lambda id, step: failed_in.get(id) or filled.get(step, self.texts)
 
     async def _store(self) -> Store:
-        async def opened() -> Store:
-            return Store.open(self.worker.store)
-
-        return await until_available(opened, backoff_of(self.worker))
+        return await until_available(lambda: Store.open(self.worker.store), backoff_of(self.worker))
 
     async def _stored(self, store: Store, part: str, pieces: _Pieces) -> _Pieces:
         """Stores a part of texts and of passages, and returns what both have: an earlier attempt may have
         stored one of them, in which other rows had failed for now."""
 
-        async def write() -> _Pieces:
+        def write() -> _Pieces:
             left = pieces
             for table in (self.texts, self.passages):
                 earlier = read_record(store, table, self.run, part) is not None

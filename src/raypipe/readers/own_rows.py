@@ -22,18 +22,19 @@ from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from raypipe.core.records import Citation, Document, Fault, Gold, Layout, Question, Source, digest
+from raypipe.core.records import Citation, Document, Fault, Gold, Layout, Mark, Question, Source, digest
 from raypipe.readers.field_map import CONTENT, OF_DOCUMENT, FieldMap, by_name, listed
 from raypipe.readers.lines import JsonLine
+from raypipe.readers.named_files import NamedFiles, inside
 from raypipe.readers.newest import Seen
-from raypipe.readers.rows import LIMITS, ReadCounts, Row, UnusableLine, kind, settled, source_of
+from raypipe.readers.rows import ReadCounts, Row, UnusableLine, kind, settled, source_of
 
 SCALARS = (str, int, float, Decimal, date, datetime)
 ANSWER_FIELDS = ("text", "value", "answer", "answers", "aliases")  # of an object that is an answer, in order
 LABELS = ("domain", "question_type", "made_by", "review")
 DROP = "drop"  # of `review`: the question is left out
-PAGES, TEXTS = (".html", ".htm", ".xhtml"), (".txt", ".md", ".markdown")
 _FILE = re.compile(r"[^\n\r]{1,500}\.(?:html?|xhtml|txt|md|markdown|pdf|docx)", re.IGNORECASE)
 _HTML = re.compile(r"\s*(?:<\?xml[^>]*>\s*)?<(?:!doctype\s+html|html[\s>])", re.IGNORECASE)
 _LIST = re.compile(r"\s*\[.*\]\s*", re.DOTALL)
@@ -48,15 +49,18 @@ class Found:
     title: str
     modified: str
     name: Source | None = None  # the title of a page of HTML, as a source of its own
+    pages: tuple[Mark, ...] = ()  # of a PDF
+    sections: tuple[Mark, ...] = ()  # of a PDF or docx
+    faults: tuple[Fault, ...] = ()  # of pages of a PDF that have no text
 
     def sources(self) -> tuple[Source, ...]:
         return (self.source,) if self.name is None else (self.source, self.name)
 
 
 def rows(
-    plain: Iterable[JsonLine], fields: FieldMap, folder: Path, counts: ReadCounts, seen: Seen
+    plain: Iterable[JsonLine], fields: FieldMap, files: NamedFiles, counts: ReadCounts, seen: Seen
 ) -> Iterator[Row]:
-    """A row for each line: a question, a document, or the line's fault. `folder`: where paths begin;
+    """A row for each line: a question, a document, or the line's fault. `files`: those that rows may name;
     `seen`: which ids came before, and which fetch of a document counts."""
     make = _question if fields.asks() else _document
     for line in plain:
@@ -67,7 +71,7 @@ def rows(
             counts.dropped_rows += 1
         elif fetch is not None and not seen.newest.has(*fetch, line.where):
             counts.older_pages += 1
-        elif row := settled(line.where, partial(make, line, fields, folder, counts), counts, seen.repeats):
+        elif row := settled(line.where, partial(make, line, fields, files, counts), counts, seen.repeats):
             if row.used:
                 made = bool(_said(fields.get(value, "made_by")))
                 counts.page_faults += len(row.faults)
@@ -80,11 +84,11 @@ def paths_in(plain: Iterable[JsonLine], fields: FieldMap, folder: Path) -> Itera
     """The files that rows name as documents and that are there: their bytes are part of the data."""
     items = (item for line in plain for item in _items(line.value or {}, fields))
     for named in (_path_of(item, fields.inner) for item in items):
-        if named is not None and isinstance(file := _inside(folder, named), Path):
+        if named is not None and isinstance(file := inside(folder, named), Path):
             yield file
 
 
-def _question(line: JsonLine, fields: FieldMap, folder: Path, counts: ReadCounts) -> Row:
+def _question(line: JsonLine, fields: FieldMap, files: NamedFiles, counts: ReadCounts) -> Row:
     value, asked = line.unwrap(), fields.fields["query"][0]
     text = _text(fields.get(value, "query"), asked)
     if text.isspace() or not text:
@@ -94,7 +98,7 @@ def _question(line: JsonLine, fields: FieldMap, folder: Path, counts: ReadCounts
     faults, found = list[Fault](), list[Found]()
     for place, item in enumerate(_items(value, fields)):
         try:
-            document = _found(item, folder, f"documents[{place}]", fields.inner)
+            document = _found(item, files, f"documents[{place}]", fields.inner)
         except UnusableLine as e:
             faults.append(e.fault)
             continue
@@ -102,6 +106,7 @@ def _question(line: JsonLine, fields: FieldMap, folder: Path, counts: ReadCounts
             counts.empty_pages += 1
         else:
             found.append(document)
+            faults += document.faults
     searches_all = "documents" not in fields.fields and not _own_content(fields)
     asked_at = _said(fields.get(value, "time"))
     id = _said(fields.get(value, "id")) or digest(text, asked_at, *(d.source.id for d in found))[:16]
@@ -117,16 +122,17 @@ def _question(line: JsonLine, fields: FieldMap, folder: Path, counts: ReadCounts
     return Row(line.where, question, gold, sources=tuple(sources.values()), faults=tuple(faults))
 
 
-def _document(line: JsonLine, fields: FieldMap, folder: Path, counts: ReadCounts) -> Row | None:
+def _document(line: JsonLine, fields: FieldMap, files: NamedFiles, counts: ReadCounts) -> Row | None:
     value = line.unwrap()
-    found = _found(_own(value, fields), folder, "the row", {})
+    found = _found(_own(value, fields), files, "the row", {})
     if found is None:
         return None
     source = found.source.id
     id = _said(fields.get(value, "id")) or found.url or digest(source)[:16]
-    layout = Layout(id, source, found.url, found.title, (), ()) if found.url else None
+    marks = found.pages, found.sections
+    layout = Layout(id, source, found.url, found.title, *marks) if found.url else None
     document = Document(id, found.title, source)
-    return Row(line.where, document=document, layout=layout, sources=found.sources())
+    return Row(line.where, document=document, layout=layout, sources=found.sources(), faults=found.faults)
 
 
 def fetches(plain: Iterable[JsonLine], fields: FieldMap) -> Iterator[tuple[str, str, str]]:
@@ -226,7 +232,7 @@ def _text(value: Any, name: str) -> str:
     return value
 
 
-def _found(item: Any, folder: Path, where: str, inner: Mapping[str, str]) -> Found | None:
+def _found(item: Any, files: NamedFiles, where: str, inner: Mapping[str, str]) -> Found | None:
     """A document; None for one without any text. `inner`: role -> field of its object, as the user named it.
     Raises UnusableLine for what is none."""
     if isinstance(item, list) and len(item) == 2 and isinstance(item[0], str):
@@ -245,8 +251,11 @@ def _found(item: Any, folder: Path, where: str, inner: Mapping[str, str]) -> Fou
     html, text = (_joined(values.get(n), where) for n in ("html", "text"))
     named = values.get("path")
     if not html and not text and isinstance(named, str) and named:
-        html, text = _read(folder, named, where)
-        url = url or named
+        file = files.read(named, where)
+        if file.marked:  # its content is its text alone, in which its pages are spans
+            source, url, title = source_of("document", file.text), url or quote(named), title or file.title
+            return Found(source, url, title, modified, None, file.pages, file.sections, file.faults)
+        url, html, text = url or named, file.html, file.text
     if not html and _HTML.match(text):
         html = text
     if html and not html.isspace():
@@ -275,41 +284,3 @@ def _path_of(item: Any, inner: Mapping[str, str]) -> str | None:
         given = item.get(name) if name else None
         return given if isinstance(given, str) and given else None
     return item if isinstance(item, str) and _FILE.fullmatch(item) else None
-
-
-def _inside(folder: Path, named: str) -> Path | str:
-    """The file of this relative path in the folder of the data, or why it is none."""
-    root = folder.resolve()
-    try:
-        file = (root / named).resolve()
-        if not file.is_relative_to(root):
-            return f"expected a path inside {folder}, found {named[:200]!r}"
-        if not file.is_file():
-            return f"no file {named[:200]!r} in {folder}; a text of its own stands in an object, as text"
-    except (OSError, ValueError) as e:
-        return f"{named[:200]!r} cannot be a path: {e}"
-    return file
-
-
-def _read(folder: Path, named: str, where: str) -> tuple[str, str]:
-    """The HTML and the text of a file: one of them is empty."""
-    file = _inside(folder, named)
-    if isinstance(file, str):
-        raise UnusableLine("no_file", f"{where}: {file}")
-    ending, most = file.suffix.lower(), LIMITS.line_bytes
-    if ending not in (*PAGES, *TEXTS):
-        raise UnusableLine("file_kind", f"{where}: expected {', '.join((*PAGES, *TEXTS))}, found {named!r}")
-    if (size := file.stat().st_size) > most:
-        raise UnusableLine(
-            "too_long", f"{where}: expected at most {most:,} bytes in {named!r}, found {size:,}"
-        )
-    try:
-        content = file.read_bytes().decode("utf-8-sig")
-    except OSError as e:
-        raise UnusableLine("no_file", f"{where}: {named!r} cannot be read: {e.strerror}") from e
-    except UnicodeDecodeError as e:
-        if ending in TEXTS:
-            raise UnusableLine("not_utf8", f"{where}: {named!r}: byte {e.start}; expected UTF-8") from e
-        content = e.object.decode("utf-8", "replace")  # as `raypipe parse` reads a page
-    content = content.replace("\0", "")
-    return (content, "") if ending in PAGES else ("", content)

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from raypipe.core.errors import DataError
 from raypipe.readers import field_map, own_rows, row_files
+from raypipe.readers.documents import DocumentReader
 from raypipe.readers.field_map import FieldMap
 from raypipe.readers.files import Span
 from raypipe.readers.lines import JsonLine
+from raypipe.readers.named_files import NamedFiles
 from raypipe.readers.newest import Seen
 from raypipe.readers.row_files import RowFile
 from raypipe.readers.rows import LIMITS, BadLine, ReadCounts, ReaderLimits, Row, require_rows
@@ -86,9 +89,10 @@ def open(
         if not m.fields.asks() and "modified" in m.fields.fields:  # a crawl: read twice
             for fetch in own_rows.fetches(row_files.rows(m.file, ReadCounts(), limits), m.fields):
                 seen.newest.note(*fetch)
-    for m in files:
-        plain = row_files.rows(m.file, counts, limits)
-        yield from own_rows.rows(plain, m.fields, m.folder, counts, seen)
+    with closing(DocumentReader()) as documents:
+        for m in files:
+            plain = row_files.rows(m.file, counts, limits)
+            yield from own_rows.rows(plain, m.fields, NamedFiles(m.folder, documents), counts, seen)
 
 
 def referenced(paths: Iterable[str | Path], format: RowFormat) -> list[Path]:

@@ -20,7 +20,8 @@ from raypipe.core.errors import LawBroken, OutOfMemory, RaypipeError
 from raypipe.core.protocols import Ask, Build, CorpusStep, Kit, Model, Step
 from raypipe.core.records import SKIPPED_REPLY, Question
 from raypipe.core.singleflight import SingleFlight
-from raypipe.memo.memo import Asking, CallCounts, Memo, cached
+from raypipe.memo.counts import CallCounts
+from raypipe.memo.memo import Asking, Memo, cached
 from raypipe.recipes.deadlines import DegradePolicy, decided, goes_on, limited
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import decides, embedder_of, table_of

@@ -18,7 +18,8 @@ from raypipe.core import arrow
 from raypipe.core.errors import LawBroken
 from raypipe.core.protocols import Kit, Reach
 from raypipe.core.records import ANSWERED, Question, Reply
-from raypipe.memo.memo import CallCounts, cached
+from raypipe.memo.counts import CallCounts
+from raypipe.memo.memo import cached
 from raypipe.recipes.default_bounds import bound_of, corpus_bound_of, is_bounded
 
 UNDECLARED, UNREAD = "which writes() does not name", "what reads() does not name"

@@ -14,6 +14,9 @@ LEFT = 230  # where bars and axes begin; labels stand before it
 LABEL = 34  # characters of a label
 RIGHT = 620  # where they end; numbers stand behind it
 
+NARROW = 360  # of the same plot on a phone, where labels stand over their lines
+PITCH = 1.7  # how much higher its lines are
+
 SIDE = 300  # of a square plot of two shares
 EDGE = 40  # around it, for its axes
 
@@ -70,6 +73,11 @@ def segments(score: Mapping[str, Any]) -> list[Segment]:
 def at(score: float) -> float:
     """Where a score of -1..1 stands on the axis."""
     return round(LEFT + (RIGHT - LEFT) * (score + 1) / 2, 1)
+
+
+def narrow(x: float) -> float:
+    """Where on a phone stands what stands at `x` of the wide axis."""
+    return round(10 + (NARROW - 20) * (x - LEFT) / (RIGHT - LEFT), 1)
 
 
 def dots(report: Mapping[str, Any], slices: Sequence[Mapping[str, Any]]) -> list[Dot]:

@@ -84,6 +84,10 @@ class ProgressTask:
         self.done += units
         self.shown_by.advanced(self, units)
 
+    def reach(self, done: int) -> None:
+        """Sets how many units are done."""
+        self.advance(done - self.done)
+
     def wrote(self, tokens: int, seconds: float) -> None:
         """Records that language models wrote `tokens` tokens within the last `seconds`."""
         if tokens:

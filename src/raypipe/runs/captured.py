@@ -11,7 +11,7 @@ import json
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from raypipe.core import config
@@ -72,13 +72,8 @@ class CapturedAnswer:
 
     def own_id(self) -> str:
         """Names the question with its evidence: the same again is the same question."""
-        seen = "" if self.citations is None else json.dumps([_cited(c) for c in self.citations])
+        seen = "" if self.citations is None else json.dumps([astuple(c)[1:] for c in self.citations])
         return OWN_ID + digest(self.query, self.body, self.asked_at, str(self.citations is None), seen)
-
-
-def _cited(citation: Citation) -> list[Any]:
-    c = citation
-    return [c.rank, c.url, c.modified, c.page, c.snippet, c.name]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,15 +13,8 @@ from typing import Any
 from raypipe.core import arrow
 from raypipe.core.records import RANKED, TRACE, Question
 from raypipe.runs.field_diff import with_lines
-from raypipe.runs.manifest import (
-    AnswerKey,
-    Difference,
-    Manifest,
-    StageRecord,
-    answer_keys,
-    differences,
-    recent,
-)
+from raypipe.runs.manifest import AnswerKey, Manifest, answer_keys, recent
+from raypipe.runs.stage_records import Difference, StageRecord, differences
 from raypipe.store import Store
 
 LOOKED_BACK = 50  # finished runs among which the one to compare with is looked for

@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from raypipe.core.index import Index
 from raypipe.core.llm import Chat, Generated, Message
-from raypipe.core.protocols import Index
 from raypipe.core.records import TRACE, Fault, Question, Span, chunk_id
 from raypipe.report.report import urls
 

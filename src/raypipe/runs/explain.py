@@ -14,9 +14,10 @@ from raypipe.core import arrow
 from raypipe.core.errors import DataError
 from raypipe.core.protocols import Kit, Step
 from raypipe.core.records import Question
+from raypipe.memo.counts import CallCounts
 from raypipe.memo.disk import StoreMemo, memo_versions
 from raypipe.memo.lookup import CacheOnlyKit, ChatRecorder, NotCached, RecordingMemo, lookup
-from raypipe.memo.memo import CallCounts, cached
+from raypipe.memo.memo import cached
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.recipe_tables import lacking, searched_at
 from raypipe.recipes.executor import QuestionExecutor, StageError
@@ -26,12 +27,12 @@ from raypipe.recipes.step_contract import asked_models, graphs_of
 from raypipe.report.report import JSON_FORMAT
 from raypipe.runs.evidence import AnswerQuote, ModelChat, StepReply, evidence, model_chats, step_replies
 from raypipe.runs.field_diff import with_lines
-from raypipe.runs.manifest import AnswerKey, Difference, Manifest, answer_keys, differences, find, reason
+from raypipe.runs.manifest import AnswerKey, Manifest, answer_keys, find, reason
+from raypipe.runs.stage_records import Difference, differences
 from raypipe.store import Store, StoreError
-from raypipe.store.coverage import by_source
+from raypipe.store.coverage import all_sources, by_source
 from raypipe.store.ids import Ids, stand_in
 from raypipe.store.index import LanceIndex
-from raypipe.store.source_ids import all_sources
 
 LISTED = 10  # ids in a message
 
@@ -86,7 +87,8 @@ def why(store: Store, manifest: Manifest, row: str) -> Explanation:
     parts = _parts(question, manifest.snapshot, recipe.searches_all()) if question else {}
     if question and key.absent:
         parts["absent"] = _absent(store, manifest, recipe, question)
-    changed, index = _changed(store, before, old, key, parts), _index(store, manifest, recipe)
+    changed = _changed(store, before, old, key, parts)
+    index = LanceIndex(searched_at(store.uri, recipe, manifest.tables))  # as the run searched
     reasons = {s.name: _why(s.name, manifest, before, own, old, key) for s in recipe.question}
     return Explanation(
         format=JSON_FORMAT,
@@ -255,8 +257,3 @@ def _requests(
     except StoreError:  # that version of the memo is cleaned up
         return replace(unknown, requests=len(wanted))
     return StageRequests(unknown.step, unknown.reason, len(wanted), len(wanted) - old, old)
-
-
-def _index(store: Store, manifest: Manifest, recipe: Recipe) -> LanceIndex:
-    """The tables as the run searched them."""
-    return LanceIndex(searched_at(store.uri, recipe, manifest.tables))

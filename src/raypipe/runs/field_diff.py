@@ -13,7 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 from raypipe.recipes.serialize import leaves
-from raypipe.runs.manifest import Difference, Manifest
+from raypipe.runs.manifest import Manifest
+from raypipe.runs.stage_records import Difference
 
 INLINE = 60  # characters of a value that stands in a sentence; a longer one is compared line by line
 MOST_LINES = 40  # of one difference

@@ -1,4 +1,8 @@
-"""Gates: bounds that a finished run must keep before it answers live questions."""
+"""Gates: bounds that a finished run must keep before it answers live questions.
+
+A gate on a share holds for the end of its interval: a bound that few questions reach by luck is not passed.
+Others hold a run against another one: `better`, `not-worse`, `not-worse:0.01`.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,9 @@ from typing import Any
 
 from raypipe.core import config
 from raypipe.core.errors import ConfError, RaypipeError
+from raypipe.metrics.intervals import Interval, rate_interval, score_interval
 from raypipe.metrics.kinds import MeasureSummary
-from raypipe.runs.gate_bounds import SHARES, end_of, interval_of, questions_needed
+from raypipe.metrics.paired import MARGIN
 from raypipe.runs.manifest import Manifest
 
 MIN_SCORED = 0.95
@@ -38,7 +43,6 @@ class Gate:
     bound: float
 
     def holds(self, value: float) -> bool:
-        """Whether a value keeps the bound."""
         return _COMPARE[self.comparison](value, self.bound)
 
 
@@ -154,3 +158,78 @@ def _check_scored(gate: Gate, manifest: Manifest, min_scored: float, unscored: S
 def scored_of(score: Mapping[str, Any]) -> tuple[int, int]:
     """How many questions a score rests on, and how many there are."""
     return score["total"] - score["n_unscored"], score["total"]
+
+
+_HITS = {
+    "accuracy": "n_correct", "hallucination": "n_hallucination", "missing": "n_miss",
+    "exact_accuracy": "n_correct_exact",
+}  # fmt: skip
+SHARES = frozenset({"score", *_HITS})
+"""Numbers of a run that rest on its scored questions."""
+MOST = 10_000_000  # questions; a bound that needs more is out of reach
+
+
+def interval_of(metric: str, score: Mapping[str, Any], questions: int | None = None) -> Interval:
+    """95 % interval of a share, from a run's counts; of as many `questions` of the same kind, where given."""
+    counts = [score[name] for name in ("n_correct", "n_miss", "n_hallucination")]
+    scored = sum(counts)
+    factor = 1.0 if questions is None else questions / scored
+    if metric == "score":
+        right, missing, wrong = (round(c * factor) for c in counts)
+        return score_interval(right, missing, wrong)
+    n = round(scored * factor)
+    return rate_interval(min(n, round(score[_HITS[metric]] * factor)), n)
+
+
+def end_of(comparison: str, interval: Interval) -> float | None:
+    """The end of the interval that a bound has to hold for; None for `==`, which no interval can prove."""
+    return {">": interval[0], "<": interval[1]}.get(comparison[0])
+
+
+def questions_needed(
+    metric: str, score: Mapping[str, Any], comparison: str, holds: Callable[[float], bool]
+) -> int | None:
+    """How many scored questions of the same kind would pass a bound; None: no number of them would."""
+    scored: int = score["total"] - score["n_unscored"]
+
+    def passes(n: int) -> bool:
+        end = end_of(comparison, interval_of(metric, score, n))
+        return end is not None and holds(end)
+
+    high = scored
+    while not passes(high):
+        if (high := high * 2) > MOST:
+            return None
+    low = high // 2
+    while high - low > max(1, high // 100):
+        middle = (low + high) // 2
+        low, high = (low, middle) if passes(middle) else (middle, high)
+    return high
+
+
+_RELATIVE = re.compile(r"\s*(better|not-worse)(?::([0-9]*\.?[0-9]+))?\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class RelativeGate:
+    """A bound on the difference of two runs over the same questions."""
+
+    text: str
+    better: bool  # False: at most `margin` worse
+    margin: float
+
+
+def relative_gate(text: str) -> RelativeGate | None:
+    """Reads a gate; None for one that is not about another run. Raises ConfError for a margin that is none.
+
+    >>> relative_gate("not-worse:0.01")
+    RelativeGate(text='not-worse:0.01', better=False, margin=0.01)
+    >>> relative_gate("score>=0.1")
+    """
+    match = _RELATIVE.fullmatch(text)
+    if match is None:
+        return None
+    margin = MARGIN if match[2] is None else float(match[2])
+    if not margin or (match[2] is not None and match[1] == "better"):
+        raise ConfError(f"gate {text!r}: expected better, not-worse, or not-worse:M with M above 0")
+    return RelativeGate(text.strip(), match[1] == "better", margin)

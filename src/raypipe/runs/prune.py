@@ -15,20 +15,19 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
 import pyarrow.compute as pc
-import yaml
 
 from raypipe.core.errors import ConfError
+from raypipe.memo.disk import note_loss
 from raypipe.memo.keys import expired
-from raypipe.memo.losses import note_loss
 from raypipe.pipeline.counters import forget_runs
 from raypipe.pipeline.ingest_log import driving
 from raypipe.runs import manifest
-from raypipe.runs.old_faults import forget_faults, old_faults
+from raypipe.runs.manifest import Manifest, answer_keys
 from raypipe.runs.release import forget
 from raypipe.runs.roots import (
     Roots,
@@ -41,24 +40,24 @@ from raypipe.runs.roots import (
 )
 from raypipe.store import Store, StoreError, read_now, sweep
 from raypipe.store.adapters import (
-    RECIPE,
     abandoned_trainings,
-    adapter_file,
     adapter_names,
+    adapter_recipe,
     remove_adapter,
     remove_training,
     training_lease,
 )
-from raypipe.store.keep import KEPT, clean, compact, delete_rows, drop, tables, tagged, unfinished, untag
+from raypipe.store.keep import KEPT, clean, compact, drop, tables, tagged, unfinished, untag
+from raypipe.store.layout import INGESTED
 from raypipe.store.leftovers import abandon, free, free_table, staged
+from raypipe.store.lookups import filters
 from raypipe.store.sizes import merge_sizes
+from raypipe.store.tables import OF_MEMO, OF_SOURCES
 
 KINDS = (
     "work", "run", "release", "tag", "table", "answers", "replies", "faults", "sources", "parts",
     "adapter", "training",
 )  # fmt: skip
-SOURCE_TABLES = ("texts-", "passages-", "vectors-", "lengths-")
-MEMO_TABLES = ("embeddings-", "scores-", "replies-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,14 +156,8 @@ def given_up_adapters(store: Store, kept: Roots) -> list[str]:
     """Adapters of this store that a run or a release once named, and that no root names any more."""
     named = adapters_named(kept.last, kept.released)
     gone = adapters_named(kept.runs, kept.releases) - named
-    return [name for name in adapter_names(store.files) if _identity(store, name) in gone]
-
-
-def _identity(store: Store, name: str) -> str:
-    """Of an adapter's weights, as its recipe says."""
-    raw = adapter_file(store.files, name, RECIPE)
-    tree = yaml.safe_load(raw) if raw else {}
-    return str(tree.get("adapter", ""))
+    files = store.files
+    return [n for n in adapter_names(files) if str(adapter_recipe(files, n).get("adapter", "")) in gone]
 
 
 def uncited(store: Store) -> list[str]:
@@ -188,25 +181,26 @@ def _remove(store: Store, kept: Roots, found: Sequence[Removal], now: float, you
     for name in names["release"]:
         forget(store, name)
     for table in names["table"]:
-        if table.startswith(MEMO_TABLES):
+        if table.startswith(OF_MEMO):
             note_loss(store, table, "pruned")  # before: a kill in between costs a looser plan
         drop(store, table)
     for table in names["replies"]:
-        delete_rows(store, table, "key", _ended(store, table, now))
+        store.forget(table, "key", _ended(store, table, now))
     if names["answers"]:
-        delete_rows(store, "answers", "recipe", names["answers"])
+        store.forget("answers", "recipe", names["answers"])
     if names["sources"]:
         gone = uncited(store)
-        for table in (t for t in tables(store) if t.startswith(SOURCE_TABLES)):
-            delete_rows(store, table, "source", gone)
-        delete_rows(store, "sources", "id", gone)  # last: by them the next prune finds what a kill leaves
+        for table in (t for t in tables(store) if t.startswith(OF_SOURCES)):
+            store.forget(table, "source", gone)
+        store.forget("sources", "id", gone)  # last: by them the next prune finds what a kill leaves
     for name in names["adapter"]:
         remove_adapter(store.files, name)
     for training in names["training"]:
         with training_lease(store.files, training, "prune"):
             remove_training(store.files, training)
     older = [r for r in kept.runs if r.run in names["run"]]
-    forget_faults(store, old_faults(store, set(tables(store)), older))
+    for where in filters("_rowid", old_faults(store, set(tables(store)), older)):
+        store.dataset("faults").delete(where)
     for run in older:
         manifest.remove(store, run.run)
     manifest.remove_keys_without_manifest(store)
@@ -225,3 +219,32 @@ def _tidy(store: Store, kept: Roots, young: timedelta) -> None:
         named = {r.tables[table] for r in kept.last if table in r.tables}  # may be promoted yet
         clean(store, table, named | read.get(table, set()), young)
         free_table(store, table)
+
+
+READS = ("ingest", "files")  # in the place of a run, of faults of files
+
+
+def old_faults(store: Store, tables: Collection[str], gone: Iterable[Manifest]) -> list[int]:
+    """Row ids of faults that say nothing any more. A fault counts while its row is neither done nor given up:
+    of a source, while the table that it names lacks the source; of a question, while a run that is kept asks
+    for its answer; of a line, while the note of its file is there. `tables`: of the store, but for those that
+    go; `gone`: runs that go."""
+    rows = store.scan("faults", columns=["id", "digest", "run"], with_row_id=True).to_pylist()
+    if not rows:
+        return []
+    notes = {name.partition(".")[0] for name in store.files.names(INGESTED)}
+    forgotten = {k.key for r in gone for k in answer_keys(store, r.run).values()}
+    asked = {r["digest"] for r in rows if "-" not in r["digest"] and r["run"] not in READS}
+    forgotten |= asked - set(store.missing("answers", "key", sorted(asked)))
+    of_table: dict[str, set[str]] = {}
+    for r in rows:
+        if "-" in r["digest"]:
+            of_table.setdefault(r["digest"], set()).add(r["id"])
+    pending = {t: set(store.missing(t, "source", sorted(ids))) for t, ids in of_table.items() if t in tables}
+
+    def old(id: str, digest: str, run: str) -> bool:
+        if run in READS:
+            return digest not in notes
+        return id not in pending.get(digest, ()) if "-" in digest else digest in forgotten
+
+    return [r["_rowid"] for r in rows if old(r["id"], r["digest"], r["run"])]

@@ -17,12 +17,13 @@ from typing import Any, TypeVar
 from raypipe.core import config
 from raypipe.core.config import Where
 from raypipe.core.errors import ConfError
+from raypipe.core.plain import to_json
 from raypipe.metrics.kinds import MeasureSummary
 from raypipe.pipeline.recipe_tables import searched_at
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import description
 from raypipe.runs.gates import MIN_SCORED, Gate, check, scored_of
-from raypipe.runs.manifest import Manifest, answer_keys, to_json
+from raypipe.runs.manifest import Manifest, answer_keys
 from raypipe.store import Store, StoreError
 from raypipe.store.index import IndexSpec
 from raypipe.store.keep import tag
@@ -127,11 +128,6 @@ def go_live(store: Store, id: str, pointer: str = LIVE) -> None:
     _point(store, [*_history(store, pointer), id], pointer)
 
 
-def release_of(store: Store, id: str) -> Release:
-    """A release by its id. Raises ConfError for one that is not there."""
-    return _release(store, id)
-
-
 def rollback(store: Store, pointer: str = LIVE) -> Release:
     """Makes the release before the live one live again. Raises ConfError if there is none."""
     with store.lease("release", "rollback"):
@@ -142,18 +138,18 @@ def rollback(store: Store, pointer: str = LIVE) -> Release:
                 f"{store.uri}: no earlier release{of} to go back to; `raypipe releases` lists them"
             )
         _point(store, history[:-1], pointer)
-    return _release(store, history[-2])
+    return release_of(store, history[-2])
 
 
 def live(store: Store, pointer: str = LIVE) -> Release | None:
     """The release that answers; None before the first. `pointer`: `live`, or `live@NAME` of a tenant."""
     history = _history(store, pointer)
-    return _release(store, history[-1]) if history else None
+    return release_of(store, history[-1]) if history else None
 
 
 def releases(store: Store) -> list[Release]:
     """Every release that is kept, oldest first, those that were rolled back included."""
-    return [_release(store, id) for id in _ids(store)]
+    return [release_of(store, id) for id in _ids(store)]
 
 
 def history(store: Store) -> tuple[str, ...]:
@@ -187,7 +183,7 @@ def succeed(store: Store, id: str, made: Mapping[str, Mapping[str, int]]) -> tup
     the one in its place), unless it is there. Returns its id and its tables."""
     found = next((r for r in releases(store) if r.after == id), None)
     if found is None:
-        old = _release(store, id)
+        old = release_of(store, id)
         tables = {t: made.get(t, {}).get(str(v), v) for t, v in old.tables.items()}
         found = replace(old, id=_next_id(store, old.run), tables=tables, after=id)
         _write(store, found)
@@ -237,7 +233,8 @@ def _point(store: Store, history: list[str], pointer: str = LIVE) -> None:
     store.files.write(f"{RELEASES}/{pointer}.json", json.dumps(to_json(found)).encode())
 
 
-def _release(store: Store, id: str) -> Release:
+def release_of(store: Store, id: str) -> Release:
+    """A release by its id. Raises ConfError for one that is not there."""
     name = f"{RELEASES}/{check_run(id)}.json"
     raw = store.files.read(name)
     if raw is None:

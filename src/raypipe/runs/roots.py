@@ -41,7 +41,6 @@ class Roots:
 
 
 def roots(store: Store) -> Roots:
-    """The roots of a store."""
     runs, every = recent(store, EVERY_RUN), releases(store)
     ids = {*history(store), *(t.release for t in trials(store))}
     released = [r for r in every if r.id in ids]
@@ -84,6 +83,11 @@ def adapters_named(runs: Iterable[Manifest], released: Iterable[Release]) -> set
     """Identities of the adapters of the models that these runs and releases name."""
     recipes = [*(r.recipe for r in runs), *(r.recipe for r in released)]
     return {identity for r in recipes for m in description(r).models() for _, identity in m.adapters}
+
+
+def releases_naming(store: Store, adapters: Collection[str]) -> tuple[str, ...]:
+    """Ids of the releases that a model with one of these adapters (identities) answers."""
+    return tuple(r.id for r in releases(store) if not adapters_named([], [r]).isdisjoint(adapters))
 
 
 def graph_tables(runs: Iterable[Manifest], released: Iterable[Release]) -> set[str]:

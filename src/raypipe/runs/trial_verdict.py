@@ -24,13 +24,20 @@ import numpy as np
 from raypipe.core import config
 from raypipe.core.config import Where
 from raypipe.core.errors import ConfError
+from raypipe.core.plain import to_json
 from raypipe.metrics.intervals import mean_interval
 from raypipe.metrics.paired import paired
-from raypipe.runs.manifest import to_json
-from raypipe.runs.relative_gate_text import RelativeGate, relative_gate
+from raypipe.runs.gates import RelativeGate, relative_gate
 from raypipe.runs.release import go_live, live
-from raypipe.runs.trial_evidence import TrialEvidence, side_values
-from raypipe.runs.trials import Pair, ReleaseTrial, TrialAnswer, read_trial, remove_trial
+from raypipe.runs.trials import (
+    Pair,
+    ReleaseTrial,
+    TrialAnswer,
+    TrialEvidence,
+    read_trial,
+    remove_trial,
+    side_values,
+)
 from raypipe.store import Store, StoreError
 from raypipe.store.layout import TRIAL_REPORTS
 
@@ -178,17 +185,20 @@ def decided(trial: ReleaseTrial, found: TrialReport) -> tuple[Verdict, str]:
 
 def worse(look: Look) -> bool:
     """Whether the release on trial lost this look."""
+    return _gained(look) < 0
+
+
+def _gained(look: Look) -> float:
+    """How much the release on trial gained in this look; 0 where that may be chance, or nothing is known."""
     if look.p is None or look.error is None or look.live is None or look.trial is None:
-        return False
-    return look.p < look.error and look.trial < look.live
+        return 0.0
+    return look.trial - look.live if look.p < look.error else 0.0
 
 
 def _passes(gate: RelativeGate, look: Look) -> bool:
-    if look.p is None or look.error is None or look.live is None or look.trial is None:
-        return False
     if gate.better:
-        return look.p < look.error and look.trial > look.live
-    return look.least is not None and look.least > -gate.margin
+        return _gained(look) > 0
+    return look.p is not None and look.least is not None and look.least > -gate.margin
 
 
 def _said(look: Look) -> str:

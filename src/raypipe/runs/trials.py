@@ -10,20 +10,24 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
-from raypipe.core import config
+from raypipe.core import arrow, config
 from raypipe.core.config import Where
 from raypipe.core.errors import ConfError
+from raypipe.core.plain import to_json
 from raypipe.core.records import digest
+from raypipe.metrics.crag import Prediction
+from raypipe.metrics.kinds.qa import answer_values
+from raypipe.runs.captured import feedback_since
 from raypipe.runs.gates import Gate, check
-from raypipe.runs.manifest import Manifest, to_json
+from raypipe.runs.manifest import Manifest
 from raypipe.runs.release import Release, live, make_release, release_of, releases
 from raypipe.store import Store, StoreError
 from raypipe.store.layout import TRIAL_PAIRS, TRIALS
-from raypipe.store.segments import read_segments, write_segment
+from raypipe.store.segments import read_segments, segment_names, write_segment
 
 FORMAT = 1
 Role: TypeAlias = Literal["canary", "shadow"]
@@ -92,13 +96,13 @@ def read_trial(store: Store, role: Role) -> ReleaseTrial | None:
 
 def begin_trial(
     store: Store, manifest: Manifest, role: Role, share: float, gate: str, bounds: Sequence[Gate] = (),
-    min_scored: float = 0.95, passed: Sequence[str] = (),
+    min_scored: float = 0.95,
 ) -> tuple[ReleaseTrial, Release]:  # fmt: skip
     """Puts a finished run on trial; the same run again with the same share and gate changes nothing.
 
-    `gate` ends a canary; `bounds` are gates on the run itself, which it must pass first, and `passed` those
-    that it has passed. Raises ConfError where nothing is live, for the live run, an oracle run, a share out
-    of range and another canary; GateFailed.
+    `gate` ends a canary; `bounds` are gates on the run itself, which it must pass first. Raises ConfError
+    where nothing is live, for the live run, an oracle run, a share out of range and another canary, and
+    GateFailed.
     """
     if not 0 < share <= 1:
         raise ConfError(f"{role}: expected a share above 0 and at most 1, found {share:g}")
@@ -124,7 +128,7 @@ def begin_trial(
                     f"canary: release {before.release} is one already. `raypipe trial` shows how it does, "
                     "and `raypipe trial --stop` ends it"
                 )
-        release = known[-1] if known else make_release(store, manifest, (*(g.text for g in bounds), *passed))
+        release = known[-1] if known else make_release(store, manifest, [g.text for g in bounds])
         trial = ReleaseTrial(FORMAT, role, release.id, now_live.id, share, gate, time.time())
         store.files.write(f"{TRIALS}/{role}.json", json.dumps(to_json(trial)).encode())
     return trial, release
@@ -141,7 +145,6 @@ def trials(store: Store) -> list[ReleaseTrial]:
 
 
 def write_pairs(store: Store, pairs: Sequence[Pair], now: float) -> None:
-    """Writes pairs as one file."""
     write_segment(store.files, TRIAL_PAIRS, [asdict(p) for p in pairs], now)
 
 
@@ -158,3 +161,39 @@ def _pair(store: Store, line: dict[str, Any]) -> Pair:
         return config.build(Pair, line, Where(f"{store.uri}/{TRIAL_PAIRS}"))
     except ConfError as e:
         raise StoreError(f"{e}. Expected a pair that raypipe of format {FORMAT} wrote") from e
+
+
+class TrialEvidence:
+    """The pairs of a trial and what is right about their questions; reads what came since it read last."""
+
+    def __init__(self, store: Store, trial: ReleaseTrial) -> None:
+        self.trial = trial
+        self.pairs: list[Pair] = []
+        self.first: dict[str, Pair] = {}  # question id -> its first pair
+        self._store = store
+        self._seen: set[str] = set()  # segments
+        self._golds: dict[str, tuple[str, ...]] = {}  # question id -> stored ones
+
+    def read(self) -> dict[str, tuple[str, ...]]:
+        """Reads on, and returns question id -> what is right: the stored golds, and what users said."""
+        names = segment_names(self._store.files, TRIAL_PAIRS, self.trial.started)
+        came = list(pairs_of(self._store, self.trial, [n for n in names if n not in self._seen]))
+        self._seen.update(names)
+        self.pairs += came
+        fresh = sorted({p.question for p in came} - self.first.keys())
+        for pair in came:
+            self.first.setdefault(pair.question, pair)
+        golds = arrow.gold.records(self._store.rows("golds", "question", fresh))
+        self._golds |= {g.question: g.answers for g in golds if g.answers}
+        found = dict(self._golds)
+        said = feedback_since(self._store, self.trial.started)
+        for pair in self.pairs if said else ():
+            texts = [f.text for f in said.get(pair.answer_id or "", ()) if f.text is not None]
+            if texts:
+                found[pair.question] = tuple(dict.fromkeys((*found.get(pair.question, ()), *texts)))
+        return found
+
+
+def side_values(side: TrialAnswer, truths: tuple[str, ...]) -> Mapping[str, float]:
+    """The measures of an answer (`metrics.kinds.qa`). One that failed shares no word with what is right."""
+    return answer_values(Prediction("", "" if side.outcome == "fault" else side.answer, truths))

@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from raypipe.core.errors import Unavailable
+from raypipe.core.index import Index
 from raypipe.core.llm import Chat
-from raypipe.core.protocols import Index
 from raypipe.core.records import IDK, Fault, Layout, Question, Quote, Span, parse_chunk_id
-from raypipe.memo.memo import CallCounts, Memo
+from raypipe.memo.counts import CallCounts
+from raypipe.memo.memo import Memo
 from raypipe.models.warm_up import warm_up
 from raypipe.recipes.deadlines import DegradePolicy
 from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor, StageCounters

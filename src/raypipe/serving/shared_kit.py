@@ -6,9 +6,10 @@ import copy
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, Self
 
+from raypipe.core.index import Index
 from raypipe.core.kits import ForwardingKit
 from raypipe.core.llm import Chat, Generated, Generator, Sampling
-from raypipe.core.protocols import Index, Kit, Model
+from raypipe.core.protocols import Kit, Model
 from raypipe.core.records import Fault
 
 

@@ -15,10 +15,10 @@ from raypipe.runs.captured import OWN_ID
 from raypipe.runs.release import Release
 from raypipe.serving.filters import CitationCatalog, Filters, narrow
 from raypipe.store import Reading, Store
-from raypipe.store.database import rows
 from raypipe.store.errors import reaching
 from raypipe.store.index import LanceIndex
 from raypipe.store.layouts import layouts_at, layouts_of
+from raypipe.store.lookups import rows
 
 EXAMPLES = 5  # stored questions that the page offers
 LOOKED_AT = 1000  # questions among which they are the first

@@ -8,7 +8,8 @@ from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
 
-from raypipe.core.protocols import Ask, Bound, Index, Kit, Postings, Reach
+from raypipe.core.index import Index, Postings
+from raypipe.core.protocols import Ask, Bound, Kit, Reach
 from raypipe.core.records import Citation, Hit, Question, parse_chunk_id
 from raypipe.steps.ranking import Scope, add_hits, best_first, grown, pool_of, scope_of
 from raypipe.text import bm25

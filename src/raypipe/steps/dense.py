@@ -9,7 +9,8 @@ import numpy as np
 
 from raypipe.core.ann import Approximate
 from raypipe.core.digests import ADDED
-from raypipe.core.protocols import FIELDS, Ask, Bound, Index, Kit, Model, Reach, VectorHit
+from raypipe.core.index import Index, VectorHit
+from raypipe.core.protocols import FIELDS, Ask, Bound, Kit, Model, Reach
 from raypipe.core.records import Hit, Question
 from raypipe.steps.ranking import Scope, add_hits, grown, pool_of, scope_of
 from raypipe.text.template import PLAIN, query_reads, query_renderer

@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, TypeAlias
 
+from raypipe.core.index import Index
 from raypipe.core.llm import Choice, Constraint, Generated, Grammar, JsonSchema, Sampling
-from raypipe.core.protocols import FIELDS, Ask, Bound, Index, Kit, Model, Reach, Tokenize
+from raypipe.core.protocols import FIELDS, Ask, Bound, Kit, Model, Reach, Tokenize
 from raypipe.core.records import ABSTAINED, ANSWERED, SKIPPED_REPLY, Fault, Question, Reply, Span
 from raypipe.steps.lora_adapters import ask_by_adapter, require_adapters
 from raypipe.steps.model_replies import prompt_values, read_reply, require_prompt, with_replies

@@ -15,8 +15,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, TypeAlias
 
+from raypipe.core.index import Index
 from raypipe.core.llm import Chat, Generated, Generator, Sampling
-from raypipe.core.protocols import Ask, Bound, Index, Kit, Model, Reach, Step, Tokenize
+from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach, Step, Tokenize
 from raypipe.core.records import ANSWERED, FAULT, SKIPPED_REPLY, Fault, Hit, Question, Reply, parse_chunk_id
 from raypipe.steps.bm25 import Bm25
 from raypipe.steps.dense import Dense

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from raypipe.core.protocols import Index
+from raypipe.core.index import Index
 from raypipe.core.records import Span, parse_chunk_id
 from raypipe.text.sanitize import escape_markup, visible
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from raypipe.core.protocols import FIELDS, Ask, Bound, Kit, Model, Reach, VectorHit
+from raypipe.core.index import VectorHit
+from raypipe.core.protocols import FIELDS, Ask, Bound, Kit, Model, Reach
 from raypipe.core.records import Question
 from raypipe.steps.dense import MOST_CHUNKS
 from raypipe.steps.ranking import add_scores

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from raypipe.core.protocols import Index
+from raypipe.core.index import Index
 from raypipe.core.records import parse_chunk_id
 from raypipe.text.candidates import SourceText
 

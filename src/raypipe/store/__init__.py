@@ -12,14 +12,14 @@ Knows records, Arrow and LanceDB. Knows no step, no recipe and no Ray.
 
 from raypipe.store.commit import commit, committed
 from raypipe.store.database import Store
-from raypipe.store.files import AddedMeanwhile, StoreError
+from raypipe.store.errors import AddedMeanwhile, StoreError
 from raypipe.store.lease import Reading, read_now, sweep
 from raypipe.store.parts import Run, begin, begin_rest, begun, done_parts, end, write_part
-from raypipe.store.put import Put, Staged, put, stage
+from raypipe.store.put import Staged, put, stage
 from raypipe.store.tables import ANSWERS, FAULTS, PASSAGES, vectors_schema, with_chunkless
 
 __all__ = [
-    "ANSWERS", "FAULTS", "PASSAGES", "AddedMeanwhile", "Put", "Reading", "Run", "Staged", "Store",
+    "ANSWERS", "FAULTS", "PASSAGES", "AddedMeanwhile", "Reading", "Run", "Staged", "Store",
     "StoreError", "begin", "begin_rest", "begun", "commit", "committed", "done_parts", "end", "put",
     "read_now", "stage", "sweep", "vectors_schema", "with_chunkless", "write_part",
 ]  # fmt: skip

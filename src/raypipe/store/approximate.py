@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import uuid
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,10 +20,12 @@ from lance import LanceDataset
 from raypipe.core.ann import AnnRecall, Approximate
 from raypipe.core.arrow import SPANS
 from raypipe.core.errors import ConfError
-from raypipe.core.protocols import VectorHit
+from raypipe.core.index import VectorHit
 from raypipe.store.database import Store
 from raypipe.store.errors import reaching
 from raypipe.store.layout import ANN
+from raypipe.store.products import best_first, exact_scores, hit_of
+from raypipe.store.vector_copy import matrix_of
 
 PARTITION_ROWS = 4096  # of a partition on average: what LanceDB's documentation advises
 AT_ONCE = 16  # queries of a call: their candidates with whole vectors are in memory together
@@ -40,12 +43,15 @@ class AnnIndex:
 def ann_index(dataset: LanceDataset) -> AnnIndex | None:
     """The approximate index of a table's vectors; None where none was built."""
     with reaching(dataset.uri):
-        for found in dataset.describe_indices():
-            if found.field_names == ["vector"]:
-                held = {id for segment in found.segments for id in segment.fragment_ids}
-                left = [f for f in dataset.get_fragments() if f.fragment_id not in held]
-                return AnnIndex(found.name, sum(f.count_rows() for f in left))
+        for found in _indices(dataset):
+            held = {id for segment in found.segments for id in segment.fragment_ids}
+            left = [f for f in dataset.get_fragments() if f.fragment_id not in held]
+            return AnnIndex(found.name, sum(f.count_rows() for f in left))
     return None
+
+
+def _indices(dataset: LanceDataset) -> list[Any]:
+    return [i for i in dataset.describe_indices() if i.field_names == ["vector"]]
 
 
 def build_ann(store: Store, table: str, how: Approximate) -> str:
@@ -59,7 +65,7 @@ def build_ann(store: Store, table: str, how: Approximate) -> str:
             f"vectors of {dim}. Leave `ann` out: the exact search takes any"
         )
     name = f"{how.index}_{uuid.uuid4().hex}"
-    older = [i.name for i in dataset.describe_indices() if i.field_names == ["vector"]]
+    older = [i.name for i in _indices(dataset)]
     with reaching(dataset.uri), store.durable(table):
         for old in older:  # first: with two, nothing says which one is searched
             store.dataset(table).drop_index(old)
@@ -100,14 +106,8 @@ def by_query(table: pa.Table, count: int) -> list[pa.Table]:
 
 
 def _scored(table: pa.Table, query: np.ndarray) -> list[VectorHit]:
-    column = table["vector"].combine_chunks()
-    vectors = column.flatten().to_numpy().reshape(len(column), -1).astype(np.float64)
-    scores = (vectors * query.astype(np.float64)).sum(axis=1)
-    found = [
-        VectorHit(r["source"], (r["start"], r["end"]), (r["parent_start"], r["parent_end"]), score)
-        for r, score in zip(table.select(SPANS).to_pylist(), scores.tolist(), strict=True)
-    ]
-    return sorted(found, key=lambda f: (-f.score, f.source, f.span))
+    scores = exact_scores(matrix_of(table["vector"].combine_chunks()), query).tolist()
+    return best_first(map(hit_of, table.select(SPANS).to_pylist(), scores))
 
 
 def require_ann(dataset: LanceDataset) -> AnnIndex:
@@ -133,7 +133,6 @@ def recall_of(store: Store, table: str, index: str, top: int, how: Approximate) 
 
 
 def keep_recall(store: Store, table: str, found: AnnRecall, how: Approximate) -> None:
-    """Keeps a measured recall in the store."""
     store.files.write(_file(table, found.index, found.top, how), json.dumps(asdict(found)).encode())
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import lance
 import pyarrow as pa
 
-from raypipe.store.errors import reaching, says_absent
-from raypipe.store.files import Files, StoreError
+from raypipe.store.errors import StoreError, reaching, says_absent
+from raypipe.store.files import Files
 
 _CLAIM = ".claim"  # of the table that an object store has next to the file
 

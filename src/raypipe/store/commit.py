@@ -19,9 +19,10 @@ import pyarrow.compute as pc
 from lance.commit import CommitConflictError
 from lance.file import LanceFileReader
 
-from raypipe.store.database import Store, present, rows
+from raypipe.store.database import Store
 from raypipe.store.errors import AddedMeanwhile, StoreError, reaching
 from raypipe.store.ids import repeats
+from raypipe.store.lookups import present, rows
 from raypipe.store.parts import Record, data_files, drop_records, need_record
 from raypipe.store.tables import kind_of
 

@@ -16,9 +16,10 @@ import numpy as np
 import pyarrow as pa
 
 from raypipe.core.records import digest
-from raypipe.store.database import SCAN_ROWS, Store
+from raypipe.store.database import Store
 from raypipe.store.errors import reaching
 from raypipe.store.layout import CORPUS_SUMS
+from raypipe.store.lookups import SCAN_ROWS
 
 BITS = 128
 SUMMED = 1 << 16  # ids whose digits are numbers at a time: 2 MB

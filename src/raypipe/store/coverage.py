@@ -1,19 +1,72 @@
-"""Which sources the searched tables lack.
+"""Which sources a store has, and which of them the searched tables lack.
 
-Knows the columns of texts, passages, vectors and lengths. Does not know recipes; reads, and changes nothing.
+What a table lacks of all sources is noted next to it, with the rows that both had then: while both stay as
+they are, no id is read again. Knows the columns of texts, passages, vectors and lengths, and no recipes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 
+import lance
+import pyarrow as pa
 import pyarrow.compute as pc
 from lance import LanceDataset
 
-from raypipe.store.database import SCAN_RATIO, Store, absent, distinct, rows, sources_with_chunks
+from raypipe.core.records import digest
+from raypipe.store.corpus_sum import corpus_sum, rows_id
+from raypipe.store.database import Store
 from raypipe.store.errors import reaching
 from raypipe.store.ids import Ids, stand_in
-from raypipe.store.source_ids import lacked
+from raypipe.store.layout import COVERAGE
+from raypipe.store.lookups import SCAN_RATIO, absent, distinct, filters, present, rows, sources_with_chunks
+
+KEPT = 4  # notes of a table: of all its sources, and of those with chunks, for two sets of kinds
+NOTED = 10_000  # ids that a table lacks: a note of more is as long as the work that it saves
+
+
+def all_sources(store: Store, kinds: Iterable[str]) -> Ids:
+    """All sources of these kinds that a store has, in the order of the table; read when one is needed."""
+    named = sorted(kinds)
+    name = digest(corpus_sum(store), *named)
+    if not isinstance(store.kept, Ids) or store.kept.all_of != name:
+        where, version = next(filters("kind", named)), store.version("sources")
+
+        def read() -> pa.Array:
+            return store.scan("sources", ["id"], version, filter=where)["id"].combine_chunks()
+
+        store.kept = Ids.unread(store.count("sources", where, version), name, read)
+    return store.kept
+
+
+def lacked(store: Store, dataset: lance.LanceDataset, table: str, sources: Ids) -> Ids:
+    """Which of some sources have no row in a table that is open at a version."""
+    if (found := noted(store, dataset, table, sources.all_of)) is not None:
+        return found
+    with reaching(dataset.uri):
+        left = sources.where(pc.invert(present(dataset, "source", sources.array)))
+    if sources.all_of and len(left) <= NOTED and store.drives:
+        notes = {**_notes(store, table), _of(dataset, sources.all_of): list(left)}
+        last = dict(list(notes.items())[-KEPT:])
+        store.files.write(f"{COVERAGE}/{table}.json", json.dumps(last).encode())
+    return left
+
+
+def noted(store: Store, dataset: lance.LanceDataset, table: str, all_of: str) -> Ids | None:
+    """The same of all sources of a name (`Ids.name_among`), where it was noted; else None."""
+    found = _notes(store, table).get(_of(dataset, all_of)) if all_of else None
+    return None if found is None else Ids.of(found)
+
+
+def _of(dataset: lance.LanceDataset, all_of: str) -> str:
+    return f"{all_of} {rows_id(dataset)}"
+
+
+def _notes(store: Store, table: str) -> dict[str, list[str]]:
+    """What the sources and the rows were -> what the rows lacked, the last one last."""
+    found: dict[str, list[str]] = json.loads(store.files.read(f"{COVERAGE}/{table}.json") or b"{}")
+    return found
 
 
 def lacking(store: Store, labels: Mapping[str, str], sources: Ids, at: Mapping[str, int]) -> dict[str, Ids]:

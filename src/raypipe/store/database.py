@@ -1,24 +1,24 @@
 """The tables themselves: a LanceDB database in one folder, local or on an object store.
 
-Knows how tables are made, read by key and indexed. How rows get in exactly once is in `parts` and `commit`.
+Knows how tables are made, read and indexed. How rows are found by key is in `lookups`, how they get in
+exactly once in `parts` and `commit`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import lance
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from raypipe.store import lookups
 from raypipe.store.durable import durable, restore, restore_all
-from raypipe.store.errors import StoreUnavailable, is_of_the_place, reaching, says_absent
-from raypipe.store.files import Files, StoreError
-from raypipe.store.ids import HASHED, stand_in
+from raypipe.store.errors import StoreError, StoreUnavailable, is_of_the_place, reaching, says_absent
+from raypipe.store.files import Files
 from raypipe.store.layout import FORGETTING, MARK
 from raypipe.store.lease import Lease
 from raypipe.store.tables import BASE, ON_DEMAND, kind_of, table_schema
@@ -26,15 +26,7 @@ from raypipe.store.tables import BASE, ON_DEMAND, kind_of, table_schema
 DRIVER = "driver"  # the lease of who changes tables
 FORMAT = 3  # of what lies in a store; raised when an older raypipe could misread it
 
-LOOKUP_KEYS = 4096  # per query: one of 5,000 keys takes 57 ms, and the query text is parsed in memory
-SCAN_RATIO = 250  # a BTREE look-up takes 16 us, a row of a scanned key column .07 us
-SCAN_ROWS = 1 << 20  # per batch of a scan
 INDEX_TRIES = 20  # each one lost means that another driver brought the index forward
-
-
-def quoted(values: Iterable[str]) -> str:
-    """Strings as a list of SQL literals. What is in them stays data: `it's` becomes `'it''s'`."""
-    return ", ".join("'" + v.replace("'", "''") + "'" for v in values)
 
 
 class Store:
@@ -46,7 +38,7 @@ class Store:
         self.files = Files(self.uri)
         self._held: set[str] = set()  # leases
         self._changing: set[str] = set()  # tables inside a block of `durable`
-        self.kept: object = None  # the `Ids` of all sources that were read last (`source_ids.all_sources`)
+        self.kept: object = None  # the `Ids` of all sources that were read last (`coverage.all_sources`)
         self.sums: dict[str, list[Any]] = {}  # fragment of sources -> sum and count of its ids (`corpus_sum`)
 
     @classmethod
@@ -184,7 +176,6 @@ class Store:
         return version
 
     def count(self, table: str, where: str | None = None, version: int | None = None) -> int:
-        """Rows of a table; `where` is a filter of Lance."""
         with reaching(self.table_uri(table)):
             rows: int = self.dataset(table, version).count_rows(where)
         return rows
@@ -200,7 +191,7 @@ class Store:
         self,
         table: str,
         columns: Sequence[str] | None,
-        rows: int = SCAN_ROWS,
+        rows: int = lookups.SCAN_ROWS,
         version: int | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """All rows of a table at a version (None: as it is now), `rows` of them at a time. `columns` None:
@@ -217,24 +208,21 @@ class Store:
 
     def missing(self, table: str, column: str, ids: Sequence[str]) -> list[str]:
         """Which of the ids do not stand in a column, in their order."""
-        return missing(self.dataset(table), column, ids)
+        return lookups.missing(self.dataset(table), column, ids)
 
     def rows(
         self, table: str, column: str, values: Sequence[str], columns: Sequence[str] | None = None
     ) -> pa.Table:
-        """The rows whose column has one of the values, in no order. `columns` None: all of them."""
-        return rows(self.dataset(table), column, values, columns)
+        """As `lookups.rows`, of the newest version."""
+        return lookups.rows(self.dataset(table), column, values, columns)
 
     def forget(self, table: str, column: str, values: Sequence[str]) -> None:
-        """Deletes the rows whose column has one of the values."""
+        """Deletes the rows whose column has one of the values; older versions keep them."""
         with self.durable(table):
-            forget(self.dataset(table), column, values)
-
-    def sources_with_chunks(self, passages: str) -> pa.Array:
-        """Sources of a `passages` table that have chunks: those a vector table must hold. One may stand there
-        twice."""
-        with reaching(self.table_uri(passages)):
-            return sources_with_chunks(self.dataset(passages))
+            dataset = self.dataset(table)
+            for where in lookups.filters(column, values):
+                with reaching(dataset.uri):
+                    dataset.delete(where)
 
     def index(self, table: str) -> None:
         """Builds the table's scalar indexes, or brings them up to date."""
@@ -277,80 +265,3 @@ def _btrees(dataset: lance.LanceDataset) -> dict[str, str]:
     """Column -> name of its BTREE index."""
     found = dataset.describe_indices()
     return {i.field_names[0]: i.name for i in found if i.index_type == "BTree" and len(i.field_names) == 1}
-
-
-def distinct(dataset: lance.LanceDataset, column: str) -> pa.Array:
-    """The values of a column, each once."""
-    with reaching(dataset.uri):
-        found = [pa.array([], pa.string()), *(v.combine_chunks() for v in _slabs(dataset, column))]
-    return pa.concat_arrays(found).unique()
-
-
-def sources_with_chunks(passages: lance.LanceDataset) -> pa.Array:
-    """The same, of a table that is open at a version. A source's chunks stand together, so only one that is
-    cut by two batches comes twice."""
-    found = [pa.array([], pa.string())]
-    for batch in passages.to_batches(columns=["source", "start", "end"], batch_size=SCAN_ROWS):
-        real = batch.filter(pc.greater(batch["end"], batch["start"]))
-        found.append(real["source"].unique())
-    return pa.concat_arrays(found)
-
-
-def rows(
-    dataset: lance.LanceDataset, column: str, values: Sequence[str], columns: Sequence[str] | None = None
-) -> pa.Table:
-    """The rows whose column has one of the values, found by BTREE, in no order."""
-    distinct = list(dict.fromkeys(values))
-    found = []
-    for at in range(0, max(len(distinct), 1), LOOKUP_KEYS):
-        some = distinct[at : at + LOOKUP_KEYS]
-        where = f"{column} IN ({quoted(some)})" if some else "false"
-        with reaching(dataset.uri):
-            found.append(dataset.to_table(columns=columns and list(columns), filter=where))
-    return pa.concat_tables(found)
-
-
-def forget(dataset: lance.LanceDataset, column: str, values: Sequence[str]) -> None:
-    """Deletes the rows whose column has one of the values."""
-    for at in range(0, len(values), LOOKUP_KEYS):
-        with reaching(dataset.uri):
-            dataset.delete(f"{column} IN ({quoted(values[at : at + LOOKUP_KEYS])})")
-
-
-def missing(dataset: lance.LanceDataset, column: str, ids: Sequence[str]) -> list[str]:
-    """Which of the ids do not stand in a column, in their order."""
-    if not ids:
-        return []
-    left: list[str] = absent(dataset, column, pa.array(ids, pa.string())).to_pylist()
-    return left
-
-
-def absent(dataset: lance.LanceDataset, column: str, wanted: pa.Array) -> pa.Array:
-    """The same, of an array."""
-    return wanted.filter(pc.invert(present(dataset, column, wanted)))
-
-
-def present(dataset: lance.LanceDataset, column: str, wanted: pa.Array) -> pa.Array:
-    """(ids,) bool: which of the ids stand in a column."""
-    with reaching(dataset.uri):
-        if len(wanted) * SCAN_RATIO < dataset.count_rows():
-            return pc.is_in(wanted, value_set=rows(dataset, column, wanted.to_pylist(), [column])[column])
-        mask = stand_in(wanted, wanted[:0])
-        for values in _slabs(dataset, column):
-            mask = pc.or_(mask, stand_in(wanted, values))
-    return mask
-
-
-def _slabs(dataset: lance.LanceDataset, column: str) -> Iterator[pa.ChunkedArray]:
-    """A column, many values at a time: a batch ends with its fragment, and to look for ids in values hashes
-    the fewer of both once. Of equal values that stand together one is given."""
-    held, count = list[pa.Array](), 0
-    for batch in dataset.to_batches(columns=[column], batch_size=SCAN_ROWS):
-        if batch.num_rows:
-            held.append(pc.run_end_encode(batch[column]).values)
-            count += len(held[-1])
-        if count >= HASHED:
-            yield pa.chunked_array(held)
-            held, count = [], 0
-    if held:
-        yield pa.chunked_array(held)

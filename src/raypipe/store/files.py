@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from pyarrow import Buffer, NativeFile
-from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem
+from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType, LocalFileSystem
 
-from raypipe.store.errors import AddedMeanwhile, StoreError, reaching
+from raypipe.store.errors import reaching
 
-__all__ = ["AddedMeanwhile", "Files", "StoreError"]
 M = TypeVar("M", bound=Callable[..., Any])
 
 
@@ -45,6 +44,13 @@ class Files:
 
     def _path(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{name}"
+
+    def _infos(self, folder: str, recursive: bool = False) -> list[FileInfo]:
+        """Of all that is in a folder, which need not be there."""
+        found: list[FileInfo] = self._fs.get_file_info(
+            FileSelector(self._path(folder), allow_not_found=True, recursive=recursive)
+        )
+        return found
 
     @_classed
     def read(self, name: str) -> bytes | None:
@@ -115,22 +121,20 @@ class Files:
     @_classed
     def walk(self, folder: str) -> list[str]:
         """Names of all files below a folder, half-written ones too; none if it is not there."""
-        found = self._fs.get_file_info(FileSelector(self._path(folder), allow_not_found=True, recursive=True))
+        found = self._infos(folder, recursive=True)
         at = len(self._path(""))
         return sorted(f.path[at:] for f in found if f.type is FileType.File)
 
     @_classed
     def names(self, folder: str) -> list[str]:
         """Names in a folder, sorted, without half-written files; none if the folder is not there."""
-        found = self._fs.get_file_info(FileSelector(self._path(folder), allow_not_found=True))
-        return sorted(f.base_name for f in found if not f.base_name.endswith(".tmp"))
+        return sorted(f.base_name for f in self._infos(folder) if not f.base_name.endswith(".tmp"))
 
     @_classed
     def sizes(self, folder: str) -> dict[str, int]:
         """Name -> bytes of each file in a folder, sorted, without half-written ones."""
-        found = self._fs.get_file_info(FileSelector(self._path(folder), allow_not_found=True))
-        files = [f for f in found if f.type is FileType.File and not f.base_name.endswith(".tmp")]
-        return {f.base_name: f.size for f in sorted(files, key=lambda f: f.base_name)}
+        there = {f.base_name: f for f in self._infos(folder) if f.type is FileType.File}
+        return {name: there[name].size for name in sorted(there) if not name.endswith(".tmp")}
 
     def half_written(self, now: float) -> list[tuple[str, float]]:
         """Files next to the tables that were being written when their process died, or are now, and their age
@@ -144,7 +148,7 @@ class Files:
     @_classed
     def newest(self, folder: str) -> float | None:
         """When a file below a folder was last written, in seconds since the epoch; None: it has none."""
-        found = self._fs.get_file_info(FileSelector(self._path(folder), allow_not_found=True, recursive=True))
+        found = self._infos(folder, recursive=True)
         return max((f.mtime_ns / 1e9 for f in found if f.mtime_ns is not None), default=None)
 
     @_classed

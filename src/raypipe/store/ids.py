@@ -7,14 +7,16 @@ Knows Arrow; knows no table.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import overload
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from typing import TypeVar, overload
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe.core.records import digest
+
+T = TypeVar("T", bound=Sized)
 
 AT_ONCE = 1 << 16  # ids that are Python texts at a time
 HASHED = 2 << 20  # ids in a hash table at a time: some 200 MB with what Arrow keeps for each
@@ -85,6 +87,19 @@ class Ids(Sequence[str]):
     def name_among(self, which: str) -> str:
         """What names those, where these are all of some kinds; else an empty text."""
         return digest(self.all_of, which) if self.all_of else ""
+
+
+def slabs(pieces: Iterable[T]) -> Iterator[list[T]]:
+    """Arrays or tables in groups of at least `HASHED` rows together, but for the last."""
+    held, count = list[T](), 0
+    for piece in pieces:
+        held.append(piece)
+        count += len(piece)
+        if count >= HASHED:
+            yield held
+            held, count = [], 0
+    if held:
+        yield held
 
 
 def stand_in(ids: pa.Array, there: pa.Array | pa.ChunkedArray) -> pa.Array:

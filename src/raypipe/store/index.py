@@ -24,16 +24,16 @@ from raypipe.core.arrow import SPANS
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError
 from raypipe.core.gathering import Gathering
-from raypipe.core.protocols import Model, PassageWords, VectorHit
-from raypipe.core.records import Block, Span, parse_chunk_id
+from raypipe.core.index import PassageWords, VectorHit
+from raypipe.core.protocols import Model
 from raypipe.store import Store, approximate
-from raypipe.store.database import rows
 from raypipe.store.errors import reaching
+from raypipe.store.lookups import rows
 from raypipe.store.page_search import PageVectors, best_within
 from raypipe.store.passage_spans import passage_words, word_columns
 from raypipe.store.postings import LancePostings, PostingsTables
 from raypipe.store.products import Product, SnapshotVectors, numpy_product
-from raypipe.store.text_columns import blocks_of, hidden_of, text_columns
+from raypipe.store.text_columns import SourceTexts
 from raypipe.store.vector_copy import folder as vector_copies
 
 T = TypeVar("T")
@@ -93,8 +93,8 @@ def index_spec(
     return IndexSpec(store.uri, pin(texts), pin(passages), searched, looked_up)
 
 
-class LanceIndex:
-    """The tables of a store at pinned versions (`protocols.Index`). Later commits do not show."""
+class LanceIndex(SourceTexts):
+    """The tables of a store at pinned versions (`core.index.Index`). Later commits do not show."""
 
     def __init__(self, spec: IndexSpec, product: Product = numpy_product) -> None:
         """`product`: of many questions with the vectors. Raises StoreError if a table, its pinned version or
@@ -145,23 +145,11 @@ class LanceIndex:
         _checked(vectors, [None] * len(vectors), dataset.schema.field("vector").type.list_size, top)
         return await asyncio.to_thread(approximate.near, dataset, np.asarray(vectors, np.float32), top, how)
 
-    async def texts(self, chunks: Sequence[str]) -> list[str]:
-        return _passage_texts(chunks, await self._source_texts([parse_chunk_id(c)[0] for c in chunks]))
-
-    async def source_texts(self, sources: Sequence[str]) -> list[str | None]:
-        texts = await self._source_texts(sources)
-        return [texts.get(s) for s in sources]
-
-    async def hidden(self, sources: Sequence[str]) -> list[tuple[Span, ...]]:
-        columns = text_columns("hidden", self._texts.schema)
-        return hidden_of(await asyncio.to_thread(rows, self._texts, "source", sources, columns), sources)
-
-    async def blocks(self, sources: Sequence[str]) -> list[tuple[Block, ...]]:
-        columns = text_columns("blocks", self._texts.schema)
-        return blocks_of(await asyncio.to_thread(rows, self._texts, "source", sources, columns), sources)
+    async def _rows(self, sources: Sequence[str], columns: list[str]) -> pa.Table:
+        return await asyncio.to_thread(rows, self._texts, "source", sources, columns)
 
     async def _source_texts(self, sources: Sequence[str]) -> dict[str, str]:
-        found = await asyncio.to_thread(rows, self._texts, "source", sources, ["source", "text"])
+        found = await self._rows(sources, ["source", "text"])
         return dict(zip(found["source"].to_pylist(), found["text"].to_pylist(), strict=True))
 
     async def words(self, analyzer: str, scope: tuple[str, ...] | None) -> PassageWords:
@@ -192,8 +180,8 @@ class LanceIndex:
         return passage_words(texts, passages, scope)
 
 
-class MemoryIndex:
-    """Corpus tables in memory (`protocols.Index`). Any may hold more columns than are read.
+class MemoryIndex(SourceTexts):
+    """Corpus tables in memory (`core.index.Index`). Any may hold more columns than are read.
 
     `texts`: source, text, hidden, blocks, and words_NAME, starts_NAME per analyzer. `passages`: source,
     start, end, parent_start, parent_end. `vectors`: by model identity, the columns of passages and vector.
@@ -217,22 +205,12 @@ class MemoryIndex:
     ) -> list[list[VectorHit]]:
         return await self.search(model, vectors, [None] * len(vectors), top)
 
-    async def texts(self, chunks: Sequence[str]) -> list[str]:
-        return _passage_texts(chunks, self._by_source)
-
-    async def source_texts(self, sources: Sequence[str]) -> list[str | None]:
-        return [self._by_source.get(s) for s in sources]
-
-    async def hidden(self, sources: Sequence[str]) -> list[tuple[Span, ...]]:
-        return hidden_of(self._rows("hidden", sources), sources)
-
-    async def blocks(self, sources: Sequence[str]) -> list[tuple[Block, ...]]:
-        return blocks_of(self._rows("blocks", sources), sources)
-
-    def _rows(self, name: str, sources: Sequence[str]) -> pa.Table:
-        columns = text_columns(name, self._texts.schema)
+    async def _rows(self, sources: Sequence[str], columns: list[str]) -> pa.Table:
         inside = pc.is_in(self._texts["source"], value_set=pa.array(sources, pa.string()))
         return self._texts.select(columns).filter(inside)
+
+    async def _source_texts(self, sources: Sequence[str]) -> Mapping[str, str]:
+        return self._by_source
 
     async def words(self, analyzer: str, scope: tuple[str, ...] | None) -> PassageWords:
         texts, passages = self._texts.select(word_columns(analyzer, self._texts.schema)), self._passages
@@ -284,13 +262,3 @@ def _checked(
     if top < 1:
         raise ValueError(f"top must be at least 1, found {top}")
     return list(zip(np.asarray(vectors, np.float32), scopes, strict=True))
-
-
-def _passage_texts(chunks: Sequence[str], texts: Mapping[str, str]) -> list[str]:
-    out = []
-    for chunk in chunks:
-        source, (start, end) = parse_chunk_id(chunk)
-        if end > len(texts[source]):
-            raise KeyError(f"{chunk}: its source has {len(texts[source])} characters")
-        out.append(texts[source][start:end])
-    return out

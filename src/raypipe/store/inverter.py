@@ -14,8 +14,9 @@ import pyarrow.compute as pc
 from lance import LanceDataset
 
 from raypipe.core.arrow import SPANS
-from raypipe.store.database import SCAN_RATIO, SCAN_ROWS, Store, rows
+from raypipe.store.database import Store
 from raypipe.store.errors import reaching
+from raypipe.store.lookups import SCAN_RATIO, SCAN_ROWS, rows
 from raypipe.store.passage_spans import lengths_rows, passage_spans, postings_rows, segment_id, word_columns
 from raypipe.store.tables import LENGTHS, POSTINGS
 

@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from datetime import datetime, timedelta
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raypipe.store.database import LOOKUP_KEYS, Store
-from raypipe.store.files import StoreError
+from raypipe.store.database import Store
+from raypipe.store.errors import StoreError
 from raypipe.store.ids import HASHED
 from raypipe.store.layout import COVERAGE, RUNS
+from raypipe.store.lookups import filters
+from raypipe.store.tables import OF_MEMO
 
-MEMO = ("embeddings-", "scores-", "replies-")
 FRAGMENTS = 64  # a commit adds one or two; a look-up opens each
 KEPT = timedelta(days=1)  # a version that is younger may still be read by a run or a request
 
@@ -61,7 +62,6 @@ def _is_json(raw: bytes | None) -> bool:
 
 
 def tables(store: Store) -> list[str]:
-    """Every table of a store."""
     names = [n.removesuffix(".lance") for n in store.files.names("") if n.endswith(".lance")]
     return [n for n in names if store.has(n)]
 
@@ -73,11 +73,6 @@ def drop(store: Store, table: str) -> None:
     store.files.remove_folder(f"{table}.lance")
     for name in (table, f"{table}-chunks"):
         store.files.remove(f"{COVERAGE}/{name}.json")
-
-
-def delete_rows(store: Store, table: str, column: str, values: Sequence[str]) -> None:
-    """Takes rows out of the newest version of a table; older versions keep them."""
-    store.forget(table, column, values)
 
 
 def unfinished(store: Store) -> list[str]:
@@ -114,8 +109,8 @@ def drop_twins(store: Store, table: str) -> int:
         first = pc.index_in(keys["key"], value_set=keys["key"].combine_chunks())
         later = pc.not_equal(first, pa.array(np.arange(keys.num_rows, dtype=np.int32)))
         twins += keys["_rowid"].filter(later).to_pylist()
-    for at in range(0, len(twins), LOOKUP_KEYS):
-        dataset.delete(f"_rowid IN ({', '.join(map(str, twins[at : at + LOOKUP_KEYS]))})")
+    for where in filters("_rowid", twins):
+        dataset.delete(where)
     return len(twins)
 
 
@@ -138,7 +133,7 @@ def compact(store: Store, table: str, most: int = FRAGMENTS) -> bool:
     if len(store.dataset(table).get_fragments()) <= most:
         return False
     with store.durable(table):
-        if table.startswith(MEMO):
+        if table.startswith(OF_MEMO):
             drop_twins(store, table)  # first: afterwards it is not known which of two came first
         store.dataset(table).optimize.compact_files()
         store.index(table)

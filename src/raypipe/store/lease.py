@@ -25,8 +25,8 @@ from types import TracebackType
 import psutil
 
 from raypipe.store.claims import claim, claimed, claims, unclaim
-from raypipe.store.errors import StoreUnavailable
-from raypipe.store.files import Files, StoreError
+from raypipe.store.errors import StoreError, StoreUnavailable
+from raypipe.store.files import Files
 from raypipe.store.layout import LEASES
 from raypipe.store.tables import check_run
 

@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe.core.arrow import SPANS
-from raypipe.core.protocols import VectorHit
-from raypipe.store.products import product_error
+from raypipe.core.index import VectorHit
+from raypipe.store.products import best_first, exact_scores, product_error
+from raypipe.store.vector_copy import matrix_of
 
 Stretch: TypeAlias = tuple[int, int, int]
 """Rows of one page, side by side: the number of their batch, the first, and the one behind the last."""
@@ -89,16 +90,17 @@ class BestWithin:
             number, start, _ = stretches[stretch]
             rows.append((pages, number, start + inside))
         vectors = np.stack([pages.matrices[number][row] for _, number, row in rows])
-        exact = (vectors.astype(np.float64) * self._query.astype(np.float64)).sum(axis=1)
-        self._scores, self._rows = np.concatenate([self._scores, exact]), [*self._rows, *rows]
+        self._scores = np.concatenate([self._scores, exact_scores(vectors, self._query)])
+        self._rows = [*self._rows, *rows]
         if len(self._scores) > self._top:
             left = np.flatnonzero(self._scores >= np.partition(self._scores, -self._top)[-self._top])
             self._scores, self._rows = self._scores[left], [self._rows[i] for i in left.tolist()]
 
     def hits(self) -> list[VectorHit]:
         scored = zip(self._rows, self._scores.tolist(), strict=True)
-        found = [pages.hit(number, row, score) for (pages, number, row), score in scored]
-        return sorted(found, key=lambda f: (-f.score, f.source, f.span))[: self._top]
+        return best_first(pages.hit(number, row, score) for (pages, number, row), score in scored)[
+            : self._top
+        ]
 
 
 def best_within(
@@ -110,10 +112,3 @@ def best_within(
         for best in found:
             best.add(block)
     return [best.hits() for best in found]
-
-
-def matrix_of(column: pa.FixedSizeListArray) -> np.ndarray:
-    """(rows, dim) float32: a column of vectors, in place; of a float16 table a copy."""
-    numbers = column.flatten().to_numpy().astype(np.float32, copy=False)
-    matrix: np.ndarray = numbers.reshape(len(column), column.type.list_size)
-    return matrix

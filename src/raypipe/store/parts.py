@@ -21,10 +21,10 @@ from lance import FragmentMetadata
 from lance.file import LanceFileReader
 from lance.fragment import write_fragments
 
+from raypipe.core import arrow
 from raypipe.core.records import digest
 from raypipe.store.database import Store
-from raypipe.store.errors import reaching
-from raypipe.store.files import StoreError
+from raypipe.store.errors import StoreError, reaching
 from raypipe.store.ids import Ids
 from raypipe.store.layout import PARTS, PLANNED, RUNS
 from raypipe.store.tables import check_run, checked
@@ -100,8 +100,8 @@ def begun(store: Store, what: str) -> Run | None:
     if content is None or _digest(content) != plan["ids"]:
         end(store, what)
         return None
-    ids = pa.ipc.open_file(content).read_all()["id"].combine_chunks()
-    return Run(plan["run"], Ids(ids), plan["per_part"], plan["replaces"], plan["fresh"])
+    ids = Ids(arrow.rows_of(content)["id"].combine_chunks())
+    return Run(plan["run"], ids, plan["per_part"], plan["replaces"], plan["fresh"])
 
 
 def begin(
@@ -124,11 +124,7 @@ def begin_rest(store: Store, what: str, run: Run, ids: Sequence[str], per_part: 
 
 def _written(store: Store, run: Run) -> bytes:
     """Writes the ids of a run, and returns its plan, which names them: written after them, it is whole."""
-    sink = pa.BufferOutputStream()
-    rows = pa.table({"id": run.ids.array})
-    with pa.ipc.new_file(sink, rows.schema) as writer:
-        writer.write_table(rows, max_chunksize=PLAN_BATCH)
-    content = sink.getvalue()
+    content = arrow.file_of(pa.table({"id": run.ids.array}), PLAN_BATCH)
     store.files.write(_ids(run.name), content)
     plan = {"run": run.name, "ids": _digest(content), "per_part": run.per_part}
     return sealed(json.dumps({**plan, "replaces": run.replaces, "fresh": run.fresh}))
@@ -227,11 +223,7 @@ def done_parts(store: Store, table: str, run: str) -> dict[str, Mapping[str, Any
 
 def read_record(store: Store, table: str, run: str, part: str) -> Record | None:
     """The completion record of a part; None if the part must be done again."""
-    raw = store.files.read(_record(table, run, part))
-    if raw is None:
-        return None
-    text = unsealed(raw)
-    if text is None:
+    if (text := unsealed(store.files.read(_record(table, run, part)) or b"")) is None:
         return None
     body = json.loads(text)
     fragments = tuple(FragmentMetadata.from_json(json.dumps(f)) for f in body["fragments"])

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe.core.errors import ConfError
-from raypipe.core.protocols import PassageWords
+from raypipe.core.index import PassageWords
 from raypipe.core.records import chunk_id, digest
-from raypipe.store.files import StoreError
+from raypipe.store.errors import StoreError
 
 
 @dataclass(frozen=True, slots=True)

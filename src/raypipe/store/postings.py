@@ -23,10 +23,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from lance import LanceDataset
 
-from raypipe.core.protocols import Occurrences
+from raypipe.core.index import Occurrences
 from raypipe.core.records import chunk_id, parse_chunk_id
-from raypipe.store.database import LOOKUP_KEYS, rows
 from raypipe.store.errors import reaching
+from raypipe.store.lookups import filters, rows
 
 SCAN_ROWS = 1 << 18  # of `lengths` at a time: 20 bytes each in memory
 
@@ -125,9 +125,7 @@ class PostingsTables:
         names = words.view(np.int64).tolist()
         columns, found = ["word", "segment", "size", "found"], []
         with reaching(self._postings.uri):
-            for at in range(0, max(len(names), 1), LOOKUP_KEYS):
-                some = ", ".join(map(str, names[at : at + LOOKUP_KEYS]))
-                where = f"word IN ({some})" if some else "false"
+            for where in [*filters("word", names)] or ["false"]:
                 found.append(self._postings.to_table(columns=columns, filter=where, with_row_address=True))
             table = pa.concat_tables(found)
             address = table["_rowaddr"].to_numpy().astype(np.int64)
@@ -203,7 +201,7 @@ def flat_lists(values: pa.ChunkedArray, lists: pa.ChunkedArray) -> tuple[np.ndar
 
 
 class LancePostings:
-    """Where some words occur in a snapshot (`protocols.Postings`)."""
+    """Where some words occur in a snapshot (`core.index.Postings`)."""
 
     def __init__(
         self, tables: PostingsTables, words: int, found: np.ndarray,

@@ -7,18 +7,18 @@ could be among the best within float32's error is then scored in double precisio
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 from lance import LanceDataset
 
 from raypipe.core.arrow import SPANS
-from raypipe.core.protocols import VectorHit
+from raypipe.core.index import VectorHit
 from raypipe.store.errors import reaching
-from raypipe.store.vector_copy import BLOCK, blocks, vector_matrix
+from raypipe.store.vector_copy import BLOCK, blocks, matrix_of, vector_matrix
 
 OpenMatrix: TypeAlias = Callable[[LanceDataset, Path], np.ndarray | None]
 Product: TypeAlias = Callable[[np.ndarray], Callable[[np.ndarray], np.ndarray]]
@@ -75,8 +75,7 @@ class SnapshotVectors:
         candidates = near(self._blocks(), queries, max(tops), self._product)
         exact = []
         for query, rows, top in zip(queries, candidates, tops, strict=True):
-            vectors = self._vectors(rows).astype(np.float64)
-            scores = (vectors * query.astype(np.float64)).sum(axis=1)
+            scores = exact_scores(self._vectors(rows), query)
             if len(scores) > top:
                 kept = scores >= np.partition(scores, -top)[-top]
                 rows, scores = rows[kept], scores[kept]
@@ -86,9 +85,8 @@ class SnapshotVectors:
         )
         names = self._take(distinct, SPANS).to_pylist() if len(distinct) else []
         named = iter(places.tolist())
-        hits = [[_hit(names[next(named)], score) for score in scores.tolist()] for _, scores in exact]
-        ordered = [sorted(some, key=lambda f: (-f.score, f.source, f.span)) for some in hits]
-        return [some[:top] for some, top in zip(ordered, tops, strict=True)]
+        hits = [[hit_of(names[next(named)], score) for score in scores.tolist()] for _, scores in exact]
+        return [best_first(some)[:top] for some, top in zip(hits, tops, strict=True)]
 
     def _blocks(self) -> Iterator[np.ndarray]:
         if self._matrix is None:
@@ -100,19 +98,28 @@ class SnapshotVectors:
         """(n, dim) float32."""
         if self._matrix is not None:
             return np.asarray(self._matrix[rows])
-        column = self._take(rows, ("vector",))["vector"].combine_chunks()
-        numbers = column.flatten().to_numpy().astype(np.float32, copy=False)
-        vectors: np.ndarray = numbers.reshape(len(rows), -1)
-        return vectors
+        return matrix_of(self._take(rows, ("vector",))["vector"].combine_chunks())
 
     def _take(self, rows: np.ndarray, columns: Iterable[str]) -> pa.Table:
         with reaching(self._dataset.uri):
             return self._dataset.take(pa.array(rows), columns=list(columns))
 
 
-def _hit(row: dict[str, int | str], score: float) -> VectorHit:
+def hit_of(row: Mapping[str, Any], score: float) -> VectorHit:
+    """A row with the columns of passages as what was found."""
     source, start, end, parent_start, parent_end = (row[name] for name in SPANS)
-    return VectorHit(str(source), (int(start), int(end)), (int(parent_start), int(parent_end)), score)
+    return VectorHit(source, (start, end), (parent_start, parent_end), score)
+
+
+def best_first(hits: Iterable[VectorHit]) -> list[VectorHit]:
+    """By score, then source, then span."""
+    return sorted(hits, key=lambda f: (-f.score, f.source, f.span))
+
+
+def exact_scores(vectors: np.ndarray, query: np.ndarray) -> np.ndarray:
+    """(n,) float64: the inner products of (n, dim) and (dim,), each in double precision."""
+    scores: np.ndarray = (vectors.astype(np.float64) * query.astype(np.float64)).sum(axis=1)
+    return scores
 
 
 def near(

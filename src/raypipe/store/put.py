@@ -20,17 +20,8 @@ from raypipe.store.tables import checked, kind_of
 
 
 @dataclass(frozen=True, slots=True)
-class Put:
-    """What putting rows did."""
-
-    added: int
-    replaced: int
-    equal: int
-
-
-@dataclass(frozen=True, slots=True)
 class Staged:
-    """What putting the rows of a part will do, once it is committed with `replace`."""
+    """What putting rows does, once they are committed with `replace`."""
 
     added: tuple[str, ...]  # ids
     replaced: tuple[str, ...]  # ids
@@ -51,7 +42,7 @@ def stage(store: Store, table: str, run: str, part: str, rows: pa.Table) -> Stag
     return Staged(tuple(fresh), tuple(changed), len(there) - len(changed))
 
 
-def put(store: Store, table: str, rows: pa.Table) -> Put:
+def put(store: Store, table: str, rows: pa.Table) -> Staged:
     """Puts rows into one of the ingested tables, with one commit. After a kill, put the same again."""
     run = uuid.uuid4().hex
     staged = stage(store, table, run, "0", rows)
@@ -59,7 +50,7 @@ def put(store: Store, table: str, rows: pa.Table) -> Put:
         commit(store, table, run, ["0"], replace=table != "sources")
     else:
         store.index(table)  # an earlier call may have been killed between its commit and its index
-    return Put(len(staged.added), len(staged.replaced), staged.equal)
+    return staged
 
 
 def _changed(store: Store, table: str, id: str, names: list[str], rows: pa.Table) -> list[str]:
@@ -70,5 +61,4 @@ def _changed(store: Store, table: str, id: str, names: list[str], rows: pa.Table
 
 
 def _named(rows: pa.Table, id: str, names: list[str]) -> pa.Table:
-    """The rows with one of these ids."""
     return rows.filter(pc.is_in(rows[id], value_set=pa.array(names, pa.string())))

@@ -17,10 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from lance.fragment import write_fragments
 
-from raypipe.store.database import Store, rows
+from raypipe.store.database import Store
 from raypipe.store.errors import reaching
 from raypipe.store.keep import tag, tagged, untag
 from raypipe.store.leftovers import free_table
+from raypipe.store.lookups import rows
 from raypipe.store.tables import kind_of
 
 BATCH = 256  # rows of a fragment in memory: 26 MB of real pages

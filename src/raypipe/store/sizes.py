@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raypipe.core import arrow
 from raypipe.core.records import digest
 from raypipe.store.database import Store
-from raypipe.store.ids import HASHED, Ids, looked_up
+from raypipe.store.ids import HASHED, Ids, looked_up, slabs
 from raypipe.store.layout import SIZES
 
 READ_AT_ONCE = 1000  # sources without a note; a real page has 100 KB
@@ -23,7 +24,7 @@ def write_sizes(store: Store, name: str, sources: pa.Table) -> None:
     """Notes the characters of these sources (columns id, content) in a file of their own."""
     chars = pc.utf8_length(sources["content"]).cast(pa.int64())
     rows = pa.table({"id": sources["id"], "chars": chars})
-    store.files.write(f"{SIZES}/{name}.arrow", _file(rows))
+    store.files.write(f"{SIZES}/{name}.arrow", arrow.file_of(rows))
 
 
 def merge_sizes(store: Store) -> None:
@@ -31,14 +32,14 @@ def merge_sizes(store: Store) -> None:
     ingest."""
     names = store.files.names(SIZES)
     here = store.scan("sources", columns=["id"])["id"].combine_chunks()
-    tables = [pa.ipc.open_file(raw).read_all() for n in names if (raw := store.files.read(f"{SIZES}/{n}"))]
+    tables = list(_notes(store))
     if not tables:
         return
     rows = (
         pa.concat_tables(tables).group_by("id").aggregate([("chars", "max")]).rename_columns(["id", "chars"])
     )
     rows = rows.filter(pc.is_in(rows["id"], value_set=here)).sort_by("id")
-    content = _file(rows)
+    content = arrow.file_of(rows).to_pybytes()
     name = f"{digest(content)}.arrow"
     if names == [name]:
         return
@@ -46,14 +47,6 @@ def merge_sizes(store: Store) -> None:
     for old in names:
         if old != name:
             store.files.remove(f"{SIZES}/{old}")
-
-
-def _file(rows: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, rows.schema) as writer:
-        writer.write_table(rows)
-    content: bytes = sink.getvalue().to_pybytes()
-    return content
 
 
 def sizes(store: Store, ids: Ids) -> np.ndarray:
@@ -71,19 +64,13 @@ def sizes(store: Store, ids: Ids) -> np.ndarray:
 
 def _slabs(store: Store) -> Iterator[tuple[pa.Array, np.ndarray]]:
     """The notes, many at a time: an ingest by tasks leaves a file for each of thousands of parts."""
-    held, count = list[pa.Table](), 0
-    for name in store.files.names(SIZES):
-        raw = store.files.read(f"{SIZES}/{name}")
-        held += [] if raw is None else [pa.ipc.open_file(raw).read_all()]
-        count += held[-1].num_rows if held else 0
-        if count >= HASHED:
-            yield from _cut(held)
-            held, count = [], 0
-    yield from _cut(held)
+    for held in slabs(_notes(store)):
+        rows = pa.concat_tables(held)
+        for at in range(0, rows.num_rows, HASHED):
+            some = rows.slice(at, HASHED)
+            yield some["id"].combine_chunks(), some["chars"].to_numpy()
 
 
-def _cut(held: list[pa.Table]) -> Iterator[tuple[pa.Array, np.ndarray]]:
-    rows = pa.concat_tables(held) if held else pa.table({})
-    for at in range(0, rows.num_rows, HASHED):
-        some = rows.slice(at, HASHED)
-        yield some["id"].combine_chunks(), some["chars"].to_numpy()
+def _notes(store: Store) -> Iterator[pa.Table]:
+    raws = (store.files.read(f"{SIZES}/{name}") for name in store.files.names(SIZES))
+    return (arrow.rows_of(raw) for raw in raws if raw is not None)

@@ -4,8 +4,8 @@ Knows Arrow and the records' schemas. Knows neither Lance nor how rows get there
 
 | table | one row per | written by |
 |---|---|---|
-| `sources documents layouts questions golds` | what was ingested | the driver, `put.put` |
-| `relevance` | question with judged documents | the driver, `put.put` |
+| `sources documents layouts questions golds` | what was ingested | the driver, `put.stage` |
+| `relevance` | question with judged documents | the driver, `put.stage` |
 | `faults` | failed row, run and step | parts |
 | `texts-D passages-D vectors-D` | source, chunk, chunk; D: digest of the stages up to there | parts |
 | `postings-D lengths-D` | word of a segment, passage; D: the split and an analyzer | parts |
@@ -25,44 +25,41 @@ import pyarrow.compute as pc
 from raypipe.core import arrow
 from raypipe.core.errors import ConfError, DataError
 
-
-def _required(*columns: tuple[str, pa.DataType]) -> pa.Schema:
-    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns])
-
-
-PASSAGES = _required((arrow.SPANS[0], pa.string()), *((name, pa.int32()) for name in arrow.SPANS[1:]))
-FAULTS = _required(
-    ("id", pa.string()),  # source, question or line
-    ("step", pa.string()),
-    ("reason", pa.string()),
-    ("detail", pa.string()),
-    ("transient", pa.bool_()),
-    ("attempts", pa.int32()),  # of the run that could not do it
-    ("digest", pa.string()),  # whose fault: a table of sources, the key of an answer, the files of a line
-    ("run", pa.string()),
+STRING, INT, LONG = pa.string(), pa.int32(), pa.int64()
+PASSAGES = pa.schema(arrow.required(source=STRING, **dict.fromkeys(arrow.SPANS[1:], INT)))
+FAULTS = pa.schema(
+    arrow.required(
+        id=STRING,  # source, question or line
+        step=STRING,
+        reason=STRING,
+        detail=STRING,
+        transient=pa.bool_(),
+        attempts=INT,  # of the run that could not do it
+        digest=STRING,  # whose fault: a table of sources, the key of an answer, the files of a line
+        run=STRING,
+    )
 )
-LENGTHS = _required(
-    ("source", pa.string()),
-    ("parent_start", pa.int32()),
-    ("parent_end", pa.int32()),
-    ("segment", pa.int64()),
-    ("passage", pa.int32()),  # its number in the segment; -1 in the row of a source without passages
-    ("words", pa.int32()),
+LENGTHS = pa.schema(
+    arrow.required(
+        source=STRING,
+        parent_start=INT,
+        parent_end=INT,
+        segment=LONG,
+        passage=INT,  # its number in the segment; -1 in the row of a source without passages
+        words=INT,
+    )
 )
-POSTINGS = _required(
-    ("word", pa.int64()),  # the bits of its hash (`text.words.word_hash`)
-    ("segment", pa.int64()),
-    ("size", pa.int32()),  # passages of the segment
-    ("found", pa.int32()),  # passages that hold the word
-    ("passages", pa.list_(pa.int32())),  # their numbers, ascending
-    ("counts", pa.list_(pa.int32())),  # how often each holds it
+POSTINGS = pa.schema(
+    arrow.required(
+        word=LONG,  # the bits of its hash (`text.words.word_hash`)
+        segment=LONG,
+        size=INT,  # passages of the segment
+        found=INT,  # passages that hold the word
+        passages=pa.list_(INT),  # their numbers, ascending
+        counts=pa.list_(INT),  # how often each holds it
+    )
 )
-ANSWERS = pa.schema(
-    [
-        *_required(("key", pa.string()), ("recipe", pa.string()), ("row", pa.string())),
-        *arrow.QUESTIONS,
-    ]
-)
+ANSWERS = pa.schema([*arrow.required(key=STRING, recipe=STRING, row=STRING), *arrow.QUESTIONS])
 """key: digest of recipe digest, question id and row key, so that the work to do is one anti-join."""
 
 
@@ -74,18 +71,18 @@ def vectors_schema(dim: int, half: bool = False) -> pa.Schema:
 
 def embeddings_schema(dim: int) -> pa.Schema:
     """Columns of a memo of vectors. One table per model, so that vectors are of fixed size."""
-    return _required(("key", pa.string()), ("vector", pa.list_(pa.float32(), dim)))
+    return pa.schema(arrow.required(key=STRING, vector=pa.list_(pa.float32(), dim)))
 
 
-SCORES = _required(("key", pa.string()), ("score", pa.float32()))
-REPLIES = _required(
-    ("key", pa.string()),
-    ("text", pa.string()),
-    ("finish", pa.string()),
-    ("prompt_tokens", pa.int32()),
-    ("cached_tokens", pa.int32()),
-    ("generated_tokens", pa.int32()),
-).append(pa.field("logprob", pa.float64()))
+SCORES = pa.schema(arrow.required(key=STRING, score=pa.float32()))
+REPLIES = pa.schema(
+    [
+        *arrow.required(
+            key=STRING, text=STRING, finish=STRING, prompt_tokens=INT, cached_tokens=INT, generated_tokens=INT
+        ),
+        pa.field("logprob", pa.float64()),
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +107,12 @@ KINDS: dict[str, Kind] = {
     "annotations": Kind(arrow.ANNOTATIONS, False, ("question",), "question", ("question",)),
     "faults": Kind(FAULTS, False, ("id", "step", "digest"), None, _ID),
     "answers": Kind(ANSWERS, False, ("key",), "key", ("key", "id")),
-    "texts": Kind(_required(("source", pa.string())), True, ("source",), "source", ("source",)),
+    "texts": Kind(pa.schema(arrow.required(source=STRING)), True, ("source",), "source", ("source",)),
     "passages": Kind(PASSAGES, False, tuple(PASSAGES.names), "source", ("source",)),
     "vectors": Kind(PASSAGES, True, tuple(PASSAGES.names), "source", ("source",)),
     "postings": Kind(POSTINGS, False, ("word", "segment"), None, ("word",)),
     "lengths": Kind(LENGTHS, False, ("source", "parent_start", "parent_end"), "source", ("source",)),
-    "embeddings": Kind(_required(("key", pa.string())), True, ("key",), "key", ("key",)),
+    "embeddings": Kind(pa.schema(arrow.required(key=STRING)), True, ("key",), "key", ("key",)),
     "scores": Kind(SCORES, False, ("key",), "key", ("key",)),
     "replies": Kind(REPLIES, False, ("key",), "key", ("key",)),
 }
@@ -124,6 +121,11 @@ BASE = (*INGEST_TABLES, "faults", "answers")
 """Tables without a digest in their name. Every store has them but for those in ON_DEMAND."""
 ON_DEMAND = ("layouts", "relevance", "annotations")
 """Made by the first ingest of a folder or of papers; of judged documents; of annotators' answers."""
+
+OF_SOURCES = ("texts-", "passages-", "vectors-", "lengths-")
+"""How tables begin that have rows of sources, found by the column `source`."""
+OF_MEMO = ("embeddings-", "scores-", "replies-")
+"""How tables begin that have cached values."""
 
 _NAME = re.compile(r"([a-z]+)(-[0-9a-f]{32})?")
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")

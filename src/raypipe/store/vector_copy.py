@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 from lance import LanceDataset
 
 from raypipe.core.records import digest
@@ -35,9 +36,14 @@ def blocks(dataset: LanceDataset) -> Iterator[np.ndarray]:
     """(rows, dim) float32: the column `vector` in the order of the table, a block at a time."""
     with reaching(dataset.uri):
         for batch in dataset.to_batches(columns=["vector"], batch_size=BLOCK):
-            column = batch["vector"]
-            numbers = column.flatten().to_numpy().astype(np.float32, copy=False)  # of float16 tables, too
-            yield numbers.reshape(len(column), column.type.list_size)
+            yield matrix_of(batch["vector"])
+
+
+def matrix_of(column: pa.FixedSizeListArray) -> np.ndarray:
+    """(rows, dim) float32: a column of vectors, in place; of a float16 table a copy."""
+    numbers = column.flatten().to_numpy().astype(np.float32, copy=False)
+    matrix: np.ndarray = numbers.reshape(len(column), column.type.list_size)
+    return matrix
 
 
 def folder() -> Path:

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from rank_bm25 import BM25Okapi
 
-from raypipe.core.protocols import Occurrences
+from raypipe.core.index import Occurrences
 
 Variant: TypeAlias = Literal["lucene", "okapi"]
 

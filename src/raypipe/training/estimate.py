@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from raypipe.core.errors import ClusterTooSmall, ConfError
-from raypipe.models.memory import BYTES, GIB
+from raypipe.models.weight_files import BYTES, GIB
 from raypipe.training.batches import batches
 from raypipe.training.model import tensor_shapes
 from raypipe.training.preset import Preset

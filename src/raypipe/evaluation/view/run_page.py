@@ -17,7 +17,7 @@ from raypipe.evaluation.labels import PersonLabels
 from raypipe.evaluation.view.details import BLOCK, Kept, Part, RunTable, block, packed
 from raypipe.evaluation.view.rows import QuestionLine, facts, line_of
 from raypipe.metrics.losses import funnel
-from raypipe.metrics.textfile import replaced
+from raypipe.metrics.textfile import write_text
 from raypipe.report import plot, web_page
 from raypipe.report.costs import cost_rows
 from raypipe.report.report import RunFolder
@@ -59,8 +59,7 @@ def write_page(folder: RunFolder, manifest: Manifest, earlier: Manifest | None) 
     """Writes report.html of a run whose table and report are there. `earlier`: the run that it is held
     against; None: there is none."""
     page, _ = run_page(folder, manifest, earlier, IN_ONE_FILE)
-    with replaced(folder.page) as out:
-        out.write(page)
+    write_text(folder.page, page)
 
 
 def run_page(

@@ -16,10 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe.core import arrow
-from raypipe.memo.losses import note_loss
+from raypipe.memo.disk import note_loss
 from raypipe.pipeline.ingest_log import outdate
 from raypipe.pipeline.tombstones import write_tombstone
-from raypipe.runs.forget.adapters import remove_adapters
 from raypipe.runs.forget.records import ForgetDecision, save
 from raypipe.runs.forget.segments import take_out_segments
 from raypipe.runs.release import forget as forget_release
@@ -27,11 +26,13 @@ from raypipe.runs.release import pointed, repoint, succeed
 from raypipe.runs.roots import roots
 from raypipe.runs.trials import remove_trial, trials
 from raypipe.store import Store, StoreError, read_now
+from raypipe.store.adapters import remove_adapter
 from raypipe.store.files import Files
-from raypipe.store.keep import MEMO, tables, tag, tagged, untag
+from raypipe.store.keep import tables, tag, tagged, untag
 from raypipe.store.layout import ANSWER_KEYS, FOLDERS, INGESTED, MANIFESTS, RELEASES
 from raypipe.store.rewrite import Change, Rows, held, keep_only, rewrite, untag_made, versions
 from raypipe.store.sizes import merge_sizes
+from raypipe.store.tables import OF_MEMO
 
 FOLLOW_S = 3.0
 """Between the switch to releases without it and the removal of the old versions: an endpoint that is asked
@@ -67,7 +68,8 @@ def apply(store: Store, decision: ForgetDecision, follow_s: float = FOLLOW_S) ->
     assert decision.made is not None
     for table, versions_ in decision.made.items():
         _clean(store, decision, table, versions_)
-    remove_adapters(store.files, decision.adapters)
+    for adapter in decision.adapters:  # weights cannot be taken apart: an adapter goes whole
+        remove_adapter(store.files, adapter)
     _notes(store, decision)
     take_out_segments(store.files, decision.target, decision.mentions)
     merge_sizes(store)
@@ -82,7 +84,7 @@ def _edits(decision: ForgetDecision) -> list[Rows]:
 def _rewrite(store: Store, decision: ForgetDecision) -> ForgetDecision:
     done: dict[str, Mapping[str, int]] = {}
     for some in _edits(decision):
-        if some.table.startswith(MEMO):
+        if some.table.startswith(OF_MEMO):
             note_loss(store, some.table, decision.id)
         change = None
         if some.table == "questions" and decision.cited:
@@ -119,8 +121,8 @@ def _releases(store: Store, decision: ForgetDecision) -> bool:
             continue
         if id not in there:  # ended before a kill
             continue
-        successor, tables = succeed(store, id, decision.made)
-        for table, version in tables.items():
+        successor, searched = succeed(store, id, decision.made)
+        for table, version in searched.items():
             tag(store, table, successor, version)
         names[id] = successor
     repoint(store, names)
@@ -128,14 +130,11 @@ def _releases(store: Store, decision: ForgetDecision) -> bool:
         if not {trial.release, trial.live}.isdisjoint(decision.releases):
             remove_trial(store, trial)
     for id in decision.releases:
-        for table in {t for t in decision.newest if store.has(t)} | _tagged_with(store, id):
+        tagged_too = {t for t in tables(store) if id in tagged(store, t)}
+        for table in {t for t in decision.newest if store.has(t)} | tagged_too:
             untag(store, table, id)
         forget_release(store, id)
     return before != pointed(store)
-
-
-def _tagged_with(store: Store, id: str) -> set[str]:
-    return {t for t in tables(store) if id in tagged(store, t)}
 
 
 def _manifests(files: Files, decision: ForgetDecision) -> None:
@@ -197,13 +196,10 @@ def _notes(store: Store, decision: ForgetDecision) -> None:
 
 
 def _without_keys(files: Files, place: str, gone: set[str]) -> None:
-    table = pa.ipc.open_file(files.read(place)).read_all()
+    table = arrow.rows_of(files.read(place) or b"")
     kept = table.filter(pc.invert(pc.is_in(table["question"], value_set=pa.array(sorted(gone)))))
     if kept.num_rows < table.num_rows:
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_file(sink, kept.schema) as writer:
-            writer.write_table(kept)
-        files.write(place, sink.getvalue().to_pybytes())
+        files.write(place, arrow.file_of(kept))
 
 
 def require_gone(store: Store, decision: ForgetDecision) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from raypipe.core import arrow
 from raypipe.core.records import Question, digest
 from raypipe.pipeline.ingest_log import reads_with
-from raypipe.pipeline.tombstones import FORMAT, Tombstone, stone_id
+from raypipe.pipeline.tombstones import FORMAT, Tombstone
 from raypipe.runs.forget.memo_rows import follow, memo_rows
 from raypipe.runs.forget.mentions import Mentions, OwnWords
 from raypipe.runs.forget.records import ForgetDecision, FoundRows, Holding, Shared
@@ -21,12 +21,12 @@ from raypipe.runs.forget.target import Target
 from raypipe.runs.roots import Roots, roots
 from raypipe.runs.trials import trials
 from raypipe.store import Store
-from raypipe.store.database import rows
 from raypipe.store.keep import tables
+from raypipe.store.lookups import rows
 from raypipe.store.rewrite import Rows, held, pinned_versions
+from raypipe.store.tables import OF_SOURCES
 
 AT_ONCE = 256  # rows with texts in memory
-CORPUS = ("texts-", "passages-", "vectors-", "lengths-")
 
 
 def find(store: Store, target: Target, given: str, reason: str) -> tuple[ForgetDecision, list[Holding]]:
@@ -175,7 +175,7 @@ def _answers(
 
 
 def _corpus(store: Store, target: Target, pinned: dict[str, set[int]], found: FoundRows) -> None:
-    for table in (t for t in tables(store) if t.startswith(CORPUS)):
+    for table in (t for t in tables(store) if t.startswith(OF_SOURCES)):
         some = Rows(table, "source", target.sources)
         if any(held(store, some, v) for v in _versions(store, table, pinned)):
             found.add(table, "source", set(target.sources))
@@ -197,8 +197,8 @@ def _decision(
     touched = {t: {*versions, newest[t]} for t, versions in dirty.items()}
     releases = [r for r in kept.releases if any(r.tables.get(t) in vs for t, vs in touched.items())]
     stone = Tombstone(
-        FORMAT, stone_id(target.kind, target.name), target.kind, reason, time.time(), target.addresses,
-        target.sources, tuple(digest(q) for q in target.questions),
+        FORMAT, digest("forgotten", target.kind, target.name), target.kind, reason, time.time(),
+        target.addresses, target.sources, tuple(digest(q) for q in target.questions),
     )  # fmt: skip
     notes = reads_with(store, {*target.questions, *found.cited}, bool(target.documents))
     return ForgetDecision(

@@ -17,10 +17,11 @@ from raypipe.core import arrow
 from raypipe.core.errors import RaypipeError
 from raypipe.core.protocols import Step
 from raypipe.core.records import TRACE, Question, Reply
+from raypipe.memo.counts import CallCounts
 from raypipe.memo.disk import StoreMemo, memo_tables, memo_versions
-from raypipe.memo.keys import score_keys_of, vector_keys_of
+from raypipe.memo.keys import score_keys, vector_keys
 from raypipe.memo.lookup import CacheOnlyKit, NotCached, RecordingMemo, lookup
-from raypipe.memo.memo import CallCounts, MemoTable, cached
+from raypipe.memo.memo import MemoTable, cached
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.recipe_tables import searched, searched_at
 from raypipe.recipes.executor import StageError
@@ -45,7 +46,6 @@ class Followed:
     unfollowed: dict[str, set[str]] = field(default_factory=dict)  # why -> keys of answers
 
     def add(self, table: str, keys: Iterable[str]) -> None:
-        """Adds keys of a table."""
         self.keys.setdefault(table, set()).update(keys)
 
 
@@ -160,9 +160,9 @@ def memo_rows(
     for table in memo_tables(store):
         kind, _, identity = table.partition("-")
         if kind == "embeddings":
-            found.add(table, vector_keys_of(identity, "passage", texts))
+            found.add(table, vector_keys(identity, "passage", texts))
         elif kind == "scores":
-            found.add(table, score_keys_of(identity, pairs))
+            found.add(table, score_keys(identity, pairs))
         else:
             found.add(table, _replies(store, table, told))
     there = {t: lookup(store, MemoTable(t), sorted(k)) for t, k in found.keys.items() if k}

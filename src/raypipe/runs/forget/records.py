@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 
 from raypipe.core import config
 from raypipe.core.config import Where
+from raypipe.core.plain import to_json
 from raypipe.core.records import Question, Span
 from raypipe.pipeline.tombstones import Tombstone, without_sources
 from raypipe.runs.forget.mentions import Mentions
 from raypipe.runs.forget.target import Target
-from raypipe.runs.manifest import to_json
 from raypipe.store import Store
 from raypipe.store.layout import FORGETTING
 from raypipe.store.rewrite import Rows
@@ -42,7 +42,6 @@ class FoundRows:
     """Source that stays and says some of it, too -> span -> keys of answers that quote it there."""
 
     def add(self, table: str, column: str, values: Iterable[str]) -> None:
-        """Adds rows of a table."""
         if values := set(values):
             self.rows.setdefault(table, (column, set()))[1].update(values)
 
@@ -111,7 +110,6 @@ def begun(store: Store, given: str) -> ForgetDecision | None:
 
 
 def end(store: Store, decision: ForgetDecision) -> None:
-    """Removes a decision that is done."""
     store.files.remove(_place(decision.tombstone.id))
 
 

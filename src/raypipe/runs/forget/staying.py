@@ -9,25 +9,16 @@ from typing import get_args
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raypipe.core.records import (
-    ABSTAINED,
-    ANSWERED,
-    FAULT,
-    INVALID,
-    SKIPPED,
-    TRACE,
-    Outcome,
-    SourceKind,
-)
+from raypipe.core.plain import to_json
+from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, INVALID, SKIPPED, TRACE, Outcome, SourceKind
 from raypipe.runs.forget.memo_rows import Followed
 from raypipe.runs.forget.mentions import RUN, OwnWords
 from raypipe.runs.forget.records import FoundRows, Holding, Shared
 from raypipe.runs.forget.target import Target
-from raypipe.runs.manifest import to_json
 from raypipe.runs.roots import Roots
 from raypipe.store import Store
-from raypipe.store.database import rows
 from raypipe.store.keep import tables
+from raypipe.store.lookups import rows
 
 AT_ONCE = 256  # rows with texts in memory
 FIXED = (ANSWERED, ABSTAINED, INVALID, SKIPPED, FAULT, TRACE, *get_args(Outcome), *get_args(SourceKind))
@@ -63,7 +54,6 @@ def staying(store: Store, target: Target, kept: Roots, own: OwnWords, passages: 
 
 
 def parsed_tables(store: Store) -> list[str]:
-    """The tables of parsed texts."""
     return [t for t in tables(store) if t.startswith("texts-")]
 
 

@@ -20,9 +20,10 @@ from raypipe.pipeline.tasks import Verb, Workers
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import asked_models, embedder_of, table_of
 from raypipe.report.report import JSON_FORMAT
-from raypipe.runs.manifest import Manifest, describe
+from raypipe.runs.manifest import Manifest
 from raypipe.runs.plan.rates import Range, rate, seconds
 from raypipe.runs.plan.stage_bounds import KEY_BYTES, embedded_bytes
+from raypipe.runs.stage_records import describe
 
 ZSTD = 0.163  # bytes of the table of sources for each of HTML: 11.5 MB of real pages are 1.87 MB there
 READ_BYTES_S = 30e6  # JSON to rows of tables, by one core (bench: `ingest_bz2` without its unpacking)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from raypipe.pipeline.driver import Pipeline
-from raypipe.runs.manifest import Difference, Manifest, StageRecord, describe, differences, reason
-from raypipe.runs.plan.costs import ExpectedCalls, cost
-from raypipe.runs.plan.rates import rate
+from raypipe.runs.manifest import Manifest, reason
+from raypipe.runs.plan.rates import ExpectedCalls, cost, rate
 from raypipe.runs.plan.records import NewSources, StepPlan
+from raypipe.runs.stage_records import Difference, StageRecord, describe, differences
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,14 +27,13 @@ from raypipe.recipes.default_bounds import is_bounded
 from raypipe.recipes.recipe import Stage
 from raypipe.recipes.step_contract import asked_models, embedder_of, table_of, table_with
 from raypipe.runs.plan.context import PlanContext
-from raypipe.runs.plan.costs import ExpectedCalls, expected_calls
-from raypipe.runs.plan.rates import calls_seen, embedded
+from raypipe.runs.plan.rates import ExpectedCalls, calls_seen, embedded, expected_calls
 from raypipe.runs.plan.records import StepPlan
 from raypipe.runs.plan.sample import CorpusSample, SourceKinds, smallest
 from raypipe.runs.plan.stage_bounds import SourceBounds, embedded_bytes, times
 from raypipe.runs.plan.store_state import Chunks, left
-from raypipe.store.database import present
 from raypipe.store.ids import Ids, looked_up, stand_in
+from raypipe.store.lookups import present
 from raypipe.store.sizes import sizes
 
 LOOKED_AT = 200_000  # chunks whose texts a plan reads to know exactly what is new: about 5 s
@@ -50,7 +49,6 @@ class CorpusPlanner:
         self.reach = Reach()  # of the ranking before the question half, once `plans` is through
 
     def plans(self, questions: Sequence[Question]) -> Iterable[StepPlan]:
-        """The plan of each stage."""
         pipe, recipe = self._pipeline, self._pipeline.recipe
         wanted = self._wanted(questions)
         missing = pipe.corpus.missing(pipe.texts_table, wanted)

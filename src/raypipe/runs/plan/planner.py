@@ -15,8 +15,7 @@ from raypipe.pipeline.driver import Pipeline
 from raypipe.runs.manifest import Manifest, recent
 from raypipe.runs.plan.context import PlanContext
 from raypipe.runs.plan.corpus import CorpusPlanner
-from raypipe.runs.plan.likely import LikelyCalls
-from raypipe.runs.plan.questions import QuestionPlanner
+from raypipe.runs.plan.questions import LikelyCalls, QuestionPlanner
 from raypipe.runs.plan.records import NewSources, Plan
 
 LOOKED_BACK = 20  # finished runs whose answers and rates count

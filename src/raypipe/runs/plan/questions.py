@@ -1,8 +1,9 @@
 """The question half of a plan: what each stage may ask about the rows that have no answer yet.
 
-What a stage asks about a row follows from the row and the stages before it (`manifest.chains`). So nothing is
-asked about a row that any finished run answered with the same chain, as long as the memo still has what was
-asked then (`standing`).
+What a stage asks about a row follows from the row and the stages before it (`stage_records.chains`). So
+nothing is asked about a row that any finished run answered with the same chain, as long as the memo still has
+what was asked then (`standing`). Where no earlier run says how much a stage asks, its own bounds do, at what
+the sources look like: no further than a question's sources have passages.
 """
 
 from __future__ import annotations
@@ -10,25 +11,22 @@ from __future__ import annotations
 import asyncio
 import functools
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from raypipe.core import arrow
-from raypipe.core.protocols import Reach, Step
+from raypipe.core.protocols import Bound, Reach, Step
 from raypipe.core.records import Question, digest
 from raypipe.memo.disk import FRESH_BYTES
 from raypipe.memo.lookup import first_request, lookup
 from raypipe.memo.memo import MemoTable
 from raypipe.pipeline.answer_sources import answer_key
 from raypipe.recipes.default_bounds import bound_of
-from raypipe.recipes.recipe import Stage
+from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import asked_models
-from raypipe.runs.manifest import StageRecord
 from raypipe.runs.plan.context import PlanContext
-from raypipe.runs.plan.costs import expected_calls
-from raypipe.runs.plan.expiring import behind_index
-from raypipe.runs.plan.likely import LikelyCalls
-from raypipe.runs.plan.rates import calls_seen
+from raypipe.runs.plan.rates import ExpectedCalls, calls_seen, expected_calls
 from raypipe.runs.plan.records import StepPlan
 from raypipe.runs.plan.stage_bounds import (
     StageBound,
@@ -38,9 +36,9 @@ from raypipe.runs.plan.stage_bounds import (
     stored_bytes,
     tokens_of,
 )
-from raypipe.runs.plan.standing import Standing, kept_inputs, overlap
-from raypipe.runs.plan.store_state import StoredAnswers
-from raypipe.runs.plan.unanswered import unanswered
+from raypipe.runs.plan.standing import Standing, behind_index, kept_inputs, overlap
+from raypipe.runs.plan.store_state import StoredAnswers, unanswered
+from raypipe.runs.stage_records import StageRecord
 from raypipe.store.corpus_sum import corpus_sum
 from raypipe.store.ids import Ids
 
@@ -76,7 +74,6 @@ class QuestionPlanner:
         self._moved: dict[str, dict[str, str]] = {}  # id -> fields that may come out otherwise -> why
 
     def plans(self, questions: Sequence[Question]) -> Iterable[StepPlan]:
-        """The plan of each stage."""
         context, pipe = self._context, self._pipeline
         found = unanswered(pipe, questions, self._wanted, self._snapshot(), context.fresh)
         self._pending, self._again = found.pending, found.again
@@ -213,3 +210,47 @@ class QuestionPlanner:
     def _snapshot(self) -> str:
         coming = self._context.coming.kinds
         return digest(corpus_sum(self._store, coming)) if coming else self._pipeline.snapshot()
+
+
+class LikelyCalls:
+    """What the stages of the question half are likely to ask; worked out when it is first asked."""
+
+    def __init__(self, recipe: Recipe, scope: Callable[[Question], Reach | None]) -> None:
+        """`scope`: how far the ranking of a question can grow, about; None where nothing says."""
+        self._recipe, self._scope = recipe, scope
+        self._todo: Sequence[Question] = ()
+        self._bounds: dict[str, dict[str, Bound]] | None = None  # stage -> question id
+
+    def about(self, questions: Sequence[Question]) -> None:
+        self._todo, self._bounds = questions, None
+
+    def of(self, stage: Stage[Step], most: Mapping[str, float]) -> ExpectedCalls | None:
+        """Calls about some questions, each at `most` (by id): a range, from 0 where a gate decides. None
+        where nothing says."""
+        if self._bounds is None:
+            self._bounds = self._expected()
+        bounds = self._bounds.get(stage.name, {})
+        if not most or not most.keys() <= bounds.keys():
+            return None
+        some = [(bounds[i], n) for i, n in most.items()]
+        calls = sum(min(_likely(b), n) for b, n in some) + max(b.shared for b, _ in some)
+        if math.isinf(calls):
+            return None
+        return ExpectedCalls((0 if stage.when else round(calls), round(calls)), 0)
+
+    def _expected(self) -> dict[str, dict[str, Bound]]:
+        found: dict[str, dict[str, Bound]] = {s.name: {} for s in self._recipe.question}
+        for question in self._todo:
+            if (scope := self._scope(question)) is None:
+                continue
+            reach = replace(scope, hits=0, order=0)
+            for stage in self._recipe.question:
+                bound = bound_of(stage.step, question, reach)
+                found[stage.name][question.id] = bound
+                hits, order = (min(a, scope.hits) for a in (bound.reach.hits, bound.reach.order))
+                reach = replace(bound.reach, hits=hits, order=order)
+        return found
+
+
+def _likely(bound: Bound) -> float:
+    return bound.calls if bound.likely is None else bound.likely

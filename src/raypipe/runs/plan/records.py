@@ -11,7 +11,7 @@ from raypipe.core.records import Gold, Source
 from raypipe.pipeline.approximate import AnnState
 from raypipe.report.costs import Estimate
 from raypipe.report.report import JSON_FORMAT
-from raypipe.runs.plan.costs import Cost, ExpectedCalls
+from raypipe.runs.plan.rates import Cost, ExpectedCalls
 
 
 @dataclass(frozen=True, slots=True)

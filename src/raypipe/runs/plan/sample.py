@@ -23,7 +23,7 @@ from raypipe.pipeline.driver import Pipeline
 from raypipe.recipes.executor import CorpusExecutor, fine
 from raypipe.recipes.step_contract import asked_models, table_of
 from raypipe.store import Store
-from raypipe.store.ids import HASHED, Ids, looked_up
+from raypipe.store.ids import Ids, looked_up, slabs
 from raypipe.text.sentences import sentences
 
 EACH = 24  # sources of a kind: 36 real pages of 10 MB in all take .1 s to parse, and half a second to begin
@@ -63,15 +63,7 @@ class SourceKinds:
         return self._codes.setdefault(kind, len(self._codes))
 
     def _stored(self, store: Store) -> Iterator[tuple[pa.Array, np.ndarray]]:
-        held, count = list[pa.RecordBatch](), 0
-        for batch in store.batches("sources", ["id", "kind"]):
-            held.append(batch)
-            count += batch.num_rows
-            if count >= HASHED:
-                yield self._coded(held)
-                held, count = [], 0
-        if held:
-            yield self._coded(held)
+        return map(self._coded, slabs(store.batches("sources", ["id", "kind"])))
 
     def _coded(self, held: list[pa.RecordBatch]) -> tuple[pa.Array, np.ndarray]:
         rows = pa.Table.from_batches(held)
@@ -104,14 +96,12 @@ class Sampler:
         self._kept: dict[str, dict[str, Source]] = {}  # kind -> id -> source
 
     def add(self, source: Source) -> None:
-        """Looks at one more source."""
         kept = self._kept.setdefault(source.kind, {})
         kept[source.id] = source
         if len(kept) > EACH:
             del kept[max(kept)]
 
     def sources(self) -> dict[str, Source]:
-        """Those that are kept, by id."""
         return {id: source for kept in self._kept.values() for id, source in kept.items()}
 
 
@@ -124,10 +114,6 @@ class KindSample:
     chunks: int = 0
     passages: int = 0
     sentences: int = 0  # of these passages
-
-    def chunks_of(self, chars: float) -> float:
-        """Chunks to expect of a source of `chars` characters."""
-        return self.chunks / self.chars * chars if self.chars else 0.0
 
 
 class CorpusSample:
@@ -143,7 +129,7 @@ class CorpusSample:
     def chunks(self, kind: str, chars: float) -> float:
         """Chunks to expect of sources of a kind; 0 for a kind of which none could be read."""
         found = self._found.get(kind)
-        return found.chunks_of(chars) if found else 0.0
+        return found.chunks / found.chars * chars if found and found.chars else 0.0
 
     @property
     def known(self) -> bool:

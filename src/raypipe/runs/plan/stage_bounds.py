@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 
@@ -51,26 +51,17 @@ def _largest(bounds: list[Bound]) -> Bound:
     for b in bounds:
         if b.reach != reach:
             reach = _further(reach, b.reach)
+    numbers = ("calls", "tokens", "reply_tokens", "replies", "all_tokens", "dim")
     return Bound(
-        max(b.calls for b in bounds),
-        reach,
-        max((b.faults for b in bounds), key=("never", "asking", "any").index),
-        all(b.from_question for b in bounds),
-        max(b.tokens for b in bounds),
-        max(b.reply_tokens for b in bounds),
-        max(b.replies for b in bounds),
-        max(b.all_tokens for b in bounds),
-        max(b.dim for b in bounds),
+        reach=reach,
+        faults=max((b.faults for b in bounds), key=("never", "asking", "any").index),
+        from_question=all(b.from_question for b in bounds),
+        **{name: max(getattr(b, name) for b in bounds) for name in numbers},
     )
 
 
 def _further(a: Reach, b: Reach) -> Reach:
-    return Reach(
-        max(a.hits, b.hits),
-        max(a.order, b.order),
-        max(a.passage_chars, b.passage_chars),
-        max(a.passage_sentences, b.passage_sentences),
-    )
+    return Reach(*map(max, astuple(a), astuple(b)))
 
 
 @dataclass(frozen=True, slots=True)

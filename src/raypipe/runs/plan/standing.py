@@ -1,7 +1,7 @@
 """Whether the cached values that stored answers were made from still stand: the memo is asked, row by row.
 
 A stage asks nothing about a row that a run answered with the same chain, if what it asked then is still
-cached. That is so unless a memo table has lost values (`memo.losses`), or replies of a graph expire. Then the
+cached. That is so unless a memo table has lost values (`memo.disk`), or replies of a graph expire. Then the
 stage is run over the stored answer with what is cached alone. Sends no request.
 """
 
@@ -13,23 +13,15 @@ from collections.abc import Callable, Iterable, Mapping
 
 from raypipe.core import arrow
 from raypipe.core.kg import domain_of
-from raypipe.core.protocols import Ask, Step
+from raypipe.core.protocols import Ask, GraphRef, Step
 from raypipe.core.records import Question
-from raypipe.memo.disk import StoreMemo, memo_versions
+from raypipe.memo.counts import CallCounts
+from raypipe.memo.disk import StoreMemo, has_lost, memo_versions
 from raypipe.memo.lookup import CacheOnlyKit, NoReply, NotCached
-from raypipe.memo.losses import has_lost
-from raypipe.memo.memo import (
-    CallCounts,
-    MemoTable,
-    cached,
-    graph_replies_of,
-    replies_of,
-    scores_of,
-    vectors_of,
-)
+from raypipe.memo.memo import MemoTable, cached, graph_replies_of, replies_of, scores_of, vectors_of
 from raypipe.pipeline.driver import Pipeline, batches
 from raypipe.pipeline.recipe_tables import tables_now
-from raypipe.recipes.recipe import Stage
+from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import asked_models, graphs_of
 from raypipe.store.index import LanceIndex
 
@@ -68,7 +60,7 @@ class Standing:
         here = pipe.worker.kit(LanceIndex(tables_now(pipe.store, pipe.recipe)))
         memo = StoreMemo(pipe.store.uri, memo_versions(pipe.store))
         kit = cached(CacheOnlyKit(here), memo, CallCounts(), clock=lambda: self._clock() + AHEAD_S)
-        ask, refreshed = stage.step.open(kit), _refreshed(stage.step)
+        ask, refreshed = stage.step.open(kit), {d for graph in graphs_of(stage.step) for d in graph.refresh}
         for keys in batches(answers, AT_ONCE):
             rows = pipe.store.rows("answers", "key", keys)
             stored = [q for q in arrow.question.records(rows) if stage.admits(q)]
@@ -107,13 +99,9 @@ def _tables(step: Step) -> list[MemoTable]:
     return [of[m.kind](m) for m in asked_models(step)] + graphs
 
 
-def _refreshed(step: Step) -> set[str]:
-    """Domains whose replies expire."""
-    return {domain for graph in graphs_of(step) for domain in graph.refresh}
-
-
 async def _lacks(ask: Ask, question: Question, refreshed: set[str]) -> str:
-    """Why a stage would ask about a stored answer again; "" where all is cached."""
+    """Why a stage would ask about a stored answer again; "" where all is cached. `refreshed`: domains whose
+    replies expire."""
     try:
         await ask([question])
     except NoReply as e:
@@ -121,3 +109,20 @@ async def _lacks(ask: Ask, question: Question, refreshed: set[str]) -> str:
     except NotCached:
         return "lost"
     return ""
+
+
+def asking(recipe: Recipe) -> list[tuple[Stage[Step], GraphRef]]:
+    """The stages that ask such a graph."""
+    return [(s, graph) for s in recipe.question for graph in graphs_of(s.step) if graph.refresh]
+
+
+def behind_index(recipe: Recipe) -> frozenset[str]:
+    """The stages that may ask something else once a source is there that was not: those that search or read
+    passages, and those that read what they wrote."""
+    found, written = set[str](), set[str]()
+    for stage in recipe.question:
+        reads = stage.step.reads() | stage.gate_reads()
+        if any(r.startswith("index.") for r in stage.step.reads()) or not written.isdisjoint(reads):
+            found.add(stage.name)
+            written |= stage.step.writes()
+    return frozenset(found)

@@ -1,15 +1,19 @@
-"""Datasets to start from: an invented one, the demo's, and the official files of CRAG and QASPER."""
+"""What one starts from: datasets (an invented one, the demo's, the official files of CRAG and QASPER), and
+the files that a project of one's own begins with."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
-from raypipe.api.paths import require_writable
-from raypipe.api.results import Result, as_json, plain
+from raypipe.api.results import Result, plain
 from raypipe.api.session import Session
+from raypipe.core.errors import ConfError
+from raypipe.metrics.textfile import require_writable
 from raypipe.report.progress import Progress
 
 if TYPE_CHECKING:
@@ -24,6 +28,7 @@ class SynthResult(Result):
     """Counts of an invented dataset or collection; a row for each."""
 
     SCHEMA = "what count:int64"
+    JSON = "summary"
     summary: SynthSummary | CollectionSummary
 
     @property
@@ -38,9 +43,6 @@ class SynthResult(Result):
         for what, count in plain(self.summary).items():
             if isinstance(count, int):
                 yield {"what": what, "count": count}
-
-    def to_json(self) -> dict[str, Any]:
-        return as_json(**plain(self.summary))
 
 
 _SAID = {"pages": "distinct pages", "golds": "judged papers"}
@@ -61,7 +63,7 @@ def synthesize(
     require_writable(Path(folder), "DIR")
     with (session or Session()).shown() as progress:
         task = progress.task("wrote", "questions", questions)
-        advance = lambda done, total: task.advance(done - task.done)  # noqa: E731
+        advance = lambda done, total: task.reach(done)  # noqa: E731
         return SynthResult(write(Path(folder), questions, pages, seed, page_chars, advance))
 
 
@@ -76,13 +78,9 @@ def synthesize_papers(
     from raypipe.synth import write_collection
 
     require_writable(Path(folder), "DIR")
-    session = session or Session()
-    with session.shown() as progress:
+    with (session or Session()).shown() as progress:
         task = progress.task("wrote", "papers", papers)
-        made = write_collection(
-            Path(folder), papers, questions, seed, lambda done: task.advance(done - task.done)
-        )
-    return SynthResult(made)
+        return SynthResult(write_collection(Path(folder), papers, questions, seed, task.reach))
 
 
 def demo_data(session: Session | None = None) -> Path:
@@ -107,8 +105,7 @@ def download_crag(
     """
     from raypipe.readers import download
 
-    session = session or Session()
-    with session.shown() as progress:
+    with (session or Session()).shown() as progress:
         return download.crag(task, Path(folder), _megabytes(progress), version)
 
 
@@ -117,8 +114,7 @@ def download_qasper(folder: str | Path, session: Session | None = None) -> list[
     questions: train, dev, test. Raises DataError as `download_crag`."""
     from raypipe.readers import download
 
-    session = session or Session()
-    with session.shown() as progress:
+    with (session or Session()).shown() as progress:
         return download.qasper(Path(folder), _megabytes(progress))
 
 
@@ -128,6 +124,70 @@ def _megabytes(progress: Progress) -> Callable[[str, int, int], None]:
     def show(name: str, done: int, size: int) -> None:
         if name not in tasks:
             tasks[name] = progress.task("fetched", f"MB of {name}", size >> 20)
-        tasks[name].advance((done >> 20) - tasks[name].done)
+        tasks[name].reach(done >> 20)
 
     return show
+
+
+RECIPE = "mine"
+"""Name of the recipe, the cluster file and the folder of prompts."""
+
+FILES: Mapping[str, str] = MappingProxyType(
+    {
+        "README.md": "project/README.md",
+        f"conf/recipes/{RECIPE}.yaml": "project/recipe.yaml",
+        f"conf/prompts/{RECIPE}/answer.yaml": "prompts/rag/answer.yaml",
+        "conf/models.yaml": "project/models.yaml",
+        f"conf/clusters/{RECIPE}.yaml": "clusters/laptop.yaml",
+        "mysteps.py": "project/mysteps.py",
+        "test_mysteps.py": "project/test_mysteps.py",
+    }
+)
+"""File of a project -> the file of conf that it is a copy of."""
+
+SERVER = """endpoints:              # servers of models; key_env: NAME is the environment variable with a key
+  my-server: {url: "http://127.0.0.1:8001/v1"}
+"""
+"""What a project's cluster file has besides the shipped one."""
+
+SCHEMA_LINE = "# yaml-language-server:"  # names a file that a project does not have
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectResult(Result):
+    """The files that were written; a row for each."""
+
+    SCHEMA = "file"
+    TITLE = "{0.folder}: {1} files"
+    folder: str
+    files: tuple[str, ...]  # relative to the folder
+
+    def rows(self) -> list[Mapping[str, Any]]:
+        return [{"file": file} for file in self.files]
+
+
+def start_project(folder: str | Path, session: Session | None = None) -> ProjectResult:
+    """Writes a recipe, its prompt, a models file, a cluster file, a step and its test into a folder.
+
+    Raises ConfError, and writes nothing, where one of the files is there already or the folder cannot be
+    written.
+    """
+    session = session or Session()
+    root = Path(session.settings.place(str(folder), "DIR"))
+    require_writable(root, "DIR")
+    texts = {}
+    for name, shipped in FILES.items():
+        lines = session.settings.conf.file(shipped).read_text(encoding="utf-8").splitlines(keepends=True)
+        texts[name] = "".join(line for line in lines if not line.startswith(SCHEMA_LINE))
+    texts[f"conf/clusters/{RECIPE}.yaml"] += SERVER
+    if there := [name for name in FILES if os.path.lexists(root / name)]:
+        raise ConfError(
+            f"DIR: {root} has {', '.join(there)} already. Nothing was written: files are never "
+            f"replaced. Name another folder, or move what is there"
+        )
+    for name, text in texts.items():
+        file = root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("x", encoding="utf-8") as out:
+            out.write(text)
+    return ProjectResult(str(root), tuple(FILES))

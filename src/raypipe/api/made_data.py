@@ -1,39 +1,46 @@
-"""Test questions from documents of one's own: drawn passages, a model that writes, rules and a second ask."""
+"""Data that a model helps to make: test questions from documents of one's own (drawn passages, a model that
+writes, rules and a second ask), and pools of examples for prompts, with why their answers are right."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from raypipe import readers
 from raypipe.api.data import ingest
-from raypipe.api.paths import Data, Fields, require_file
+from raypipe.api.paths import Data, Fields, format_for, inputs
 from raypipe.api.results import Result, as_json, outside_loop
-from raypipe.api.served import ServedModel, require_answering
+from raypipe.api.served import ServedModel, replies, require_answering
 from raypipe.api.session import Place, Session, endpoint_addresses
-from raypipe.core.errors import ConfError, DataError
-from raypipe.core.protocols import Kit, Model
+from raypipe.core.errors import ConfError, DataError, Unavailable
+from raypipe.core.examples import ExampleRow
+from raypipe.core.llm import Generated, Sampling
+from raypipe.core.protocols import Model
+from raypipe.core.records import ANSWERED, Fault, Gold, Question
 from raypipe.evaluation import make_questions as making
 from raypipe.evaluation.drawn_passages import Draw, draw
 from raypipe.evaluation.make_questions import Candidate, MadeQuestion, MadeSet
+from raypipe.memo.counts import CallCounts
 from raypipe.memo.disk import StoreMemo, memo_versions, merge_memo
 from raypipe.memo.keys import reply_keys
 from raypipe.memo.lookup import lookup
-from raypipe.memo.memo import CallCounts, cached, replies_of
-from raypipe.metrics.textfile import replaced
+from raypipe.memo.memo import cached, replies_of
+from raypipe.metrics.textfile import require_file, write_json_lines
 from raypipe.models.entry import LLM
 from raypipe.models.kit import LocalKit
-from raypipe.models.load import EndpointAddress
 from raypipe.pipeline.ingest_log import driving
-from raypipe.readers import Format
+from raypipe.readers.example_pool import write_pool
+from raypipe.readers.formats import Format
 from raypipe.recipes.resolve import prompt_file
 from raypipe.store import Store
+from raypipe.text.replies import UnreadableReply, read_plain
+from raypipe.text.sanitize import escape_markup
 from raypipe.text.sentences import require_splitter
+from raypipe.text.thoughts import answer_of
 
 SHOWN = 5  # questions that a result shows
 
@@ -57,6 +64,7 @@ class MadeQuestionsResult(Result):
     """Questions that were made; its rows are those that were kept."""
 
     SCHEMA = "id kind question answer"
+    TITLE = "{0.out}: {1} questions of {0.plan.wanted} wanted"
     plan: QuestionsPlan
     out: Path | None  # the file of questions; None: a dry run
     kept: tuple[MadeQuestion, ...] = ()
@@ -64,10 +72,6 @@ class MadeQuestionsResult(Result):
     rejected: Mapping[str, int] = field(default_factory=dict)  # reason -> candidates
     computed: int = 0  # calls
     cached: int = 0
-
-    @property
-    def title(self) -> str:
-        return f"{self.out}: {len(self.kept)} questions of {self.plan.wanted} wanted"
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
         for q in self.kept:
@@ -114,6 +118,8 @@ def make_questions(
                 f"{filled.uri}: expected documents with passages of prose, found none in {drawn.unreadable} "
                 "documents. `raypipe ingest PATH` reads some into a store"
             )
+        if not dry_run:
+            merge_memo(filled)  # what a run that was killed had asked
         plan = _plan(filled, model, drawn, planned, number, prompts)
         on_plan(plan)
         if dry_run:
@@ -124,34 +130,21 @@ def make_questions(
             task = progress.task("made", "questions", number)
 
             async def make() -> MadeSet:
-                show = lambda m: task.advance(len(m.kept) - task.done)  # noqa: E731
-                async with _caching(filled, endpoints, tally) as kit:
-                    generate = kit.generator(model)
-                    return await making.make(planned, drawn, number, generate, prompts, show)
+                show = lambda m: task.reach(len(m.kept))  # noqa: E731
+                async with LocalKit(None, engines={}, endpoints=endpoints) as own:
+                    kit = cached(own, StoreMemo(filled.uri, memo_versions(filled)), tally)
+                    return await making.make(planned, drawn, number, kit.generator(model), prompts, show)
 
-            merge_memo(filled)
             made = asyncio.run(make())
             merge_memo(filled)
     if not made.kept:
         why = ", ".join(f"{reason} {n}" for reason, n in made.rejected.most_common())
         raise DataError(f"{session.llm}: none of {made.written} questions can be used: {why}")
-    _write(Path(out), made.kept, model.repo)
+    write_json_lines(Path(out), (line_of(q, model.repo) for q in made.kept))
     calls = tally.replies
     return MadeQuestionsResult(
         plan, Path(out), tuple(made.kept), made.written, dict(made.rejected), calls.computed, calls.cached
     )
-
-
-@asynccontextmanager
-async def _caching(
-    store: Store, endpoints: Mapping[str, EndpointAddress], tally: CallCounts
-) -> AsyncIterator[Kit]:
-    """A kit of this process whose replies the store caches."""
-    kit = LocalKit(None, engines={}, endpoints=endpoints)
-    try:
-        yield cached(kit, StoreMemo(store.uri, memo_versions(store)), tally)
-    finally:
-        await kit.close()
 
 
 def line_of(made: MadeQuestion, model: str) -> dict[str, Any]:
@@ -182,7 +175,96 @@ def _plan(
     )  # fmt: skip
 
 
-def _write(out: Path, made: Sequence[MadeQuestion], model: str) -> None:
-    with replaced(out) as text:
-        for q in made:
-            text.write(json.dumps(line_of(q, model), ensure_ascii=False) + "\n")
+PROMPT: Final = "qasper/explain"
+EXPLANATION_TOKENS: Final = 100
+"""Of one explanation, in the model's tokens: a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExamplePoolResult(Result):
+    """Counts of a pool of examples; a row for each."""
+
+    SCHEMA = "what count:int64"
+    out: Path  # the pool
+    examples: int  # questions with an answer
+    unanswered: int  # questions without one, which are left out
+    explained: int  # examples with an explanation
+    unexplained: int  # examples without one, of which one was asked for
+
+    @property
+    def title(self) -> str:
+        said = f", {self.explained} with an explanation" if self.explained or self.unexplained else ""
+        lacking = f", {self.unexplained} without one" if self.unexplained else ""
+        return (
+            f"{self.out}: {self.examples} examples{said}{lacking}; {self.unanswered} questions have no answer"
+        )
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        for what in ("examples", "unanswered", "explained", "unexplained"):
+            yield {"what": what, "count": getattr(self, what)}
+
+
+@outside_loop
+def build_examples(
+    data: Data, out: str | Path, explain: str | None = None, format: Format | None = None,
+    session: Session | None = None, fields: Fields | None = None,
+) -> ExamplePoolResult:  # fmt: skip
+    """Writes a pool of examples from any data with answers: the question, its first answer, its document.
+
+    `explain` is a generator of the models file that says in a sentence why each answer is right, from the
+    evidence where the data has it. A recipe's step `examples` takes the pool. Raises ConfError, DataError
+    where no question has an answer or none could be explained, Unavailable where the generator is down.
+    """
+    session = session or Session()
+    require_file(out, "--out")
+    paths = inputs(data, session.settings)
+    rows = list(readers.open(paths, format_for(format, paths, fields), readers.ReadCounts()))
+    pairs = [(r.question, r.gold) for r in rows if r.question and r.gold and r.gold.answers]
+    asked = sum(r.question is not None for r in rows)
+    if not pairs:
+        raise DataError(f"{', '.join(map(str, paths))}: none of {asked} questions has an answer to show")
+    found = [ExampleRow(q.text, g.answers[0], q.citations[0].url if q.citations else "") for q, g in pairs]
+    if explain is not None:
+        said = asyncio.run(_explained(session, explain, pairs))
+        found = [replace(e, explanation=text) for e, text in zip(found, said, strict=True)]
+    write_pool(Path(out), found)
+    explained = sum(bool(e.explanation) for e in found)
+    lacking = len(found) - explained if explain is not None else 0
+    return ExamplePoolResult(Path(out), len(found), asked - len(pairs), explained, lacking)
+
+
+async def _explained(session: Session, name: str, pairs: Sequence[tuple[Question, Gold]]) -> list[str]:
+    """An explanation of each pair; "" where the model gave none."""
+    model = session.catalog().model(name)
+    render = prompt_file(session.settings.conf, PROMPT).renderer()
+    chats = []
+    for q, g in pairs:
+        evidence = "\n".join(g.annotators[0].evidence) if g.annotators else ""
+        shown = {"text": q.text, "answer": g.answers[0], "evidence": evidence}
+        chats.append(render({name: escape_markup(text) for name, text in shown.items()}))
+    sampling = Sampling(max_tokens=EXPLANATION_TOKENS + model.thought_tokens)
+    return _explanations(await replies(session, model, chats, sampling), name)
+
+
+def _explanations(said: Sequence[Generated | Fault], name: str) -> list[str]:
+    """Raises Unavailable where a fault is of the moment, DataError where no row has a reply."""
+    faults = [s for s in said if isinstance(s, Fault)]
+    if down := next((f for f in faults if f.transient), None):
+        raise Unavailable(
+            f"--explain {name}: expected an explanation of each of {len(said)} answers, found {down.reason}: "
+            f"{down.detail}. No pool was written: try again when the model answers"
+        )
+    if len(faults) == len(said):
+        raise DataError(
+            f"--explain {name}: expected an explanation of any of {len(said)} answers, found none, first "
+            f"{faults[0].reason}: {faults[0].detail}. No pool was written: use another model"
+        )
+    return [_read(s.text) if isinstance(s, Generated) else "" for s in said]
+
+
+def _read(text: str) -> str:
+    try:
+        found = read_plain(answer_of(text))
+    except UnreadableReply:
+        return ""
+    return " ".join(found.text.split()) if found.label == ANSWERED else ""

@@ -1,0 +1,252 @@
+"""The models of a recipe: where they are, how large, how to get them; stand-ins for them; and models added to
+a models file: from a hub's repository at a pinned commit, a folder, or a server."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import yaml
+
+from raypipe.api.results import Result, as_json, plain
+from raypipe.api.served import ServedModel, is_served
+from raypipe.api.session import Session
+from raypipe.core import config
+from raypipe.core.config import Where
+from raypipe.core.errors import ConfError, ModelMissing
+from raypipe.core.plugins import is_path
+from raypipe.core.protocols import Model
+from raypipe.metrics.textfile import write_text
+from raypipe.models import folder, load, remote
+from raypipe.models.catalog import Catalog, pin_command
+from raypipe.models.entry import REMOTE, WEIGHTLESS, ModelEntry
+from raypipe.models.load import EndpointAddress
+from raypipe.models.propose import Proposal, propose
+from raypipe.models.repo import HUB, ModelRepo, from_folder, from_hub
+from raypipe.recipes.read_recipe import load as load_file
+from raypipe.recipes.resolve import resolvers
+from raypipe.synth.prose import Prose
+
+if TYPE_CHECKING:
+    from raypipe.models.standins import Standins
+
+SENTENCES = 2000  # of invented prose that the stand-ins' tokenizers are trained on: some seconds
+
+
+@dataclass(frozen=True, slots=True)
+class ModelNeed:
+    """One model that a recipe names."""
+
+    name: str  # in the models file
+    kind: str
+    loader: str
+    state: Literal["here", "missing", "remote", "computed"]  # computed: it has no weights
+    where: str  # folder, or NAME at ENDPOINT; "": nowhere
+    bytes: int | None  # of the files that are read; None: not known here
+    get: str  # the command or deed that gets it; "": nothing is needed
+
+
+@dataclass(frozen=True, slots=True)
+class ModelNeedsResult(Result):
+    """The models of a recipe; a row for each."""
+
+    SCHEMA = "name kind loader state where bytes:int64 get"
+    ROWS = "models"
+    TITLE = "{0.recipe}"
+    recipe: str  # its name
+    models: tuple[ModelNeed, ...]
+
+
+class _All(Catalog):
+    """A catalog that gives every model that it has an entry for, here or not, and notes what is wrong."""
+
+    def __init__(self, whole: Catalog) -> None:
+        # Each entry as itself, also where another would stand in for it.
+        entries = {name: replace(entry, fallback="") for name, entry in whole.entries.items()}
+        super().__init__(entries, whole.file, whole.hub, whole.files, llm=whole.llm)
+        self.wrong: dict[str, str]
+        object.__setattr__(self, "wrong", {})
+
+    def model(self, name: str) -> Model:
+        try:
+            return Catalog.model(self, name)
+        except (ModelMissing, ConfError) as e:
+            entry = self.entries.get(name)
+            if entry is None:
+                raise
+            self.wrong[name] = str(e)
+            adapters = tuple((a, "missing") for a in entry.adapters)
+            weights = f"missing:{name}"
+            return Model(
+                name, entry.kind, entry.loader, entry.repo, entry.revision or "", entry.path, weights,
+                dim=entry.dim, max_tokens=entry.max_tokens, max_model_len=entry.max_model_len,
+                adapters=adapters,
+            )  # fmt: skip
+
+
+def model_needs(recipe: str | Path, session: Session | None = None) -> ModelNeedsResult:
+    """Lists a recipe's models: where they are, how large, and the command that gets what is missing."""
+    session = session or Session()
+    conf, catalog = session.settings.conf, _All(session.catalog())
+    resolve = resolvers(conf, catalog)
+    found = load_file(conf.find("recipes", str(recipe)), resolve, lambda name: conf.find("recipes", name))
+    return ModelNeedsResult(found.name, tuple(_need(m, catalog) for m in found.models()))
+
+
+@dataclass(frozen=True, slots=True)
+class StandinsResult(Result):
+    """The folders of tiny stand-ins for models; a row for each."""
+
+    SCHEMA = "name folder"
+    made: Standins
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        tree = self.to_json()
+        for name in ("chat", "embedder", "reranker", "instructor"):
+            yield {"name": name, "folder": tree[name]}
+            if name == "chat":
+                yield from ({"name": n, "folder": folder} for n, folder in tree["adapters"].items())
+
+    def to_json(self) -> dict[str, Any]:
+        return as_json(**{**plain(self.made), "adapters": dict(self.made.adapters)})
+
+
+def build_standins(target: Path, trainable: bool = False) -> StandinsResult:
+    """Builds tiny stand-ins for a chat model with adapters, two embedders and a reranker. `trainable`: the
+    chat model can learn to end its replies, so that `finetune` can teach it."""
+    from raypipe.models import standins
+
+    prose, draw = Prose(random.Random(0)), random.Random(1)
+    texts = [prose.sentence(draw) for _ in range(SENTENCES)]
+    return StandinsResult(standins.build(target, texts, trainable=trainable))
+
+
+def _need(model: Model, catalog: _All) -> ModelNeed:
+    if model.loader in WEIGHTLESS or (is_path(model.loader) and not model.path):
+        return ModelNeed(model.name, model.kind, model.loader, "computed", "", 0, "")
+    if model.loader in REMOTE:
+        where = f"{model.repo} at endpoint {model.path}"
+        return ModelNeed(model.name, model.kind, model.loader, "remote", where, None, "")
+    wrong = catalog.wrong.get(model.name, "")
+    if not wrong:
+        try:
+            load.present(model)
+        except (ModelMissing, ConfError) as e:
+            wrong = str(e)
+    if not wrong:
+        size = None if is_path(model.loader) else folder.size(Path(model.path), model.kind, model.loader)
+        return ModelNeed(model.name, model.kind, model.loader, "here", model.path, size, "")
+    entry = catalog.entries[model.name]
+    absent = not Path(model.path).is_dir()
+    get = entry.get
+    if entry.repo and not entry.revision:
+        get = pin_command(model.name, entry.repo)
+    elif entry.repo and absent:
+        get = folder.download_command(entry.repo, entry.revision or "")
+    return ModelNeed(model.name, model.kind, model.loader, "missing", "", None, get or wrong)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAddResult(Result):
+    """An entry that was added, and what its model takes; one row."""
+
+    SCHEMA = "name file kind loader bytes:int64 memory_gib:float64 context_gib:float64 licence gated:bool get"
+    TITLE = "{0.name} in {0.file}"
+    name: str  # in the models file
+    file: str  # that it was added to
+    entry: Mapping[str, Any]  # its fields
+    bytes: int | None  # of the files that are read; None: not known
+    memory_gib: float | None  # of its weights, once loaded; None: not known
+    context_gib: float | None  # keys and values of one reply of full length; None: not a language model here
+    licence: str  # as its repository says it; "": it says nothing
+    gated: bool  # whether its owner admits who may download it
+    get: str  # the command that downloads it; "": it is here, or behind an address
+    endpoints: Mapping[str, Any]  # what belongs under `endpoints` of the cluster file; {}: nothing
+
+    def rows(self) -> list[Mapping[str, Any]]:
+        return [{"kind": self.entry["kind"], "loader": self.entry["loader"], **self.to_json()}]
+
+
+@dataclass(frozen=True, slots=True)
+class AddOptions:
+    """What `models add` is told beyond the model's place; each field may be left out."""
+
+    name: str = ""  # in the models file; "": the last part of the model's own
+    kind: str = ""  # embedder, reranker, generator or tokenizer; "": as its files say; of a server: generator
+    revision: str | None = None  # commit, branch or tag of a hub's repository; its commit is pinned
+    dialect: str = ""  # of a server
+    endpoint: str = ""  # of a server: its name in the cluster file; "": from its host
+    key_env: str = ""  # of a server: the environment variable of its key; "": it takes none
+
+
+def add_model(
+    source: str, options: AddOptions | None = None, session: Session | None = None
+) -> ModelAddResult:
+    """Writes an entry for ORG/NAME of a hub, a folder, or URL#MODEL of a server.
+
+    It goes into the session's models file, else into models.yaml of the working directory; either is made
+    where there is none. Raises ConfError for a model that cannot be loaded and for a name that is taken,
+    ModelMissing, and Unavailable for a hub or server that cannot be reached.
+    """
+    session, options = session or Session(), options or AddOptions()
+    file = Path(session.models or "models.yaml")
+    repo: ModelRepo | None = None
+    endpoints: dict[str, Any] = {}
+    if is_served(source):
+        proposal, endpoints = _served(source, options, session.settings.keys)
+        own = str(proposal.entry["model"])
+    else:
+        repo = _repo(source, options, session.settings.keys)
+        proposal = propose(repo, options.kind)
+        own = repo.name
+    name = options.name or re.sub(r"[^a-z0-9._-]", "-", own.rstrip("/").rsplit("/", 1)[-1].lower())
+    _write(file, name, proposal.entry)
+    revision = str(proposal.entry.get("revision", ""))
+    get = folder.download_command(own, revision) if revision and repo else ""
+    licence, gated = (repo.licence, repo.gated) if repo else ("", False)
+    return ModelAddResult(
+        name, str(file), proposal.entry, proposal.bytes, proposal.memory_gib, proposal.context_gib, licence,
+        gated, get, endpoints,
+    )  # fmt: skip
+
+
+def _repo(source: str, options: AddOptions, environ: Mapping[str, str]) -> ModelRepo:
+    if source.startswith(("/", "./", "../", "~")) or Path(source).is_dir():
+        return from_folder(Path(source).expanduser().resolve())
+    hub = environ.get("HF_ENDPOINT") or HUB
+    return from_hub(source, options.revision, hub.rstrip("/"), environ.get("HF_TOKEN", ""))
+
+
+def _served(source: str, options: AddOptions, environ: Mapping[str, str]) -> tuple[Proposal, dict[str, Any]]:
+    """The entry of a model behind an address, and its endpoint for the cluster file."""
+    given, kind = ServedModel.parse(source, "models add"), options.kind or "generator"
+    if options.key_env and not environ.get(options.key_env):
+        raise ConfError(
+            f"--key-env {options.key_env}: expected a key in this environment variable, found none"
+        )
+    host = given.url.partition("://")[2].partition("/")[0]
+    endpoint = options.endpoint or re.sub(r"[^A-Za-z0-9]+", "-", host)
+    at = EndpointAddress(given.url, environ[options.key_env] if options.key_env else "")
+    found = remote.describe(kind, given.model, at, options.dialect, options.key_env or "that --key-env names")
+    loader = {"kind": kind, "loader": found.pop("loader")}
+    entry = {**loader, "endpoint": endpoint, "model": given.model, **found}
+    line = {"url": given.url} | ({"key_env": options.key_env} if options.key_env else {})
+    return Proposal(entry, None, None, None), {endpoint: line}
+
+
+def _write(file: Path, name: str, entry: Mapping[str, Any]) -> None:
+    """Adds an entry at the end of a models file; what stands there stays. Raises ConfError where the name is
+    taken, or the entry is none."""
+    before = file.read_text(encoding="utf-8") if file.is_file() else ""
+    if before.strip() and name in config.read_yaml(file):
+        raise ConfError(f"{file}: {name!r} is there already. Remove it, or choose another name with --name")
+    config.build(ModelEntry, dict(entry), Where(str(file), name))
+    block = yaml.safe_dump({name: dict(entry)}, sort_keys=False, allow_unicode=True)
+    gap = "\n" if before and not before.endswith("\n\n") else ""
+    if before and not before.endswith("\n"):
+        gap = "\n\n"
+    write_text(file, before + gap + block)

@@ -1,0 +1,67 @@
+"""What a kit counts: calls that were computed and that were cached, and tokens of language models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+
+@dataclass(slots=True)
+class CallCount:
+    """Distinct requests of one kind: those sent to a model, also in vain, and those that were cached."""
+
+    computed: int = 0
+    cached: int = 0
+
+
+@dataclass(slots=True)
+class Tokens:
+    """Tokens of computed replies; cached ones cost none."""
+
+    prompt: int = 0  # of the rendered chats
+    cached: int = 0  # of these, not computed again
+    generated: int = 0  # of the replies
+    thoughts: int = 0  # of these, thoughts, about
+
+
+@dataclass(slots=True)
+class CallCounts:
+    """What a kit counted: texts to embed, pairs to score and chats to answer, each once per call."""
+
+    vectors: CallCount = field(default_factory=CallCount)
+    scores: CallCount = field(default_factory=CallCount)
+    replies: CallCount = field(default_factory=CallCount)
+    tokens: Tokens = field(default_factory=Tokens)
+
+    @classmethod
+    def of(cls, tree: dict[str, dict[str, int]]) -> CallCounts:
+        """From what `dataclasses.asdict` makes of one."""
+        counts = {name: CallCount(**tree[name]) for name in ("vectors", "scores", "replies")}
+        return cls(**counts, tokens=Tokens(**tree["tokens"]))
+
+    @property
+    def computed(self) -> int:
+        return self.vectors.computed + self.scores.computed + self.replies.computed
+
+    @property
+    def cached(self) -> int:
+        return self.vectors.cached + self.scores.cached + self.replies.cached
+
+    def add(self, other: CallCounts) -> None:
+        for part in fields(self):
+            mine, theirs = getattr(self, part.name), getattr(other, part.name)
+            for f in fields(mine):
+                setattr(mine, f.name, getattr(mine, f.name) + getattr(theirs, f.name))
+
+    def in_vain(self, before: CallCounts) -> None:
+        """Takes back the cached calls that were counted since `before`: the attempt failed, and the next one
+        finds them again. What was computed stays counted, since it was sent."""
+        for name in ("vectors", "scores", "replies"):
+            getattr(self, name).cached = getattr(before, name).cached
+
+    def clear(self) -> None:
+        """Sets all counts to zero, in place: an opened kit holds the parts."""
+        for part in fields(self):
+            counts: Any = getattr(self, part.name)
+            for f in fields(counts):
+                setattr(counts, f.name, 0)

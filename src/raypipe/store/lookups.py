@@ -1,0 +1,92 @@
+"""Rows of a table that is open at a version, found by the values of a column: few by its BTREE, many by one
+scan. Knows Lance; knows no store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import lance
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raypipe.store.errors import reaching
+from raypipe.store.ids import slabs, stand_in
+
+LOOKUP_KEYS = 4096  # per query: one of 5,000 keys takes 57 ms, and the query text is parsed in memory
+SCAN_RATIO = 250  # a BTREE look-up takes 16 us, a row of a scanned key column .07 us
+SCAN_ROWS = 1 << 20  # per batch of a scan
+
+
+def filters(column: str, values: Sequence[str] | Sequence[int]) -> Iterator[str]:
+    """Filters that together find the rows with one of the values. What is in a text stays data.
+
+    >>> list(filters("id", ["it's"])), list(filters("_rowid", [1, 2])), list(filters("id", []))
+    (["id IN ('it''s')"], ['_rowid IN (1, 2)'], [])
+    """
+    for at in range(0, len(values), LOOKUP_KEYS):
+        yield f"{column} IN ({', '.join(map(_literal, values[at : at + LOOKUP_KEYS]))})"
+
+
+def _literal(value: str | int) -> str:
+    return str(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"
+
+
+def rows(
+    dataset: lance.LanceDataset, column: str, values: Sequence[str], columns: Sequence[str] | None = None
+) -> pa.Table:
+    """The rows whose column has one of the values, found by BTREE, in no order. `columns` None: all."""
+    found = []
+    for where in [*filters(column, list(dict.fromkeys(values)))] or ["false"]:
+        with reaching(dataset.uri):
+            found.append(dataset.to_table(columns=columns and list(columns), filter=where))
+    return pa.concat_tables(found)
+
+
+def missing(dataset: lance.LanceDataset, column: str, ids: Sequence[str]) -> list[str]:
+    """Which of the ids do not stand in a column, in their order."""
+    if not ids:
+        return []
+    left: list[str] = absent(dataset, column, pa.array(ids, pa.string())).to_pylist()
+    return left
+
+
+def absent(dataset: lance.LanceDataset, column: str, wanted: pa.Array) -> pa.Array:
+    """The same, of an array."""
+    return wanted.filter(pc.invert(present(dataset, column, wanted)))
+
+
+def present(dataset: lance.LanceDataset, column: str, wanted: pa.Array) -> pa.Array:
+    """(ids,) bool: which of the ids stand in a column."""
+    with reaching(dataset.uri):
+        if len(wanted) * SCAN_RATIO < dataset.count_rows():
+            return pc.is_in(wanted, value_set=rows(dataset, column, wanted.to_pylist(), [column])[column])
+        mask = stand_in(wanted, wanted[:0])
+        for values in _values(dataset, column):
+            mask = pc.or_(mask, stand_in(wanted, values))
+    return mask
+
+
+def distinct(dataset: lance.LanceDataset, column: str) -> pa.Array:
+    """The values of a column, each once."""
+    with reaching(dataset.uri):
+        found = [pa.array([], pa.string()), *(v.combine_chunks() for v in _values(dataset, column))]
+    return pa.concat_arrays(found).unique()
+
+
+def sources_with_chunks(passages: lance.LanceDataset) -> pa.Array:
+    """Sources of a `passages` table that have chunks: those a vector table must hold. A source's chunks stand
+    together, so only one that is cut by two batches comes twice."""
+    found = [pa.array([], pa.string())]
+    with reaching(passages.uri):
+        for batch in passages.to_batches(columns=["source", "start", "end"], batch_size=SCAN_ROWS):
+            real = batch.filter(pc.greater(batch["end"], batch["start"]))
+            found.append(real["source"].unique())
+    return pa.concat_arrays(found)
+
+
+def _values(dataset: lance.LanceDataset, column: str) -> Iterator[pa.ChunkedArray]:
+    """A column, many values at a time: a batch ends with its fragment, and to look for ids in values hashes
+    the fewer of both once. Of equal values that stand together one is given."""
+    batches = dataset.to_batches(columns=[column], batch_size=SCAN_ROWS)
+    return map(pa.chunked_array, slabs(pc.run_end_encode(b[column]).values for b in batches if b.num_rows))
