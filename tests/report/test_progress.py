@@ -37,8 +37,20 @@ def test_a_log_gets_a_line_every_ten_seconds_and_one_at_the_end() -> None:
         "parsed 40/100 pages, 40 %, ETA 0:30",
         "parsed 60/100 pages, 60 %, ETA 0:20",
         "parsed 80/100 pages, 80 %, ETA 0:10",
-        "parsed 100/100 pages, 100 %, ETA 0:00",
         "parsed 100/100 pages in 0:50",
+    ]
+
+
+def test_the_time_that_models_take_to_load_is_not_expected_again_for_each_unit() -> None:
+    out, clock = io.StringIO(), Clock()
+    with Progress(out, now=clock) as progress:
+        pages = progress.task("embedded", "pages", 100)
+        for seconds in (95, 10):
+            clock.at += seconds
+            pages.advance(10)
+    assert out.getvalue().splitlines()[:2] == [
+        "embedded 10/100 pages, 10 %",
+        "embedded 20/100 pages, 20 %, ETA 1:20",
     ]
 
 
@@ -52,7 +64,6 @@ def test_work_of_unknown_or_no_size_has_no_eta() -> None:
         none.advance(0)
     assert out.getvalue().splitlines() == [
         "read 7 rows, 0:11 so far",
-        "embedded 0/0 chunks",
         "read 7 rows in 0:11",
         "embedded 0/0 chunks in 0:11",
     ]
@@ -111,13 +122,13 @@ def test_tokens_a_second_are_counted_from_the_first_and_not_from_the_start_of_th
     clock = iter([0.0, 60.0, 60.0, 70.0])
     out = io.StringIO()
     with Progress(out, now=lambda: next(clock)) as progress:
-        task = progress.task("answered", "questions", 10)
+        task = progress.task("answered", "questions", 20)
         task.wrote(0, 50.0)  # a step that asks no model
         task.wrote(400, 20.0)
         task.advance(10)
     assert out.getvalue().splitlines() == [
-        "answered 10/10 questions, 100 %, 20 tokens/s, ETA 0:00",
-        "answered 10/10 questions in 1:10, 13 tokens/s",
+        "answered 10/20 questions, 50 %, 20 tokens/s",
+        "answered 10/20 questions in 1:10, 13 tokens/s",
     ]
 
 

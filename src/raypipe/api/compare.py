@@ -64,9 +64,9 @@ def compare(
     that were scored by other rules, judges or trims, or that share no scored question.
     """
     if len(runs) < 2:
-        raise ConfError(f"compare: expected two runs or more, found {len(runs)}")
+        raise ConfError(f"expected two runs or more, found {len(runs)}")
     if margin <= 0:
-        raise ConfError(f"compare: expected a margin above 0, found {margin:g}")
+        raise ConfError(f"expected a margin above 0, found {margin:g}")
     session = session or Session()
     people = None if labels is None else read_labels(Path(labels))
     judge = _first_judge(runs[0], rule) if rejudge == "" else rejudge

@@ -152,7 +152,8 @@ def _placement(session: Session, recipe: Recipe, steps: Sequence[Mapping[str, An
     refuse(cluster, recipe.embedders(), asked)
     placed = placement(cluster, recipe.embedders(), asked)
     took = {s["step"]: s["estimate"]["seconds"] for s in steps}
-    slowest = bottleneck(recipe, placed, {stage: most[1] for stage, most in took.items() if most})
+    known = all(took[s["step"]] for s in steps if s["max_calls"] != 0)
+    slowest = bottleneck(recipe, placed, {stage: most[1] for stage, most in took.items() if most and known})
     pools = [
         {**to_json(p), "required_gib": round(p.required_gib, 3), "arithmetic": p.arithmetic()} for p in placed
     ]

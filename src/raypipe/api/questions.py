@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,9 +32,10 @@ from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor
 from raypipe.recipes.ranking import ranking_of
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import from_plain
+from raypipe.report.progress import heartbeat
 from raypipe.runs.release import Release, live
 from raypipe.serving.answerer import Answerer, NotReady
-from raypipe.serving.query import QueryRequest, QueryResult
+from raypipe.serving.query import Listener, QueryRequest, QueryResult
 from raypipe.store import Store, StoreError
 from raypipe.store.index import MemoryIndex
 
@@ -126,7 +129,8 @@ def ask(
     found = require_graphs(session.recipe(recipe)) if release is None else from_plain(release.recipe)
     require_same(found.models(), session.llm)
     request = _request(question, pages, asked_at, passages)
-    kit = local_kit(session, found, on_text=on_text)
+    waiting = _Waiting(on_text)
+    kit = local_kit(session, found, on_text=waiting.on_draft if on_text else None)
     opened = None
     if docs is not None:
         opened = open_docs(found, docs, store, session)
@@ -134,9 +138,34 @@ def ask(
         opened = session.store(store)
         require_documents_read(found, opened)
     require_unchanged(opened, found.models(), kit.endpoints)
-    memo = None if opened is None else StoreMemo(opened.uri, memo_versions(opened))
-    answerer = Answerer(found, kit, "" if opened is None else opened.uri, memo, release)
-    return AskResult(asyncio.run(_answer(kit, answerer, request)))
+    memo = StoreMemo(opened.uri, memo_versions(opened)) if opened else None
+    answerer = Answerer(found, kit, opened.uri if opened else "", memo, release)
+    beat: AbstractContextManager[Callable[[str], None] | None] = nullcontext()
+    if session.progress:
+        beat = heartbeat(waiting.say, "opening")
+    with beat as waiting.now:
+        return AskResult(asyncio.run(_answer(kit, answerer, request, waiting)))
+
+
+class _Waiting(Listener):
+    """Says on stderr which step an answer waits for, until a language model writes."""
+
+    def __init__(self, on_text: Callable[[str], None] | None) -> None:
+        self.now: Callable[[str], None] | None = None  # of the heartbeat; None: nothing is said
+        self._on_text, self._written = on_text, False
+
+    def say(self, line: str) -> None:
+        if not self._written:
+            print(line, file=sys.stderr, flush=True)
+
+    def on_stage(self, stage: str, seconds: float | None) -> None:
+        if seconds is None and self.now is not None:
+            self.now(f"step {stage}")
+
+    def on_draft(self, piece: str) -> None:
+        self._written = True
+        if self._on_text is not None:
+            self._on_text(piece)
 
 
 def live_release(store: Store) -> Release:
@@ -147,10 +176,12 @@ def live_release(store: Store) -> Release:
     return found
 
 
-async def _answer(kit: LocalKit, answerer: Answerer, request: QueryRequest) -> QueryResult:
+async def _answer(
+    kit: LocalKit, answerer: Answerer, request: QueryRequest, listener: Listener
+) -> QueryResult:
     async with kit:
         try:
-            return await answerer.answer(request)
+            return await answerer.answer(request, listener)
         except NotReady as e:
             raise StoreError(str(e)) from e
 

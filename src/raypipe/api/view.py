@@ -75,7 +75,7 @@ def _place(given: str | Path, settings: Settings) -> Path | RemoteRuns:
     if is_remote(place):
         return RemoteRuns(place, settings.home / "fetched")
     if not Path(place).is_dir():
-        raise ConfError(f"view: {place} is no folder. Name the --out folder of a finished eval")
+        raise ConfError(f"{place} is no folder. Name the --out folder of a finished eval")
     return Path(place)
 
 

@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 from raypipe.api.session import from_environment
 from raypipe.cli.command import Declared, add
@@ -38,6 +38,13 @@ class _Parser(argparse.ArgumentParser):
         if action.choices is not None and value not in action.choices:
             hint = did_you_mean(str(value), map(str, action.choices))
             raise argparse.ArgumentError(action, f"unknown value {value!r}; {hint}")
+
+    def error(self, message: str) -> NoReturn:
+        """Says what is wrong and shows an example; the list of all options would bury both."""
+        said = message.replace("the following arguments are required:", "missing:")
+        lines = [f"{self.prog}: {said}", *filter(None, [self.epilog]), f"all options: {self.prog} --help"]
+        print(*lines, sep="\n", file=sys.stderr)
+        raise SystemExit(ConfError.exit_code)
 
 
 def parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
@@ -119,10 +126,8 @@ def main(argv: Sequence[str] | None = None, whole: bool | None = None) -> int:
         print(f"raypipe {args.command}: {e}", file=sys.stderr)
         return e.exit_code
     except KeyboardInterrupt:
-        print(
-            f"raypipe {args.command}: stopped; finished parts are kept, run it again to continue",
-            file=sys.stderr,
-        )
+        kept = "" if args.command == "serve" else "; finished parts are kept, run it again to continue"
+        print(f"raypipe {args.command}: stopped{kept}", file=sys.stderr)
         return 130
     except BrokenPipeError:
         sys.stderr.close()

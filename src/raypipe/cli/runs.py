@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -73,7 +72,6 @@ def _eval(args: Args) -> int:
 
         repeated = called(raypipe.evaluate_repeatedly, args, on_plan=printer(args), check=True)
         return printed(args, repeated, print_repeats)
-    start = time.perf_counter()
     # Faults are checked after the report is printed.
     done = called(raypipe.evaluate, args, on_plan=printer(args), check=False)
 
@@ -82,8 +80,8 @@ def _eval(args: Args) -> int:
 
         print_report(console(), done.to_json(), done.evaluation.folder)
         reused = done.evaluation.reused
-        new, took = done.evaluation.report.questions - reused, time.perf_counter() - start
-        print(f"{new} new answers, {reused} reused; took {took:.1f} s")
+        print(f"{done.evaluation.report.questions - reused} new answers, {reused} reused")
+        print(f"raypipe view {done.evaluation.folder.path}  # each question in a browser")
 
     printed(args, done, shown)
     done.check_faults()

@@ -14,6 +14,7 @@ from raypipe.serving.access import MEMO_MB
 if TYPE_CHECKING:
     from raypipe.api.questions import AskResult
     from raypipe.serving.capture_config import CaptureConfig
+    from raypipe.text.places import Place
 
 
 @command(
@@ -108,13 +109,22 @@ AROUND_CHARS = 40  # of the page before and after a quote
     """,
 )
 def _ask(args: Args) -> int:
+    if not (args.docs or args.pages or args.store or args.settings.store):
+        say(f"no --docs and no --store: searching {args.settings.store_to_use(None)}")
     # A reply is printed piece by piece as it is generated, and the answer at the end.
     pieces = None if args.json else lambda piece: print(piece, end="", file=sys.stderr, flush=True)
     return printed(args, called(raypipe.ask, args, passages=not args.json, on_text=pieces), _print)
 
 
+def _where(url: str | None, place: Place | None) -> str:
+    """The address of a passage; of a file its page and section, too."""
+    return ", ".join(x for x in (url, place and place.page, place and place.section) if x)
+
+
 def _print(found: AskResult) -> None:
     from rich.text import Text
+
+    from raypipe.report.wording import cut
 
     out, answered, question = console(), found.result, found.result.question
     out.print(Text(question.answer or "(no answer)", "bold"), Text(f"  [{question.outcome}]"))
@@ -122,13 +132,13 @@ def _print(found: AskResult) -> None:
         out.print(Text(f"{fault.step}: {fault.reason}: {fault.detail}", "red"))
     label = "not sure: " if question.outcome == ABSTAINED else "evidence: "
     for e in answered.evidence[:SHOWN]:
-        where = ", ".join(x for x in (e.url, e.place.page, e.place.section) if x) if e.place else e.url
         before, after = e.before[-AROUND_CHARS:], e.after[:AROUND_CHARS]
         said = Text.assemble(label, (before, "dim"), (e.quote[:SHOWN_CHARS], "bold"), (after, "dim"))
-        out.print(said, Text(f"  {where or e.source}", "dim"))
+        out.print(said, Text(f"  {_where(e.url, e.place) or e.source}", "dim"))
     quoted = {e.chunk for e in answered.evidence[:SHOWN]}
     for passage in answered.passages[:5]:
         scores = " ".join(f"{name} {value:.3f}" for name, value in passage.hit.scores.items())
-        text = "quoted above" if passage.hit.chunk in quoted else passage.text[:SHOWN_CHARS]
-        out.print(Text(f"  {scores}", "dim"), Text(f" {text}"))
+        text = "quoted above" if passage.hit.chunk in quoted else cut(passage.text, SHOWN_CHARS)
+        where = _where(passage.url, passage.place) or passage.hit.source
+        out.print(Text(f"  {scores}", "dim"), Text(f" {where}:", "bold"), Text(text))
     out.print(Text("  ".join(f"{name} {ms:.0f} ms" for name, ms in answered.timings_ms.items()), "dim"))

@@ -44,7 +44,9 @@ def _print_comparison(out: Console, c: RunComparison) -> None:
         heads = ("answers part at", "what differs there", "moved", "up", "down", "difference")
         shown = c.causes[:CAUSES_SHOWN]
         show(out, heads, ((k.step, k.field, k.moved, k.up, k.down, f"{k.difference:+.4f}") for k in shown))
-    if c.slices:
+    if c.slices and all(s.verdict == "cannot tell" for s in c.slices):
+        say(out, f"cannot tell in any of {len(c.slices)} slices")
+    elif c.slices:
         largest = sorted(c.slices, key=lambda s: -s.found.n)[:SLICES_SHOWN]
         slices = [(f"{s.label}: {s.value}", s.found.n, s.verdict, *_numbers(s.found, s.p)) for s in largest]
         show(out, ("slice", "questions", "verdict", *NUMBERS), slices)

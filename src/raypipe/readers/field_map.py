@@ -90,12 +90,16 @@ def parse(text: str) -> dict[str, tuple[str, ...]]:
 
     >>> parse("query=prompt, answer=gold+aliases")
     {'query': ('prompt',), 'answer': ('gold', 'aliases')}
+    >>> parse("question=frage")
+    {'query': ('frage',)}
     """
     found: dict[str, tuple[str, ...]] = {}
     for part in filter(None, map(str.strip, text.split(","))):
         role, sign, names = (p.strip() for p in part.partition("="))
         if not sign or not names:
             raise ConfError(f"--fields: expected ROLE=FIELD, such as query=question, found {part!r}")
+        if role not in NAMES:  # a common name of its field, such as question for query
+            role = next((r for r, common in NAMES.items() if role in common), role)
         if role in found:
             raise ConfError(f"--fields: {role} is named twice; expected {role}=FIELD once")
         found[role] = tuple(filter(None, map(str.strip, names.split("+"))))

@@ -33,7 +33,8 @@ def print_plan(console: Console, plan: Mapping[str, Any]) -> None:
     say(console, *map(ann_plan, plan.get("ann", ())))
     if judge := plan.get("judge"):
         say(console, f"judge {judge['model']}: at most {judge['max_calls']:,} calls")
-    if plan.get("cost"):
+    cost = plan.get("cost")  # without a price, a GPU and a token it says no more than the first line
+    if cost and (cost["usd"] or any(cost[k] is None or any(cost[k]) for k in ("gpu_hours", "tokens"))):
         say(console, cost_line(plan["cost"], plan["unpriced"]))
 
 
@@ -117,6 +118,8 @@ def _growth(plan: Mapping[str, Any]) -> str:
 
 def print_placement(console: Console, plan: Mapping[str, Any]) -> None:
     """Where each pool of a plan runs, the memory it takes there, and the expected bottleneck."""
+    if all(s["max_calls"] == 0 for s in plan["steps"]):
+        return  # no pool has work
     placement = plan["placement"]
     say(console, f"on {placement['cluster']} ({placement['about']}):", fold=True)
     for p in placement["pools"]:
@@ -126,9 +129,7 @@ def print_placement(console: Console, plan: Mapping[str, Any]) -> None:
         say(console, f"  {p['name']}: {p['actors']} x {held}{memory}{note}")
     slowest = placement["bottleneck"]
     if slowest is None:
-        missing = any(s["max_calls"] != 0 for s in plan["steps"])
-        said = "not known until an eval has run here" if missing else "none"
-        say(console, f"bottleneck: {said}", fold=True)
+        say(console, "bottleneck: not known until an eval has run here", fold=True)
         return
     where, took = slowest["pool"], seconds(slowest["seconds"])
     said = f"{slowest['stage']} in {where}, at most {took}, {slowest['share']:.0%} of the clock"

@@ -62,6 +62,7 @@ class ProgressTask:
     started: float  # on the progress's clock, seconds
     shown_by: Progress = field(repr=False)
     done: int = 0
+    first: tuple[float, int] | None = None  # seconds to the first units, models loaded, and their count
     tokens: int = 0  # that language models wrote meanwhile
     silence: float = math.inf  # seconds from the start to the first of these: engines take a minute to load
     said: float = 0.0  # when its last plain line was written, on the progress's clock
@@ -107,21 +108,24 @@ class ProgressTask:
         if not self.total:
             return text
         text += f", {100 * self.done // self.total} %{self.speed(elapsed)}"
-        if not self.done:
+        took, units = self.first or (elapsed, self.done)
+        if self.done <= units:
             return text
-        return f"{text}, ETA {clock(elapsed * max(self.total - self.done, 0) / self.done)}"
+        return f"{text}, ETA {clock((elapsed - took) * max(self.total - self.done, 0) / (self.done - units))}"
 
 
 class Progress:
     """Shows the tasks made with it while its block runs.
 
     >>> import sys
-    >>> seconds = iter([0.0, 12.0, 20.0])
+    >>> seconds = iter([0.0, 10.0, 30.0, 40.0])
     >>> with Progress(sys.stdout, now=lambda: next(seconds)) as progress:
     ...     pages = progress.task("parsed", "pages", 10_000)
-    ...     pages.advance(1_200)
-    parsed 1200/10000 pages, 12 %, ETA 1:28
-    parsed 1200/10000 pages in 0:20
+    ...     pages.advance(1_000)
+    ...     pages.advance(4_000)
+    parsed 1000/10000 pages, 10 %
+    parsed 5000/10000 pages, 50 %, ETA 0:25
+    parsed 5000/10000 pages in 0:40
     """
 
     def __init__(
@@ -157,9 +161,13 @@ class Progress:
         if self._bars is not None and task.bar is not None:
             unit = f"{task.unit}{task.speed(self.now() - task.started)}"
             self._bars.update(task.bar, advance=units, unit=unit)
-        elif not self._silent and (now := self.now()) - task.said >= EVERY_S:
-            task.said = now
-            self._say(task.line(now - task.started))
+        elif not self._silent:
+            now = self.now()
+            if task.first is None and units:
+                task.first = (now - task.started, units)
+            if now - task.said >= EVERY_S and task.done != task.total:  # its last line is that of its end
+                task.said = now
+                self._say(task.line(now - task.started))
 
     def ended(self, task: ProgressTask, fine: bool) -> None:
         """Shows that a task is over; `fine`: all went well."""

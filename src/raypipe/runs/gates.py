@@ -57,7 +57,8 @@ def gate(text: str) -> Gate:
     match = _GATE.fullmatch(text)
     if not match:
         raise ConfError(
-            f"gate {text!r}: expected METRIC, one of {' '.join(_COMPARE)}, and a number: score>=0.1"
+            f"gate {text!r}: expected better, not-worse, or METRIC, one of {' '.join(_COMPARE)}, and a "
+            "number: score>=0.1"
         )
     return Gate(text, match[1], match[2], float(match[3]))
 

@@ -27,6 +27,7 @@ from raypipe.store.tables import kind_of
 BATCH = 256  # rows of a fragment in memory: 26 MB of real pages
 
 Change = Callable[[pa.RecordBatch], pa.RecordBatch]
+"""From a batch of a table that holds such rows to what is kept of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +53,11 @@ def versions(store: Store, table: str) -> list[int]:
 def rewrite(
     store: Store, some: Rows, name: str, newest: int, pinned: Collection[int], change: Change | None = None
 ) -> dict[int, int]:
-    """Version -> the version that has its rows without these, of the newest and of those that are pinned;
-    `change` None: the rows go, else they are as it returns them. `name` begins the tags of what is made.
+    """Writes the newest version and each pinned one again, without some rows. Gives old version -> its copy.
 
-    `newest` is the version before any of it, which is done last: so the table ends as it is now. Nothing else
-    may change the table meanwhile; the same call again does what is left of it."""
+    `newest` is the version before the first call: it is written last, so the table ends as it was but for the
+    rows. `change`: what becomes of a batch that holds such rows; None: they go. Each copy is tagged
+    `NAME-VERSION`, so the same call again does only what is missing. Nothing else may write meanwhile."""
     for version in (*sorted(set(pinned) - {newest}), newest):
         if (of := f"{name}-{version}") not in tagged(store, some.table):
             with store.durable(some.table):
@@ -89,7 +90,7 @@ def keep_only(store: Store, table: str, keep: Collection[int]) -> None:
 
 
 def _write(store: Store, some: Rows, version: int, change: Change | None) -> None:
-    """Makes the newest version one with the rows of `version`, but for these, and its indexes."""
+    """Commits `version` as the newest, without these rows, and builds its indexes again."""
     with reaching(store.table_uri(some.table)):
         if version != store.version(some.table):
             store.dataset(some.table, version).restore()
@@ -97,7 +98,7 @@ def _write(store: Store, some: Rows, version: int, change: Change | None) -> Non
         found = rows(dataset, some.column, some.values, [some.column, "_rowaddr"])["_rowaddr"].to_numpy()
         if not len(found):
             return
-        gone = np.unique(found >> 32).tolist()
+        gone = np.unique(found >> 32).tolist()  # fragments: the upper half of a row's address in Lance
         written: list[lance.FragmentMetadata] = []
         for fragment in gone:
             here = int((found >> 32 == fragment).sum())
