@@ -123,9 +123,10 @@ def test_a_folder_without_labels_is_refused(place, session, tmp_path):
         ("chat_template.jinja", None, "no chat template"),
         ("tokenizer.json", "{}", "the tokenizer in .* cannot be read"),
         ("generation_config.json", "{", "generation_config.json: not valid JSON"),
+        ("config.json", '{"hidden_size": 8, "eos_token_id": 2}', "numbers as num_hidden_layers, vocab_size"),
     ],
 )
-def test_a_base_whose_chats_cannot_be_told_is_refused(place, tmp_path, trainable, file, text, says):
+def test_a_base_whose_files_are_odd_is_refused(place, tmp_path, trainable, file, text, says):
     from raypipe.api.session import Session
 
     shutil.copytree(trainable, tmp_path / "odd")

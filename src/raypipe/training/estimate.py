@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raypipe.core.errors import ClusterTooSmall
+from raypipe.core.errors import ClusterTooSmall, ConfError
 from raypipe.models.weight_files import BYTES, GIB
 from raypipe.training.batches import batches
 from raypipe.training.model import tensor_shapes
@@ -75,10 +75,15 @@ class BaseShape:
 
 
 def base_shape(folder: Path, config: Mapping[str, Any], dtype: str) -> BaseShape:
-    """From the headers of a base's files. `config`: its config.json."""
+    """From the headers of a base's files. `config`: its config.json. Raises ConfError for a lacking size."""
     sizes = {name: math.prod(shape) for name, shape in tensor_shapes(folder)}
     embedded = sum(n for name, n in sizes.items() if "embed" in name or "lm_head" in name)
-    layers, hidden, words = (int(config[k]) for k in ("num_hidden_layers", "hidden_size", "vocab_size"))
+    names = ("num_hidden_layers", "hidden_size", "vocab_size")
+    if lacking := [k for k in names if not isinstance(config.get(k), int)]:
+        raise ConfError(
+            f"{folder}/config.json: expected numbers as {', '.join(lacking)}, found none. Fetch it again"
+        )
+    layers, hidden, words = (config[k] for k in names)
     return BaseShape(sum(sizes.values()), embedded, layers, hidden, words, dtype)
 
 
