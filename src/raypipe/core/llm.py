@@ -22,6 +22,8 @@ STEP = "generate"
 
 @dataclass(frozen=True, slots=True)
 class Message:
+    """One turn of a chat."""
+
     role: MessageRole
     content: str  # plain text: what looks like a template's token in it never becomes one
 
