@@ -23,7 +23,7 @@ COMMANDS = re.findall(r"^raypipe (.*)$", script("tutorial"), re.MULTILINE)
 
 def live(releases):
     """The release that is live, in what `raypipe releases` prints."""
-    return re.search(r"^(\S+) +live ", releases, re.MULTILINE)[1]
+    return re.search(r"^(r\d\S+) +live ", releases, re.MULTILINE)[1]
 
 
 def environment(folder):

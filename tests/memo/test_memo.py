@@ -16,6 +16,7 @@ from raypipe.memo.counts import CallCount, CallCounts
 from raypipe.memo.disk import MergeSummary, StoreMemo, memo_versions, merge_memo
 from raypipe.memo.memo import ENTRY_BYTES, MemoryMemo, MemoTable, cached, scores_of, vectors_of
 from raypipe.store import Store
+from raypipe.store.files import Files
 from raypipe.store.keep import compact
 
 MINI = Model("mini", "embedder", "flagembedding", "", "", "", "sha256:1", dim=8)
@@ -268,6 +269,32 @@ def test_what_was_folded_comes_back_bit_for_bit(store):
     assert np.array([found[k] for k in KEYS]).tobytes() == ODD.tobytes()
     for table in (VECTORS, SCORES):
         store.check_indexes(table.name)
+
+
+class Noting(Files):
+    """Files that note what is put on disk, and what goes."""
+
+    def __init__(self, uri):
+        super().__init__(uri)
+        self.noted = []
+
+    def sync(self, name):
+        super().sync(name)
+        self.noted.append(name)
+
+    def remove(self, name):
+        super().remove(name)
+        self.noted.append(name)
+
+
+def test_values_are_on_disk_before_the_files_that_held_them_go(store):
+    put(store, SCORES, ["a", "b"], [1, 2])
+    [held] = store.files.walk(f"_memo/{SCORES.name}")
+    store.files = Noting(store.uri)
+    merge_memo(store)
+    noted = store.files.noted
+    data = store.files.walk(f"{SCORES.name}.lance/data")
+    assert data and set(data) <= set(noted[: noted.index(held)])
 
 
 def test_the_first_value_wins_within_files_and_against_the_table(store):

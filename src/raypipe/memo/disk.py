@@ -19,7 +19,6 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from lance.fragment import write_fragments
 
 from raypipe.core import arrow
 from raypipe.core.llm import Generated
@@ -29,7 +28,8 @@ from raypipe.store.commit import append
 from raypipe.store.database import Store
 from raypipe.store.layout import MEMO, MEMO_LOSSES
 from raypipe.store.lookups import missing, rows
-from raypipe.store.tables import OF_MEMO, REPLIES, SCORES, checked, embeddings_schema, kind_of
+from raypipe.store.parts import write_rows
+from raypipe.store.tables import OF_MEMO, REPLIES, SCORES, embeddings_schema, kind_of
 
 # Of keys and values that a process computed and keeps in memory: 10,000 vectors of 768 numbers, those of
 # five questions with fifty real pages each. A text that comes back later than that is computed again.
@@ -195,9 +195,8 @@ def merge_memo(store: Store) -> MergeSummary:
             some = fold(store, table, names)
             here = len(names) - some.damaged
             if here:
-                run, dataset = digest("fold", *names), store.dataset(table)
-                fragments = write_fragments(some.rows, dataset) if some.rows.num_rows else []
-                add_folded(store, table, run, fragments, some.replaced, names)
+                fragments = write_rows(store, table, some.rows) if some.rows.num_rows else []
+                add_folded(store, table, digest("fold", *names), fragments, some.replaced, names)
             done = MergeSummary(
                 done.files + here, done.values + some.rows.num_rows, done.damaged + some.damaged
             )
@@ -242,8 +241,7 @@ def fold(store: Store, table: str, names: Sequence[str]) -> Folded:
     lacking = set(missing(dataset, "key", list(first)))
     fresh = [key for key in first if key in lacking or key in newer]
     at = pa.array([first[key] for key in fresh], pa.int64())
-    rows = checked(table, dataset.schema, content.take(at))
-    return Folded(rows, [key for key in fresh if key not in lacking], damaged)
+    return Folded(content.take(at), [key for key in fresh if key not in lacking], damaged)
 
 
 def add_folded(

@@ -161,7 +161,7 @@ def _check_staged(store: Store, table: str, run: str, records: dict[str, Record]
     units = [pa.array([], pa.string())]
     for part, record in records.items():
         rows, found = 0, [pa.array([], pa.string())]
-        for name in data_files(table, record):
+        for name in data_files(table, record.fragments):
             reader = LanceFileReader(f"{store.uri}/{name}", columns=[unit] if unit else None)
             rows += reader.metadata().num_rows
             if unit:

@@ -199,18 +199,26 @@ def write_part(
     """Writes the rows of one part, which may be none, and its completion record; a part that is done already
     is left as it is. The table must be there. Raises DataError for rows that the table must not hold,
     StoreUnavailable and DiskFull."""
-    dataset = store.dataset(table)
-    rows = checked(table, dataset.schema, data)
-    with reaching(dataset.uri):
+    with reaching(store.table_uri(table)):
         if (done := read_record(store, table, run, part)) is not None:
             return done
-        fragments = write_fragments(rows, dataset) if rows.num_rows else []
-        record = Record(rows.num_rows, tuple(fragments), dict(facts))
-        for name in data_files(table, record):
-            store.files.sync(name)  # the record must not outlive the rows when the machine loses power
+        fragments = write_rows(store, table, data)
+        record = Record(data.num_rows, tuple(fragments), dict(facts))
         body = {"rows": record.rows, "fragments": [f.to_json() for f in fragments], "facts": record.facts}
         store.files.write(_record(table, run, part), sealed(json.dumps(body)))
     return record
+
+
+def write_rows(store: Store, table: str, data: pa.Table) -> list[FragmentMetadata]:
+    """Writes rows as files that no version of the table names yet. They are on disk when it returns: what
+    names them is not to outlive them when the machine loses power. Raises as `write_part`."""
+    dataset = store.dataset(table)
+    rows = checked(table, dataset.schema, data)
+    with reaching(dataset.uri):
+        fragments = write_fragments(rows, dataset) if rows.num_rows else []
+        for name in data_files(table, fragments):
+            store.files.sync(name)
+    return fragments
 
 
 def done_parts(store: Store, table: str, run: str) -> dict[str, Mapping[str, Any]]:
@@ -228,7 +236,7 @@ def read_record(store: Store, table: str, run: str, part: str) -> Record | None:
     body = json.loads(text)
     fragments = tuple(FragmentMetadata.from_json(json.dumps(f)) for f in body["fragments"])
     record = Record(body["rows"], fragments, body["facts"])
-    for path, size in data_files(table, record).items():
+    for path, size in data_files(table, record.fragments).items():
         if store.files.size(path) != size:
             return None
     return record
@@ -251,7 +259,7 @@ def part_rows(
     """The rows of a finished part of a run that is not committed. `columns` None: all of them."""
     found = [
         LanceFileReader(f"{store.uri}/{name}", columns=columns and list(columns)).read_all().to_table()
-        for name in data_files(table, need_record(store, table, run, part))
+        for name in data_files(table, need_record(store, table, run, part).fragments)
     ]
     return pa.concat_tables(found)
 
@@ -262,9 +270,9 @@ def staged(store: Store, table: str, run: str, parts: Iterable[str], column: str
     return {value for values in found for value in values.to_pylist()}
 
 
-def data_files(table: str, record: Record) -> dict[str, int]:
-    """Path under the store -> bytes, of each file that a part wrote."""
-    files = [f for fragment in record.fragments for f in fragment.files]
+def data_files(table: str, fragments: Iterable[FragmentMetadata]) -> dict[str, int]:
+    """Path under the store -> bytes, of each file of some fragments."""
+    files = [f for fragment in fragments for f in fragment.files]
     return {f"{table}.lance/data/{f.path}": f.file_size_bytes for f in files}
 
 
