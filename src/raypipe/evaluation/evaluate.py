@@ -131,7 +131,7 @@ def evaluate(
                 pipeline, scored, work.plan, done, read, len(questions), recalls, mark, golds
             )
             results.finish(scored.rows, report, misses(answers.lost, scored.right))
-        manifest = write_run(
+        manifest = _write_run(
             pipeline, questions, sources, todo, report, work.plan, memo, started, origin,
             done.rows_by_worker, out,
         )  # fmt: skip
@@ -154,7 +154,7 @@ def _answered(
     return sources, todo, recalls
 
 
-def write_run(
+def _write_run(
     pipeline: Pipeline, questions: Iterable[Question], sources: AnswerSources, todo: set[str],
     report: EvalReport, planned: Plan, memo: Mapping[str, int], started: float, origin: Origin,
     places: Mapping[str, Mapping[str, int]], out: Path,
