@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import datetime, timedelta
 
+import lance
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from lance.optimize import Compaction, CompactionOptions
 
+from raypipe.store.corpus_sum import keep_rows_id, rows_id
 from raypipe.store.database import Store
 from raypipe.store.errors import StoreError
 from raypipe.store.ids import HASHED
@@ -22,6 +25,7 @@ from raypipe.store.lookups import filters
 from raypipe.store.tables import OF_MEMO
 
 FRAGMENTS = 64  # a commit adds one or two; a look-up opens each
+COMPACTION = CompactionOptions(num_threads=1, batch_size=1024, io_buffer_size=64 << 20)
 KEPT = timedelta(days=1)  # a version that is younger may still be read by a run or a request
 
 
@@ -71,7 +75,7 @@ def drop(store: Store, table: str) -> None:
     if found := tagged(store, table):
         raise StoreError(f"table {table} at {store.uri} is protected by {', '.join(sorted(found))}")
     store.files.remove_folder(f"{table}.lance")
-    for name in (table, f"{table}-chunks"):
+    for name in (table, f"{table}-chunks", f"{table}-rows"):
         store.files.remove(f"{COVERAGE}/{name}.json")
 
 
@@ -126,7 +130,15 @@ def _key_ranges(rows: int) -> Iterator[str]:
         yield f"key >= '{low}'" + (f" AND key < '{high}'" if high else "")
 
 
-def compact(store: Store, table: str, most: int = FRAGMENTS) -> bool:
+def compact_here(dataset: lance.LanceDataset, table: str) -> None:
+    """Writes neighbouring fragments of a table as one, in this process."""
+    Compaction.execute(dataset, COMPACTION)
+
+
+def compact(
+    store: Store, table: str, most: int = FRAGMENTS,
+    by: Callable[[lance.LanceDataset, str], None] = compact_here,
+) -> bool:  # fmt: skip
     """Compacts a table of more than `most` fragments, and returns whether it did. Rows stay as they
     are and old versions keep the old files. Parts that a run has written and not committed are none of the
     table's yet: their commit comes on top."""
@@ -135,6 +147,10 @@ def compact(store: Store, table: str, most: int = FRAGMENTS) -> bool:
     with store.durable(table):
         if table.startswith(OF_MEMO):
             drop_twins(store, table)  # first: afterwards it is not known which of two came first
-        store.dataset(table).optimize.compact_files()
+        dataset = store.dataset(table)
+        name, count = rows_id(store, table, dataset), dataset.count_rows()
+        by(dataset, table)
         store.index(table)
+    if store.drives and store.count(table) == count:  # else another process may have written meanwhile
+        keep_rows_id(store, table, name)
     return True
