@@ -1,8 +1,4 @@
-"""Tables compacted: large ones by tasks, so that no row of them passes through the driver.
-
-Lance says which neighbouring fragments become one. A task writes them again as a file that no version names
-yet, and the driver puts all such files in the place of the old ones with one commit.
-"""
+"""Tables compacted: large ones by tasks, so that no row of them passes through the driver."""
 
 from __future__ import annotations
 
@@ -10,22 +6,19 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import lance
-from lance.optimize import Compaction, CompactionTask, RewriteResult
-
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.merge_task import MERGED_HERE
 from raypipe.pipeline.recipe_task import retried
 from raypipe.pipeline.tasks import Runner, RunTask, Task, WorkerConfig, results_of
 from raypipe.store import Store
-from raypipe.store.errors import reaching
-from raypipe.store.keep import COMPACTION, FRAGMENTS, compact, compact_here, tables
+from raypipe.store.compaction import compact_here, groups, replace_groups, table_bytes, write_group
+from raypipe.store.keep import FRAGMENTS, compact, tables
 from raypipe.store.parts import drop_records, record_path
 
 
 @dataclass(frozen=True, slots=True)
 class CompactTask:
-    """Fragments of a table to fewer ones. The id of a task is Lance's own description of it."""
+    """Fragments of a table to fewer ones. The id of a task is a group of them."""
 
     worker: WorkerConfig
     table: str
@@ -37,10 +30,8 @@ class CompactTask:
         return retried(self.worker, lambda task: self._rewrite(store, task))
 
     def _rewrite(self, store: Store, task: Task) -> tuple[int, int]:
-        with reaching(store.table_uri(self.table)):
-            dataset = store.dataset(self.table, self.version)
-            rewritten = CompactionTask.from_json(task.ids[0]).execute(dataset)
-        store.files.write(record_path(self.table, self.run, task.name), rewritten.json().encode())
+        written = write_group(store, self.table, self.version, task.ids[0])
+        store.files.write(record_path(self.table, self.run, task.name), written.encode())
         return 0, 0
 
 
@@ -51,18 +42,16 @@ def compact_all(
     """Compacts the tables of more than `most` fragments: of up to `here` bytes in this process, others by
     tasks. `start` connects to where tasks run. Raises what a worker raises, and Unavailable."""
 
-    def by_tasks(dataset: lance.LanceDataset, table: str) -> None:
-        if sum(f.file_size_bytes for x in dataset.get_fragments() for f in x.metadata.files) <= here:
-            compact_here(dataset, table)
-            return
-        if not (groups := Compaction.plan(dataset, COMPACTION).tasks):
+    def by_tasks(store: Store, table: str, version: int) -> None:
+        if table_bytes(store, table, version) <= here:
+            compact_here(store, table, version)
             return
         start()
-        work = CompactTask(worker, table, dataset.version, uuid.uuid4().hex)
-        tasks = [Task(f"{i:06d}", (group.json(),)) for i, group in enumerate(groups)]
-        names = [result.name for result in results_of(runner, "parse", work, tasks)]
-        notes = [store.files.read(record_path(table, work.run, name)) for name in names]
-        Compaction.commit(dataset, [RewriteResult.from_json(n.decode()) for n in notes if n], COMPACTION)
+        work = CompactTask(worker, table, version, uuid.uuid4().hex)
+        tasks = [Task(f"{i:06d}", (some,)) for i, some in enumerate(groups(store, table, version))]
+        done = [r.name for r in results_of(runner, "parse", work, tasks)]
+        written = (store.files.read(record_path(table, work.run, name)) for name in done)
+        replace_groups(store, table, version, [w.decode() for w in written if w])
         drop_records(store, table, work.run)
 
     for table in tables(store):

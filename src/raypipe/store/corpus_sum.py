@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from raypipe.core.records import digest
 from raypipe.store.database import Store
-from raypipe.store.errors import reaching
+from raypipe.store.errors import StoreError, reaching
 from raypipe.store.ids import digest_bytes
 from raypipe.store.layout import CORPUS_SUMS, COVERAGE
 from raypipe.store.lookups import SCAN_ROWS
@@ -81,5 +81,7 @@ def sum_of(ids: pa.StringArray) -> int:
     >>> hex(sum_of(pa.array(["0" * 31 + "a", "f" * 16 + "0" * 16])))
     '0xffffffffffffffff000000000000000a'
     """
-    words = np.frombuffer(digest_bytes(ids), ">u4").reshape(-1, 4)  # (ids, 4); the sum of 2^32 ids fits
+    if (raw := digest_bytes(ids)) is None:
+        raise StoreError("a source has an id that is no digest of 32 hex digits. Ingest its files again")
+    words = np.frombuffer(raw, ">u4").reshape(-1, 4)  # (ids, 4); the sum of 2^32 ids fits
     return sum(int(total) << 96 - 32 * at for at, total in enumerate(words.sum(axis=0, dtype=np.uint64)))

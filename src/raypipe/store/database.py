@@ -200,7 +200,8 @@ class Store:
         with reaching(self.table_uri(table)):
             dataset = self.dataset(table, version)
             wanted = columns and list(columns)
-            found = iter(dataset.to_batches(columns=wanted, batch_size=rows, filter=filter))
+            ahead = lookups.READ_AHEAD
+            found = iter(dataset.to_batches(wanted, filter, batch_size=rows, batch_readahead=ahead))
         while True:
             with reaching(self.table_uri(table)):
                 batch = next(found, None)

@@ -10,12 +10,11 @@ import math
 from collections.abc import Callable, Collection, Iterator
 from datetime import datetime, timedelta
 
-import lance
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from lance.optimize import Compaction, CompactionOptions
 
+from raypipe.store.compaction import compact_here
 from raypipe.store.corpus_sum import keep_rows_id, rows_id
 from raypipe.store.database import Store
 from raypipe.store.errors import StoreError
@@ -25,7 +24,6 @@ from raypipe.store.lookups import filters
 from raypipe.store.tables import OF_MEMO
 
 FRAGMENTS = 64  # a commit adds one or two; a look-up opens each
-COMPACTION = CompactionOptions(num_threads=1, batch_size=1024, io_buffer_size=64 << 20)
 KEPT = timedelta(days=1)  # a version that is younger may still be read by a run or a request
 
 
@@ -130,14 +128,9 @@ def _key_ranges(rows: int) -> Iterator[str]:
         yield f"key >= '{low}'" + (f" AND key < '{high}'" if high else "")
 
 
-def compact_here(dataset: lance.LanceDataset, table: str) -> None:
-    """Writes neighbouring fragments of a table as one, in this process."""
-    Compaction.execute(dataset, COMPACTION)
-
-
 def compact(
     store: Store, table: str, most: int = FRAGMENTS,
-    by: Callable[[lance.LanceDataset, str], None] = compact_here,
+    by: Callable[[Store, str, int], None] = compact_here,
 ) -> bool:  # fmt: skip
     """Compacts a table of more than `most` fragments, and returns whether it did. Rows stay as they
     are and old versions keep the old files. Parts that a run has written and not committed are none of the
@@ -149,7 +142,7 @@ def compact(
             drop_twins(store, table)  # first: afterwards it is not known which of two came first
         dataset = store.dataset(table)
         name, count = rows_id(store, table, dataset), dataset.count_rows()
-        by(dataset, table)
+        by(store, table, dataset.version)
         store.index(table)
     if store.drives and store.count(table) == count:  # else another process may have written meanwhile
         keep_rows_id(store, table, name)

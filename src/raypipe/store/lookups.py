@@ -15,7 +15,8 @@ from raypipe.store.ids import Ids, gathered, slabs, stand_in, texts
 
 LOOKUP_KEYS = 4096  # per query: one of 5,000 keys takes 57 ms, and the query text is parsed in memory
 SCAN_RATIO = 250  # a BTREE look-up takes 16 us, a row of a scanned key column .07 us
-SCAN_ROWS = 1 << 20  # per batch of a scan
+SCAN_ROWS = 1 << 18  # per batch of a scan: 9 MB of ids
+READ_AHEAD = 4  # batches that a scan has ready; Lance has 16
 
 
 def filters(column: str, values: Sequence[str] | Sequence[int]) -> Iterator[str]:
@@ -72,7 +73,9 @@ def sources_with_chunks(passages: lance.LanceDataset) -> pa.Array:
     """Sources of a `passages` table that have chunks: those a vector table must hold. A source's chunks stand
     together, so only one that is cut by two batches comes twice."""
     with reaching(passages.uri):
-        batches = passages.to_batches(columns=["source", "start", "end"], batch_size=SCAN_ROWS)
+        batches = passages.to_batches(
+            columns=["source", "start", "end"], batch_size=SCAN_ROWS, batch_readahead=READ_AHEAD
+        )
         real = (batch.filter(pc.greater(batch["end"], batch["start"])) for batch in batches)
         return gathered(batch["source"].unique() for batch in real)
 
@@ -80,5 +83,5 @@ def sources_with_chunks(passages: lance.LanceDataset) -> pa.Array:
 def _values(dataset: lance.LanceDataset, column: str) -> Iterator[pa.ChunkedArray]:
     """A column, many values at a time: a batch ends with its fragment, and to look for ids in values hashes
     the fewer of both once. Of equal values that stand together one is given."""
-    batches = dataset.to_batches(columns=[column], batch_size=SCAN_ROWS)
+    batches = dataset.to_batches(columns=[column], batch_size=SCAN_ROWS, batch_readahead=READ_AHEAD)
     return map(pa.chunked_array, slabs(pc.run_end_encode(b[column]).values for b in batches if b.num_rows))
