@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from raypipe import readers
-from raypipe.api.paths import Fields, format_for
+from raypipe.api.paths import format_for
 from raypipe.api.results import Result, as_json, outside_loop, plain
 from raypipe.api.served import replies
 from raypipe.api.session import Session
@@ -33,6 +33,7 @@ from raypipe.kg.language.program import Bad
 from raypipe.kg.language.time_words import moment
 from raypipe.kg.tables import load
 from raypipe.metrics.textfile import filled
+from raypipe.readers.field_map import Fields
 from raypipe.readers.formats import Format
 from raypipe.recipes.resolve import prompt_file
 from raypipe.text.thoughts import split_thoughts

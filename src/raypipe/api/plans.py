@@ -12,7 +12,7 @@ from typing import Any
 from raypipe.api.captured import open_data
 from raypipe.api.judges import judge_model, open_judge
 from raypipe.api.measured import measured
-from raypipe.api.paths import Data, Fields, several
+from raypipe.api.paths import Data, several
 from raypipe.api.pipelines import as_declared, offline_pipeline, open_pipeline, prices_of, workers_of
 from raypipe.api.results import Result, outside_loop
 from raypipe.api.run import evaluate
@@ -28,6 +28,7 @@ from raypipe.evaluation.judge import judge_plan
 from raypipe.evaluation.stored_questions import questions_of, require_questions
 from raypipe.metrics.crag import DEFAULT_RULE, Rule
 from raypipe.metrics.kinds import GoldForm, gold_form, open_kind
+from raypipe.readers.field_map import Fields
 from raypipe.readers.formats import Format
 from raypipe.recipes.recipe import Recipe
 from raypipe.runs.manifest import recent

@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 from raypipe.api.data import ingest
 from raypipe.api.measured import measured
-from raypipe.api.paths import Data, Fields, deliver, run_folder, several
+from raypipe.api.paths import Data, deliver, run_folder, several
 from raypipe.api.pipelines import offline_pipeline, prices_of
 from raypipe.api.results import Result, as_json, outside_loop, plain
-from raypipe.api.run import EvalOptions, check_names, evaluate
+from raypipe.api.run import check_names, evaluate, opened
 from raypipe.api.session import Named, Place, Session
 from raypipe.core.errors import ConfError
 from raypipe.evaluation import sweep as sweeping
@@ -26,6 +26,7 @@ from raypipe.evaluation.sweep import PlannedPoint, Sweep
 from raypipe.metrics.crag import Rule
 from raypipe.metrics.paired import MARGIN
 from raypipe.metrics.textfile import require_writable, write_json, write_text
+from raypipe.readers.field_map import Fields
 from raypipe.readers.formats import Format
 from raypipe.readers.object_store import is_remote
 from raypipe.recipes.recipe import Recipe
@@ -141,7 +142,7 @@ class RepeatsResult(Result):
 @outside_loop
 def evaluate_repeatedly(
     recipe: Named, times: int, data: Data = (), store: Place = None, out: str | Path | None = None,
-    **options: Unpack[EvalOptions],
+    session: Session | None = None, fresh: bool = False, **options: Any,
 ) -> RepeatsResult:  # fmt: skip
     """Evaluates a recipe `times` times, from the second on with language models asked again, and says how far
     the score and each question's verdict move.
@@ -153,16 +154,12 @@ def evaluate_repeatedly(
         raise ConfError(f"--repeats: expected 2 or more, found {times}")
     if out is not None and is_remote(str(out)):
         raise ConfError(f"--repeats: expected a folder of this machine as --out, found {out}")
-    session = options.get("session") or Session()
-    given = several(data)
-    found = session.recipe(recipe, given)
-    filled = session.store_to_fill(store) if given else session.store(store)
-    folder = run_folder(out, session.settings, filled.uri, found.name)
+    session = session or Session()
+    found, given, filled, folder = opened(session, recipe, data, store, out)
     asks = any(m.kind == "generator" for m in found.models())  # nothing else answers otherwise to the same
     folders = [folder / f"repeat-{n}" for n in range(1, times + 1)]
     for n, place in enumerate(folders):
-        options["fresh"] = options.get("fresh", False) or (asks and n > 0)
-        evaluate(found, given, filled, place, **options)
+        evaluate(found, given, filled, place, session, fresh=fresh or (asks and n > 0), **options)
     result = RepeatsResult(folder, repeats([scored_run(place, "official") for place in folders]))
     write_json(folder / "repeats.json", result.to_json())
     return result

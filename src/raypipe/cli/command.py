@@ -137,7 +137,7 @@ def called(function: Callable[..., T], args: Args, *first: Any, **more: Any) -> 
     taken = inspect.signature(function).parameters
     names = [n for n, p in taken.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     if "options" in taken.keys() - names:
-        from raypipe.api.run import EvalOptions
+        from raypipe.evaluation.options import EvalOptions
 
         names += EvalOptions.__annotations__
     given = {n: vars(args)[n] for n in names if n in vars(args)}
