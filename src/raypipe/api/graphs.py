@@ -15,12 +15,13 @@ import yaml
 
 from raypipe import readers
 from raypipe.api.paths import format_for
-from raypipe.api.results import Result, as_json, outside_loop, plain
+from raypipe.api.results import Result, as_json, outside_loop
 from raypipe.api.served import replies
 from raypipe.api.session import Session
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.kg import CallResult
 from raypipe.core.llm import Generated, Grammar, Sampling
+from raypipe.core.plain import to_json
 from raypipe.core.records import Fault, Question
 from raypipe.kg import public_data
 from raypipe.kg.client import connect
@@ -59,7 +60,7 @@ class CallsResult(Result):
 
 def _line(result: CallResult) -> dict[str, Any]:
     names = ("call", "rows", "values", "sentences", "requests", "fault")
-    found = {name: plain(getattr(result, name)) for name in names}
+    found = {name: to_json(getattr(result, name)) for name in names}
     if found["fault"] is not None:
         del found["fault"]["step"]  # no recipe has it
     return {**found, "ms": round(result.ms, 3)}
@@ -133,11 +134,11 @@ class FactsResult(Result):
         return f"{self.out}: {s.facts} facts of {s.lines} lines, {s.skipped} skipped"
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        for what, count in plain(self.summary).items():
+        for what, count in to_json(self.summary).items():
             yield {"what": what, "count": count}
 
     def to_json(self) -> dict[str, Any]:
-        return as_json(out=self.out, **plain(self.summary))
+        return as_json(out=self.out, **to_json(self.summary))
 
 
 def build_facts(

@@ -11,12 +11,13 @@ from raypipe.api.graphs import calls_parser
 from raypipe.api.paths import Data, deliver, run_folder, several
 from raypipe.api.pipelines import offline_pipeline
 from raypipe.api.plans import PlanResult, plan
-from raypipe.api.results import Result, as_json, outside_loop, plain
+from raypipe.api.results import Result, as_json, outside_loop
 from raypipe.api.run import EvalResult, evaluate
 from raypipe.api.served import generator_of
 from raypipe.api.session import Named, Place, Session
 from raypipe.api.training_questions import TrainingQuestions, training_questions
 from raypipe.core.errors import ConfError, DataError
+from raypipe.core.plain import to_json
 from raypipe.core.protocols import Model
 from raypipe.evaluation import label_set
 from raypipe.evaluation.label_files import Label, counts, write_labels
@@ -224,7 +225,7 @@ def _found(
     about = {r: {"about": p[0], "label": p[1]} for r, p in PATHS.items()}
     paths = [
         {**p, **(about[p["rule"]] if p["rule"] else {"about": WHY[p["why"]], "label": ""})}
-        for p in plain(label_set.paths_of(judged, given))
+        for p in to_json(label_set.paths_of(judged, given))
         if made.judged or p["rule"] in ("", "imported")
     ]
     return as_json(

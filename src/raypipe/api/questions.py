@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 from raypipe import readers
 from raypipe.api.indexes import open_docs, require_documents_read
 from raypipe.api.pipelines import open_pipeline
-from raypipe.api.results import Result, as_json, outside_loop, plain
+from raypipe.api.results import Result, as_json, outside_loop
 from raypipe.api.served import require_answering, require_same, require_unchanged
 from raypipe.api.session import Named, Place, Session, endpoint_addresses, require_graphs
 from raypipe.core.arrow import corpus_table
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.index import Index
+from raypipe.core.plain import to_json
 from raypipe.core.records import Citation, Question, Source, digest, source_id
 from raypipe.evaluation.golds import FINAL, documents_of, ranked_documents
 from raypipe.evaluation.stored_questions import questions_of
@@ -90,7 +91,7 @@ class RankResult(Result):
                 yield {"query": query, "document": document, "rank": rank, "score": score}
 
     def to_json(self) -> dict[str, Any]:
-        return {"recipe": self.recipe, "by": self.by, "queries": plain(self.run)}
+        return {"recipe": self.recipe, "by": self.by, "queries": to_json(self.run)}
 
     def write_trec(self, out: str | Path) -> None:
         """Writes the ranking as a TREC run."""

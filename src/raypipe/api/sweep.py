@@ -12,10 +12,11 @@ from raypipe.api.data import ingest
 from raypipe.api.measured import measured
 from raypipe.api.paths import Data, deliver, run_folder, several
 from raypipe.api.pipelines import offline_pipeline, prices_of
-from raypipe.api.results import Result, as_json, outside_loop, plain
+from raypipe.api.results import Result, as_json, outside_loop
 from raypipe.api.run import check_names, evaluate, opened
 from raypipe.api.session import Named, Place, Session
 from raypipe.core.errors import ConfError
+from raypipe.core.plain import to_json
 from raypipe.evaluation import sweep as sweeping
 from raypipe.evaluation.evaluate import Evaluation
 from raypipe.evaluation.golds import kind_of_data
@@ -54,7 +55,7 @@ class SweepResult(Result):
     def rows(self) -> Iterator[Mapping[str, Any]]:
         for p in self.done.points if self.done else ():
             apart = None if p.against_first is None else p.against_first.difference
-            yield {**plain(p), "difference": apart, "new_calls": p.cost.calls}
+            yield {**to_json(p), "difference": apart, "new_calls": p.cost.calls}
 
     def to_json(self) -> dict[str, Any]:
         return as_json(recipe=self.recipe, plans=self.plans, sweep=self.done)
@@ -136,7 +137,7 @@ class RepeatsResult(Result):
         return f"{len(self.found.runs)} runs, {self.found.moved} verdicts moved"
 
     def to_json(self) -> dict[str, Any]:
-        return as_json(folder=self.folder, **plain(self.found))
+        return as_json(folder=self.folder, **to_json(self.found))
 
 
 @outside_loop

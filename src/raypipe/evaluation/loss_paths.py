@@ -7,7 +7,7 @@ its contract (`recipes.step_contract`). Pure functions on answered questions; re
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from raypipe.core.protocols import GraphReplies, Step
 from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, INVALID, SKIPPED, SKIPPED_REPLY, Question, Reply
 from raypipe.metrics.losses import GoldText, Loss, LostAt
 from raypipe.recipes.recipe import Recipe, Stage
-from raypipe.recipes.step_contract import decides, graph_replies, shows_passages
+from raypipe.recipes.step_contract import decides, graph_replies, named, shows_passages
 from raypipe.steps.ranking import best_first
 
 REPLY, HITS = "replies.", "hits."
@@ -61,7 +61,7 @@ class RecipePaths:
         self._everything = recipe.searches_all()
         self._graph = next(((s, g) for s in stages if (g := graph_replies(s.step)) is not None), None)
         self.from_graph = self._following()
-        self._decided = set(_replies(self._deciding.step.reads() if self._deciding else ()))
+        self._decided = set(named(self._deciding.step.reads() if self._deciding else (), "replies"))
 
     def _following(self) -> frozenset[str]:
         """Names of the replies that are made of what the graph says, and of no passage."""
@@ -145,7 +145,7 @@ class RecipePaths:
         routed = stage.step.reads() | stage.gate_reads()
         if (writer := self._writers.get(REPLY + names.calls)) is not None:
             routed |= writer.step.reads() | writer.gate_reads()
-        for name in sorted(_replies(routed)):
+        for name in sorted(named(routed, "replies")):
             reply = e.answered.replies.get(name)
             if name in e.labels and reply and reply.label not in (e.labels[name], SKIPPED, FAULT):
                 return self._writer(REPLY + name)
@@ -184,7 +184,7 @@ class RecipePaths:
     def _repeats(self, stage: Stage[Step], e: GoldEvidence) -> bool:
         """Whether a reply that a stage of `_telling` reads has the gold's words."""
         replies = e.answered.replies
-        read = [replies[n].text for n in _replies(stage.step.reads()) if n in replies]
+        read = [replies[n].text for n in named(stage.step.reads(), "replies") if n in replies]
         return stage not in self.showing and any(map(e.gold.said, read))
 
     def _not_ranked(self, e: GoldEvidence) -> LostAt:
@@ -237,13 +237,9 @@ class RecipePaths:
     def replied(self, stage: Stage[Step], answered: Question) -> bool:
         """Whether a stage made a reply, be it a fault."""
         return any(
-            answered.replies.get(n, SKIPPED_REPLY).label != SKIPPED for n in _replies(stage.step.writes())
+            answered.replies.get(n, SKIPPED_REPLY).label != SKIPPED
+            for n in named(stage.step.writes(), "replies")
         )
-
-
-def _replies(fields: Iterable[str]) -> list[str]:
-    """The names of the replies among the fields that a step reads or writes."""
-    return [f.removeprefix(REPLY) for f in fields if f.startswith(REPLY)]
 
 
 def _lines(replies: Mapping[str, Reply], names: GraphReplies) -> list[dict[str, Any]]:
