@@ -123,7 +123,6 @@ class BenchReport(Result):
 
     @property
     def equal(self) -> bool:
-        """Whether all that was measured equals its peer's."""
         return not any(r.unequal for r in self.results)
 
     def rows(self) -> Iterator[Mapping[str, Any]]:

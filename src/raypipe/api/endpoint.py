@@ -151,7 +151,6 @@ class ServeArgs:
         return DegradePolicy(step)
 
     def cluster_file(self, settings: Settings) -> Cluster:
-        """The cluster file, sized to the machines that it declares."""
         cluster = self.session(settings).cluster_file()
         return sized(cluster, (), declared_nodes(cluster))
 

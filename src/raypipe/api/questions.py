@@ -94,7 +94,6 @@ class RankResult(Result):
         return {"recipe": self.recipe, "by": self.by, "queries": to_json(self.run)}
 
     def write_trec(self, out: str | Path) -> None:
-        """Writes the ranking as a TREC run."""
         from raypipe.metrics.ranking import write_run
 
         write_run(Path(out), self.run, f"raypipe-{self.recipe}-{self.by}")

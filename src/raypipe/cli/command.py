@@ -161,7 +161,6 @@ def on_console(show: Callable[..., object], **more: Any) -> Callable[[Result], o
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Prints a table on stdout."""
     from raypipe.report.console import show
 
     show(console(), heads, rows)
@@ -187,7 +186,6 @@ def console() -> Console:
 
 
 def session(args: Args, progress: bool = False) -> Session:
-    """The session that the arguments of a command say."""
     from raypipe.api.session import Session
 
     said = {name: vars(args)[name] for name in ("models", "cluster", "llm") if name in vars(args)}

@@ -194,7 +194,6 @@ class Pipeline:
         return begun(self.store, again_id(self.answers_work_id(self.snapshot())))
 
     def questions(self, ids: Sequence[str]) -> Iterator[Question]:
-        """Stored questions, read a batch at a time."""
         for some in batches(ids, ANSWERS_AT_ONCE):
             yield from arrow.question.records(self.store.rows("questions", "id", some))
 

@@ -249,5 +249,4 @@ def answer_of(question: Question) -> str | None:
 
 
 def write_report(folder: RunFolder, report: EvalReport) -> None:
-    """Writes report.json as a whole."""
     write_json(folder.report, to_json(report))
