@@ -18,7 +18,7 @@ from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import decides, graph_replies, named, shows_passages
 from raypipe.steps.ranking import best_first
 
-REPLY, HITS = "replies.", "hits."
+REPLY = "replies."
 KG_ANSWERABLE = "kg_answerable"  # label of invented worlds: "false" where no graph knows the answer
 
 
@@ -198,10 +198,10 @@ class RecipePaths:
         stage = outs[first][0]
         if "order" in stage.step.reads():
             return LostAt(Loss.RERANK, stage.name)
-        wanted = {r.removeprefix(HITS) for r in stage.step.reads() if r.startswith(HITS)}
+        wanted = set(named(stage.step.reads(), "hits"))
         if any(h.chunk in e.passages and wanted & h.scores.keys() for h in e.answered.hits):
             return LostAt(Loss.FUSION, stage.name)
-        made = [s for s in self.recalling if {w.removeprefix(HITS) for w in s.step.writes()} & wanted]
+        made = [s for s in self.recalling if wanted.intersection(named(s.step.writes(), "hits"))]
         return LostAt(Loss.RECALL, made[-1].name if made else stage.name)
 
     def _rankings(self, q: Question) -> list[tuple[Stage[Step], frozenset[str]]]:
@@ -209,7 +209,7 @@ class RecipePaths:
         best `top` by the score that it writes. The last is the ranking itself."""
         outs: list[tuple[Stage[Step], frozenset[str]]] = []
         for stage in self.ranking:
-            own = [w.removeprefix(HITS) for w in stage.step.writes() if w.startswith(HITS)]
+            own = named(stage.step.writes(), "hits")
             scores = {h.chunk: h.scores[own[0]] for h in q.hits if own and own[0] in h.scores}
             if scores:
                 top = getattr(stage.step, "top", None)
