@@ -234,8 +234,8 @@ def test_a_fit_of_fuse_is_what_a_run_with_it_scores_on_the_half_that_it_has_not_
     (fitted, own), seen = found["unseen"][:2], found["seen"]
     assert fitted["weighing"] == "fitted" and fitted["score"] >= own["score"]
     assert seen[0]["score"] >= max(w["score"] for w in seen) - 1e-9
-    fitted = bench.pipeline(RANKS.replace("missing: min", f"missing: min, fitted: {fit.file}"))
-    again = evaluate(fitted, [bench.world], bench.folder / "again", EvalOptions("beir"))
+    weighed = bench.pipeline(RANKS.replace("missing: min", f"missing: min, fitted: {fit.file}"))
+    again = evaluate(weighed, [bench.world], bench.folder / "again", EvalOptions("beir"))
     rows = [r for r in each(again.folder.results) if not r["seen"]]
     assert len(rows) == found["unseen_questions"] < 60
     mean = sum(r["measures"]["ndcg_cut_10"] for r in rows) / len(rows)

@@ -28,7 +28,7 @@ from raypipe.kg.client import connect
 from raypipe.kg.execute import run
 from raypipe.kg.fetch.backend import ServerBackend
 from raypipe.kg.graph import GraphBackend, open_folder
-from raypipe.kg.language.example_bank import Domain, ExampleGroup, example
+from raypipe.kg.language.example_bank import Domain, example
 from raypipe.kg.language.parser import Parse, parser
 from raypipe.kg.language.program import Bad
 from raypipe.kg.language.time_words import moment
@@ -226,12 +226,7 @@ def import_examples(
             raise DataError(f"{file}:{line.number}: {e}") from e
     if not groups:
         raise DataError(f'{file}: expected lines marked "use": true, found none')
-    _append(Path(into), groups)
-    return len(groups)
-
-
-def _append(path: Path, groups: Sequence[ExampleGroup]) -> None:
-    """Adds to a bank's file, whose comments and order stay."""
+    path = Path(into)
     plain = [
         {"domain": g.domain, "calls": g.calls, "rule": g.rule, "questions": list(g.questions)} for g in groups
     ]
@@ -239,3 +234,4 @@ def _append(path: Path, groups: Sequence[ExampleGroup]) -> None:
     before = path.read_text(encoding="utf-8") if path.is_file() else "examples:\n"
     lines = "".join(f"  {x}\n" for x in more.splitlines())
     path.write_text(before.rstrip("\n") + "\n" + lines, encoding="utf-8")
+    return len(groups)

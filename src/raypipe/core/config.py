@@ -168,7 +168,8 @@ def build(
         found.append(error)
 
     if not isinstance(tree, dict):
-        return wrong(where.error(f"expected a mapping, found {kind_of(tree)}"))  # type: ignore[return-value]
+        error = where.error(f"expected a mapping, found {kind_of(tree)}")
+        return wrong(error)  # type: ignore[func-returns-value,return-value]
     hints = _hints(cls)  # type: ignore[arg-type]  # a class is hashable
     if found is None:
         require_known(tree, hints, where)
@@ -189,7 +190,7 @@ def build(
     try:
         return cls(**values)
     except (ValueError, TypeError) as e:  # __post_init__ refused the combination
-        return wrong(where.error(str(e)))  # type: ignore[return-value]
+        return wrong(where.error(str(e)))  # type: ignore[func-returns-value,return-value]
 
 
 def problems(
