@@ -7,6 +7,7 @@ Ray; where models compute is decided by the kit.
 from __future__ import annotations
 
 import asyncio
+import copy
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,7 +15,7 @@ from dataclasses import replace
 from raypipe.core.errors import Unavailable
 from raypipe.core.index import Index
 from raypipe.core.llm import Chat
-from raypipe.core.records import IDK, Fault, Layout, Question, Quote, Span, parse_chunk_id
+from raypipe.core.records import IDK, Fault, Layout, Question, Quote, Span, digest, parse_chunk_id
 from raypipe.memo.counts import CallCounts
 from raypipe.memo.memo import Memo
 from raypipe.models.warm_up import warm_up
@@ -28,7 +29,7 @@ from raypipe.serving.corpus_memo import CorpusMemo
 from raypipe.serving.documents import DocumentsResult, answer_over_documents
 from raypipe.serving.filters import narrow
 from raypipe.serving.query import NULL_LISTENER, Evidence, Listener, QueryRequest, QueryResult, RankedPassage
-from raypipe.serving.shared_kit import PromptRecorder, SharedKit
+from raypipe.serving.shared_kit import PromptRecorder, SharedKit, WithoutGenerators
 from raypipe.serving.store_snapshot import StoreSnapshot
 from raypipe.store import StoreError
 from raypipe.text.places import Place, heading_sections, place
@@ -81,6 +82,15 @@ class Answerer:
         kit = self._kit.with_index((await self.snapshot()).index)
         QuestionExecutor(self.recipe, kit, policy=self._policy)
         await warm_up(kit, self.recipe.models())
+
+    async def warm(self, within_s: float) -> None:
+        """Answers a question of its own over the store, without its language models, so that no user's waits
+        for what is imported, opened and connected on the way. Raises NotReady."""
+        await self.snapshot()
+        other = copy.copy(self)
+        other._kit, other._memo = WithoutGenerators(self._kit), None
+        asked = Question(digest("warm"), "what is ready?", due=time.time() + within_s)
+        await other.answer(QueryRequest(asked))
 
     async def answer(self, request: QueryRequest, listener: Listener = NULL_LISTENER) -> QueryResult:
         """The question, answered by its deadline. Raises NotReady, Unavailable if no stage can be omitted,
