@@ -19,6 +19,7 @@ from raypipe.core.records import IDK, Fault, Layout, Question, Quote, Span, dige
 from raypipe.memo.counts import CallCounts
 from raypipe.memo.memo import Memo
 from raypipe.models.warm_up import warm_up
+from raypipe.readers.crag import cited
 from raypipe.recipes.deadlines import DegradePolicy
 from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor, StageCounters
 from raypipe.recipes.ranking import ranking_of
@@ -84,12 +85,15 @@ class Answerer:
         await warm_up(kit, self.recipe.models())
 
     async def warm(self, within_s: float) -> None:
-        """Answers a question of its own over the store, without its language models, so that no user's waits
-        for what is imported, opened and connected on the way. Raises NotReady."""
-        await self.snapshot()
+        """Answers a question of its own over a page and over the store, without its language models, so that
+        no user's waits for what is imported, started and opened on the way. Raises NotReady."""
         other = copy.copy(self)
         other._kit, other._memo = WithoutGenerators(self._kit), None
+        other._policy = self._policy or DegradePolicy()
         asked = Question(digest("warm"), "what is ready?", due=time.time() + within_s)
+        citations, sources, _ = cited(asked.id, [{"page_result": "<p>This page is ready.</p>"}])
+        await other.answer(QueryRequest(replace(asked, citations=citations), sources))
+        other._snapshot = await self.snapshot()
         await other.answer(QueryRequest(asked))
 
     async def answer(self, request: QueryRequest, listener: Listener = NULL_LISTENER) -> QueryResult:
