@@ -15,11 +15,22 @@ from dataclasses import replace
 from raypipe.core.errors import Unavailable
 from raypipe.core.index import Index
 from raypipe.core.llm import Chat
-from raypipe.core.records import IDK, Fault, Layout, Question, Quote, Span, digest, parse_chunk_id
+from raypipe.core.records import (
+    IDK,
+    Citation,
+    Fault,
+    Layout,
+    Question,
+    Quote,
+    Source,
+    Span,
+    digest,
+    parse_chunk_id,
+    source_id,
+)
 from raypipe.memo.counts import CallCounts
 from raypipe.memo.memo import Memo
 from raypipe.models.warm_up import warm_up
-from raypipe.readers.crag import cited
 from raypipe.recipes.deadlines import DegradePolicy
 from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor, StageCounters
 from raypipe.recipes.ranking import ranking_of
@@ -40,6 +51,9 @@ CONTEXT_CHARS = 300
 
 GRACE_S = 0.1
 """Beyond the deadline, for reading the evidence of an answer that was decided in time: some milliseconds."""
+
+
+_READY = "<p>The page is ready since 9 May 2024.</p>"  # a page to answer from before there is any
 
 
 class NotReady(Unavailable):
@@ -85,16 +99,19 @@ class Answerer:
         await warm_up(kit, self.recipe.models())
 
     async def warm(self, within_s: float) -> None:
-        """Answers a question of its own over a page and over the store, without its language models, so that
-        no user's waits for what is imported, started and opened on the way. Raises NotReady."""
+        """Answers a question over a page of its own, and a stored one or the same over the store, without its
+        language models, so that no user's waits for what is imported, started and opened on the way. Raises
+        NotReady."""
         other = copy.copy(self)
         other._kit, other._memo = WithoutGenerators(self._kit), None
         other._policy = self._policy or DegradePolicy()
-        asked = Question(digest("warm"), "what is ready?", due=time.time() + within_s)
-        citations, sources, _ = cited(asked.id, [{"page_result": "<p>This page is ready.</p>"}])
-        await other.answer(QueryRequest(replace(asked, citations=citations), sources))
-        other._snapshot = await self.snapshot()
-        await other.answer(QueryRequest(asked))
+        asked = Question(digest("warm"), "when is the page ready?", due=time.time() + within_s)
+        page = Source(source_id("page", _READY), "page", _READY)
+        citations = (Citation(asked.id, 0, "", "", page.id, None, None),)
+        await other.answer(QueryRequest(replace(asked, citations=citations), (page,)))
+        other._snapshot = snapshot = await self.snapshot()
+        stored = await asyncio.to_thread(snapshot.examples)
+        await other.answer(QueryRequest(replace(asked, text=stored[0] if stored else asked.text)))
 
     async def answer(self, request: QueryRequest, listener: Listener = NULL_LISTENER) -> QueryResult:
         """The question, answered by its deadline. Raises NotReady, Unavailable if no stage can be omitted,
