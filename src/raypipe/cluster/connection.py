@@ -129,5 +129,4 @@ def _stderr_without(words: bytes) -> Iterator[None]:
 
 
 def nodes() -> list[Node]:
-    """What each living node of the joined cluster has."""
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]

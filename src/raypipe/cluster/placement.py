@@ -208,11 +208,9 @@ def pools_of_stages(recipe: Recipe, pools: Collection[str]) -> dict[str, str]:
 
 
 def stage_models(step: object) -> list[Model]:
-    """The models that a step's fields name."""
     values = (getattr(step, name) for name in getattr(step, "__dataclass_fields__", ()))
     return [value for value in values if isinstance(value, Model)]
 
 
 def asked_by(recipe: Recipe) -> list[Model]:
-    """The models of the question half, each once."""
     return list(dict.fromkeys(m for s in recipe.question for m in stage_models(s.step)))

@@ -165,7 +165,6 @@ def cause_of(error: RayError) -> Exception:
 
 
 def _tried(actor: Any, task: Task, limits: Timeouts) -> TaskResult | HandedBack | Fault:
-    """The result of one row alone, or why it failed: its worker died of it, or it takes too long."""
     start = time.monotonic()
     late = Fault(
         "worker", "timeout", f"expected at most {limits.row_timeout_s:g} s, it took more", transient=False

@@ -28,8 +28,6 @@ class CallMatch:
 
 @dataclass(frozen=True, slots=True)
 class RunProgram:
-    """A program with what each of its lines gave."""
-
     program: Program
     results: Sequence[CallResult]
 

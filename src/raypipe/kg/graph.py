@@ -5,9 +5,10 @@ Knows tables and time. Does not know how rows are fetched (`client`) nor how the
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, TypeAlias
 
 from raypipe.core.kg import Vectors
 from raypipe.core.records import Fault
@@ -26,13 +27,15 @@ class GraphFault(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RowRequest:
-    """The rows that a call is about."""
-
     function: str  # "get_movie"; get_person is split into "person" and "artist"
     names: tuple[tuple[str, ...], ...]  # as written, for each name place; () where it is free
     years: tuple[int, ...]  # that conditions name, where nothing else narrows the call
     when: When | None  # of calls with a time
     now: Moment
+
+
+Fetch: TypeAlias = Callable[[Any, RowRequest], Awaitable[None]]
+"""Fetches what a call needs into `fetch.FetchedTables`."""
 
 
 @dataclass(slots=True)
@@ -44,7 +47,7 @@ class ProgramTables:
     requests: list[str] = field(default_factory=list, kw_only=True)
     """Those sent to a server so far: path and body of each, in order."""
 
-    async def ensure(self, need: RowRequest) -> None:
+    async def ensure(self, fetch: Fetch, need: RowRequest) -> None:
         """Fetches the rows into the tables unless they are there. Raises GraphFault if that fails."""
 
 
@@ -65,7 +68,6 @@ class FolderBackend(ProgramTables):
 def open_folder(
     path: Path, strictness: Strictness | None = None, vectors: Vectors | None = None
 ) -> FolderBackend:
-    """Opens a folder of Parquet, CSV or JSON tables. Raises DataError for any other folder."""
     return over(load(path), strictness, vectors)
 
 

@@ -284,7 +284,6 @@ def require_facts(ref: FactsRef) -> pa.Table:
 
 
 def facts_version(path: Path) -> str:
-    """The digest of a table. Raises DataError for a file that is none."""
     return _read(path)[1]
 
 

@@ -65,7 +65,6 @@ class Relation:
         )
 
     def sorted(self, key: str, descending: bool) -> Relation:
-        """The rows by a column, nulls last, ties in the order they had."""
         column = self.column(key)
         if column is None or column.kind in ("list", "map"):
             raise GraphFault("unknown_key", f"sort: there is no column {key} to sort by; {self.known()}")

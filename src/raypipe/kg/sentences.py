@@ -171,7 +171,6 @@ _TEMPLATES: Final[Mapping[str, Callable[[Row, str | None, Relation], str]]] = {
 
 
 def _together(relation: Relation, rows: tuple[Row, ...]) -> tuple[str, ...]:
-    """Aggregates over several rows: average prices, games won and lost."""
     if len(rows) < 2:
         return ()
     if relation.noun == "price" and len({r.get("ticker") for r in rows}) == 1:

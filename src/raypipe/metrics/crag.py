@@ -76,8 +76,6 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A rule's verdict on one prediction."""
-
     question: str  # question id
     outcome: VerdictOutcome
     reason: Reason
@@ -112,8 +110,6 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """All results of scoring one run."""
-
     rule: str  # as `rule_id` names it
     score: CragScore
     interval: tuple[float, float] | None  # 95 % interval of the score; None where nothing was scored
@@ -124,7 +120,6 @@ class Marks:
 
     @property
     def people(self) -> int:
-        """Verdicts that people's labels changed."""
         return sum(v.reason == "person" for v in self.verdicts)
 
 
@@ -275,7 +270,6 @@ def slices(rows: Sequence[Prediction], verdicts: Sequence[Verdict]) -> tuple[Sli
 
 
 def mark(rows: Sequence[Prediction], rule: Rule) -> Marks:
-    """Verdicts, score, controls and slices of one run."""
     verdicts = tuple(judge(r, rule) for r in rows)
     overall = total(verdicts)
     return Marks(

@@ -133,7 +133,6 @@ def _shown(constraint: Regex | JsonSchema | Grammar) -> str:
 
 
 def _serialized(constraint: Regex | JsonSchema | Grammar) -> dict[str, Any]:
-    """xgrammar's syntax tree. Raises ConfError for what it cannot parse."""
     import xgrammar
 
     read = xgrammar.Grammar

@@ -124,7 +124,6 @@ class Engine:
             raise
 
     def unfinished(self) -> int:
-        """Replies being written or waiting."""
         count: int = self._llm.get_num_unfinished_requests()
         return count
 
@@ -246,7 +245,6 @@ class Engine:
 
 
 def _start(setup: EngineSetup) -> Any:
-    """vLLM's engine, started."""
     # Read by vLLM when it is imported, here and in its children: no report of usage to anyone.
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     from vllm import AsyncEngineArgs

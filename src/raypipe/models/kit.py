@@ -174,7 +174,6 @@ class LocalKit:
                 self._encoders.expect(model)
 
     def _open(self, model: Model) -> Any:
-        """An embedder or a reranker."""
         if model.loader in REMOTE:
             return load.open_remote(model, self.endpoints)
         opened = load.open_embedder if model.kind == "embedder" else load.open_reranker
@@ -195,7 +194,6 @@ class LocalKit:
         return _shared(model, self._engines, self._passing)
 
     def _own_engine(self, model: Model) -> Generator:
-        """An engine in this process, started by the first call."""
         setup = load.engine_setup(model, self._engine_limits)
         own = OwnEngine(setup, self._loading_s.append, model.thought_tokens > 0, self._sink)
         self._own[_key(model)] = own
@@ -215,7 +213,6 @@ class LocalKit:
                 yield reply
 
     async def unavailable(self) -> list[str]:
-        """None: every model is in this process."""
         return []
 
     async def healthy(self) -> None:
@@ -242,15 +239,12 @@ class LocalKit:
         return self._index
 
     def graph(self, ref: GraphRef) -> Graph:
-        """Raises as `DataFiles.graph`."""
         return self._data.graph(ref, self.embedder)
 
     def facts(self, ref: FactsRef) -> PublicFacts:
-        """Raises as `DataFiles.facts`."""
         return self._data.facts(ref)
 
     def pool(self, ref: PoolRef) -> Sequence[ExampleRow]:
-        """Raises as `DataFiles.pool`."""
         return self._data.pool(ref)
 
     def loading_s(self) -> float:
@@ -258,7 +252,6 @@ class LocalKit:
         return sum(self._loading_s)
 
     def truncated(self) -> dict[str, int]:
-        """Inputs so far that were longer than their model's max_tokens, by model name."""
         return {self._names[key]: loaded.truncated for key, loaded in list(self._loaded.items())}
 
     async def _compute(self, model: Model, call: Callable[[Any], T]) -> T:

@@ -125,7 +125,6 @@ def open_embedder(
 def open_reranker(
     model: Model, backend: Backend, device: str, encoders: SharedEncoders | None = None
 ) -> Reranker:
-    """`encoders`: as for `open_embedder`."""
     if model.loader == "overlap":
         return fake.OverlapReranker()
     if is_path(model.loader):
@@ -151,8 +150,6 @@ def open_reranker(
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """The limits of one vLLM engine on its machine."""
-
     device: Literal["cpu", "cuda"] = "cpu"
     kv_cache_gib: float = 1.0  # cpu: memory for keys and values
     gpu_memory_utilization: float = 0.9  # cuda: share of each GPU's memory
@@ -172,7 +169,6 @@ class EndpointAddress:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What each request says who asks with."""
         return {"Authorization": f"Bearer {self.key}"} if self.key else {}
 
     def shown(self, answer: str) -> str:
@@ -181,7 +177,6 @@ class EndpointAddress:
 
 
 def open_remote(model: Model, endpoints: Mapping[str, EndpointAddress]) -> RemoteEmbedder | RemoteReranker:
-    """An embedder or reranker behind its endpoint. Raises as `address_of`."""
     from raypipe.models.remote_vectors import Connection, RemoteEmbedder, RemoteReranker
 
     connection = Connection(model, address_of(model, endpoints))
@@ -200,7 +195,6 @@ def address_of(model: Model, endpoints: Mapping[str, EndpointAddress]) -> Endpoi
 
 
 def open_endpoint(model: Model, endpoints: Mapping[str, EndpointAddress]) -> OpenAIClient:
-    """The model behind its endpoint. Raises as `address_of`."""
     from raypipe.models.openai import ChatEndpoint, OpenAIClient
 
     at = address_of(model, endpoints)

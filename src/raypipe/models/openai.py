@@ -36,8 +36,6 @@ SHOWN = 300  # characters of an endpoint's answer in a fault
 
 @dataclass(frozen=True, slots=True)
 class ChatEndpoint:
-    """An endpoint's address, and the limits on requests to it."""
-
     url: str  # up to and with /v1
     model: str  # as the endpoint calls it
     key: Callable[[], str] | None = field(default=None, repr=False)  # called once per request, never kept
@@ -79,7 +77,6 @@ class OpenAIClient:
         self._adapters = dict(endpoint.adapters)
 
     async def generate(self, chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies:
-        """As `llm.Generator`."""
         body = self._body(sampling, adapter)
         return list(await asyncio.gather(*(self._one(chat, body, sampling) for chat in chats)))
 
@@ -158,7 +155,6 @@ class OpenAIClient:
         return key
 
     async def _turn(self) -> None:
-        """Waits until the rate limit, or the endpoint's Retry-After, allows the next request."""
         now = self._clock()
         leave = max(now, self._next)
         self._next = leave + 60.0 / self.endpoint.per_minute

@@ -56,7 +56,6 @@ class ModelRepo:
 
 
 def from_folder(path: Path) -> ModelRepo:
-    """What a folder says. Raises ModelMissing for none, ConfError for a file that is not JSON."""
     if not path.is_dir():
         raise ModelMissing(f"{path}: expected a model's folder, found none")
     files = {p.relative_to(path).as_posix(): p.stat().st_size for p in sorted(path.rglob("*")) if p.is_file()}

@@ -76,7 +76,6 @@ class SharedEncoders:
         return self._kept.setdefault(key, TokenVectors())
 
     def keep(self, models: Iterable[Model]) -> None:
-        """Drops what was kept for all other models."""
         wanted = {_key(m) for m in models}
         for held in (self._users, self._kept):
             for key in [k for k in held if k not in wanted]:

@@ -17,9 +17,8 @@ from raypipe.core.plugins import is_path
 from raypipe.readers import files, formats, row_files, row_format
 from raypipe.readers.files import Span
 from raypipe.readers.formats import Format
-from raypipe.readers.newest import Seen
 from raypipe.readers.row_format import RowFormat
-from raypipe.readers.rows import LIMITS, ReadCounts, Row
+from raypipe.readers.rows import LIMITS, ReadCounts, Row, Seen
 
 CUTTABLE = ("crag", "synth", "beir", "warc", "rows", "captured")
 """Formats whose rows stand alone. A question of OAG-QA names papers of other files."""
@@ -62,7 +61,6 @@ def bring_layouts(paths: Sequence[Path], format: Format) -> bool:
 
 
 def read(shard: Shard, format: Format, counts: ReadCounts, seen: Seen) -> Iterator[Row]:
-    """The rows of a shard, as `formats.open` gives those of files."""
     return formats.open(shard.paths, format, counts, LIMITS, seen, shard.span)
 
 

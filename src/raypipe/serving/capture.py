@@ -21,8 +21,8 @@ from raypipe.core.errors import RaypipeError
 from raypipe.core.records import Citation, Source
 from raypipe.readers.rows import source_of
 from raypipe.runs import captured
+from raypipe.serving.access import CaptureConfig
 from raypipe.serving.answering import AnswererProtocol, ForwardingAnswerer
-from raypipe.serving.capture_config import CaptureConfig
 from raypipe.serving.query import NULL_LISTENER, Listener, QueryRequest, QueryResult
 from raypipe.serving.redaction import Redact, RedactionFailed, redaction
 from raypipe.store import Store
@@ -56,8 +56,6 @@ class _Waiting:
 
 
 class Capture:
-    """Writes captured answers and feedback of one gateway."""
-
     def __init__(
         self, store: str, config: CaptureConfig, count: Callable[[Event], None] = lambda event: None,
         clock: Callable[[], float] = time.time,

@@ -21,7 +21,7 @@ from raypipe.runs.trials import FORMAT, Pair, ReleaseTrial, Role, TrialAnswer, t
 from raypipe.serving.answering import AnswererProtocol
 from raypipe.serving.query import QueryRequest, QueryResult
 from raypipe.serving.redaction import Redact, RedactionFailed, keep_all
-from raypipe.serving.yielding_kit import InFlight, background
+from raypipe.serving.shared_kit import InFlight, background
 from raypipe.store import Store
 
 WAITING = 16
@@ -171,7 +171,6 @@ class SecondAnswers:
 def pair_of(
     trial: ReleaseTrial, request: QueryRequest, reply: QueryResult, live: TrialAnswer, tried: TrialAnswer
 ) -> Pair:
-    """The pair of a question. `reply`: what the client got."""
     question = reply.question.id
     stored = question != request.question.id  # the store knows it by another id than the request
     return Pair(

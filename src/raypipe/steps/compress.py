@@ -22,8 +22,7 @@ from raypipe.steps.rows import skipping
 from raypipe.text import evidence
 from raypipe.text.candidates import MAX_CHARS, Sentence, SourceText
 from raypipe.text.evidence import Fitted
-from raypipe.text.pack import pack
-from raypipe.text.pieces import Piece, joined
+from raypipe.text.pack import Piece, joined, pack
 from raypipe.text.prompt import Prompt
 from raypipe.text.replies import read_numbers
 from raypipe.text.sanitize import escape_markup

@@ -164,7 +164,6 @@ class Generate:
         return ask
 
     def shown(self, kit: Kit) -> Callable[[Sequence[Question]], Awaitable[list[str]]]:
-        """The context of each prompt, with the replies that it repeats."""
         index, tokenize = kit.index(), self._counter(kit)
         told = sorted(v.removeprefix(REPLY) for v in self._variables() if v.startswith(REPLY))
 
@@ -204,7 +203,6 @@ class Generate:
         return PromptContext(packed.text, tuple(stretches))
 
     def _first(self, question: Question) -> list[str]:
-        """What stands before the passages, harmless, each line once."""
         found = [question.replies[name] for name in self.first]
         lines = [
             x for r in found if r.label == ANSWERED for x in escape_markup(r.text).splitlines() if x.strip()

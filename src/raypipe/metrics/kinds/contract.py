@@ -33,8 +33,6 @@ class Measure:
 
 
 class DataKind(Protocol):
-    """The kind of a data set."""
-
     @property
     def measures(self) -> tuple[Measure, ...]:
         """What is measured. The first leads comparisons, and a report where it scores the questions."""
@@ -86,8 +84,6 @@ def marks_of(kind: DataKind, rows: Sequence[Prediction]) -> Marks:
 
 @dataclass(frozen=True, slots=True)
 class MeasureSummary:
-    """One measure over a run."""
-
     measure: str
     mean: float | None  # over the scored questions; None: there is none
     interval: Interval | None  # 95 % interval of the mean, for other questions of the same kind
@@ -111,8 +107,6 @@ class MeasureSlice:
 
 @dataclass(frozen=True, slots=True)
 class RunScores:
-    """All measures of a run."""
-
     kind: str  # its name; of one from outside its path and source
     lead: str  # the measure that a report begins with
     measures: tuple[MeasureSummary, ...] = ()  # in the order of the kind

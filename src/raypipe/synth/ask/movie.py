@@ -5,8 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from raypipe.synth.ask.core import Attempt, Scene, Shape, scene
-from raypipe.synth.ask.forms import Written, age, counted, dated, decimal, dollars, long_date, named
+from raypipe.synth.ask.core import (
+    Attempt,
+    Scene,
+    Shape,
+    Written,
+    age,
+    counted,
+    dated,
+    decimal,
+    dollars,
+    long_date,
+    named,
+    scene,
+)
 from raypipe.synth.ask.shapes import compare, count, false, one, several, then, two, value
 from raypipe.synth.world.film import LANGUAGES, LEADING, PICTURE, SPOKEN, SUPPORTING, Movie
 
@@ -66,8 +78,6 @@ def _oscar(d: Attempt) -> Scene | None:
 
 
 def _director(films: int) -> Callable[[Attempt], Scene | None]:
-    """A director of at least `films` films, with them."""
-
     def drawer(d: Attempt) -> Scene | None:
         name = d.skewed(d.world.film.directors)
         made = d.world.film.directed[name]

@@ -5,8 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import date, timedelta
 
-from raypipe.synth.ask.core import Attempt, Scene, Shape, scene
-from raypipe.synth.ask.forms import Written, apart, articled, counted, dated, decimal, long_date, named, units
+from raypipe.synth.ask.core import (
+    Attempt,
+    Scene,
+    Shape,
+    Written,
+    apart,
+    articled,
+    counted,
+    dated,
+    decimal,
+    long_date,
+    named,
+    scene,
+    units,
+)
 from raypipe.synth.ask.shapes import Drawer, compare, count, false, several, then, two, value
 from raypipe.synth.world.market import SNAPSHOT
 from raypipe.synth.world.sport import Side, Team
@@ -95,7 +108,6 @@ def _its_next(d: Attempt, last: Scene) -> Scene | None:
 
 
 def _another(d: Attempt, found: Scene) -> Scene | None:
-    """Two teams on one day, not against each other."""
     sport, s = d.world.sport, found.it
     others = [x.name for x in sport.nba if x.name not in (s.team, s.opponent) and sport.on(x.name, s.date)]
     if not others:
@@ -107,8 +119,6 @@ def _another(d: Attempt, found: Scene) -> Scene | None:
 
 
 def _month(sport: str = "") -> Callable[[Attempt], Scene]:
-    """A team's games of a month."""
-
     def drawer(d: Attempt) -> Scene:
         team, (year, number) = _team(sport)(d), d.pick(MONTHS)
         games = d.world.sport.within(team.it.name, year, number)
