@@ -100,7 +100,7 @@ class ServeArgs:
         require_unchanged(Store.open(store), models, addresses)
         if self.capture is not None:
             from raypipe.runs.captured import answer_ids
-            from raypipe.serving.redaction import redaction
+            from raypipe.serving.capture import redaction
 
             redaction(self.capture.redact)
             answer_ids(Store.open(store))  # a store that cannot be written captures nothing

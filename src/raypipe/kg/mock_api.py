@@ -106,9 +106,6 @@ def normal(text: str) -> str:
     return " ".join(text.lower().replace("_", " ").translate(_SIGNS).split())
 
 
-# ---------------------------------------------------------------- movie
-
-
 Made: TypeAlias = Callable[[MockApi, Row], Any]
 """What is shown of a row."""
 
@@ -180,8 +177,6 @@ def _year_info(api: MockApi, body: Body) -> Any:
     return {"movie_list": films, "oscar_awards": awards} if films or awards else None
 
 
-# ---------------------------------------------------------------- finance
-
 _BARS: Final = ("Open", "High", "Low", "Close", "Volume")
 
 
@@ -204,9 +199,6 @@ def _dividends(api: MockApi, body: Body) -> Any:
 @_or_raw
 def _company(api: MockApi, row: Row) -> Row:
     return {"symbol": row["ticker"]} | {k: v for k, v in row.items() if v is not None}
-
-
-# ---------------------------------------------------------------- music
 
 
 def _best(category: str) -> Answer:
@@ -233,9 +225,6 @@ def _billboard_attribute(api: MockApi, body: Body) -> Any:
     if not rows or body["attribute"] not in known or rows[0][body["attribute"]] is None:
         return None
     return str(rows[0][body["attribute"]])
-
-
-# ---------------------------------------------------------------- open, sports
 
 
 @_or_raw

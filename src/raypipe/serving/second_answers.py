@@ -19,8 +19,8 @@ from raypipe.core.errors import RaypipeError
 from raypipe.runs.trial_verdict import TrialReport, TrialWatch
 from raypipe.runs.trials import FORMAT, Pair, ReleaseTrial, Role, TrialAnswer, trials, write_pairs
 from raypipe.serving.answering import AnswererProtocol
+from raypipe.serving.capture import Redact, RedactionFailed, keep_all
 from raypipe.serving.query import QueryRequest, QueryResult
-from raypipe.serving.redaction import Redact, RedactionFailed, keep_all
 from raypipe.serving.shared_kit import InFlight, background
 from raypipe.store import Store
 

@@ -17,7 +17,7 @@ from raypipe.core.errors import ConfError
 from raypipe.report import web_page
 from raypipe.serving.access import ServerConfig
 from raypipe.serving.answering import AnswererProtocol, ReleaseRouter
-from raypipe.serving.capture import Capture, UnknownAnswer
+from raypipe.serving.capture import Capture, RedactionFailed, UnknownAnswer
 from raypipe.serving.http import errors, openai, requests, stream
 from raypipe.serving.http.admission import Admission, authorize, who_asks
 from raypipe.serving.http.errors import RequestRefused, to_problem
@@ -30,7 +30,6 @@ from raypipe.serving.http.requests import AnswerBody, BatchBody, FeedbackBody, R
 from raypipe.serving.http.responses import answer_response, retrieve_response
 from raypipe.serving.http.validation import B, parse_body
 from raypipe.serving.query import NULL_LISTENER, Listener, QueryRequest
-from raypipe.serving.redaction import RedactionFailed
 from raypipe.serving.release_follower import ReleaseFollowers
 from raypipe.serving.tenant_answers import NotAllowed, TenantRouter
 from raypipe.serving.tenants import ANYONE, QuotaCounter

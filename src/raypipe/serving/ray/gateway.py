@@ -16,13 +16,11 @@ from raypipe.recipes.recipe import Recipe
 from raypipe.serving.access import ServerConfig
 from raypipe.serving.answerer import Answerer
 from raypipe.serving.answering import ReleaseRouter
-from raypipe.serving.capture import Capture
+from raypipe.serving.capture import Capture, redaction
 from raypipe.serving.http import create_app
 from raypipe.serving.http.middleware import JsonLines
-from raypipe.serving.ray.metrics import RayMetrics, TrialMetrics, count_captured
+from raypipe.serving.ray.metrics import AnswerSpans, RayMetrics, TrialMetrics, count_captured, otlp_tracer
 from raypipe.serving.ray.retrying_handle import Broadcast, RetryingHandle
-from raypipe.serving.ray.traces import AnswerSpans, otlp_tracer
-from raypipe.serving.redaction import redaction
 from raypipe.serving.release_follower import ReleaseFollowers, bounded_memo
 from raypipe.serving.second_answers import SecondAnswers
 from raypipe.serving.serve_kit import ServeKit

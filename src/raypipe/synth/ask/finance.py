@@ -6,10 +6,8 @@ from calendar import monthrange
 from collections.abc import Mapping
 from datetime import date, timedelta
 
-from raypipe.synth.ask.core import (
-    Attempt,
-    Scene,
-    Shape,
+from raypipe.synth.ask.core import Attempt, Scene, Shape, scene
+from raypipe.synth.ask.forms import (
     articled,
     counted,
     dates,
@@ -22,7 +20,6 @@ from raypipe.synth.ask.core import (
     plain,
     price,
     priced,
-    scene,
     sized,
 )
 from raypipe.synth.ask.shapes import compare, count, false, several, then, value

@@ -10,18 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from raypipe.synth.ask.core import (
-    INVALID,
-    Attempt,
-    Drawn,
-    Scene,
-    Shape,
-    Written,
-    also,
-    counted,
-    listed,
-    scene,
-)
+from raypipe.synth.ask.core import INVALID, Attempt, Drawn, Scene, Shape, scene
+from raypipe.synth.ask.forms import Written, also, counted, listed
 from raypipe.synth.world.world import World
 
 Drawer: TypeAlias = Callable[[Attempt], Scene | None]

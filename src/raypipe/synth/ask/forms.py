@@ -1,0 +1,112 @@
+"""How a value is written: as the answer, as other right answers, and in a sentence of a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import date
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A value in its forms."""
+
+    answer: str  # lower case
+    others: tuple[str, ...]  # lower case
+    spoken: str
+
+
+def long_date(day: date) -> str:
+    return f"{day:%B} {day.day}, {day.year}"
+
+
+def plain(x: float) -> str:
+    """Its shortest form, without a trailing `.0`."""
+    return f"{x:.10g}"
+
+
+def price(x: float) -> str:
+    return f"-${-x:.2f}" if x < 0 else f"${x:,.2f}"
+
+
+def large(dollars: int) -> str:
+    """$3.02 billion, $640 million."""
+    return f"${dollars / 1e9:.2f} billion" if dollars >= 1e9 else f"${dollars / 1e6:g} million"
+
+
+def named(name: str) -> Written:
+    return Written(name.lower(), (), name)
+
+
+def listed(names: Iterable[object]) -> Written:
+    return named(", ".join(map(str, names)))
+
+
+def also(name: str, *others: str) -> Written:
+    """A name that has other names."""
+    return Written(name.lower(), tuple(o.lower() for o in others), name)
+
+
+def articled(name: str) -> Written:
+    """A name that begins with an article, which an answer may leave out."""
+    return also(name, name.split(" ", 1)[1])
+
+
+def dated(day: date) -> Written:
+    return Written(day.isoformat(), (long_date(day).lower(),), long_date(day))
+
+
+def dates(days: Iterable[date]) -> Written:
+    each = [dated(d) for d in days]
+    spoken = ", ".join(d.spoken for d in each)
+    return Written(", ".join(d.answer for d in each), (spoken.lower(),), spoken)
+
+
+def counted(n: int) -> Written:
+    return Written(str(n), () if n < 1000 else (f"{n:,}",), f"{n:,}")
+
+
+def units(n: int | None, *names: str) -> Written:
+    return Written(str(n), tuple(f"{n} {name}" for name in names), str(n))
+
+
+def decimal(x: float) -> Written:
+    return Written(plain(x), (f"{x:.2f}",), plain(x))
+
+
+def priced(x: float) -> Written:
+    x = round(x, 2)
+    return Written(price(x), tuple(dict.fromkeys((f"{x:.2f}", plain(x), repr(x)))), price(x))
+
+
+def per_share(x: float) -> Written:
+    """Earnings, which may be a loss."""
+    return Written(price(x), tuple(dict.fromkeys((plain(x), f"{x:.2f}"))), price(x))
+
+
+def dollars(text: str, *others: str) -> Written:
+    """An amount, with or without its sign."""
+    return Written(f"${text}", (*others, text), f"${text}")
+
+
+def percent(share: float) -> Written:
+    x = round(share * 100, 2)
+    return Written(f"{plain(x)}%", (plain(x), f"{x:.2f}%"), f"{plain(x)}%")
+
+
+def sized(dollars: int) -> Written:
+    text = large(dollars)
+    return Written(text, (text[1:], str(dollars), f"${dollars:,}"), text)
+
+
+def years(start: date, end: date) -> int:
+    return end.year - start.year - ((end.month, end.day) < (start.month, start.day))
+
+
+def age(start: date, end: date) -> Written:
+    return units(years(start, end), "years old", "years")
+
+
+def apart(a: int, b: int) -> Written | None:
+    """The years between two years; none if they are one."""
+    return units(abs(a - b), "years") if a != b else None
