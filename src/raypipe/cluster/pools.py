@@ -2,7 +2,7 @@
 
 What a task computes and stores is in `pipeline.tasks`, what an engine is in `models.engine_actors`, what fits
 is checked by `capacity.py` before anything starts. One pool runs at a time, so a pool may take the whole
-cluster and none waits for another. Where all pools are equal and hold no GPU, `warm_pool.py` keeps one.
+cluster and none waits for another. Where all pools are equal and hold no GPU, `WarmPool` keeps one.
 """
 
 from __future__ import annotations

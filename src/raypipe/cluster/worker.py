@@ -1,7 +1,7 @@
 """The process that does tasks under a limit of time, and how a row is found that takes its process with it.
 
 A worker opens the work on a table once, then does task after task of it. Which worker gets which task is the
-matter of `pools.py` (Ray Data) and `warm_pool.py` (one pool for a whole run).
+matter of `pools.py` (Ray Data, or one pool for a whole run).
 """
 
 from __future__ import annotations

@@ -65,10 +65,8 @@ class FolderBackend(ProgramTables):
         return self
 
 
-def open_folder(
-    path: Path, strictness: Strictness | None = None, vectors: Vectors | None = None
-) -> FolderBackend:
-    return over(load(path), strictness, vectors)
+def open_folder(path: Path) -> FolderBackend:
+    return over(load(path), None, None)
 
 
 def over(tables: Tables, strictness: Strictness | None, vectors: Vectors | None) -> FolderBackend:

@@ -199,10 +199,12 @@ def total(verdicts: Iterable[Verdict]) -> CragScore:
     correct = n["correct"] + exact
     scored = correct + miss + wrong
 
+    def share(count: int) -> float | None:
+        return count / scored if scored else None
+
     overall = (2 * correct + miss) / scored - 1 if scored else None
-    shares = (count / scored if scored else None for count in (correct, wrong, miss, exact))
-    counts = (miss, correct, exact, wrong, n["unscored"], scored + n["unscored"])
-    return CragScore(overall, *shares, *counts)
+    shares = share(correct), share(wrong), share(miss), share(exact)
+    return CragScore(overall, *shares, miss, correct, exact, wrong, n["unscored"], scored + n["unscored"])
 
 
 def score(rows: Iterable[Prediction], rule: Rule) -> CragScore:

@@ -2,7 +2,7 @@
 
 A shard is a file, all parts of a split one, whole lines of JSON lines that are not packed, or row groups of
 Parquet. Packed files, archives, WARC and CSV stay whole: where a line of them begins is not known before they
-are read. Read with what the others found (`newest.Seen`), shards give the rows of one read.
+are read. Read with what the others found (`rows.Seen`), shards give the rows of one read.
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ from dataclasses import dataclass, fields
 from datetime import date
 from typing import Any
 
-from raypipe.synth.ask.core import Ref, large, long_date, plain, price
+from raypipe.synth.ask.core import Ref
+from raypipe.synth.ask.forms import large, long_date, plain, price
 from raypipe.synth.wording import wording
 from raypipe.synth.world.film import LANGUAGES, SPOKEN, Movie, Person
 from raypipe.synth.world.market import SNAPSHOT, Company

@@ -71,11 +71,6 @@ def right_of(kind: DataKind, values: Mapping[str, float]) -> bool | None:
     return None if first.name not in values else values[first.name] >= first.high
 
 
-def blocks_of(kind: DataKind) -> tuple[str, ...]:
-    """The attribute `blocks`: parts of a report, of report/blocks. By default the table of measures."""
-    return tuple(getattr(kind, "blocks", ("measures",)))
-
-
 def marks_of(kind: DataKind, rows: Sequence[Prediction]) -> Marks:
     """What the method `marks` says: verdicts of a rule, and their score. By default no question has one."""
     marks = getattr(kind, "marks", None)
@@ -134,7 +129,8 @@ def score(kind: DataKind, name: str, rows: Sequence[Prediction]) -> RunScores:
     for (label, value), members in by_size((r.labels, values[r.question]) for r in rows):
         scored = [v[lead] for v in members if lead in v]
         slices.append(MeasureSlice(label, value, *_mean(measure, scored), len(scored), len(members)))
-    return RunScores(name, lead, summaries, tuple(slices), values, blocks_of(kind))
+    blocks = tuple(getattr(kind, "blocks", ("measures",)))  # of report/blocks
+    return RunScores(name, lead, summaries, tuple(slices), values, blocks)
 
 
 def summary_of(
