@@ -1,7 +1,6 @@
 """Which pool and engine runs on which device, and what memory it takes there, with the arithmetic.
 
-Models that are larger than the memory they would get are refused before anything is started. Knows cluster
-files, recipes and the sizes of models' files; does not know Ray.
+Models that are larger than the memory they would get are refused before anything is started.
 """
 
 from __future__ import annotations

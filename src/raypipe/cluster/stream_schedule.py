@@ -1,7 +1,6 @@
 """Which worker gets which task next, where some workers prepare tasks and others embed them.
 
-Bounds the bytes between the two: a task is prepared only if what it may come to still fits. Knows workers by
-any name and blocks by any handle; knows no Ray and no clock.
+Bounds the bytes between the two: a task is prepared only if what it may come to still fits.
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ line before and takes that line's ALL. ["len"] counts the rows, or the values of
 one. AVG is the mean of all values of its line. `*` is what the line before put out, `*2` what the second call
 did. Nothing after the moment of asking is seen. A line that fails carries a fault, and the next lines are
 still run.
-
-Knows programs, tables and links. Does not know where rows come from (`graph.ProgramTables`), nor models.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The backends of a knowledge graph: tables for each program, and where their rows come from.
-
-Knows tables and time. Does not know how rows are fetched (`client`) nor how they are queried (`execute`).
-"""
+"""The backends of a knowledge graph: tables for each program, and where their rows come from."""
 
 from __future__ import annotations
 

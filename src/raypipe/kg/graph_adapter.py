@@ -1,7 +1,4 @@
-"""Opens the graph that an entry of graphs.yaml names, as steps use it (`protocols.Graph`).
-
-Knows the two kinds of graphs and the parser. Does not know steps or stores.
-"""
+"""Opens the graph that an entry of graphs.yaml names, as steps use it (`protocols.Graph`)."""
 
 from __future__ import annotations
 

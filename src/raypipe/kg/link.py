@@ -5,8 +5,6 @@ are marked, and shortened company names included), `substring` (the words of one
 `tokens` (enough words in common), `embedding` (near enough in meaning, by vectors from the caller). Which
 levels a kind of name has is a table, as strictness differs: a wrong song is worse than none. db3, sections
 2.3 and 2.6.
-
-Knows names. Does not know tables' other columns, nor calls.
 """
 
 from __future__ import annotations

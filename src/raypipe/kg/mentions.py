@@ -4,8 +4,6 @@ A server has no list of its names, but its searches rank names by the words that
 So the whole text is sent to each search, and the results are matched against it as with embedded tables.
 Teams and clubs come from `kg.aliases`, clubs of other leagues from the last weekend's games. A share is found
 by its company's name or its ticker: each word that may be a ticker is looked up.
-
-Knows the searches and the linker. Does not know the questions about the names.
 """
 
 from __future__ import annotations

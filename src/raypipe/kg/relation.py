@@ -1,8 +1,5 @@
 """A call's result as a relation: a SELECT over the tables with its parameters, and what its columns mean.
-With its projections: rows, a column's values, their number.
-
-Knows SQL and kinds of columns. Does not know calls (`kg.calls`) nor how names are linked.
-"""
+With its projections: rows, a column's values, their number."""
 
 from __future__ import annotations
 

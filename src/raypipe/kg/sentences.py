@@ -1,7 +1,6 @@
 """Verbalizes rows: sentences that name the entity, the attribute and the value.
 
-The model that reads them can then notice that a fact is about something else, and abstain. Knows relations
-and their columns. Does not know questions.
+The model that reads them can then notice that a fact is about something else, and abstain.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 The strength of the ridge is chosen by cross-validation. Ranking measures are steps in the weights: they have
 no slope. Coordinate ascent needs none (Metzler and Croft 2007) and is exact for two weights but for the grid.
-Knows arrays and functions of them alone.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 A constraint is parsed here by the library that will hold the decoder to it, before any engine sees it: what
 does not compile, or has no longest reply, is a ConfError. A random model (a stand-in), and sometimes a real
 one, rarely leaves a loop by itself: half of the replies to an unbounded grammar are cut.
-Knows the library's syntax tree; knows no engine.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """What a model's repository says about it: its commit, files, licence, and configuration.
 
-Read from a hub's API over HTTP, or from a folder. Nothing is downloaded but small JSON files. Knows the hub's
-routes and no model library.
+Read from a hub's API over HTTP, or from a folder. Nothing is downloaded but small JSON files.
 """
 
 from __future__ import annotations

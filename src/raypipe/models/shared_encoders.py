@@ -2,7 +2,6 @@
 
 An embedder and a MaxSim reranker of one folder run the same network over the same tokens, so they share both:
 the network is loaded once, and a text that one of them has just encoded is not encoded again by the other.
-Knows models by their identity; imports no model library.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Compression: the passages of a ranking cut to the sentences that matter, within a budget of tokens.
 
-What stays are spans of the sources, so whatever is quoted from them stands there to the character. Knows
-models through the kit; sentences and their ranking are those of `extract`.
+What stays are spans of the sources, so whatever is quoted from them stands there to the character.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Function calls that a language model wrote as JSON become a program for the knowledge graph.
-
-Knows replies alone; the form of such calls is in `kg.language.function_calls`.
-"""
+"""Function calls that a language model wrote as JSON become a program for the knowledge graph."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 A reply is one JSON object: `calls`, each a function with its arguments, and the `operation` on what they
 give. A name or a condition's value "$" and a number means what that call found, whichever came before: so one
-question becomes a chain, or several that meet. Pure functions; knows no graph. What is no such object is
-`UnreadableReply`.
+question becomes a chain, or several that meet. What is no such object is `UnreadableReply`.
 """
 
 from __future__ import annotations

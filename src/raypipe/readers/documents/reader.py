@@ -1,7 +1,6 @@
 """One file to one document: title, text, pages, sections, and the pages that were lost.
 
-Knows each kind's reader and the limited child; knows no folder and no store. A reader has an identity: what
-it read is read again when that changes.
+A reader has an identity: what it read is read again when that changes.
 """
 
 from __future__ import annotations
