@@ -3,6 +3,7 @@ approximate ones, built for a recipe that searches by one and measured against t
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -80,7 +81,7 @@ def _new_chars(pipeline: Pipeline) -> int:
     if all(store.has(table) for table in (pipeline.texts_table, pipeline.passages_table, *vectors)):
         builds = [pipeline.corpus.texts(wanted), pipeline.corpus.passages(wanted)]
         builds += [pipeline.corpus.vectors(model, wanted) for model in pipeline.recipe.embedders()]
-        missing = Ids.of({id for build in builds for id in build.missing_ids()})
+        missing = functools.reduce(Ids.joined, (Ids.of(build.missing_ids()) for build in builds))
     return int(sizes(store, missing).clip(0).sum())
 
 
