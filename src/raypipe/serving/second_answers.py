@@ -1,6 +1,6 @@
 """Second answers: a question of a trial is answered by the other release, too, after its reply was sent.
 
-One at a time, and yielding to requests (`yielding_kit`); where there is more to do than time, a question is
+One at a time, and yielding to requests (`shared_kit`); where there is more to do than time, a question is
 left out and counted. Pairs of answers are written into the store, and looked at. What they mean is in
 `runs.trial_verdict`.
 """
