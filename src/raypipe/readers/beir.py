@@ -7,7 +7,15 @@ One record of corpus.jsonl and one of queries.jsonl (other fields are not read):
     {"_id": "1", "text": "0-dimensional biomaterials show inductive properties."}
 
 A document's source is its title, a newline and its text; documents of equal content share it. A question has
-no citations: it may search everything. Relevance judgements (`qrels`) are its gold.
+no citations: it may search everything. Relevance judgements are its gold. A line of BEIR's qrels/test.tsv,
+which has a header, or one of TREC's, which has none:
+
+    query-id    corpus-id    score
+    1    31715818    1
+
+    1 0 31715818 1
+
+A grade is a whole number; documents are relevant from 1 on.
 """
 
 from __future__ import annotations

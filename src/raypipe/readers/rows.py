@@ -4,6 +4,9 @@ Knows the records, nothing of files or formats. A reader turns every line into o
 that the caller that stores the rows can prove that nothing was lost:
 
     lines == blank_lines + rows + faults + repeated_rows + empty_documents + dropped_rows + older_pages
+
+What a read knows of rows that came before lies on disk, however many there are. What other reads found comes
+in as plain values, so that files can be read apart and give the rows of one read (`Seen`).
 """
 
 from __future__ import annotations

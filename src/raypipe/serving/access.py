@@ -1,5 +1,5 @@
-"""Configuration of the endpoint: keys, limits, the page, traces. Plain values, which travel to replicas and
-open nothing.
+"""Configuration of the endpoint: keys, limits, the page, traces, capture. Plain values, which travel to
+replicas and open nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""The kit that requests share: one set of models, for each request its own index and sink."""
+"""The kit that requests share: one set of models, for each request its own index and sink.
+
+Work in the background yields to requests: each call to a model waits until no request is answered. A shadow's
+second answer shares models and processor with the live ones. It is made of calls of some milliseconds each;
+when none of them begins while a request is in flight, a request waits for one of them at most. A contextvar
+says what is background, so one kit serves both.
+"""
 
 from __future__ import annotations
 

@@ -9,7 +9,8 @@
         releases: [live@acme, live]
         filters: {hosts: [example.org]}
 
-Keys become digests when the file is read: what travels to replicas opens nothing.
+Keys become digests when the file is read: what travels to replicas opens nothing. What each tenant asks in a
+minute is counted at one place for all gateways (`Quotas`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Page styles: a dozen kinds of real web markup, clean and broken. Knows no question.
+"""Page styles: a dozen kinds of real web markup, clean and broken; and filler text and markup.
 
 A style turns one chunk of text (already escaped) into one block, and has something to put before and after
-all blocks. So whatever else a page loses to its size, the block that matters can be kept.
+all blocks. So whatever else a page loses to its size, the block that matters can be kept. People and places
+of filler are of its own making, so it neither answers nor contradicts a question.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""Function calls as JSON, in WeKnow's form, and their translation to the call language.
+"""Function calls as JSON, in two forms, and the programs of the call language that they mean.
 
-A reply is one JSON object: `calls`, each a function with its arguments, and the `operation` on what they
-give. A name or a condition's value "$" and a number means what that call found, whichever came before: so one
-question becomes a chain, or several that meet. What is no such object is `UnreadableReply`.
+A reply in WeKnow's form is one JSON object: `calls`, each a function with its arguments, and the `operation`
+on what they give. A name or a condition's value "$" and a number means what that call found, whichever came
+before: so one question becomes a chain, or several that meet. In the flat JSON of CRAG's official RAG + KG
+baseline it is `domain`, and what of that domain the question is about; as in the baseline, films and entries
+of an encyclopaedia are looked up and nothing else. What is no such object is `UnreadableReply`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Opens a kind by its name, or by the path of one from outside: `mypkg.kinds:Choices`."""
+"""The kinds of data, opened by name or by the path of one from outside: `mypkg.kinds:Choices`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Admission: who may ask now. Weighted fair slots of one gateway, and what a tenant may ask in a minute.
+"""Admission: who may ask, by key, and now: weighted fair slots of one gateway, quotas of a minute.
 
-Slots are shared by weight among the tenants that ask: each has its part of them for itself, and what others
-leave free may be borrowed, but for the parts of those that asked lately. So a tenant that asks far beyond its
-part is refused, and the others find their slots free.
+Without keys only requests from this machine are allowed. Slots are shared by weight among the tenants that
+ask: each has its part of them for itself, and what others leave free may be borrowed, but for the parts of
+those that asked lately. So a tenant that asks far beyond its part is refused, and the others find their slots
+free.
 """
 
 from __future__ import annotations

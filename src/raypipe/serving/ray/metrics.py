@@ -1,4 +1,8 @@
-"""Metrics of the endpoint through Ray's exporter, next to Serve's own of queues and replicas."""
+"""Metrics of the endpoint through Ray's exporter, next to Serve's own of queues and replicas; and traces.
+
+Traces are optional and need the extra `tracing`: a span for each question with a child span for each stage. A
+span has names, numbers and the outcome; no text of a question or a page.
+"""
 
 from __future__ import annotations
 
