@@ -121,7 +121,7 @@ def drive(address: str, session: int, folder: Path, kills: Sequence[Kill]) -> No
     os.dup2(said, 2)
     from raypipe.cluster import connection
     from raypipe.cluster.file import LIMITS, Pool
-    from raypipe.cluster.pools import WarmPool
+    from raypipe.cluster.warm_pool import WarmPool
     from raypipe.core.errors import ConfError
 
     file = folder / "diary"

@@ -126,7 +126,7 @@ def pools():
 @pytest.fixture(params=["one warm pool", pytest.param("a pool for each table", marks=pytest.mark.drill)])
 def run_tasks(request, local_ray, pools):
     """(work, tasks, pool, limits) -> results, in both ways that a cluster file may lead to."""
-    from raypipe.cluster.pools import WarmPool
+    from raypipe.cluster.warm_pool import WarmPool
 
     if request.param != "one warm pool":
         yield pools.run_tasks

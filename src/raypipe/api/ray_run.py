@@ -21,8 +21,9 @@ from raypipe.store import Store
 
 if TYPE_CHECKING:
     from raypipe.api.judges import JudgeKit
-    from raypipe.cluster.pools import EngineGroup, WarmPool
+    from raypipe.cluster.pools import EngineGroup
     from raypipe.cluster.streamed_pool import StreamedPools
+    from raypipe.cluster.warm_pool import WarmPool
 
 
 class Sized(NamedTuple):
@@ -103,7 +104,7 @@ class RayRun:
         if verb == "answer" and group is not None:
             return self._with_engines(cluster, group, work, tasks)
         from raypipe.cluster import pools
-        from raypipe.cluster.pools import WarmPool
+        from raypipe.cluster.warm_pool import WarmPool
 
         if (pool := cluster.one_pool) is None:
             named = cluster.pools["embed" if verb == "index" else verb]

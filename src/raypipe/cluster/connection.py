@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -38,10 +38,14 @@ def carry(recipe: Recipe) -> None:
                 ray.cloudpickle.register_pickle_by_value(module)
 
 
+def is_connected() -> bool:
+    return bool(ray.is_initialized())
+
+
 def connect(address: str, tries: int = JOINS, pause_s: float = JOIN_PAUSE_S) -> None:
     """Joins the Ray at `address` ("local" starts one), unless this process has joined one already. Raises
     ConfError where that fails `tries` times, with pauses from `pause_s` (`core.retry.Backoff`)."""
-    if not ray.is_initialized():
+    if not is_connected():
         if address == "local":
             # Ray's own 15 leaves a worker a thirtieth of a core as soon as anything else wants it. A Ray that
             # others started has the niceness that they gave it.
@@ -63,6 +67,7 @@ def join(
     address: str,
     tries: int = JOINS,
     pause_s: float = JOIN_PAUSE_S,
+    init: Callable[..., Any] = ray.init,
     **options: Any,
 ) -> None:
     """`ray.init` with these options, tried as in `connect`: on a busy machine a Ray that is starting, or that
@@ -71,7 +76,7 @@ def join(
     while True:
         try:
             _listens(address)
-            ray.init(address=address, log_to_driver=False, **options)
+            init(address=address, log_to_driver=False, **options)
             return
         except ValueError:
             raise  # options or an address that can never be right
@@ -124,4 +129,5 @@ def _stderr_without(words: bytes) -> Iterator[None]:
 
 
 def nodes() -> list[Node]:
+    """What each living node of the joined cluster has."""
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]

@@ -2,18 +2,13 @@
 
 What a task computes and stores is in `pipeline.tasks`, what an engine is in `models.engine_actors`, what fits
 is checked by `capacity.py` before anything starts. One pool runs at a time, so a pool may take the whole
-cluster and none waits for another.
-
-A pool of Ray Data lives as long as one dataset: parse, split, embed and answer would start four generations
-of processes, each with its imports and models (measured on two cores with fakes: 15 of 25 CPU seconds of an
-eval). So where all pools are equal and hold no GPU, `WarmPool` keeps one for a whole run.
+cluster and none waits for another. Where all pools are equal and hold no GPU, `warm_pool.py` keeps one.
 """
 
 from __future__ import annotations
 
 import base64
 import functools
-import itertools
 import os
 import pickle
 import traceback
@@ -27,14 +22,13 @@ from typing import Any
 import ray
 import ray.data
 from ray.data import ActorPoolStrategy, DataContext
-from ray.exceptions import RayTaskError
 from ray.util.annotations import RayDeprecationWarning
 
 from raypipe.cluster import connection
 from raypipe.cluster.capacity import Node, declared_nodes, most_engines, preflight_engines, startable
 from raypipe.cluster.file import LIMITS, Cluster, Engines, Pool, Timeouts
 from raypipe.cluster.joining import FIRST, Joining
-from raypipe.cluster.worker import DIED, TRIES, Worker, cause_of, row_by_row
+from raypipe.cluster.worker import TRIES, Worker, row_by_row
 from raypipe.core.digests import model_identity
 from raypipe.core.protocols import Model
 from raypipe.models import engine_actors as engines
@@ -71,6 +65,7 @@ class EngineGroup:
         return cls(some, cluster.device, tuple(wanted.values()), stay, declared, passing)
 
     def preflight(self, nodes: Sequence[Node]) -> None:
+        """Raises ClusterTooSmall with numbers if the engines and their workers do not fit."""
         preflight_engines(self.engines, self.models, self.declared or nodes)
 
     @contextmanager
@@ -92,6 +87,7 @@ class EngineGroup:
                 yield
 
     def _joining(self) -> Joining:
+        """The engines that come and go, one of each model after the other."""
         joining = Joining()
         for number in range(self.engines.most - self.engines.count):
             for model in self.models:
@@ -100,6 +96,7 @@ class EngineGroup:
         return joining
 
     def _room(self) -> int:
+        """How many engines may come, on the nodes that there are or will be."""
         nodes = self.declared or connection.nodes()
         each = most_engines(self.engines, self.models, nodes) - self.engines.count
         return max(0, each) * len(self.models)
@@ -203,78 +200,3 @@ def _pooled(work: TableTask, rows: list[dict[str, str]], pool: Pool, limits: Tim
         # Restarts without end: a pool whose actors may not restart any more never ends.
         ray_remote_args_fn=lambda: {"max_restarts": -1, "max_task_retries": TRIES - 1},
     )
-
-
-class WarmPool:
-    """Workers that stay from table to table. They start with the first task and end with `close`."""
-
-    def __init__(self, pool: Pool, limits: Timeouts) -> None:
-        self._pool, self._limits = pool, limits
-        self._workers: list[Any] = []  # handles of actors
-        self._starting: dict[Any, Any] = {}  # reference to the answer of a worker that has started -> worker
-        self._names = itertools.count()
-
-    def run(self, work: TableTask, tasks: Sequence[Task]) -> Iterator[TaskResult | HandedBack]:
-        """Does every task and yields the results, in any order; a worker has one task at a time.
-
-        Tasks go to workers that have started: one that finds no room on a full cluster holds none up. A
-        worker that hands a task back since it is broken is replaced. A task whose worker dies is tried
-        again, TRIES times in all, then row by row, as by `pools.run_tasks`. Raises what a worker raises;
-        tasks that were done before stay done. A list of tasks that the caller empties begins no more: those
-        that run are finished. A generator that is closed ends them.
-        """
-        work = with_worker(work, threads=max(1, int(self._pool.cpus)))
-        name, sent = str(next(self._names)), [ray.put(work)]
-        begun, lost = 0, list[Task]()
-        running: dict[Any, tuple[Any, Task]] = {}  # reference to a result -> worker, task
-        while len(self._workers) < min(self._pool.size, len(tasks)):
-            self._start()
-        idle = [w for w in self._workers if w not in self._starting.values()]
-        try:
-            while begun < len(tasks) or running:
-                while begun < len(tasks) and idle:
-                    worker, task = idle.pop(), tasks[begun]
-                    running[worker.take.remote(name, sent, task)] = worker, task
-                    begun += 1
-                [done], _ = ray.wait([*running, *self._starting])
-                if done in self._starting:
-                    idle.append(self._starting.pop(done))
-                    continue
-                worker, task = running.pop(done)
-                try:
-                    result: TaskResult | HandedBack = ray.get(done)
-                except RayTaskError as e:
-                    raise cause_of(e) from e
-                except DIED:  # of this task, TRIES times; Ray starts it once more
-                    lost.append(task)
-                    idle.append(worker)
-                    continue
-                if isinstance(result, HandedBack) and result.then == "replace":
-                    self._end(worker)
-                    self._start()
-                else:
-                    idle.append(worker)
-                yield result
-            for task in lost:
-                if idle:
-                    self._end(idle.pop())  # its room is wanted; the next table starts another
-                yield row_by_row(work, task, self._pool, self._limits)
-        finally:
-            for worker, _ in running.values():
-                self._end(worker)
-
-    def close(self) -> None:
-        while self._workers:
-            self._end(self._workers[-1])
-
-    def _start(self) -> None:
-        # Restarts without end, as in a pool of Ray Data: how often a task is tried bounds them.
-        options = {"num_cpus": self._pool.cpus, "max_restarts": -1, "max_task_retries": TRIES - 1}
-        worker = ray.remote(Worker).options(**options).remote(self._limits)
-        self._workers.append(worker)
-        self._starting[worker.ready.remote()] = worker
-
-    def _end(self, worker: Any) -> None:
-        self._workers.remove(worker)
-        self._starting = {answer: w for answer, w in self._starting.items() if w is not worker}
-        ray.kill(worker)

@@ -1,7 +1,7 @@
 """The process that does tasks under a limit of time, and how a row is found that takes its process with it.
 
 A worker opens the work on a table once, then does task after task of it. Which worker gets which task is the
-matter of `pools.py` (Ray Data, or one pool for a whole run).
+matter of `pools.py` (Ray Data) and `warm_pool.py` (one pool for a whole run).
 """
 
 from __future__ import annotations
@@ -165,6 +165,7 @@ def cause_of(error: RayError) -> Exception:
 
 
 def _tried(actor: Any, task: Task, limits: Timeouts) -> TaskResult | HandedBack | Fault:
+    """The result of one row alone, or why it failed: its worker died of it, or it takes too long."""
     start = time.monotonic()
     late = Fault(
         "worker", "timeout", f"expected at most {limits.row_timeout_s:g} s, it took more", transient=False

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import ParamSpec, Protocol, Self, TypeVar
 
+from raypipe.core.errors import Unavailable
 from raypipe.core.index import Index
 from raypipe.core.kits import ForwardingKit
 from raypipe.core.llm import Chat, Generated, Generator, Sampling
@@ -73,6 +74,18 @@ class PromptRecorder(ForwardingSharedKit):
             return await generate(chats, sampling, adapter)
 
         return record_and_generate
+
+
+class WithoutGenerators(ForwardingSharedKit):
+    """Language models are unavailable, whatever their state: none is asked."""
+
+    def generator(self, model: Model) -> Generator:
+        async def refuse(
+            chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
+        ) -> list[Generated | Fault]:
+            raise Unavailable(f"{model.name} is not asked")
+
+        return refuse
 
 
 P = ParamSpec("P")
