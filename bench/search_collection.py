@@ -182,12 +182,13 @@ def dense(store: Store, dim: int, batch: int) -> dict[str, float]:
 
 
 def numpy_product(store: Store, dim: int, batch: int) -> dict[str, float]:
-    from raypipe.store.vector_copy import folder, vector_matrix
+    from raypipe.store.vector_copy import folder, vector_copy
 
     rng = np.random.default_rng(2)
     asked = rng.standard_normal((batch, dim), np.float32)
-    matrix = vector_matrix(store.dataset(VECTORS), folder())
-    assert matrix is not None
+    copy = vector_copy(store.dataset(VECTORS), folder())
+    assert copy is not None
+    [matrix] = copy.matrices
 
     def product() -> dict[str, float]:
         best = [np.argpartition(-(b @ asked.T), 150, axis=0)[:150] for b in np.array_split(matrix, 25)]
