@@ -95,8 +95,9 @@ def between(real: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarra
     one, other = (real[rng.integers(0, len(real), count)] for _ in range(2))
     share = rng.random((count, 1), np.float32)
     noise = rng.standard_normal(one.shape, np.float32) * (NOISE / one.shape[1] ** 0.5)
-    made = one * share + other * (1 - share) + noise
-    return made / np.linalg.norm(made, axis=1, keepdims=True)
+    made: np.ndarray = one * share + other * (1 - share) + noise
+    made /= np.linalg.norm(made, axis=1, keepdims=True)
+    return made
 
 
 def names(first: int, count: int) -> list[str]:
