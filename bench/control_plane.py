@@ -32,6 +32,7 @@ from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.records import Question
 from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.stored_questions import questions_of
 from raypipe.pipeline.answers_task import answers_table
 from raypipe.pipeline.counters import RunCounters
@@ -145,7 +146,7 @@ def run(phase: str, folder: Path) -> dict[str, Any]:
                 pipe.builder.build(build, RunCounters())
                 tables[build.done_verb] = round(time.perf_counter() - began - runner.seconds, 1)
     else:
-        evaluate(pipe, [], "rows", None, None, folder / phase)
+        evaluate(pipe, [], folder / phase, EvalOptions("rows"))
     took = time.perf_counter() - start
     return {
         "phase": phase,

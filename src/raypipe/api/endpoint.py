@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from raypipe.api.questions import live_release
 from raypipe.api.served import require_answering, require_same, require_unchanged
 from raypipe.api.session import Session, Settings, endpoint_addresses, load_recipe, require_graphs
 from raypipe.cluster.capacity import declared_nodes, preflight, sized, startable
@@ -27,8 +26,8 @@ from raypipe.recipes.deadlines import DegradePolicy, fallback_of
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import from_plain
 from raypipe.report.progress import heartbeat
-from raypipe.serving.access import MEMO_MB, ApiKeys, RequestLimits, ServerConfig
-from raypipe.serving.capture_config import CaptureConfig
+from raypipe.runs.release import live_now
+from raypipe.serving.access import MEMO_MB, ApiKeys, CaptureConfig, RequestLimits, ServerConfig
 from raypipe.serving.tenants import read_tenants, tenants_in
 from raypipe.store import Store, StoreError
 
@@ -91,26 +90,31 @@ class ServeArgs:
         has room for engines where the recipe needs one; and for a capture that could write nothing."""
         store = settings.store_to_use(self.store)
         Store.open(store)
-        models = require_graphs(self.recipe_to_serve(settings, store)).models()
+        recipe = self.recipe_to_serve(settings, store)
+        self.check_models(settings, recipe)
+        addresses = endpoint_addresses(self.cluster_file(settings), recipe.models(), settings.keys)
+        require_unchanged(Store.open(store), recipe.models(), addresses)
+        if self.capture is not None:
+            from raypipe.runs.captured import answer_ids
+            from raypipe.serving.capture import redaction
+
+            redaction(self.capture.redact)
+            answer_ids(Store.open(store))  # a store that cannot be written captures nothing
+
+    def check_models(self, settings: Settings, recipe: Recipe) -> None:
+        """What `check` raises of a recipe whatever the store holds."""
+        models = require_graphs(recipe).models()
         for model in (*models, *self.degrade_policy(settings).models()):
             load.present(model)
         cluster = self.cluster_file(settings)
         startable(cluster, models)
-        addresses = endpoint_addresses(cluster, models, settings.keys)
-        require_answering(models, addresses)
-        require_unchanged(Store.open(store), models, addresses)
-        if self.capture is not None:
-            from raypipe.runs.captured import answer_ids
-            from raypipe.serving.redaction import redaction
-
-            redaction(self.capture.redact)
-            answer_ids(Store.open(store))  # a store that cannot be written captures nothing
+        require_answering(models, endpoint_addresses(cluster, models, settings.keys))
 
     def recipe_to_serve(self, settings: Settings, store: str) -> Recipe:
         """The recipe that answers: by name, or the live release's now. Raises ConfError for a graph without
         a location."""
         if self.follow_live:
-            live = from_plain(live_release(Store.open(store)).recipe)
+            live = from_plain(live_now(Store.open(store)).recipe)
             require_same(live.models(), self.llm)
             return live
         return require_graphs(self.session(settings).recipe(self.recipe))
@@ -151,7 +155,6 @@ class ServeArgs:
         return DegradePolicy(step)
 
     def cluster_file(self, settings: Settings) -> Cluster:
-        """The cluster file, sized to the machines that it declares."""
         cluster = self.session(settings).cluster_file()
         return sized(cluster, (), declared_nodes(cluster))
 
@@ -166,6 +169,14 @@ def _in_file(path: Path) -> list[str]:
     if not found:
         raise ConfError(f"keys: expected a key a line in {path}, found none")
     return found
+
+
+def check_address(endpoint: ServeArgs, host: str, port: int, settings: Settings) -> None:
+    """Raises ConfError for an address that others reach without keys, and for a port that is taken."""
+    server = endpoint.server_config(settings.keys)
+    if not server.tenants:
+        check_host(host, server.keys)
+    check_port(host, port)
 
 
 def check_host(host: str, keys: ApiKeys) -> None:
@@ -204,10 +215,7 @@ def serve(
     Raises ConfError for an address that others reach without keys, a port that is taken, and a store that is
     not there; ModelMissing, ClusterTooSmall.
     """
-    server = endpoint.server_config(settings.keys)
-    if not server.tenants:
-        check_host(host, server.keys)
-    check_port(host, port)
+    check_address(endpoint, host, port, settings)
     endpoint.check(settings)  # Serve retries a replica that cannot start without end
     checked()
     name = f"serve-{time.strftime('%Y-%m-%d-%H%M%S')}-{port}.jsonl"

@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raypipe.api.data import ingest_documents
+from raypipe.api.data import IngestResult, ingest_documents
 from raypipe.api.pipelines import in_process, offline_pipeline, open_pipeline
-from raypipe.api.results import Result, as_json, outside_loop, plain
+from raypipe.api.results import Result, as_json, outside_loop
 from raypipe.api.session import Named, Place, Session, require_graphs
 from raypipe.core.ann import AnnRecall
 from raypipe.core.errors import ConfError
+from raypipe.core.plain import to_json
 from raypipe.evaluation import ann as measuring
+from raypipe.evaluation.fault_budget import unread_rows
 from raypipe.pipeline.approximate import AnnStage, ann_stages, require_recall
 from raypipe.pipeline.driver import Pipeline
 from raypipe.recipes.recipe import Recipe
@@ -46,10 +48,9 @@ def open_docs(
     if not path.exists():
         raise ConfError(f"--docs: expected a folder of documents, or a file, found nothing at {path}")
     read = ingest_documents(path, store, session=session)
-    if session.progress:
-        for bad in read.bad:
-            print(f"not read: {bad}", file=sys.stderr)
     opened = Store.open(read.store)
+    if session.progress and read.bad:
+        _say_unread(read, opened)
     require_documents_read(found, opened)
     with in_process(session, opened, found) as pipeline:
         if _new_chars(pipeline) <= HERE_CHARS:
@@ -58,6 +59,16 @@ def open_docs(
     with open_pipeline(session, opened, found, answers=False) as pipeline:
         pipeline.index(None)
     return opened
+
+
+def _say_unread(read: IngestResult, store: Store) -> None:
+    """Names what this read could not read, and counts what earlier ones could not."""
+    counts, unread = read.summary.counts, len(unread_rows(store))
+    named = read.bad if counts["faults"] or counts["page_faults"] else ()
+    lines = [f"not read: {bad}" for bad in named]
+    if unread > len(named):
+        lines.append(f"not read: {unread} in all; `raypipe faults --store {store.uri}` lists them")
+    print(*lines, sep="\n", file=sys.stderr)
 
 
 def require_documents_read(recipe: Recipe, store: Store) -> None:
@@ -100,7 +111,7 @@ class AnnResult(Result):
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
         for stage, recall in self.found:
-            yield {"stage": stage.name, "built": stage.table in self.built, **plain(recall)}
+            yield {"stage": stage.name, "built": stage.table in self.built, **to_json(recall)}
 
     def to_json(self) -> dict[str, Any]:
         return as_json(recipe=self.recipe, stages=list(self.rows()))

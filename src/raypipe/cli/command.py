@@ -86,7 +86,24 @@ def take(made: Any, text: str) -> None:
                     take(group, SHARED[name])
             else:
                 name, more = argument(line)
+                if name.startswith("-"):
+                    more.setdefault("action", "extend" if more.get("nargs") == "+" else Once)
                 group.add_argument(name, **more)
+
+
+class Once(argparse.Action):
+    """Stores the value of an option. A second one is an error, since the first would be lost."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: Args, values: Any, option_string: str | None = None
+    ) -> None:
+        given: dict[str, Any] = vars(namespace).setdefault("_given", {})
+        if self.dest in given:
+            commas = ", with commas between" if "," in str(self.metavar) else ""
+            said = f"expected once{commas}, found {given[self.dest]!s} and {values!s}"
+            raise argparse.ArgumentError(self, said)
+        given[self.dest] = values
+        setattr(namespace, self.dest, values)
 
 
 _LINE = re.compile(r"(.*?)(?: \{(.*?)\})?(?:: (.*))?")
@@ -137,7 +154,7 @@ def called(function: Callable[..., T], args: Args, *first: Any, **more: Any) -> 
     taken = inspect.signature(function).parameters
     names = [n for n, p in taken.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     if "options" in taken.keys() - names:
-        from raypipe.api.run import EvalOptions
+        from raypipe.evaluation.options import EvalOptions
 
         names += EvalOptions.__annotations__
     given = {n: vars(args)[n] for n in names if n in vars(args)}
@@ -161,7 +178,6 @@ def on_console(show: Callable[..., object], **more: Any) -> Callable[[Result], o
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Prints a table on stdout."""
     from raypipe.report.console import show
 
     show(console(), heads, rows)
@@ -187,7 +203,6 @@ def console() -> Console:
 
 
 def session(args: Args, progress: bool = False) -> Session:
-    """The session that the arguments of a command say."""
     from raypipe.api.session import Session
 
     said = {name: vars(args)[name] for name in ("models", "cluster", "llm") if name in vars(args)}

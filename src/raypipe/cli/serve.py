@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import raypipe
@@ -13,7 +14,7 @@ from raypipe.serving.access import MEMO_MB
 
 if TYPE_CHECKING:
     from raypipe.api.questions import AskResult
-    from raypipe.serving.capture_config import CaptureConfig
+    from raypipe.serving.access import CaptureConfig
     from raypipe.text.places import Place
 
 
@@ -46,25 +47,23 @@ if TYPE_CHECKING:
     """,
 )
 def _serve(args: Args) -> int:
-    from raypipe.api.endpoint import ServeArgs, serve
+    from raypipe.api.endpoint import ServeArgs, check_address, serve
 
-    _check_shadow(args)
-    if args.docs is not None:
-        from raypipe.api.indexes import open_docs
-
-        args.store = called(open_docs, args).uri
-    capture = _capture(args)
-    endpoint = called(ServeArgs, args, graphs=graphs(args), capture=capture)
-    serve(endpoint, args.host, args.port, say, args.settings, lambda: _start_shadow(args))
-    return 0
-
-
-def _check_shadow(args: Args) -> None:
-    """Raises ConfError for half of the options of --shadow, and next to a named recipe."""
     if (args.shadow is None) != (args.share is None):
         raise ConfError("--shadow DIR and --share SHARE: expected both, found one of them")
     if args.shadow is not None and args.recipe != "live":
         raise ConfError("--shadow: a run is held against the live release: expected `raypipe serve live`")
+    capture = _capture(args)
+    endpoint = called(ServeArgs, args, graphs=graphs(args), capture=capture)
+    if args.docs is not None:
+        from raypipe.api.indexes import open_docs
+
+        if not endpoint.follow_live:  # which open_docs refuses; reading and indexing may take minutes
+            check_address(endpoint, args.host, args.port, args.settings)
+            endpoint.check_models(args.settings, endpoint.session(args.settings).recipe(args.recipe))
+        endpoint = replace(endpoint, store=called(open_docs, args).uri)
+    serve(endpoint, args.host, args.port, say, args.settings, lambda: _start_shadow(args))
+    return 0
 
 
 def _start_shadow(args: Args) -> None:
@@ -78,7 +77,7 @@ def _start_shadow(args: Args) -> None:
 
 def _capture(args: Args) -> CaptureConfig | None:
     """What is captured. Raises ConfError for options of a capture that is off."""
-    from raypipe.serving.capture_config import RETENTION_DAYS, CaptureConfig
+    from raypipe.serving.access import RETENTION_DAYS, CaptureConfig
 
     if args.capture is None:
         for name in ("retention", "redact"):

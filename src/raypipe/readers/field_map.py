@@ -14,10 +14,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError, DataError
+
+Fields: TypeAlias = str | Mapping[str, str | Sequence[str]]
+"""Role -> field, or fields, of rows: `{"query": "prompt"}`, or as `--fields` says it, `query=prompt`."""
 
 NAMES: Mapping[str, tuple[str, ...]] = {
     "query": (
@@ -71,7 +74,6 @@ class FieldMap:
     named: frozenset[str] = frozenset()  # roles that the user named; the others were found by common names
 
     def get(self, row: Mapping[str, Any], role: str) -> Any:
-        """The value of a role's field; None where the row has none."""
         names = self.fields.get(role, ())
         return lookup(row, names[0])[1] if names else None
 
@@ -81,7 +83,6 @@ class FieldMap:
         return [value for value in found if value is not None]
 
     def asks(self) -> bool:
-        """Whether the rows are questions; else they are documents."""
         return "query" in self.fields
 
 
