@@ -348,8 +348,8 @@ class Endpoint:
 
 @pytest.fixture(scope="module")
 def endpoint(ten, serve_port):
-    """Over the job's store, with an engine of its own, without a memo: each request asks the engine. While that
-    is away, the best sentence answers."""
+    """Over the job's store, with an engine of its own, without a memo: each request asks the engine. While
+    that is away, the best sentence answers."""
     from raypipe.serving import ray
     from raypipe.serving.access import ServerConfig
 
@@ -360,7 +360,7 @@ def endpoint(ten, serve_port):
         app = ray.build_application(ten.recipe, place, 0, config, DegradePolicy(fallback()))
         ray.start(app, "127.0.0.1", serve_port)
         with httpx.Client(base_url=f"http://127.0.0.1:{serve_port}", timeout=120) as client:
-            client.post("/v1/answer", json={"query": "who?"})  # at its first chat vLLM asks its core a question
+            client.post("/v1/answer", json={"query": "who?"})  # vLLM's first chat waits for its core
             yield Endpoint(client, others)
     finally:
         ray.stop()
