@@ -8,7 +8,9 @@ models (measured on two cores with fakes: 15 of 25 CPU seconds of an eval). Else
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import ray
@@ -17,6 +19,33 @@ from ray.exceptions import RayTaskError
 from raypipe.cluster.file import Pool, Timeouts
 from raypipe.cluster.worker import DIED, TRIES, Worker, cause_of, row_by_row
 from raypipe.pipeline.tasks import HandedBack, TableTask, Task, TaskResult, with_worker
+
+
+class Stretches:
+    """The tasks of a table that are left, cut into one stretch of neighbours for each worker.
+
+    Tables are cut in the order of the questions. So the worker that embedded a question's pages answers it,
+    and has the token vectors of its passages at hand. Every second worker begins at the end of its stretch,
+    and who has done its own takes what the one with the most left would do last: a neighbour of its own.
+
+    >>> left = Stretches([Task(n) for n in "abcdefg"], 2)
+    >>> [left.take(worker).name for worker in (0, 1, 1, 1, 1, 1, 0)]
+    ['a', 'g', 'f', 'e', 'd', 'c', 'b']
+    """
+
+    def __init__(self, tasks: Sequence[Task], workers: int) -> None:
+        cuts = [len(tasks) * n // workers for n in range(workers + 1)]
+        self._left = [deque(tasks[a:b]) for a, b in pairwise(cuts)]
+        for stretch in self._left[1::2]:
+            stretch.reverse()
+
+    def __bool__(self) -> bool:
+        return any(self._left)
+
+    def take(self, worker: int) -> Task:
+        """The next task of this worker."""
+        own = self._left[worker % len(self._left)]
+        return own.popleft() if own else max(self._left, key=len).pop()
 
 
 class WarmPool:
@@ -29,7 +58,8 @@ class WarmPool:
         self._names = itertools.count()
 
     def run(self, work: TableTask, tasks: Sequence[Task]) -> Iterator[TaskResult | HandedBack]:
-        """Does every task and yields the results, in any order; a worker has one task at a time.
+        """Does every task and yields the results, in any order; a worker has one task at a time, and of each
+        table those of the same stretch (`Stretches`).
 
         Tasks go to workers that have started: one that finds no room on a full cluster holds none up. A
         worker that hands a task back since it is broken is replaced. A task whose worker dies is tried
@@ -39,17 +69,18 @@ class WarmPool:
         """
         work = with_worker(work, threads=max(1, int(self._pool.cpus)))
         name, sent = str(next(self._names)), [ray.put(work)]
-        begun, lost = 0, list[Task]()
+        lost = list[Task]()
         running: dict[Any, tuple[Any, Task]] = {}  # reference to a result -> worker, task
         while len(self._workers) < min(self._pool.size, len(tasks)):
             self._start()
+        left = Stretches(tasks, max(1, len(self._workers)))
         idle = [w for w in self._workers if w not in self._starting.values()]
         try:
-            while begun < len(tasks) or running:
-                while begun < len(tasks) and idle:
-                    worker, task = idle.pop(), tasks[begun]
+            while (tasks and left) or running:
+                while tasks and left and idle:
+                    worker = idle.pop()
+                    task = left.take(self._workers.index(worker))
                     running[worker.take.remote(name, sent, task)] = worker, task
-                    begun += 1
                 [done], _ = ray.wait([*running, *self._starting])
                 if done in self._starting:
                     idle.append(self._starting.pop(done))

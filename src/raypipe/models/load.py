@@ -108,7 +108,6 @@ def open_embedder(
     if is_path(model.loader):
         return cast(Embedder, from_outside(model, device, "embed"))
     _computable(model, backend, device)
-    _no_bars()
     if model.loader in ("sentence-transformers", "instructor"):
         from raypipe.models.sentence_models import SentenceEmbedder
 
@@ -131,7 +130,6 @@ def open_reranker(
     if is_path(model.loader):
         return cast(Reranker, from_outside(model, device, "score"))
     _computable(model, backend, device)
-    _no_bars()
     if model.loader == "maxsim":  # FlagEmbedding has no class for it, so both backends are the same here
         from raypipe.models.maxsim import MaxSim
 
@@ -271,13 +269,6 @@ def _computable(model: Model, backend: Backend, device: str) -> None:
             f"model {model.name!r}: FlagEmbedding computes bfloat16 as float32 for a {model.kind} on "
             f"{device}. Use backend: transformers, or a float32 entry"
         )
-
-
-def _no_bars() -> None:
-    """Turns off progress bars of loading weights: a pool of actors would fill the log with them."""
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
 
 
 def use_threads(model: Model, threads: int) -> None:
