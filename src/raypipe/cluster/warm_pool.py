@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -18,7 +19,10 @@ from ray.exceptions import RayTaskError
 
 from raypipe.cluster.file import Pool, Timeouts
 from raypipe.cluster.worker import DIED, TRIES, Worker, cause_of, row_by_row
-from raypipe.pipeline.tasks import HandedBack, TableTask, Task, TaskResult, with_worker
+from raypipe.core.protocols import Model
+from raypipe.pipeline.tasks import HandedBack, TableTask, Task, TaskResult, WorkerConfig, with_worker
+
+AHEAD = 8  # workers that start before it is known how many tasks there are
 
 
 class Stretches:
@@ -49,13 +53,25 @@ class Stretches:
 
 
 class WarmPool:
-    """Workers that stay from table to table. They start with the first task and end with `close`."""
+    """Workers that stay from table to table. They start with the first task, or before it with `begin`, and
+    end with `close`."""
 
     def __init__(self, pool: Pool, limits: Timeouts) -> None:
         self._pool, self._limits = pool, limits
         self._workers: list[Any] = []  # handles of actors
         self._starting: dict[Any, Any] = {}  # reference to the answer of a worker that has started -> worker
         self._names = itertools.count()
+
+    def begin(self, config: WorkerConfig, models: Sequence[Model]) -> None:
+        """Starts workers ahead of the first task, which load these models meanwhile."""
+        while len(self._workers) < min(self._pool.size, AHEAD):
+            self._start()
+        for worker in self._workers:
+            worker.load.remote(replace(config, threads=self._threads), models)
+
+    @property
+    def _threads(self) -> int:
+        return max(1, int(self._pool.cpus))
 
     def run(self, work: TableTask, tasks: Sequence[Task]) -> Iterator[TaskResult | HandedBack]:
         """Does every task and yields the results, in any order; a worker has one task at a time, and of each
@@ -67,7 +83,7 @@ class WarmPool:
         tasks that were done before stay done. A list of tasks that the caller empties begins no more: those
         that run are finished. A generator that is closed ends them.
         """
-        work = with_worker(work, threads=max(1, int(self._pool.cpus)))
+        work = with_worker(work, threads=self._threads)
         name, sent = str(next(self._names)), [ray.put(work)]
         lost = list[Task]()
         running: dict[Any, tuple[Any, Task]] = {}  # reference to a result -> worker, task

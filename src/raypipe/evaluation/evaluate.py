@@ -96,7 +96,7 @@ def evaluate(
         # A cluster that is too small is refused before the hour that a large file may take to read.
         with clock.part("reading"):
             reading = reading_of(pipeline)
-            how = pipeline.progress, pipeline.start, kind, reading
+            how = pipeline.progress, pipeline.start_ahead, kind, reading
             read = ingest(store, data, format, *how) if data else None
         questions = questions_of(pipeline, only or (read.questions if read else None), limit)
         require_questions(questions, data, store)
