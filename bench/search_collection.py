@@ -1,17 +1,19 @@
 """Search over a whole collection: what building the postings costs, and a question by BM25 and by vectors.
 
-    python bench/search_collection.py --papers 400000 --dim 384
+    python bench/search_collection.py --papers 400000
 
-Papers are Zipf words of log-normal lengths (mean 100), vectors are random unit rows: times depend on their
-number, not on what they say. Each phase is a process of its own, so its peak memory is its own. CPU seconds
-count; wall seconds depend on what else runs. NumPy's product over the same rows stands next to ours, and so
-does bm25s over the same words, where it is installed. The last line has ratios of CPU seconds to theirs.
+Papers are Zipf words of log-normal lengths (mean 100). Vectors lie between those that MiniLM gives real
+sentences (SciFact's where RAYPIPE_DATA names the data, else an invented collection's), with some noise. Each
+phase is a process of its own, so its peak memory is its own. CPU seconds count; wall seconds depend on what
+else runs. NumPy's product over the same rows stands next to ours, and so does bm25s over the same words,
+where it is installed; a sort of all scores in float64 says what is right. The last line has the ratios.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import gzip
 import json
 import os
 import resource
@@ -27,17 +29,25 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from embedding import model
 
+from raypipe import synth
 from raypipe.core.index import VectorHit
-from raypipe.core.protocols import Model
 from raypipe.core.records import Question, source_id
+from raypipe.models import load
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.postings_task import PART_SOURCES, PostingsTask
 from raypipe.pipeline.tasks import Task, WorkerConfig
 from raypipe.steps.bm25 import Bm25
 from raypipe.store import PASSAGES, Store, commit, vectors_schema, write_part
+from raypipe.store.coverage import lacked
+from raypipe.store.ids import Ids
 from raypipe.store.index import LanceIndex, index_spec
+from raypipe.store.lookups import distinct
 from raypipe.store.tables import LENGTHS, POSTINGS
+from raypipe.store.vector_copy import folder as copies
+from raypipe.store.vector_copy import vector_matrix
+from raypipe.text.sentences import sentences
 from raypipe.text.words import word_hash
 
 TEXTS, PARTS, WORDS, LENGTH, VECTORS = (
@@ -48,7 +58,10 @@ TEXT = pa.schema(
      ("starts_plain", pa.list_(pa.int32()))]
 )  # fmt: skip
 VOCABULARY = 300_000
-MODEL = Model("random", "embedder", "hash", "", "", "", "sha256:random", dim=384)
+MODEL = model("all-MiniLM-L6-v2")
+REAL = 4_000  # sentences that are embedded
+NOISE = 0.1  # length of what is added to an interpolated vector of length 1
+BEST = 150  # papers of a question by vectors
 AT_ONCE = 50_000
 
 
@@ -57,13 +70,43 @@ def drawn(rng: np.random.Generator, count: int) -> np.ndarray:
     return np.minimum((VOCABULARY ** rng.random(count)).astype(np.int64), VOCABULARY - 1)
 
 
+def real_lines(folder: Path, file: str) -> list[dict[str, Any]]:
+    """Rows of a file of SciFact, or of an invented collection in the same form."""
+    if data := os.environ.get("RAYPIPE_DATA"):
+        return [json.loads(line) for line in gzip.open(Path(data) / "scifact" / f"{file}.jsonl.gz", "rt")]
+    if not (folder / "papers").exists():
+        synth.write_collection(folder / "papers", 2000, 200, seed=1)
+    return [json.loads(line) for line in (folder / "papers" / f"{file}.jsonl").open()]
+
+
+def embed(folder: Path) -> dict[str, float]:
+    """The model's own vectors of real sentences and of real questions, kept in files of the folder."""
+    papers = (row["text"] for row in real_lines(folder, "corpus"))
+    found = [text[a:b] for text in papers for a, b in sentences(text)][:REAL]
+    asked = [row["text"] for row in real_lines(folder, "queries")]
+    embedder = load.open_embedder(MODEL, "transformers", "cpu")
+    np.save(folder / "passages.npy", embedder.embed(found, "passage"))
+    np.save(folder / "queries.npy", embedder.embed(asked, "query"))
+    return {"sentences": len(found), "questions": len(asked)}
+
+
+def between(real: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Unit vectors on the way from one real vector to another, with noise."""
+    one, other = (real[rng.integers(0, len(real), count)] for _ in range(2))
+    share = rng.random((count, 1), np.float32)
+    noise = rng.standard_normal(one.shape, np.float32) * (NOISE / one.shape[1] ** 0.5)
+    made = one * share + other * (1 - share) + noise
+    return made / np.linalg.norm(made, axis=1, keepdims=True)
+
+
 def names(first: int, count: int) -> list[str]:
     return [source_id("document", str(i)) for i in range(first, first + count)]
 
 
-def add(store: Store, first: int, count: int, run: str, dim: int) -> None:
+def add(store: Store, folder: Path, first: int, count: int, run: str) -> None:
     """Texts, passages and vectors of some papers."""
     rng = np.random.default_rng(first)
+    real = np.load(folder / "passages.npy")
     hashes = np.array([word_hash(f"w{i}") for i in range(VOCABULARY)], np.uint64)
     parts = []
     for at in range(0, count, AT_ONCE):
@@ -77,13 +120,11 @@ def add(store: Store, first: int, count: int, run: str, dim: int) -> None:
         text = pa.array(["" for _ in range(n)], pa.large_string())
         zero, end = np.zeros(n, np.int32), (lengths * 6).astype(np.int32)
         spans = [sources, *(pa.array(x) for x in (zero, end, zero, end))]
-        vectors = rng.standard_normal((n, dim), np.float32)
-        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-        column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), dim)
+        column = pa.FixedSizeListArray.from_arrays(pa.array(between(real, n, rng).ravel()), MODEL.dim)
         rows = {
             TEXTS: pa.Table.from_arrays([sources, text, *columns], schema=TEXT),
             PARTS: pa.Table.from_arrays(spans, schema=PASSAGES),
-            VECTORS: pa.Table.from_arrays([*spans, column], schema=vectors_schema(dim)),
+            VECTORS: pa.Table.from_arrays([*spans, column], schema=vectors_schema(MODEL.dim)),
         }
         parts.append(str(at))
         for table, data in rows.items():
@@ -93,23 +134,25 @@ def add(store: Store, first: int, count: int, run: str, dim: int) -> None:
         commit(store, table, run, parts)
 
 
-def build(store: Store, first: int, count: int, run: str) -> None:
-    """What the pipeline does for these sources, in this process."""
+def build(store: Store, run: str) -> int:
+    """What the pipeline does for the sources that postings lack, in this process: how many these are."""
     for table, schema in ((WORDS, POSTINGS), (LENGTH, LENGTHS)):
         store.ensure(table, schema)
-    ids = names(first, count)
-    tasks = [Task(str(at), tuple(ids[at : at + PART_SOURCES])) for at in range(0, count, PART_SOURCES)]
+    every = Ids(distinct(store.dataset(PARTS), "source"))
+    ids = lacked(store, store.dataset(LENGTH), LENGTH, every)
+    tasks = [Task(str(at), tuple(ids[at : at + PART_SOURCES])) for at in range(0, len(ids), PART_SOURCES)]
     worker = WorkerConfig(store.uri, "transformers", "cpu", 1)
     work = PostingsTask(worker, "plain", LENGTH, WORDS, TEXTS, PARTS, run)
 
-    async def every() -> None:
+    async def do_all() -> None:
         do = await work.open()
         for task in tasks:
             await do(task)
 
-    asyncio.run(every())
-    for table in (WORDS, LENGTH):
+    asyncio.run(do_all())
+    for table in (WORDS, LENGTH) if tasks else ():
         commit(store, table, run, [t.name for t in tasks])
+    return len(ids)
 
 
 def index_of(store: Store) -> LanceIndex:
@@ -166,34 +209,43 @@ def bm25s_index(store: Store) -> dict[str, Any]:
     return out
 
 
-def dense(store: Store, dim: int, batch: int) -> dict[str, float]:
-    rng = np.random.default_rng(2)
-    asked = rng.standard_normal((batch, dim), np.float32)
-    asked /= np.linalg.norm(asked, axis=1, keepdims=True)
-    index = index_of(store)
+def asked_vectors(folder: Path, count: int) -> np.ndarray:
+    """(count, dim): unit vectors on the way between those of real questions."""
+    return between(np.load(folder / "queries.npy"), count, np.random.default_rng(2))
 
-    def search(queries: np.ndarray) -> list[list[VectorHit]]:
-        return asyncio.run(index.search(MODEL, queries, [None] * len(queries), 150))
 
+def nearest(index: LanceIndex, asked: np.ndarray) -> list[list[VectorHit]]:
+    return asyncio.run(index.search(MODEL, asked, [None] * len(asked), BEST))
+
+
+def dense(store: Store, folder: Path, batch: int) -> dict[str, float]:
+    asked, index = asked_vectors(folder, batch), index_of(store)
     start = time.process_time()
-    search(asked[:1])  # makes or opens the copy
+    nearest(index, asked[:1])  # makes or opens the copy
     opened = time.process_time() - start
-    return {"open_cpu_s": round(opened, 2), **timed(lambda: {"hits": len(search(asked))}, batch)}
+    return {"open_cpu_s": round(opened, 2), **timed(lambda: {"hits": len(nearest(index, asked))}, batch)}
 
 
-def numpy_product(store: Store, dim: int, batch: int) -> dict[str, float]:
-    from raypipe.store.vector_copy import folder, vector_matrix
-
-    rng = np.random.default_rng(2)
-    asked = rng.standard_normal((batch, dim), np.float32)
-    matrix = vector_matrix(store.dataset(VECTORS), folder())
+def numpy_product(store: Store, folder: Path, batch: int) -> dict[str, float]:
+    """NumPy's float32 product over the same rows; and how many of ten questions have from us the papers that
+    a full sort of float64 scores puts first, in its order."""
+    asked = asked_vectors(folder, batch)
+    matrix = vector_matrix(store.dataset(VECTORS), copies())
     assert matrix is not None
 
     def product() -> dict[str, float]:
-        best = [np.argpartition(-(b @ asked.T), 150, axis=0)[:150] for b in np.array_split(matrix, 25)]
+        best = [np.argpartition(-(b @ asked.T), BEST, axis=0)[:BEST] for b in np.array_split(matrix, 25)]
         return {"hits": len(best)}
 
-    return timed(product, batch)
+    cost = timed(product, batch)
+    ids = np.array(store.dataset(VECTORS).to_table(["source"])["source"].to_pylist())
+    ours = nearest(index_of(store), asked[:10])
+    blocks = np.array_split(matrix, 100)
+    scores = np.concatenate([b.astype(np.float64) @ asked[:10].T.astype(np.float64) for b in blocks])
+    same = 0
+    for hits, column in zip(ours, scores.T, strict=True):
+        same += [h.source for h in hits] == ids[np.lexsort((ids, -column))[:BEST]].tolist()
+    return {**cost, "equal_of_10": same}
 
 
 def ratios(found: dict[str, dict[str, Any]]) -> dict[str, float]:
@@ -225,50 +277,57 @@ def memory() -> dict[str, float]:
     return {"peak_mb": round(peak), "private_mb": round(private)}
 
 
+PHASES = (
+    "embed", "add", "build", "build_again", "bm25s", "lexical12", "lexical60", "dense1", "dense50", "numpy50",
+    "dense256", "add_more", "build_more", "lexical12",
+)  # fmt: skip
+
+
+def do(phase: str, folder: Path, papers: int) -> dict[str, Any]:
+    """A phase in this process: what it found and cost."""
+    store = Store.create(str(folder / "store"))
+    number = int("".join(c for c in phase if c.isdigit()) or 0)
+    if phase == "embed":
+        return embed(folder)
+    if phase.startswith("add"):
+        first, count = (0, papers) if phase == "add" else (papers, max(1, papers // 100))
+        return timed(lambda: add(store, folder, first, count, phase), count)
+    if phase.startswith("build"):
+        before = segment_files(store) if store.has(WORDS) else []
+        found = timed(lambda: {"papers_inverted": build(store, phase)}, papers)
+        after = segment_files(store)
+        return {**found, "files": len(after), "old_files_kept": before == after[: len(before)]}
+    if phase == "bm25s":
+        return bm25s_index(store)
+    if phase.startswith("lexical"):
+        return lexical(store, number, 50)
+    return (dense if phase.startswith("dense") else numpy_product)(store, folder, number)
+
+
+def segment_files(store: Store) -> list[str]:
+    """Data files of the postings, in the order of the table."""
+    return [f.path for x in store.dataset(WORDS).get_fragments() for f in x.metadata.files]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--papers", type=int, default=400_000)
-    parser.add_argument("--dim", type=int, default=384)
-    parser.add_argument("--phase", default="")
-    parser.add_argument("--store", default="")
+    parser.add_argument("--folder", default="", help="where the store is made; a temporary one by default")
+    parser.add_argument("--phase", choices=PHASES, help="this one alone, over a folder of an earlier run")
     args = parser.parse_args()
-    more = max(1, args.papers // 100)
-    if not args.phase:
-        with tempfile.TemporaryDirectory() as made:
-            phases = ["add", "build", "bm25s", "lexical12", "lexical60", "dense1", "dense50", "numpy50",
-                      "dense256", "add_more", "build_more", "lexical12"]  # fmt: skip
-            said: dict[str, dict[str, Any]] = {}
-            for phase in phases:
-                given = ["--papers", str(args.papers), "--dim", str(args.dim), "--phase", phase]
-                command = [sys.executable, __file__, *given, "--store", args.store or f"{made}/store"]
-                line = subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE).stdout
-                said.setdefault(phase, json.loads(line))
-                print(line, end="", flush=True)
-        print(json.dumps({"ratios": ratios(said)}))
+    if args.phase:
+        found = do(args.phase, Path(args.folder), args.papers)
+        print(json.dumps({"phase": args.phase, **found, **memory(), "load": os.getloadavg()[0]}))
         return
-    store, phase = Store.create(args.store), args.phase
-    number = int("".join(c for c in phase if c.isdigit()) or 0)
-    before = [f.path for x in (store.dataset(WORDS).get_fragments() if store.has(WORDS) else ())
-              for f in x.metadata.files]  # fmt: skip
-    if phase in ("add", "add_more"):
-        first, count = (0, args.papers) if phase == "add" else (args.papers, more)
-        found: dict[str, Any] = timed(lambda: add(store, first, count, phase, args.dim), count)
-    elif phase in ("build", "build_more"):
-        first, count = (0, args.papers) if phase == "build" else (args.papers, more)
-        found = timed(lambda: build(store, first, count, phase), count)
-        files = [f.path for x in store.dataset(WORDS).get_fragments() for f in x.metadata.files]
-        found |= {"files": len(files), "old_files_kept": before == files[: len(before)]}
-    elif phase.startswith("lexical"):
-        found = lexical(store, number, 50)
-    elif phase == "bm25s":
-        found = bm25s_index(store)
-    elif phase.startswith("dense"):
-        found = dense(store, args.dim, number)
-    else:
-        found = numpy_product(store, args.dim, number)
-    print(
-        json.dumps({"phase": phase, "papers": args.papers, **found, **memory(), "load": os.getloadavg()[0]})
-    )
+    with tempfile.TemporaryDirectory() as made:
+        said: dict[str, dict[str, Any]] = {}
+        for phase in PHASES:
+            given = ["--papers", str(args.papers), "--folder", args.folder or made, "--phase", phase]
+            command = [sys.executable, __file__, *given]
+            line = subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE).stdout
+            said.setdefault(phase, json.loads(line))
+            print(line, end="", flush=True)
+    print(json.dumps({"ratios": ratios(said)}))
 
 
 if __name__ == "__main__":

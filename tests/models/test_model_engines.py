@@ -158,3 +158,16 @@ def test_bfloat16_is_another_model_and_close_to_the_first(
     np.testing.assert_allclose(np.linalg.norm(brain, axis=1), 1, atol=CLOSE)
     cosines = (full * brain).sum(1)
     assert cosines.min() > 0.995 and np.abs(full - brain).max() > CLOSE
+
+
+def test_batches_of_a_gpus_size_hold_every_pair_once_and_at_most_six_percent_of_padding() -> None:
+    from raypipe.models.encoder import GPU_TOKENS, by_length
+
+    rng = np.random.default_rng(0)
+    short, chunks = rng.integers(20, 90, 100), rng.normal(190, 25, 400).astype(int)
+    lengths = [*short.tolist(), *np.clip(chunks, 60, 512).tolist()]
+    groups = by_length(lengths, GPU_TOKENS)
+    padded = [max(lengths[i] for i in group) * len(group) for group in groups]
+    assert sorted(i for group in groups for i in group) == list(range(500))
+    assert max(padded) <= GPU_TOKENS and len(groups) < 25
+    assert 1 - sum(lengths) / sum(padded) <= 0.06
