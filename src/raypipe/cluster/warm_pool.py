@@ -29,7 +29,7 @@ class Stretches:
     """The tasks of a table that are left, cut into one stretch of neighbours for each worker.
 
     Tables are cut in the order of the questions. So the worker that embedded a question's pages answers it,
-    and has the token vectors of its passages at hand. Every second worker begins at the end of its stretch,
+    and still has the token vectors of its passages. Every second worker begins at the end of its stretch,
     and who has done its own takes what the one with the most left would do last: a neighbour of its own.
 
     >>> left = Stretches([Task(n) for n in "abcdefg"], 2)

@@ -54,7 +54,7 @@ def read_config(folder: Path) -> BertConfig | None:
     plain = tree.get("position_embedding_type", "absolute") == "absolute" and not tree.get("is_decoder")
     if kind not in KINDS or tree.get("hidden_act") != "gelu" or not plain:
         return None
-    found = {f.name: tree.get(f.name) for f in fields(BertConfig)}
+    found: dict[str, Any] = {f.name: tree.get(f.name) for f in fields(BertConfig)}
     return None if None in found.values() else BertConfig(**found)
 
 

@@ -52,7 +52,7 @@ def read_word_pieces(folder: Path) -> WordPieces | None:
         and {k: v for k, v in tree.get("model", {}).items() if k != "vocab"} == MODEL
         and tree.get("normalizer") == normalizer
         and tree.get("pre_tokenizer") == {"type": "BertPreTokenizer"}
-        and special == set(SPECIAL)
+        and special == set(SPECIAL) <= set(tree["model"]["vocab"])
         and more <= added <= special
         and not _object(folder / "added_tokens.json")
     )
@@ -64,7 +64,8 @@ def read_word_pieces(folder: Path) -> WordPieces | None:
     pair = tokenizer.encode("a", "a")
     if (pair.tokens[::2], pair.type_ids) != (["[CLS]", "[SEP]", "[SEP]"], [0, 0, 0, 1, 1]):
         return None
-    return WordPieces(tokenizer, tokenizer.token_to_id("[PAD]"))
+    pad: int = tree["model"]["vocab"]["[PAD]"]
+    return WordPieces(tokenizer, pad)
 
 
 def _object(path: Path) -> dict[str, Any]:
