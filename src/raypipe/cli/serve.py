@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import raypipe
@@ -46,15 +47,18 @@ if TYPE_CHECKING:
     """,
 )
 def _serve(args: Args) -> int:
-    from raypipe.api.endpoint import ServeArgs, serve
+    from raypipe.api.endpoint import ServeArgs, check_address, serve
 
     _check_shadow(args)
+    capture = _capture(args)
+    endpoint = called(ServeArgs, args, graphs=graphs(args), capture=capture)
     if args.docs is not None:
         from raypipe.api.indexes import open_docs
 
-        args.store = called(open_docs, args).uri
-    capture = _capture(args)
-    endpoint = called(ServeArgs, args, graphs=graphs(args), capture=capture)
+        if not endpoint.follow_live:  # which open_docs refuses; reading and indexing may take minutes
+            check_address(endpoint, args.host, args.port, args.settings)
+            endpoint.check_models(args.settings, endpoint.session(args.settings).recipe(args.recipe))
+        endpoint = replace(endpoint, store=called(open_docs, args).uri)
     serve(endpoint, args.host, args.port, say, args.settings, lambda: _start_shadow(args))
     return 0
 

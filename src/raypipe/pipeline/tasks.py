@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeAlias, cast
 
+from raypipe.core.errors import Unavailable
 from raypipe.core.index import Index
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import Backend, EndpointAddress, EngineLimits
@@ -130,6 +131,18 @@ class TableTask(Protocol):
 Runner: TypeAlias = Callable[[Verb, TableTask, Sequence[Task]], Iterator[TaskResult | HandedBack]]
 """Runs tasks somewhere and yields the results, in any order. The verb says which pool it is for. Once the
 caller has emptied its list of tasks, no more begin; a warm pool finishes those that run, others end them."""
+
+
+def results_of(runner: Runner, verb: Verb, work: TableTask, tasks: Sequence[Task]) -> Iterator[TaskResult]:
+    """The results of tasks that do not belong to a run. Raises Unavailable where one comes back."""
+    results = runner(verb, work, list(tasks))
+    try:
+        for result in results:
+            if isinstance(result, HandedBack):
+                raise Unavailable(result.reason)
+            yield result
+    finally:
+        getattr(results, "close", lambda: None)()
 
 
 def with_worker(work: TableTask, **changes: Any) -> TableTask:
