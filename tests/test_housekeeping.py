@@ -19,7 +19,7 @@ from raypipe.cli.main import main
 from raypipe.core import arrow
 from raypipe.core.records import Question
 from raypipe.models.kit import LocalKit
-from raypipe.pipeline.driver import inline
+from raypipe.pipeline.tasks import inline
 from raypipe.runs.manifest import read
 from raypipe.runs.prune import prune
 from raypipe.runs.release import promote

@@ -18,8 +18,8 @@ from raypipe.core.errors import ConfError, FaultBudgetExceeded
 from raypipe.core.records import Source, source_id
 from raypipe.evaluation.fault_budget import check, retry, undone_rows
 from raypipe.pipeline.dead_letters import Suspects
-from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
-from raypipe.pipeline.tasks import HandedBack, WorkerConfig
+from raypipe.pipeline.driver import Pipeline, TaskSizes
+from raypipe.pipeline.tasks import HandedBack, WorkerConfig, inline
 from raypipe.report.progress import Progress
 from raypipe.store import Store, put
 from raypipe.store.ids import Ids

@@ -19,8 +19,7 @@ from raypipe.evaluation.fault_budget import check, undone_rows
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.stored_questions import questions_of
 from raypipe.models.device_errors import computing, loading
-from raypipe.pipeline.driver import inline
-from raypipe.pipeline.tasks import WorkerConfig
+from raypipe.pipeline.tasks import WorkerConfig, inline
 
 pytestmark = pytest.mark.slow
 

@@ -10,10 +10,9 @@ from raypipe.core.errors import Unavailable
 from raypipe.core.llm import Generated
 from raypipe.memo.disk import StoreMemo, memo_versions, merge_memo
 from raypipe.memo.memo import MemoTable
-from raypipe.pipeline.driver import inline
 from raypipe.pipeline.merge_task import merge
 from raypipe.pipeline.table_build import nowhere
-from raypipe.pipeline.tasks import HandedBack, WorkerConfig
+from raypipe.pipeline.tasks import HandedBack, WorkerConfig, inline
 from raypipe.store import Store
 from raypipe.store.files import Files
 

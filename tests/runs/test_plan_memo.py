@@ -7,7 +7,7 @@ from reruns import FAKES, Bench
 
 from raypipe.evaluation.stored_questions import questions_of
 from raypipe.memo.disk import merge_memo
-from raypipe.pipeline.driver import inline
+from raypipe.pipeline.tasks import inline
 from raypipe.runs.plan.planner import plan
 
 pytestmark = pytest.mark.slow

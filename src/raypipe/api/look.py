@@ -25,8 +25,8 @@ from raypipe.evaluation.result_table import read_table
 from raypipe.evaluation.stored_questions import questions_of
 from raypipe.metrics.losses import Loss, Losses, of_report
 from raypipe.metrics.textfile import require_file
-from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
-from raypipe.pipeline.tasks import WorkerConfig
+from raypipe.pipeline.driver import Pipeline, TaskSizes
+from raypipe.pipeline.tasks import WorkerConfig, inline
 from raypipe.recipes.serialize import description
 from raypipe.report.progress import Progress
 from raypipe.report.report import RunFolder
