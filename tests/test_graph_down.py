@@ -14,8 +14,8 @@ from raypipe.cli.main import main
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.evaluation.evaluate import evaluate
-from raypipe.evaluation.expiry import expired_answers
 from raypipe.evaluation.options import EvalOptions
+from raypipe.evaluation.plan_eval import expired_answers
 from raypipe.kg.server import serve
 from raypipe.memo.disk import merge_memo
 from raypipe.memo.memo import graph_replies_of

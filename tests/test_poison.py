@@ -181,7 +181,7 @@ def test_what_a_caller_can_mend_ends_the_run_at_once_with_its_own_type(
 
 def evaluated(bench, pipe):
     """Tallies and letters after an eval."""
-    from raypipe.evaluation.stored_questions import questions_of
+    from raypipe.evaluation.golds import questions_of
 
     bench.run(pipe=pipe, in_vain=True)
     questions = list(questions_of(pipe, None, None))

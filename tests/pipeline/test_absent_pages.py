@@ -9,8 +9,8 @@ from reruns import FAKES, Bench
 from raypipe.core import arrow
 from raypipe.core.records import Fault, Question
 from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.golds import questions_of
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.stored_questions import questions_of
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.dead_letters import FailedRow
 from raypipe.pipeline.ingest import ingest

@@ -22,15 +22,14 @@ from raypipe.core.errors import ConfError, DataError
 from raypipe.core.index import Index
 from raypipe.core.plain import to_json
 from raypipe.core.records import Citation, Question, Source, digest, source_id
-from raypipe.evaluation.golds import FINAL, documents_of, ranked_documents
-from raypipe.evaluation.stored_questions import questions_of
+from raypipe.evaluation.golds import FINAL, documents_of, questions_of, ranked_documents
 from raypipe.kg.language.time_words import moment
 from raypipe.memo.disk import StoreMemo, memo_versions
 from raypipe.models.entry import REMOTE
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.ingest import fingerprint, ingest
+from raypipe.recipes.derived import ranking_of
 from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor
-from raypipe.recipes.ranking import ranking_of
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import from_plain
 from raypipe.recipes.step_contract import named

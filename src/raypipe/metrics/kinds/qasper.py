@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from raypipe.core.papers import UNANSWERABLE, paragraph
-from raypipe.core.records import AnnotatorAnswer
+from raypipe.core.records import UNANSWERABLE, AnnotatorAnswer, paragraph
 from raypipe.metrics import qasper, squad
 from raypipe.metrics.crag import Prediction
 from raypipe.metrics.kinds.contract import GoldForm, Measure
