@@ -102,6 +102,29 @@ def test_help_and_mistakes_load_no_library(args, code, says, tmp_path):
     assert len(modules) < 200, "132: 0.06 s of CPU"
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("eval --fields query=q --fields answer=a", "once, with commas between, found query=q and answer=a"),
+        ("eval --store /a --limit 3 --store=/b", "argument --store: expected once, found /a and /b"),
+        ("eval --top-k=5", "eval: unexpected --top-k=5\n"),
+        ("eval --max-cost 5", "did you mean '--max-hours' or '--max-calls' or '--max-usd'?"),
+    ],
+)  # fmt: skip
+def test_an_option_that_is_given_twice_or_not_known_is_refused_in_a_line(capsys, words, said):
+    with pytest.raises(SystemExit, match="2"):
+        main(words.split())
+    err = capsys.readouterr().err
+    assert said in err and err.endswith("all options: raypipe eval --help\n") and err.count("\n") == 4
+
+
+def test_files_of_several_options_are_all_taken():
+    from raypipe.cli.main import read
+
+    assert read(["eval", "--data", "a", "b", "--limit", "3", "--data", "c"]).data == ["a", "b", "c"]
+    assert read(["eval"]).data == []
+
+
 def test_every_command_is_listed_in_its_group_within_80_columns(capsys):
     _, out, _ = run(capsys, "--help")
     assert all(re.search(rf"^  {name} ", out, re.MULTILINE) for name in COMMANDS)

@@ -1,5 +1,6 @@
 """Questions to a folder of documents: read and indexed by themselves, and only what changed."""
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,11 @@ def test_a_question_reads_the_folder_once_and_then_what_changed(docs, session, c
     assert found.passages[0].url == "falcon.txt" and "Rotterdam" in found.passages[0].text
     assert "not read: docs/broken.pdf" in capsys.readouterr().err
     first = versions(docs, session())
-    ask("rag", QUESTION, session=session(), docs=docs)
+    ask("rag", QUESTION, session=session(progress=True), docs=docs)
+    [said] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("not read")]
+    assert (
+        said == f"not read: 1 in all; `raypipe faults --store {documents_store(docs, session())}` lists them"
+    )
     assert versions(docs, session()) == first
     (docs / "falcon.txt").write_text("Repairs of the Falcon are done in Delft.\n")
     (docs / "inside/contact.md").unlink()
@@ -117,3 +122,17 @@ def test_what_cannot_be_asked_about_is_refused(words, code, said, docs, tmp_path
     (tmp_path / "empty").mkdir()
     assert main(["ask", *words, "--models", FAKES]) == code
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("wrong", ["model", "port"])
+def test_an_endpoint_that_cannot_start_indexes_nothing_first(wrong, docs, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("RAYPIPE_CONF", str(ROOT / "conf"))
+    monkeypatch.setenv("RAYPIPE_HOME", str(tmp_path / "home"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        words = ["--llm", "http://127.0.0.1:9/v1#m"] if wrong == "model" else ["--port", str(port)]
+        code = main(["serve", "rag", "--docs", str(docs), "--models", FAKES, *words])
+    err = capsys.readouterr().err
+    says, expected = ("127.0.0.1:9", 69) if wrong == "model" else ("cannot listen there", 2)
+    assert code == expected and says in err
+    assert not (tmp_path / "home" / "stores").exists()

@@ -135,6 +135,8 @@ def test_files_of_predictions_are_compared_by_the_command(
     (found,) = json.loads(capsys.readouterr().out)["comparisons"]
     assert found["verdict"] == "better" and found["score"]["difference"] == 0.375
     assert sum(c["difference"] for c in found["causes"]) == pytest.approx(found["score"]["difference"])
+    assert main(["compare", str(before), str(before)]) == 0
+    assert "both are one run, so nothing can differ: name two" in capsys.readouterr().out
     assert main(["compare", str(before)]) == 2
     assert "expected two runs or more, found 1" in capsys.readouterr().err
 

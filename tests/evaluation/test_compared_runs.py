@@ -33,6 +33,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_is_never_better_than_itself(folder: Path) -> None:
     (found,) = compare(folder / "sure", folder / "again").comparisons
     assert found.verdict == "cannot tell" and found.score.difference == 0 and found.causes == ()
+    (itself,) = compare(folder / "sure", f"{folder}/./sure").comparisons
+    assert itself.same_run and not found.same_run
 
 
 def test_the_causes_name_the_changed_step_and_their_shares_sum_to_the_difference(folder: Path) -> None:

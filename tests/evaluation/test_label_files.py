@@ -23,10 +23,12 @@ def test_labels_are_read_as_they_were_written(tmp_path):
     named = write_labels(tmp_path, LABELS, "r1", "d1", {"step": "web"})
     found = read_labels(tmp_path)
     assert (found.labels, found.digest, found.recipe, found.data) == (LABELS, named, "r1", "d1")
-    assert found.about == {"step": "web"}
+    assert found.about == {"step": "web"} and found.questions == {}
     about = json.loads((tmp_path / "labels.json").read_text())
     assert about["format"] == 1 and about["counts"]["rule"] == {"1": 1, "3.1": 1, "3.2.1": 1}
     assert counts(LABELS)["domain"] == {"": 1, "music": 2}
+    write_labels(tmp_path, LABELS[:2], "r1", "d1", questions={"q1": "0a", "q2": "0b", "q9": "0c"})
+    assert read_labels(tmp_path).questions == {"q1": "0a", "q2": "0b"}
 
 
 def test_the_digest_names_content_and_order():

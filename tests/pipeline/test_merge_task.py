@@ -1,4 +1,5 @@
-"""The memo merged by tasks: the tables of one process, and no value passes through the driver."""
+"""The memo merged and tables compacted by tasks: the tables of one process, and no value passes through the
+driver."""
 
 import asyncio
 from collections import Counter
@@ -6,14 +7,18 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from raypipe.core import arrow
 from raypipe.core.errors import Unavailable
 from raypipe.core.llm import Generated
+from raypipe.core.records import Source
 from raypipe.memo.disk import StoreMemo, memo_versions, merge_memo
 from raypipe.memo.memo import MemoTable
+from raypipe.pipeline.compact_task import compact_all
 from raypipe.pipeline.merge_task import merge
 from raypipe.pipeline.table_build import nowhere
 from raypipe.pipeline.tasks import HandedBack, WorkerConfig, inline
 from raypipe.store import Store
+from raypipe.store import put as put_rows
 from raypipe.store.files import Files
 
 VECTORS, SCORES, REPLIES = (
@@ -138,3 +143,26 @@ def test_little_is_merged_without_a_worker_and_a_worker_without_a_store_ends_the
         merged(store, down)
     assert merged(store, down, here=1 << 20) == 0
     assert got(store, SCORES, ["a"]) == {"a": 1.0}
+
+
+def test_a_compaction_whose_tasks_come_back_leaves_the_table_and_the_next_one_does_it(store):
+    for n in range(5):
+        put_rows(store, "sources", arrow.source.table([Source(f"{n:032x}", "page", f"text {n}")]))
+    before = store.dataset("sources")
+
+    def compacted(runner):
+        worker = WorkerConfig(store.uri, "transformers", "cpu", 1)
+        compact_all(store, worker, runner, nowhere, most=1, here=0)
+
+    def refusing(verb, work, tasks):
+        yield from inline(verb, work, tasks)
+        yield HandedBack(tasks[0].name, "the store is down", "stop", None, {})
+
+    with pytest.raises(Unavailable, match="the store is down"):
+        compacted(refusing)
+    assert store.version("sources") == before.version
+    compacted(inline)
+    now = store.dataset("sources")
+    assert len(now.get_fragments()) == 1 and now.to_table().equals(before.to_table())
+    assert store.rows("sources", "id", [f"{3:032x}"], ["content"])["content"].to_pylist() == ["text 3"]
+    store.check_indexes("sources")

@@ -11,8 +11,9 @@ from raypipe.core import arrow
 from raypipe.core.records import Source, source_id
 from raypipe.store import Store, put
 from raypipe.store.corpus_sum import corpus_sum, sum_of
-from raypipe.store.coverage import all_sources, lacked
-from raypipe.store.ids import HASHED, Ids, looked_up, repeats, stand_in
+from raypipe.store.coverage import all_sources, lacked, noted
+from raypipe.store.ids import DIGEST, HASHED, Ids, gathered, looked_up, packed, repeats, stand_in, texts
+from raypipe.store.keep import compact
 from raypipe.store.layout import CORPUS_SUMS, COVERAGE
 
 
@@ -22,8 +23,8 @@ def source(text):
 
 def filled(folder, *batches):
     store = Store.create(str(folder))
-    for texts in batches:
-        put(store, "sources", arrow.source.table([source(t) for t in texts]))
+    for some in batches:
+        put(store, "sources", arrow.source.table([source(t) for t in some]))
     return store
 
 
@@ -84,15 +85,67 @@ def test_ids_behave_as_a_sequence_of_texts():
     assert ids.joined(Ids.of([])) is ids and list(Ids.of([]).joined(ids)) == ["a", "b", "c"]
 
 
-def test_ids_are_found_among_more_than_one_hash_table_holds():
-    many = pa.array(np.char.mod("%08d", np.arange(HASHED + 10)).tolist())
-    wanted = pa.array(["none", "00000003", f"{HASHED + 5:08d}"])
+def test_what_was_noted_of_a_table_holds_after_its_compaction(tmp_path):
+    store, table = filled(tmp_path / "store", ["a", "b", "c"]), "texts-" + "0" * 32
+    store.ensure(table, pa.schema([pa.field("source", pa.string(), nullable=False)]))
+    every = all_sources(store, ["document"])
+
+    def insert(text):
+        store.dataset(table).insert(pa.table({"source": [source(text).id]}, store.dataset(table).schema))
+
+    def known():
+        return noted(store, store.dataset(table), table, every.all_of)
+
+    insert("a")
+    insert("b")
+    with store.lease("driver", "test"):
+        assert list(lacked(store, store.dataset(table), table, every)) == [source("c").id]
+        before = store.dataset(table)
+        assert compact(store, table, most=1) and len(store.dataset(table).get_fragments()) == 1
+        assert list(known()) == list(noted(store, before, table, every.all_of)) == [source("c").id]
+        insert("a")
+        assert known() is None
+        assert compact(store, table, most=1) and known() is None, "of other rows nothing was noted"
+
+
+def test_digests_are_held_as_bytes_and_other_ids_as_they_are():
+    ids = [source(str(n)).id for n in range(5)]
+    for some in (pa.array(ids), pa.array(["x", *ids]).slice(1)):
+        assert packed(some).type == DIGEST and texts(packed(some)).to_pylist() == ids
+    assert texts(packed(pa.array(ids)).slice(1, 3)).to_pylist() == ids[1:4]
+    for odd in ("x", ids[0].upper(), ids[0][:-1] + "g", ids[0] + "0", "é" * 16, ""):
+        mixed = pa.array([*ids, odd])
+        assert packed(mixed) is mixed
+        assert gathered([pa.array(ids), pa.array([odd]), pa.array(ids)]).to_pylist() == [*ids, odd, *ids]
+        every = Ids.of(ids).joined(Ids.of([odd]))
+        assert list(every) == [*ids, odd] and every[-1] == odd and list(every.without([odd])) == ids
+        assert list(Ids.of(ids).without([odd, ids[2]])) == [i for i in ids if i != ids[2]]
+        assert stand_in(pa.array([odd, ids[1]]), packed(pa.array(ids))).to_pylist() == [False, True]
+        assert stand_in(packed(pa.array(ids)), mixed).to_pylist() == [True] * 5
+        rows = [(mixed, np.arange(6)), (packed(pa.array(ids[:1])), np.array([9]))]
+        assert looked_up(packed(pa.array(ids)), rows).tolist() == [9, 1, 2, 3, 4]
+    assert gathered([pa.array(ids), pa.array([], pa.string())]).equals(packed(pa.array(ids)))
+    assert list(Ids.of(ids)) == ids and Ids.of(ids)[2] == ids[2] and list(Ids.of(ids)[1:3]) == ids[1:3]
+
+
+def numbered(count):
+    """Digests that are numbers."""
+    raw = np.zeros((count, 2), ">u8")
+    raw[:, 1] = np.arange(count)
+    return pa.Array.from_buffers(DIGEST, count, [None, pa.py_buffer(raw)])
+
+
+@pytest.mark.parametrize("width", [8, 32])
+def test_ids_are_found_among_more_than_one_hash_table_holds(width):
+    digests = numbered(HASHED + 10)
+    many = pc.utf8_slice_codeunits(texts(digests), 32 - width) if width < 32 else digests
+    wanted = pa.array(["none", f"{3:0{width}x}", f"{HASHED + 5:0{width}x}"])
     assert stand_in(wanted, many).to_pylist() == [False, True, True]
     assert pc.sum(stand_in(many, wanted)).as_py() == 2
     numbers = np.arange(len(many))
     assert looked_up(wanted, [(many, numbers)]).tolist() == [-1, 3, HASHED + 5]
     assert looked_up(many, [(wanted, np.array([1, 2, 3]))])[[3, 4]].tolist() == [2, -1]
-    assert repeats(many) == 0 and repeats(pa.concat_arrays([many, wanted])) == 2
+    assert repeats(many) == 0 and repeats(gathered([texts(many), wanted])) == 2
 
 
 @pytest.mark.parametrize("kinds", [["page"], ["document", "snippet"]])

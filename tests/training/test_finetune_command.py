@@ -74,6 +74,22 @@ def test_rows_are_shown_with_what_is_trained_marked(place, session):
     assert len(rows) == 2 and all(r.count("⟦") == 1 and r.endswith("<|end|>⟧") for r in rows)
 
 
+def test_an_adapter_keeps_the_questions_that_it_was_trained_on_or_stopped_by(place, session, tmp_path):
+    from raypipe.api.finetune_inputs import read_inputs
+
+    assert read_inputs(session, "tiny", place / "labels", "tiny", None, ()).seen == ""
+    labels = labels_of(48)
+    write_labels(
+        tmp_path, labels, "r" * 32, "d" * 32, questions={x.question_id: x.question_id for x in labels}
+    )
+    found = read_inputs(session, "tiny", tmp_path, "tiny", None, ())
+    most = max(len(r.ids) for r in (*found.rows, *found.held_out))
+    sets = (f"max_seq_len={most - 1}", "too_long=leave_out")
+    fewer = read_inputs(session, "tiny", tmp_path, "tiny", None, sets)
+    used = {r.id for r in (*fewer.rows, *fewer.held_out)}
+    assert set(fewer.seen.split()) == used < set(found.seen.split())
+
+
 @pytest.mark.parametrize(
     "more, error, says",
     [

@@ -58,7 +58,8 @@ def compare(
     one each. `rejudge` names a judge that is asked about the answers of all runs ("": the first run's), and
     then all are scored by `rule` (None: the first run's); `trim` a tokenizer that cuts answers first;
     `labels` a file of people's verdicts. `measure` is what is compared; None: the first of the kind of the
-    data. `unseen` leaves out the questions that a fit of one of the recipes has seen.
+    data. `unseen` leaves out the questions that a fit or an adapter of
+    one of the recipes has seen.
 
     Raises ConfError for fewer than two runs and an unknown measure, and DataError for runs of other kinds,
     that were scored by other rules, judges or trims, or that share no scored question.

@@ -91,20 +91,25 @@ class ServeArgs:
         has room for engines where the recipe needs one; and for a capture that could write nothing."""
         store = settings.store_to_use(self.store)
         Store.open(store)
-        models = require_graphs(self.recipe_to_serve(settings, store)).models()
-        for model in (*models, *self.degrade_policy(settings).models()):
-            load.present(model)
-        cluster = self.cluster_file(settings)
-        startable(cluster, models)
-        addresses = endpoint_addresses(cluster, models, settings.keys)
-        require_answering(models, addresses)
-        require_unchanged(Store.open(store), models, addresses)
+        recipe = self.recipe_to_serve(settings, store)
+        self.check_models(settings, recipe)
+        addresses = endpoint_addresses(self.cluster_file(settings), recipe.models(), settings.keys)
+        require_unchanged(Store.open(store), recipe.models(), addresses)
         if self.capture is not None:
             from raypipe.runs.captured import answer_ids
             from raypipe.serving.redaction import redaction
 
             redaction(self.capture.redact)
             answer_ids(Store.open(store))  # a store that cannot be written captures nothing
+
+    def check_models(self, settings: Settings, recipe: Recipe) -> None:
+        """What `check` raises of a recipe whatever the store holds."""
+        models = require_graphs(recipe).models()
+        for model in (*models, *self.degrade_policy(settings).models()):
+            load.present(model)
+        cluster = self.cluster_file(settings)
+        startable(cluster, models)
+        require_answering(models, endpoint_addresses(cluster, models, settings.keys))
 
     def recipe_to_serve(self, settings: Settings, store: str) -> Recipe:
         """The recipe that answers: by name, or the live release's now. Raises ConfError for a graph without
@@ -167,6 +172,14 @@ def _in_file(path: Path) -> list[str]:
     return found
 
 
+def check_address(endpoint: ServeArgs, host: str, port: int, settings: Settings) -> None:
+    """Raises ConfError for an address that others reach without keys, and for a port that is taken."""
+    server = endpoint.server_config(settings.keys)
+    if not server.tenants:
+        check_host(host, server.keys)
+    check_port(host, port)
+
+
 def check_host(host: str, keys: ApiKeys) -> None:
     """Raises ConfError for an address that others reach, without keys and without `--auth none`."""
     try:
@@ -203,10 +216,7 @@ def serve(
     Raises ConfError for an address that others reach without keys, a port that is taken, and a store that is
     not there; ModelMissing, ClusterTooSmall.
     """
-    server = endpoint.server_config(settings.keys)
-    if not server.tenants:
-        check_host(host, server.keys)
-    check_port(host, port)
+    check_address(endpoint, host, port, settings)
     endpoint.check(settings)  # Serve retries a replica that cannot start without end
     checked()
     name = f"serve-{time.strftime('%Y-%m-%d-%H%M%S')}-{port}.jsonl"

@@ -168,7 +168,10 @@ def _train(
         four = {"four_bit": found.four_bit.on}
         identity = write_adapter(
             made, state.final(), found.model, found.preset,
-            {"name": called, "labels": found.label_facts(), "step": state.taken, **four},
+            {
+                "name": called, "labels": found.label_facts(), "step": state.taken, **four,
+                "seen": found.seen,
+            },
         )  # fmt: skip
         require_effect(state.effect, None)
         replies = _asked(found, session, called, {p.name: p.read_bytes() for p in made.iterdir()})

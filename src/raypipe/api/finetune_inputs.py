@@ -55,6 +55,13 @@ class FinetuneInputs:
         )  # fmt: skip
 
     @property
+    def seen(self) -> str:
+        """Digests of the questions that weights are fitted to or training is stopped by, as `FittedOn` keeps
+        them; "": the labels do not say."""
+        known = self.labels.questions
+        return " ".join(sorted({known[r.id] for r in (*self.rows, *self.held_out) if r.id in known}))
+
+    @property
     def job(self) -> TrainingJob:
         """What each worker gets."""
         return TrainingJob(

@@ -3,13 +3,14 @@ approximate ones, built for a recipe that searches by one and measured against t
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raypipe.api.data import ingest_documents
+from raypipe.api.data import IngestResult, ingest_documents
 from raypipe.api.pipelines import in_process, offline_pipeline, open_pipeline
 from raypipe.api.results import Result, as_json, outside_loop
 from raypipe.api.session import Named, Place, Session, require_graphs
@@ -17,6 +18,7 @@ from raypipe.core.ann import AnnRecall
 from raypipe.core.errors import ConfError
 from raypipe.core.plain import to_json
 from raypipe.evaluation import ann as measuring
+from raypipe.evaluation.fault_budget import unread_rows
 from raypipe.pipeline.approximate import AnnStage, ann_stages, require_recall
 from raypipe.pipeline.driver import Pipeline
 from raypipe.recipes.recipe import Recipe
@@ -46,10 +48,9 @@ def open_docs(
     if not path.exists():
         raise ConfError(f"--docs: expected a folder of documents, or a file, found nothing at {path}")
     read = ingest_documents(path, store, session=session)
-    if session.progress:
-        for bad in read.bad:
-            print(f"not read: {bad}", file=sys.stderr)
     opened = Store.open(read.store)
+    if session.progress and read.bad:
+        _say_unread(read, opened)
     require_documents_read(found, opened)
     with in_process(session, opened, found) as pipeline:
         if _new_chars(pipeline) <= HERE_CHARS:
@@ -58,6 +59,16 @@ def open_docs(
     with open_pipeline(session, opened, found, answers=False) as pipeline:
         pipeline.index(None)
     return opened
+
+
+def _say_unread(read: IngestResult, store: Store) -> None:
+    """Names what this read could not read, and counts what earlier ones could not."""
+    counts, unread = read.summary.counts, len(unread_rows(store))
+    named = read.bad if counts["faults"] or counts["page_faults"] else ()
+    lines = [f"not read: {bad}" for bad in named]
+    if unread > len(named):
+        lines.append(f"not read: {unread} in all; `raypipe faults --store {store.uri}` lists them")
+    print(*lines, sep="\n", file=sys.stderr)
 
 
 def require_documents_read(recipe: Recipe, store: Store) -> None:
@@ -81,7 +92,7 @@ def _new_chars(pipeline: Pipeline) -> int:
     if all(store.has(table) for table in (pipeline.texts_table, pipeline.passages_table, *vectors)):
         builds = [pipeline.corpus.texts(wanted), pipeline.corpus.passages(wanted)]
         builds += [pipeline.corpus.vectors(model, wanted) for model in pipeline.recipe.embedders()]
-        missing = Ids.of({id for build in builds for id in build.missing_ids()})
+        missing = functools.reduce(Ids.joined, (Ids.of(build.missing_ids()) for build in builds))
     return int(sizes(store, missing).clip(0).sum())
 
 

@@ -30,6 +30,7 @@ from raypipe.kg.language.program import Bad
 from raypipe.metrics.textfile import TextLine, require_file, require_writable, write_text
 from raypipe.recipes.resolve import prompt_file
 from raypipe.report.labels import page
+from raypipe.text.fitted_on import row_digest
 
 HELD_OUT = 0.1  # share of questions that training is stopped by: open, no source says one
 
@@ -88,7 +89,9 @@ def make_labels(
     if labels or made.judged:
         label_set.require_kinds(labels, made.judged, judged)
         about = _about(made, asked, where)
-        named = write_labels(folder, labels, made.base.digest(), data_digest(questions, asked.golds), about)
+        texts = {id: row_digest(text) for id, text in asked.texts.items()}
+        data_named = data_digest(questions, asked.golds)
+        named = write_labels(folder, labels, made.base.digest(), data_named, about, texts)
     found = _found(made, folder, labels, judged, given, asked, run, named, files.review)
     write_text(folder / "labels.html", page(found))
     deliver(out, folder)

@@ -95,7 +95,7 @@ ReleaseLine = {
     "scored": int,  # questions that the score rests on
     "questions": int,
     "measure": Lead | None,  # that the report begins with; null: released by a raypipe that had none
-    "seen": int,  # scored questions that a fit of the recipe has seen
+    "seen": int,  # scored questions that a fit or an adapter of the recipe has seen
     "gates": list[str],
     "promoted": float,  # seconds since the epoch
 }

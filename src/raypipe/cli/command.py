@@ -86,7 +86,24 @@ def take(made: Any, text: str) -> None:
                     take(group, SHARED[name])
             else:
                 name, more = argument(line)
+                if name.startswith("-"):
+                    more.setdefault("action", "extend" if more.get("nargs") == "+" else Once)
                 group.add_argument(name, **more)
+
+
+class Once(argparse.Action):
+    """Stores the value of an option. A second one is an error, since the first would be lost."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: Args, values: Any, option_string: str | None = None
+    ) -> None:
+        given: dict[str, Any] = vars(namespace).setdefault("_given", {})
+        if self.dest in given:
+            commas = ", with commas between" if "," in str(self.metavar) else ""
+            said = f"expected once{commas}, found {given[self.dest]!s} and {values!s}"
+            raise argparse.ArgumentError(self, said)
+        given[self.dest] = values
+        setattr(namespace, self.dest, values)
 
 
 _LINE = re.compile(r"(.*?)(?: \{(.*?)\})?(?:: (.*))?")

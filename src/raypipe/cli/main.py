@@ -10,6 +10,7 @@ internal, 130 Ctrl-C, 143 stopped by SIGTERM.
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import os
 import signal
@@ -82,9 +83,10 @@ def read(argv: Sequence[str]) -> argparse.Namespace:
         raise SystemExit(ConfError.exit_code)
     args, rest = parser([name]).parse_known_args(argv)
     if rest:
-        flags = [x.partition("=")[0] for x in rest if x.startswith("-")]
-        known = args.parser._option_string_actions
-        hint = f"; {did_you_mean(flags[0], known)}" if flags else ""
+        flag = next((x.partition("=")[0] for x in rest if x.startswith("-")), "")
+        names = [name.lstrip("-") for name in args.parser._option_string_actions]  # equal dashes look alike
+        near = [repr(f"--{name}") for name in difflib.get_close_matches(flag.lstrip("-"), names)]
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
         args.parser.error(f"unexpected {' '.join(rest)}{hint}")
     return args
 

@@ -145,7 +145,7 @@ def _pick(args: Args) -> int:
     --measure NAME: what is compared, such as f1 or ndcg_cut_10 (default: the one that reports of such data
       begin with)
     --rejudge MODEL? {const ""}: have one judge decide about all runs; without MODEL the first run's
-    --unseen: leave out the questions that a fit of one of the recipes has seen
+    --unseen: leave out the questions that a fit or an adapter of one of the recipes has seen
     judged models cluster store json
     """,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import raypipe
@@ -46,18 +47,21 @@ if TYPE_CHECKING:
     """,
 )
 def _serve(args: Args) -> int:
-    from raypipe.api.endpoint import ServeArgs, serve
+    from raypipe.api.endpoint import ServeArgs, check_address, serve
 
     if (args.shadow is None) != (args.share is None):
         raise ConfError("--shadow DIR and --share SHARE: expected both, found one of them")
     if args.shadow is not None and args.recipe != "live":
         raise ConfError("--shadow: a run is held against the live release: expected `raypipe serve live`")
+    capture = _capture(args)
+    endpoint = called(ServeArgs, args, graphs=graphs(args), capture=capture)
     if args.docs is not None:
         from raypipe.api.indexes import open_docs
 
-        args.store = called(open_docs, args).uri
-    capture = _capture(args)
-    endpoint = called(ServeArgs, args, graphs=graphs(args), capture=capture)
+        if not endpoint.follow_live:  # which open_docs refuses; reading and indexing may take minutes
+            check_address(endpoint, args.host, args.port, args.settings)
+            endpoint.check_models(args.settings, endpoint.session(args.settings).recipe(args.recipe))
+        endpoint = replace(endpoint, store=called(open_docs, args).uri)
     serve(endpoint, args.host, args.port, say, args.settings, lambda: _start_shadow(args))
     return 0
 

@@ -29,6 +29,8 @@ def print_comparisons(found: CompareResult) -> None:
 
 def _print_comparison(out: Console, c: RunComparison) -> None:
     say(out, f"{c.after} against {c.before}", verdict_line(c), style="bold")
+    if c.same_run:
+        say(out, "both are one run, so nothing can differ: name two")
     compared = ((c.measure, c.score), *((r.metric, r.found) for r in c.rates))
     rows = [(name, f"{d.before:.3f}", f"{d.after:.3f}", *_numbers(d, d.p)) for name, d in compared]
     show(out, ("metric", "before", "after", *NUMBERS), rows)
@@ -37,7 +39,7 @@ def _print_comparison(out: Console, c: RunComparison) -> None:
         say(out, f"{verdicts}: people outrank judges", fold=True)
     for name, n in zip((c.before, c.after), c.seen, strict=True):
         if n:
-            seen = f"seen: a fit of {name} has seen {n} of the {c.score.n} questions"
+            seen = f"seen: a fit or an adapter of {name} has seen {n} of the {c.score.n} questions"
             say(out, f"{seen}, so its score is too good; --unseen leaves them out")
     say(out, *_left_out(c))
     if c.causes:

@@ -62,13 +62,16 @@ class RunComparison:
 
     before: str
     after: str
+    same_run: bool  # both name one run, so nothing can differ
     rule: str
     judge: str
     kind: str  # of the data
     measure: str  # what `score` is the difference of
     trim: str  # how answers were cut; "": not
     people: tuple[int, int]  # verdicts that people's labels changed, before and after
-    seen: tuple[int, int]  # questions of `score` that a fit of the recipe has seen, before and after
+    seen: tuple[
+        int, int
+    ]  # questions of `score` that a fit or adapter of the recipe has seen, before and after
     margin: float
     verdict: Conclusion
     p: float  # corrected for the number of runs compared (Holm)
@@ -241,6 +244,7 @@ def _comparison(
     return RunComparison(
         before=a.name,
         after=b.name,
+        same_run=a.is_run(b),
         rule=a.rule,
         judge=a.judge,
         kind=a.kind,

@@ -51,7 +51,6 @@ from raypipe.runs.changes import earlier_run
 from raypipe.runs.manifest import FORMAT, AnswerKey, Manifest, Origin, recent, write
 from raypipe.runs.plan.records import Plan
 from raypipe.runs.stage_records import describe, models_of
-from raypipe.store.keep import compact, tables
 
 NOWHERE = Origin()
 
@@ -171,8 +170,7 @@ def _write_run(
     store, folder = pipeline.store, RunFolder(out)
     write_predictions(folder)
     write_report(folder, report)
-    for table in tables(store):
-        compact(store, table)
+    pipeline.builder.compact()
     manifest = _manifest(pipeline, report, planned, memo, started, origin, places)
     recipe, verdicts = pipeline.recipe.digest(), {v.question: v.outcome for v in report.marks.verdicts}
     keys = [

@@ -164,7 +164,7 @@ def take_out_labels(folder: Path, decision: ForgetDecision) -> None:
     if len(left) == len(found.labels):
         return
     if left:
-        write_labels(folder, left, found.recipe, found.data, found.about)
+        write_labels(folder, left, found.recipe, found.data, found.about, found.questions)
         return
     for name in (ABOUT, LABELS):
         (folder / name).unlink(missing_ok=True)

@@ -68,6 +68,7 @@ class LabelFolder:
     recipe: str  # digest of the recipe whose step the labels are for; "": they were imported
     data: str  # digest of the questions and their golds
     about: Mapping[str, str]  # what else labels.json says, such as the step and the model
+    questions: Mapping[str, str]  # question id -> digest of its text (`row_digest`); {}: not kept
 
 
 def labels_digest(labels: Sequence[Label]) -> str:
@@ -86,12 +87,13 @@ def counts(labels: Sequence[Label]) -> dict[str, dict[str, int]]:
 
 
 def write_labels(
-    folder: Path, labels: Sequence[Label], recipe: str, data: str, about: Mapping[str, str] | None = None
-) -> str:
+    folder: Path, labels: Sequence[Label], recipe: str, data: str, about: Mapping[str, str] | None = None,
+    questions: Mapping[str, str] | None = None,
+) -> str:  # fmt: skip
     """Writes labels into a folder, labels.json last, and returns their digest.
 
-    `recipe` and `data` are digests; `about`: what else labels.json is to say. Raises DataError for no labels
-    and for two of one question.
+    `recipe` and `data` are digests; `about`: what else labels.json is to say; `questions`: as a LabelFolder
+    has them, of these and other labels. Raises DataError for no labels and for two of one question.
     """
     _require(labels, str(folder))
     with replacing(folder / ROWS) as draft:
@@ -99,6 +101,8 @@ def write_labels(
     named = labels_digest(labels)
     tree = {"format": FORMAT, "digest": named, "recipe": recipe, "data": data, "rows": len(labels),
             "counts": counts(labels), **(about or {})}  # fmt: skip
+    if questions:
+        tree["questions"] = {x.question_id: questions[x.question_id] for x in labels}
     write_json(folder / ABOUT, tree)
     return named
 
@@ -127,15 +131,16 @@ def read_labels(folder: Path) -> LabelFolder:
             f"{folder}: {ROWS} is not the table that {ABOUT} is of: expected rows of digest "
             f"{str(tree['digest'])[:12]}, found {found[:12]}. {_AGAIN}"
         )
-    known = {"format", "digest", "recipe", "data", "rows", "counts"}
+    known = {"format", "digest", "recipe", "data", "rows", "counts", "questions"}
     rest = {k: str(v) for k, v in tree.items() if k not in known}
-    return LabelFolder(folder, labels, found, str(tree["recipe"]), str(tree["data"]), rest)
+    questions = {str(id): str(named) for id, named in dict(tree.get("questions", {})).items()}
+    return LabelFolder(folder, labels, found, str(tree["recipe"]), str(tree["data"]), rest, questions)
 
 
 _AGAIN = "Make the labels again: `raypipe labels RECIPE --store URI`"
 
 
-def _about(path: Path) -> dict[str, object]:
+def _about(path: Path) -> dict[str, Any]:
     try:
         tree: Any = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as e:

@@ -33,7 +33,7 @@ def _why(gate: RelativeGate, found: RunComparison) -> str:
         said.append(_more(d, gate.margin))
     for name, n in ((found.after, found.seen[1]), (found.before, found.seen[0])):
         if n:
-            said.append(f"a fit of {name} has seen {n} of them")
+            said.append(f"a fit or an adapter of {name} has seen {n} of them")
     missing = (
         (found.only_before, "are not in this run"), (found.only_after, f"are not in {found.before}"),
         (found.unscored, "are not scored in both"), (found.other_questions, "are other questions there"),

@@ -74,7 +74,7 @@ SCHEMA = pa.schema(
         ("degraded", pa.list_(_TEXT)),  # steps left out because of time or a dead service
         ("seconds", _SCORES),  # stage -> its share of the task that answered it; null: an earlier run did
         ("measures", _SCORES),  # what the kind of the data measures -> value; null: no gold
-        ("seen", _BOOL),  # a fit of the recipe has seen the question: its scores are too good
+        ("seen", _BOOL),  # a fit or adapter of the recipe has seen it: its scores are too good
         ("lost", _TEXT),  # metrics.losses.Loss; null: right, or not scored
         ("lost_step", _TEXT),  # the stage there; null: nothing is lost, or before any stage
     ]
@@ -96,7 +96,8 @@ def row(
 ) -> dict[str, Any]:  # fmt: skip
     """One question, without its verdict. `text` has what `needed_texts` names, `prompts` those of replies by
     the replies' names; `layouts` are of the sources of its hits that are documents of folders, which lie at
-    `roots`; `seen`: by a fit of the recipe; `seconds`: of each stage; None: this run did not answer it."""
+    `roots`; `seen`: by a fit or adapter of the recipe; `seconds`: of each stage; None: an earlier run
+    answered it."""
     said = question.replies.get(question.origin)
     return {
         "id": question.id,

@@ -40,8 +40,14 @@ class ScoredRun:
     verdicts: Mapping[str, str] = field(
         default_factory=dict
     )  # question id -> verdict; none: no rule gave one
-    seen: frozenset[str] = frozenset()  # ids of questions that a fit of its recipe has seen
+    seen: frozenset[str] = frozenset()  # ids of questions that a fit or adapter of its recipe has seen
     texts: Mapping[str, str] = field(default_factory=dict)  # question id -> question, where it is known
+
+    def is_run(self, other: ScoredRun) -> bool:
+        """Whether both were given names of one run, such as its folder and its release."""
+        if self.manifest is None or other.manifest is None:
+            return self.manifest is other.manifest and self.name == other.name
+        return self.manifest.run == other.manifest.run
 
 
 def scored_run(path: Path, rule: crag.Rule) -> ScoredRun:
@@ -119,7 +125,7 @@ def stored_run(store: Store, manifest: Manifest, name: str = "") -> ScoredRun:
 
 
 def unseen_alone(runs: Sequence[ScoredRun]) -> list[ScoredRun]:
-    """The runs without the questions that a fit of any of them has seen. Raises DataError where none is
+    """The runs without the questions that a fit or adapter of any has seen. Raises DataError where none is
     left."""
     seen = frozenset[str]().union(*(r.seen for r in runs))
     rest = [replace(r, values={q: v for q, v in r.values.items() if q not in seen}) for r in runs]

@@ -101,7 +101,7 @@ class CorpusBuilds:
     def unembedded(self, table: str, wanted: Ids) -> Ids:
         """Those with chunks that a table of vectors lacks, and that did not fail for good."""
         passages = self.store.dataset(self._passages)
-        at = rows_id(passages)
+        at = rows_id(self.store, self._passages, passages)
         if self.store.has(table):
             left = noted(self.store, self.store.dataset(table), table, wanted.name_among(at))
             if left is not None:

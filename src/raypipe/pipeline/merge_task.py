@@ -11,11 +11,10 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from raypipe.core.errors import Unavailable
 from raypipe.memo.disk import add_folded, cut, ensure_memo, fold, merge_memo, replaces, waiting
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.recipe_task import retried
-from raypipe.pipeline.tasks import HandedBack, Runner, RunTask, Task, WorkerConfig
+from raypipe.pipeline.tasks import Runner, RunTask, Task, WorkerConfig, results_of
 from raypipe.store import Store, write_part
 from raypipe.store.parts import drop_records, read_record
 
@@ -75,14 +74,8 @@ def _merged(
     """Merges groups of files of one table; returns how many were damaged."""
     run, damaged = uuid.uuid4().hex, 0
     tasks = {f"{i:06d}": Task(f"{i:06d}", tuple(names)) for i, names in enumerate(groups)}
-    results = runner("parse", MergeTask(worker, run), list(tasks.values()))
-    try:
-        for result in results:
-            if isinstance(result, HandedBack):
-                raise Unavailable(result.reason)
-            damaged += result.faults
-    finally:
-        getattr(results, "close", lambda: None)()
+    for result in results_of(runner, "parse", MergeTask(worker, run), list(tasks.values())):
+        damaged += result.faults
     records = {name: r for name in tasks if (r := read_record(store, table, run, name)) is not None}
     fragments = [f for record in records.values() for f in record.fragments]
     replaced = [key for record in records.values() for key in record.facts["replaced"]]

@@ -16,6 +16,7 @@ import pyarrow as pa
 from raypipe.core.errors import CapReached, Unavailable
 from raypipe.core.retry import Backoff
 from raypipe.pipeline.caps import Caps
+from raypipe.pipeline.compact_task import compact_all
 from raypipe.pipeline.counters import RunCounters
 from raypipe.pipeline.merge_task import merge
 from raypipe.pipeline.tasks import (
@@ -110,6 +111,11 @@ class TableBuilder:
         """Merges what workers cached, where tasks run if it is much; how many files were damaged."""
         with self.clock.part("storing"):
             return merge(self.store, self.worker, self.runner, self.start)
+
+    def compact(self) -> None:
+        """Compacts the tables of many fragments, where tasks run if they are large."""
+        with self.clock.part("storing"):
+            compact_all(self.store, self.worker, self.runner, self.start)
 
     def start(self) -> None:
         with self.clock.part("starting"):

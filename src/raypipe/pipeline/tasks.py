@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeAlias, cast
 
+from raypipe.core.errors import Unavailable
 from raypipe.core.index import Index
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import Backend, EndpointAddress, EngineLimits
@@ -144,6 +145,18 @@ def inline(verb: Verb, work: TableTask, tasks: Sequence[Task]) -> Iterator[TaskR
             if isinstance(result, HandedBack) and result.then == "replace":
                 do = None
             yield result
+
+
+def results_of(runner: Runner, verb: Verb, work: TableTask, tasks: Sequence[Task]) -> Iterator[TaskResult]:
+    """The results of tasks that do not belong to a run. Raises Unavailable where one comes back."""
+    results = runner(verb, work, list(tasks))
+    try:
+        for result in results:
+            if isinstance(result, HandedBack):
+                raise Unavailable(result.reason)
+            yield result
+    finally:
+        getattr(results, "close", lambda: None)()
 
 
 def with_worker(work: TableTask, **changes: Any) -> TableTask:

@@ -1,20 +1,24 @@
 """What fitted numbers of a step rest on, and whether they belong to the recipe that names them.
 
-Knows stages and what a step may say of a fit; not how a fit is made.
+Knows stages, what a step may say of a fit, and the folders of adapters; not how either is made.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from raypipe.core.config import read_yaml
 from raypipe.core.digests import stable
 from raypipe.core.errors import ConfError
 from raypipe.core.kg import FactsRef
-from raypipe.core.protocols import GraphRef
+from raypipe.core.protocols import GraphRef, Model
 from raypipe.core.records import digest
 from raypipe.recipes.step_contract import given_by_fit
+from raypipe.store.adapters import RECIPE
+from raypipe.text.by_label import ByLabel
 from raypipe.text.fitted_on import FittedOn
 
 if TYPE_CHECKING:
@@ -23,8 +27,35 @@ if TYPE_CHECKING:
 
 
 def fits_of(recipe: Recipe) -> dict[str, FittedOn]:
-    """Stage -> where its fitted numbers come from, of the stages that have some."""
-    return {s.name: on for s in recipe.question if (on := fitted_on(s.step)) is not None}
+    """Where fitted numbers come from: stage -> those in its fields; "adapter NAME of STAGE" -> the weights of
+    an adapter that it may ask and that `raypipe finetune` made."""
+    found: dict[str, FittedOn] = {}
+    for stage in recipe.question:
+        if (on := fitted_on(stage.step)) is not None:
+            found[stage.name] = on
+        for name, folder in _adapters(stage.step):
+            if (on := trained_on(folder)) is not None:
+                found[f"adapter {name} of {stage.name}"] = on
+    return found
+
+
+def _adapters(step: Any) -> Iterator[tuple[str, Path]]:
+    """The adapters that a step may ask, and their folders."""
+    model, chosen = getattr(step, "model", None), getattr(step, "adapter", None)
+    if isinstance(model, Model) and isinstance(chosen, ByLabel):
+        folders = zip(model.adapters, model.adapter_paths, strict=True)
+        for (name, _), folder in folders:
+            if name in chosen.values() and Path(folder).is_absolute():  # behind an address it is a name
+                yield name, Path(folder)
+
+
+def trained_on(adapter: Path) -> FittedOn | None:
+    """The questions that an adapter was trained on, by its recipe; None: another tool made it."""
+    made = read_yaml(adapter / RECIPE) if (adapter / RECIPE).is_file() else {}
+    if not isinstance(labels := made.get("labels"), dict):
+        return None
+    count = labels["rows"] + labels["held_out"]
+    return FittedOn(f"labels {labels['digest']}", "its labels", "labels", count, seen=made.get("seen", ""))
 
 
 def fitted_on(step: Any) -> FittedOn | None:

@@ -113,10 +113,10 @@ class ReplacedRows:
 
 @dataclass(frozen=True, slots=True)
 class FitLine:
-    """Fitted numbers of a step, and which scored questions of the run the fit has seen. Scores of these are
-    better than those of other questions would be."""
+    """Fitted numbers of a step or an adapter, and the scored questions of the run that the fit has seen.
+    Scores of these are better than those of other questions would be."""
 
-    step: str  # its name in the recipe
+    step: str  # its name in the recipe, or `adapter NAME of STEP`
     data: str  # what it was fitted on
     split: str
     metric: str  # what was fitted
@@ -156,7 +156,7 @@ class EvalReport:
     replaced: tuple[ReplacedRows, ...] = ()  # by the files of this run when they were read
     scores: RunScores = NOT_SCORED  # what the kind of the data measures
     cost: CostReport | None = None  # None: a run of before there was one
-    fits: tuple[FitLine, ...] = ()  # fitted numbers of the recipe
+    fits: tuple[FitLine, ...] = ()  # fitted numbers and adapters of the recipe
     unseen: MeasureSummary | None = None  # the leading measure without what a fit has seen; None: it saw none
     oracle: str = ""  # passages or answer: golds stood in the place of a stage; labels: in one; "": none
     oracle_golds: int = 0  # questions of which they did; the others ran as without

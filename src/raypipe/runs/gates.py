@@ -117,10 +117,11 @@ def _check_interval(gate: Gate, manifest: Manifest, unscored: Sequence[str]) -> 
 
 
 def seen_by_a_fit(questions: int) -> str:
-    """What a gate says of scores that rest on questions which a fit of the recipe has seen."""
+    """What a gate says of scores that rest on questions which a fit or adapter of the recipe has seen."""
     if not questions:
         return ""
-    return f"; {questions} of its questions were seen by a fit of its recipe, so its scores are too good"
+    by = "a fit or an adapter of its recipe"
+    return f"; {questions} of its questions were seen by {by}, so its scores are too good"
 
 
 def _check_mean(gate: Gate, found: MeasureSummary) -> None:

@@ -75,7 +75,7 @@ class Manifest:
     kind: str = ""  # of the data; "": written by a raypipe that had no kinds
     lead: str = ""  # the measure that the report begins with
     measures: Mapping[str, MeasureSummary] = field(default_factory=dict)  # by name
-    seen: int = 0  # scored questions that a fit of the recipe has seen
+    seen: int = 0  # scored questions that a fit or adapter of the recipe has seen
     oracle: str = ""  # passages or answer: golds stood in the place of a stage; labels: in one; "": none
 
     def stage(self, name: str) -> StageRecord | None:

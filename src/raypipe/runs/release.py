@@ -51,7 +51,7 @@ class Release:
     promoted: float  # seconds since the epoch
     lead: str = ""  # the measure that the run's report begins with
     measures: Mapping[str, MeasureSummary] = field(default_factory=dict)  # by name
-    seen: int = 0  # scored questions of the run that a fit of its recipe has seen
+    seen: int = 0  # scored questions of the run that a fit or adapter of its recipe has seen
     after: str = ""  # the release that it is without what was forgotten; "": it was promoted itself
 
     def opened(self, store: Store) -> tuple[Recipe, IndexSpec]:

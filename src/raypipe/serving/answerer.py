@@ -7,6 +7,7 @@ Ray; where models compute is decided by the kit.
 from __future__ import annotations
 
 import asyncio
+import copy
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,7 +15,19 @@ from dataclasses import replace
 from raypipe.core.errors import Unavailable
 from raypipe.core.index import Index
 from raypipe.core.llm import Chat
-from raypipe.core.records import IDK, Fault, Layout, Question, Quote, Span, parse_chunk_id
+from raypipe.core.records import (
+    IDK,
+    Citation,
+    Fault,
+    Layout,
+    Question,
+    Quote,
+    Source,
+    Span,
+    digest,
+    parse_chunk_id,
+    source_id,
+)
 from raypipe.memo.counts import CallCounts
 from raypipe.memo.memo import Memo
 from raypipe.models.warm_up import warm_up
@@ -28,7 +41,7 @@ from raypipe.serving.corpus_memo import CorpusMemo
 from raypipe.serving.documents import DocumentsResult, answer_over_documents
 from raypipe.serving.filters import narrow
 from raypipe.serving.query import NULL_LISTENER, Evidence, Listener, QueryRequest, QueryResult, RankedPassage
-from raypipe.serving.shared_kit import PromptRecorder, SharedKit
+from raypipe.serving.shared_kit import PromptRecorder, SharedKit, WithoutGenerators
 from raypipe.serving.store_snapshot import StoreSnapshot
 from raypipe.store import StoreError
 from raypipe.text.places import Place, heading_sections, place
@@ -38,6 +51,9 @@ CONTEXT_CHARS = 300
 
 GRACE_S = 0.1
 """Beyond the deadline, for reading the evidence of an answer that was decided in time: some milliseconds."""
+
+
+_READY = "<p>The page is ready since 9 May 2024.</p>"  # a page to answer from before there is any
 
 
 class NotReady(Unavailable):
@@ -81,6 +97,21 @@ class Answerer:
         kit = self._kit.with_index((await self.snapshot()).index)
         QuestionExecutor(self.recipe, kit, policy=self._policy)
         await warm_up(kit, self.recipe.models())
+
+    async def warm(self, within_s: float) -> None:
+        """Answers a question over a page of its own, and a stored one or the same over the store, without its
+        language models, so that no user's waits for what is imported, started and opened on the way. Raises
+        NotReady."""
+        other = copy.copy(self)
+        other._kit, other._memo = WithoutGenerators(self._kit), None
+        other._policy = self._policy or DegradePolicy()
+        asked = Question(digest("warm"), "when is the page ready?", due=time.time() + within_s)
+        page = Source(source_id("page", _READY), "page", _READY)
+        citations = (Citation(asked.id, 0, "", "", page.id, None, None),)
+        await other.answer(QueryRequest(replace(asked, citations=citations), (page,)))
+        other._snapshot = snapshot = await self.snapshot()
+        stored = await asyncio.to_thread(snapshot.examples)
+        await other.answer(QueryRequest(replace(asked, text=stored[0] if stored else asked.text)))
 
     async def answer(self, request: QueryRequest, listener: Listener = NULL_LISTENER) -> QueryResult:
         """The question, answered by its deadline. Raises NotReady, Unavailable if no stage can be omitted,

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, Self
 
+from raypipe.core.errors import Unavailable
 from raypipe.core.index import Index
 from raypipe.core.kits import ForwardingKit
 from raypipe.core.llm import Chat, Generated, Generator, Sampling
@@ -66,3 +67,15 @@ class PromptRecorder(ForwardingSharedKit):
             return await generate(chats, sampling, adapter)
 
         return record_and_generate
+
+
+class WithoutGenerators(ForwardingSharedKit):
+    """Language models are unavailable, whatever their state: none is asked."""
+
+    def generator(self, model: Model) -> Generator:
+        async def refuse(
+            chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
+        ) -> list[Generated | Fault]:
+            raise Unavailable(f"{model.name} is not asked")
+
+        return refuse

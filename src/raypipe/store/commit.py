@@ -10,7 +10,7 @@ process that starts after a kill, find the old rows or the new ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import lance
 import numpy as np
@@ -21,7 +21,7 @@ from lance.file import LanceFileReader
 
 from raypipe.store.database import Store
 from raypipe.store.errors import AddedMeanwhile, StoreError, reaching
-from raypipe.store.ids import repeats
+from raypipe.store.ids import Ids, gathered, repeats, stand_in
 from raypipe.store.lookups import present, rows
 from raypipe.store.parts import Record, data_files, drop_records, need_record
 from raypipe.store.tables import kind_of
@@ -89,7 +89,7 @@ def _replace(
     while committed(store, table, run) is None:
         checked_at, units = _check_staged(store, table, run, records)
         dataset = store.dataset(table, checked_at)
-        units = pa.concat_arrays([units, pa.array(gone, pa.string())])
+        units = Ids(units).joined(Ids.of(gone))
         removed, updated = _without(dataset, kind_of(table).unit, units)
         operation = lance.LanceOperation.Update(removed, updated, fragments)
         try:
@@ -101,13 +101,13 @@ def _replace(
 
 
 def _without(
-    dataset: lance.LanceDataset, unit: str | None, units: pa.Array
+    dataset: lance.LanceDataset, unit: str | None, units: Ids
 ) -> tuple[list[int], list[lance.FragmentMetadata]]:
     """What becomes of the fragments that hold rows of some units, without these rows: ids of those that have
     no row left, and the others as they then are."""
     if unit is None:
         raise StoreError("a table without units has nothing to replace")
-    there = units.filter(present(dataset, unit, units)).to_pylist()
+    there = list(units.where(present(dataset, unit, units.array)))
     return without_rows(dataset, rows(dataset, unit, there, [unit, "_rowaddr"])["_rowaddr"].to_numpy())
 
 
@@ -157,24 +157,25 @@ def _history(dataset: lance.LanceDataset) -> dict[str, list[int]]:
 def _check_staged(store: Store, table: str, run: str, records: dict[str, Record]) -> tuple[int, pa.Array]:
     """The version against which a run's rows were found sound: all there, each unit in one part; and their
     units. Reads the files themselves, since a commit of files that are gone succeeds and spoils the table."""
-    unit, dataset = kind_of(table).unit, store.dataset(table)
-    units = [pa.array([], pa.string())]
-    for part, record in records.items():
-        rows, found = 0, [pa.array([], pa.string())]
-        for name in data_files(table, record.fragments):
-            reader = LanceFileReader(f"{store.uri}/{name}", columns=[unit] if unit else None)
-            rows += reader.metadata().num_rows
-            if unit:
-                found.append(reader.read_all().to_table()[unit].combine_chunks())
-        if rows != record.rows:
-            raise StoreError(
-                f"{table}, run {run}: part {part} has {rows} rows, its record says {record.rows}"
-            )
-        units.append(pa.concat_arrays(found).unique())
-    added = pa.concat_arrays(units)
+    unit, version = kind_of(table).unit, store.version(table)
+
+    def units() -> Iterator[pa.Array]:
+        for part, record in records.items():
+            rows, found = 0, [pa.array([], pa.string())]
+            for name in data_files(table, record.fragments):
+                reader = LanceFileReader(f"{store.uri}/{name}", columns=[unit] if unit else None)
+                rows += reader.metadata().num_rows
+                if unit:
+                    found.append(reader.read_all().to_table()[unit].combine_chunks())
+            if rows != record.rows:
+                raise StoreError(
+                    f"{table}, run {run}: part {part} has {rows} rows, its record says {record.rows}"
+                )
+            yield pa.concat_arrays(found).unique()
+
+    added = gathered(units())
     if twice := repeats(added):
         raise StoreError(f"{table}, run {run}: {twice} values of {unit} stand in two parts")
-    version: int = dataset.version
     return version, added
 
 
@@ -186,7 +187,7 @@ def _check_new(
     than those that were `known` to be there."""
     if (unit := kind_of(table).unit) is None:
         return
-    asked = added if known is None else added.filter(pc.invert(pc.is_in(added, value_set=known)))
+    asked = added if known is None else added.filter(pc.invert(stand_in(added, known)))
     if there := pc.sum(present(dataset, unit, asked)).as_py():
         drop_records(store, table, run)
         raise AddedMeanwhile(
@@ -205,11 +206,9 @@ def _settle(store: Store, table: str, run: str, checked_at: int | None) -> None:
     unit, first = kind_of(table).unit, history[run][0]
     if unit is None or checked_at == first - 1:
         return
-    added = [pa.array([], pa.string())]
-    for fragment in _added(store, table, first):
-        added.append(fragment.to_table(columns=[unit])[unit].combine_chunks())
+    new = (f.to_table(columns=[unit])[unit] for f in _added(store, table, first))
     try:
-        units = pa.concat_arrays(added).unique()
+        units = gathered(some for column in new for some in column.chunks).unique()
         known = _known(store, table, first, unit, units)
         _check_new(store, table, run, store.dataset(table, first - 1), units, known)
     except AddedMeanwhile:

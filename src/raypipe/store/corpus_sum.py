@@ -17,14 +17,12 @@ import pyarrow as pa
 
 from raypipe.core.records import digest
 from raypipe.store.database import Store
-from raypipe.store.errors import reaching
-from raypipe.store.layout import CORPUS_SUMS
+from raypipe.store.errors import StoreError, reaching
+from raypipe.store.ids import digest_bytes
+from raypipe.store.layout import CORPUS_SUMS, COVERAGE
 from raypipe.store.lookups import SCAN_ROWS
 
 BITS = 128
-SUMMED = 1 << 16  # ids whose digits are numbers at a time: 2 MB
-_HEX = np.full(256, 16, np.uint8)  # value of each hex digit; 16: none
-_HEX[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16, dtype=np.uint8)
 
 
 def corpus_sum(store: Store, more: Collection[str] = ()) -> str:
@@ -42,10 +40,25 @@ def corpus_sum(store: Store, more: Collection[str] = ()) -> str:
     return f"{whole % (1 << BITS):032x} {len(fresh) + sum(count for _, count in now.values())}"
 
 
-def rows_id(dataset: lance.LanceDataset) -> str:
+def rows_id(store: Store, table: str, dataset: lance.LanceDataset) -> str:
     """Names the rows of a table as it is open, whatever version that is: after a power cut a number may come
-    again with other rows."""
+    again with other rows. The same before a compaction and after it (`keep_rows_id`)."""
+    files = _files_id(dataset)
+    kept: dict[str, str] = json.loads(store.files.read(_kept(table)) or b"{}")
+    return kept.get(files, files)
+
+
+def keep_rows_id(store: Store, table: str, id: str) -> None:
+    """Lets the rows of a table, whose files are others now, have the name that they had."""
+    store.files.write(_kept(table), json.dumps({_files_id(store.dataset(table)): id}).encode())
+
+
+def _files_id(dataset: lance.LanceDataset) -> str:
     return digest(*sorted(_name(f) for f in dataset.get_fragments()))
+
+
+def _kept(table: str) -> str:
+    return f"{COVERAGE}/{table}-rows.json"
 
 
 def _name(fragment: lance.LanceFragment) -> str:
@@ -68,12 +81,7 @@ def sum_of(ids: pa.StringArray) -> int:
     >>> hex(sum_of(pa.array(["0" * 31 + "a", "f" * 16 + "0" * 16])))
     '0xffffffffffffffff000000000000000a'
     """
-    if not len(ids):
-        return 0
-    _, offsets, text = ids.buffers()
-    first, last = np.frombuffer(offsets, np.int32)[[ids.offset, ids.offset + len(ids)]]
-    digits = np.frombuffer(text, np.uint8)[first:last].reshape(-1, 32)  # (ids, 32)
-    places = np.zeros(32, np.uint64)  # the sum of each place; of 2^60 ids it would not fit
-    for at in range(0, len(digits), SUMMED):
-        places += _HEX[digits[at : at + SUMMED]].sum(axis=0, dtype=np.uint64)
-    return sum(int(total) << 4 * (31 - place) for place, total in enumerate(places))
+    if (raw := digest_bytes(ids)) is None:
+        raise StoreError("a source has an id that is no digest of 32 hex digits. Ingest its files again")
+    words = np.frombuffer(raw, ">u4").reshape(-1, 4)  # (ids, 4); the sum of 2^32 ids fits
+    return sum(int(total) << 96 - 32 * at for at, total in enumerate(words.sum(axis=0, dtype=np.uint64)))

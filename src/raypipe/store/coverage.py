@@ -18,9 +18,9 @@ from raypipe.core.records import digest
 from raypipe.store.corpus_sum import corpus_sum, rows_id
 from raypipe.store.database import Store
 from raypipe.store.errors import reaching
-from raypipe.store.ids import Ids, stand_in
+from raypipe.store.ids import Ids, gathered, stand_in
 from raypipe.store.layout import COVERAGE
-from raypipe.store.lookups import SCAN_RATIO, absent, distinct, filters, present, rows, sources_with_chunks
+from raypipe.store.lookups import SCAN_RATIO, distinct, filters, present, rows, sources_with_chunks
 
 KEPT = 4  # notes of a table: of all its sources, and of those with chunks, for two sets of kinds
 NOTED = 10_000  # ids that a table lacks: a note of more is as long as the work that it saves
@@ -34,7 +34,7 @@ def all_sources(store: Store, kinds: Iterable[str]) -> Ids:
         where, version = next(filters("kind", named)), store.version("sources")
 
         def read() -> pa.Array:
-            return store.scan("sources", ["id"], version, filter=where)["id"].combine_chunks()
+            return gathered(b["id"] for b in store.batches("sources", ["id"], version=version, filter=where))
 
         store.kept = Ids.unread(store.count("sources", where, version), name, read)
     return store.kept
@@ -47,7 +47,7 @@ def lacked(store: Store, dataset: lance.LanceDataset, table: str, sources: Ids) 
     with reaching(dataset.uri):
         left = sources.where(pc.invert(present(dataset, "source", sources.array)))
     if sources.all_of and len(left) <= NOTED and store.drives:
-        notes = {**_notes(store, table), _of(dataset, sources.all_of): list(left)}
+        notes = {**_notes(store, table), _of(store, dataset, table, sources.all_of): list(left)}
         last = dict(list(notes.items())[-KEPT:])
         store.files.write(f"{COVERAGE}/{table}.json", json.dumps(last).encode())
     return left
@@ -55,12 +55,12 @@ def lacked(store: Store, dataset: lance.LanceDataset, table: str, sources: Ids) 
 
 def noted(store: Store, dataset: lance.LanceDataset, table: str, all_of: str) -> Ids | None:
     """The same of all sources of a name (`Ids.name_among`), where it was noted; else None."""
-    found = _notes(store, table).get(_of(dataset, all_of)) if all_of else None
+    found = _notes(store, table).get(_of(store, dataset, table, all_of)) if all_of else None
     return None if found is None else Ids.of(found)
 
 
-def _of(dataset: lance.LanceDataset, all_of: str) -> str:
-    return f"{all_of} {rows_id(dataset)}"
+def _of(store: Store, dataset: lance.LanceDataset, table: str, all_of: str) -> str:
+    return f"{all_of} {rows_id(store, table, dataset)}"
 
 
 def _notes(store: Store, table: str) -> dict[str, list[str]]:
@@ -119,5 +119,5 @@ def _with_chunks(passages: LanceDataset | None, sources: Ids) -> Ids:
 
 def sources_without(passages: LanceDataset, lengths: LanceDataset) -> list[str]:
     """Distinct sources of a `passages` table that a `lengths` table lacks."""
-    left: list[str] = absent(lengths, "source", distinct(passages, "source")).to_pylist()
-    return left
+    every = Ids(distinct(passages, "source"))
+    return list(every.where(pc.invert(present(lengths, "source", every.array))))

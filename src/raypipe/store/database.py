@@ -192,12 +192,15 @@ class Store:
         columns: Sequence[str] | None,
         rows: int = lookups.SCAN_ROWS,
         version: int | None = None,
+        filter: str | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """All rows of a table at a version (None: as it is now), `rows` of them at a time. `columns` None:
-        all of them."""
+        """All rows of a table at a version (None: as it is now) that a filter leaves, at most `rows` of them
+        at a time. `columns` None: all of them."""
         with reaching(self.table_uri(table)):
             dataset = self.dataset(table, version)
-            found = iter(dataset.to_batches(columns=columns and list(columns), batch_size=rows))
+            wanted = columns and list(columns)
+            ahead = lookups.READ_AHEAD
+            found = iter(dataset.to_batches(wanted, filter, batch_size=rows, batch_readahead=ahead))
         while True:
             with reaching(self.table_uri(table)):
                 batch = next(found, None)

@@ -8,9 +8,10 @@ from __future__ import annotations
 import functools
 import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import IO, Any, TypeVar, cast
 
 from pyarrow import Buffer, NativeFile
 from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType, LocalFileSystem
@@ -29,6 +30,16 @@ def _classed(method: M) -> M:
             return method(self, name, *rest)
 
     return cast(M, call)
+
+
+@contextmanager
+def _synced(path: Path) -> Iterator[IO[bytes]]:
+    """A file that is on disk when the block ends."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
 
 
 class Files:
@@ -71,14 +82,22 @@ class Files:
         except FileNotFoundError:
             return None
 
-    @_classed
     def write(self, name: str, content: bytes | Buffer) -> None:
         """Replaces the file at once: a reader sees the old content or this, never a part of it."""
-        if self.local:
-            os.replace(self._staged(name, content), self._path(name))
-        else:  # an object appears when its upload is complete
-            with self._fs.open_output_stream(self._path(name)) as stream:
-                stream.write(content)
+        with self.writing(name) as file:
+            file.write(content)
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[IO[bytes] | NativeFile]:
+        """The same, of a file that is written piece by piece: it is replaced when the block ends."""
+        with reaching(self._path(name)):
+            if self.local:
+                with _synced(staged := self._staged(name)) as file:
+                    yield file
+                staged.replace(self._path(name))
+            else:  # an object appears when its upload is complete
+                with self._fs.open_output_stream(self._path(name)) as stream:
+                    yield stream
 
     @_classed
     def create(self, name: str, content: bytes) -> bool:
@@ -89,7 +108,9 @@ class Files:
                 return False
             self.write(name, content)
             return True
-        staged = self._staged(name, content)
+        staged = self._staged(name)
+        with _synced(staged) as file:
+            file.write(content)
         try:
             os.link(staged, self._path(name))
             return True
@@ -98,15 +119,8 @@ class Files:
         finally:
             os.unlink(staged)
 
-    def _staged(self, name: str, content: bytes | Buffer) -> str:
-        target = Path(self._path(name))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        staged = target.with_name(f".{uuid.uuid4().hex}.tmp")
-        with staged.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        return str(staged)
+    def _staged(self, name: str) -> Path:
+        return Path(self._path(name)).with_name(f".{uuid.uuid4().hex}.tmp")
 
     @_classed
     def sync(self, name: str) -> None:

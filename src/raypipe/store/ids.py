@@ -1,12 +1,13 @@
-"""Ids as one array: of ten million 360 MB, as Python texts a gigabyte for each list.
+"""Ids as one array: of ten million digests 160 MB, as Python texts a gigabyte for each list.
 
-Whatever looks ids up hashes at most `HASHED` of them at a time, so that memory does not grow with both sides.
-Knows Arrow; knows no table.
+A digest is held as the 16 bytes that its 32 hex digits say; where one id of an array is none, all of them are
+held as texts. Whatever looks ids up hashes at most `HASHED` of them at a time, so that memory does not grow
+with both sides. Knows Arrow; knows no table.
 """
 
 from __future__ import annotations
 
-import functools
+import binascii
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from typing import TypeVar, overload
 
@@ -18,6 +19,8 @@ from raypipe.core.records import digest
 
 T = TypeVar("T", bound=Sized)
 
+BYTES = 16  # of a digest
+DIGEST = pa.binary(BYTES)
 AT_ONCE = 1 << 16  # ids that are Python texts at a time
 HASHED = 2 << 20  # ids in a hash table at a time: some 200 MB with what Arrow keeps for each
 
@@ -26,16 +29,18 @@ class Ids(Sequence[str]):
     """Some ids, each once, in order."""
 
     def __init__(self, array: pa.Array, all_of: str = "") -> None:
-        """`all_of` names all sources of some kinds that a store has, where these are all; else ""."""
+        """`array`: texts, or digests as `packed` has them. `all_of` names all sources of some kinds that a
+        store has, where these are all; else ""."""
         self.all_of = all_of
         self._count = len(array)
-        self._read: Callable[[], pa.Array] = lambda: array
+        self._array: pa.Array | None = packed(array)
+        self._read: Callable[[], pa.Array]
 
     @classmethod
     def unread(cls, count: int, all_of: str, read: Callable[[], pa.Array]) -> Ids:
         """All of a name, which are read when an id of them is needed."""
-        ids = cls(pa.array([], pa.string()), all_of)
-        ids._count, ids._read = count, read
+        ids = cls(pa.array([], DIGEST), all_of)
+        ids._count, ids._array, ids._read = count, None, read
         return ids
 
     @classmethod
@@ -43,24 +48,34 @@ class Ids(Sequence[str]):
         """These ids, which may be Python texts."""
         return ids if isinstance(ids, Ids) else cls(pa.array(list(ids), pa.string()))
 
-    @functools.cached_property
+    @property
     def array(self) -> pa.Array:
-        return self._read()
+        """(ids,) as `packed` has them."""
+        if self._array is None:
+            self._array = packed(self._read())
+        return self._array
 
     def __len__(self) -> int:
         return self._count
 
     def __iter__(self) -> Iterator[str]:
-        for at in range(0, len(self), AT_ONCE):
-            yield from self.array.slice(at, AT_ONCE).to_pylist()
+        for some in self.texts(AT_ONCE):
+            yield from some.to_pylist()
+
+    def texts(self, size: int) -> Iterator[pa.Array]:
+        """The ids as texts, `size` at a time."""
+        for at in range(0, len(self), size):
+            yield texts(self.array.slice(at, size))
 
     @overload
     def __getitem__(self, at: int) -> str: ...
     @overload
     def __getitem__(self, at: slice) -> Ids: ...
     def __getitem__(self, at: int | slice) -> str | Ids:
-        found = self.array[at]
-        return Ids(found) if isinstance(at, slice) else str(found.as_py())
+        if isinstance(at, slice):
+            return Ids(self.array[at])
+        found: str = texts(self.array[at : at + 1 or None])[0].as_py()
+        return found
 
     def where(self, mask: pa.Array) -> Ids:
         """Those where `mask` ((ids,) bool) is true; these very ones where it is true for all."""
@@ -82,11 +97,69 @@ class Ids(Sequence[str]):
         if not self or others is self:
             return others
         more = others.without(self) if others else others
-        return Ids(pa.concat_arrays([self.array, more.array])) if more else self
+        return Ids(pa.concat_arrays(_alike(self.array, more.array))) if more else self
 
     def name_among(self, which: str) -> str:
         """What names those, where these are all of some kinds; else an empty text."""
         return digest(self.all_of, which) if self.all_of else ""
+
+
+def packed(ids: pa.Array) -> pa.Array:
+    """(ids,) texts as the bytes of digests; as they are where one is no digest.
+
+    >>> packed(pa.array(["0" * 31 + "a", "f" * 32])).type, packed(pa.array(["F" * 32])).type
+    (FixedSizeBinaryType(fixed_size_binary[16]), DataType(string))
+    """
+    raw = None if ids.type == DIGEST else digest_bytes(ids)
+    return ids if raw is None else _of_bytes(raw)
+
+
+def _of_bytes(raw: bytes | bytearray) -> pa.Array:
+    return pa.Array.from_buffers(DIGEST, len(raw) // BYTES, [None, pa.py_buffer(raw)])
+
+
+def digest_bytes(ids: pa.Array) -> bytes | None:
+    """What the hex digits of some texts say, 16 bytes each; None where one is no digest."""
+    if not len(ids):
+        return b""
+    _, offsets, text = ids.buffers()
+    ends = np.frombuffer(offsets, np.int32)[ids.offset : ids.offset + len(ids) + 1]
+    if ids.null_count or (np.diff(ends) != 2 * BYTES).any():
+        return None
+    digits = memoryview(text)[ends[0] : ends[-1]]
+    try:
+        raw = binascii.unhexlify(digits)
+    except ValueError:
+        return None
+    return raw if binascii.hexlify(raw) == digits else None  # not where a digit is a capital
+
+
+def texts(ids: pa.Array) -> pa.Array:
+    """(ids,) as texts, 36 bytes each; as they are where they are texts."""
+    if ids.type != DIGEST:
+        return ids
+    raw = memoryview(ids.buffers()[1])[BYTES * ids.offset : BYTES * (ids.offset + len(ids))]
+    ends = np.arange(0, 2 * len(raw) + 1, 2 * BYTES, np.int32)
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(binascii.hexlify(raw))]
+    return pa.Array.from_buffers(pa.string(), len(ids), buffers)
+
+
+def gathered(pieces: Iterable[pa.Array]) -> pa.Array:
+    """Ids that come in pieces, as one array (`packed`): never as texts and as bytes at once."""
+    held, others = bytearray(), list[pa.Array]()
+    for piece in pieces:
+        raw = None if others else digest_bytes(piece)
+        if raw is None:
+            others += [piece] if others else [texts(_of_bytes(held)), piece]
+        else:
+            held += raw
+    return pa.concat_arrays(others) if others else _of_bytes(held)
+
+
+def _alike(some: pa.Array, others: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Both as bytes where all are digests, else both as texts."""
+    some, others = packed(some), packed(others)
+    return (some, others) if some.type == others.type else (texts(some), texts(others))
 
 
 def slabs(pieces: Iterable[T]) -> Iterator[list[T]]:
@@ -107,10 +180,11 @@ def stand_in(ids: pa.Array, there: pa.Array | pa.ChunkedArray) -> pa.Array:
     mask = pa.array(np.zeros(len(ids), bool))
     for at in range(0, len(there), HASHED) if len(ids) else ():
         some = there.slice(at, HASHED)
-        some = some.combine_chunks() if isinstance(some, pa.ChunkedArray) else some
-        if len(ids) < len(some):  # the fewer ones are hashed
-            some = some.filter(pc.is_in(some, value_set=ids)).unique()
-        mask = pc.or_(mask, pc.is_in(ids, value_set=some)) if len(some) else mask
+        some = gathered(some.chunks) if isinstance(some, pa.ChunkedArray) else some
+        mine, some = _alike(ids, some)
+        if len(mine) < len(some):  # the fewer ones are hashed
+            some = some.filter(pc.is_in(some, value_set=mine)).unique()
+        mask = pc.or_(mask, pc.is_in(mine, value_set=some)) if len(some) else mask
     return mask
 
 
@@ -125,12 +199,14 @@ def repeats(ids: pa.Array) -> int:
 
 
 def looked_up(ids: pa.Array, rows: Iterable[tuple[pa.Array, np.ndarray]]) -> np.ndarray:
-    """(ids,) int64: the number of each id in some rows (ids, (ids,) int64), -1 where it is in none."""
-    out = np.full(len(ids), -1, np.int64)
+    """(ids,) int32: the number of each id in some rows (ids, (ids,) numbers below 2^31), -1 where it is in
+    none."""
+    out = np.full(len(ids), -1, np.int32)
     for names, numbers in rows:
-        if len(ids) < len(names):
-            mine = pc.is_in(names, value_set=ids)
-            names, numbers = names.filter(mine), numbers[mine.to_numpy(zero_copy_only=False)]
-        at = pc.fill_null(pc.index_in(ids, value_set=names), -1).to_numpy()
+        mine, names = _alike(ids, names)
+        if len(mine) < len(names):
+            some = pc.is_in(names, value_set=mine)
+            names, numbers = names.filter(some), numbers[some.to_numpy(zero_copy_only=False)]
+        at = pc.fill_null(pc.index_in(mine, value_set=names), -1).to_numpy()
         out[at >= 0] = numbers[at[at >= 0]]
     return out

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import datetime, timedelta
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raypipe.store.compaction import compact_here
+from raypipe.store.corpus_sum import keep_rows_id, rows_id
 from raypipe.store.database import Store
 from raypipe.store.errors import StoreError
 from raypipe.store.ids import HASHED
@@ -71,7 +73,7 @@ def drop(store: Store, table: str) -> None:
     if found := tagged(store, table):
         raise StoreError(f"table {table} at {store.uri} is protected by {', '.join(sorted(found))}")
     store.files.remove_folder(f"{table}.lance")
-    for name in (table, f"{table}-chunks"):
+    for name in (table, f"{table}-chunks", f"{table}-rows"):
         store.files.remove(f"{COVERAGE}/{name}.json")
 
 
@@ -126,7 +128,10 @@ def _key_ranges(rows: int) -> Iterator[str]:
         yield f"key >= '{low}'" + (f" AND key < '{high}'" if high else "")
 
 
-def compact(store: Store, table: str, most: int = FRAGMENTS) -> bool:
+def compact(
+    store: Store, table: str, most: int = FRAGMENTS,
+    by: Callable[[Store, str, int], None] = compact_here,
+) -> bool:  # fmt: skip
     """Compacts a table of more than `most` fragments, and returns whether it did. Rows stay as they
     are and old versions keep the old files. Parts that a run has written and not committed are none of the
     table's yet: their commit comes on top."""
@@ -135,6 +140,10 @@ def compact(store: Store, table: str, most: int = FRAGMENTS) -> bool:
     with store.durable(table):
         if table.startswith(OF_MEMO):
             drop_twins(store, table)  # first: afterwards it is not known which of two came first
-        store.dataset(table).optimize.compact_files()
+        dataset = store.dataset(table)
+        name, count = rows_id(store, table, dataset), dataset.count_rows()
+        by(store, table, dataset.version)
         store.index(table)
+    if store.drives and store.count(table) == count:  # else another process may have written meanwhile
+        keep_rows_id(store, table, name)
     return True

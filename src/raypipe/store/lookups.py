@@ -11,11 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe.store.errors import reaching
-from raypipe.store.ids import slabs, stand_in
+from raypipe.store.ids import Ids, gathered, slabs, stand_in, texts
 
 LOOKUP_KEYS = 4096  # per query: one of 5,000 keys takes 57 ms, and the query text is parsed in memory
 SCAN_RATIO = 250  # a BTREE look-up takes 16 us, a row of a scanned key column .07 us
-SCAN_ROWS = 1 << 20  # per batch of a scan
+SCAN_ROWS = 1 << 18  # per batch of a scan: 9 MB of ids
+READ_AHEAD = 4  # batches that a scan has ready; Lance has 16
 
 
 def filters(column: str, values: Sequence[str] | Sequence[int]) -> Iterator[str]:
@@ -47,20 +48,15 @@ def missing(dataset: lance.LanceDataset, column: str, ids: Sequence[str]) -> lis
     """Which of the ids do not stand in a column, in their order."""
     if not ids:
         return []
-    left: list[str] = absent(dataset, column, pa.array(ids, pa.string())).to_pylist()
-    return left
-
-
-def absent(dataset: lance.LanceDataset, column: str, wanted: pa.Array) -> pa.Array:
-    """The same, of an array."""
-    return wanted.filter(pc.invert(present(dataset, column, wanted)))
+    wanted = Ids.of(ids)
+    return list(wanted.where(pc.invert(present(dataset, column, wanted.array))))
 
 
 def present(dataset: lance.LanceDataset, column: str, wanted: pa.Array) -> pa.Array:
     """(ids,) bool: which of the ids stand in a column."""
     with reaching(dataset.uri):
         if len(wanted) * SCAN_RATIO < dataset.count_rows():
-            return pc.is_in(wanted, value_set=rows(dataset, column, wanted.to_pylist(), [column])[column])
+            return stand_in(wanted, rows(dataset, column, texts(wanted).to_pylist(), [column])[column])
         mask = stand_in(wanted, wanted[:0])
         for values in _values(dataset, column):
             mask = pc.or_(mask, stand_in(wanted, values))
@@ -70,23 +66,22 @@ def present(dataset: lance.LanceDataset, column: str, wanted: pa.Array) -> pa.Ar
 def distinct(dataset: lance.LanceDataset, column: str) -> pa.Array:
     """The values of a column, each once."""
     with reaching(dataset.uri):
-        found = [pa.array([], pa.string()), *(v.combine_chunks() for v in _values(dataset, column))]
-    return pa.concat_arrays(found).unique()
+        return gathered(some for values in _values(dataset, column) for some in values.chunks).unique()
 
 
 def sources_with_chunks(passages: lance.LanceDataset) -> pa.Array:
     """Sources of a `passages` table that have chunks: those a vector table must hold. A source's chunks stand
     together, so only one that is cut by two batches comes twice."""
-    found = [pa.array([], pa.string())]
     with reaching(passages.uri):
-        for batch in passages.to_batches(columns=["source", "start", "end"], batch_size=SCAN_ROWS):
-            real = batch.filter(pc.greater(batch["end"], batch["start"]))
-            found.append(real["source"].unique())
-    return pa.concat_arrays(found)
+        batches = passages.to_batches(
+            columns=["source", "start", "end"], batch_size=SCAN_ROWS, batch_readahead=READ_AHEAD
+        )
+        real = (batch.filter(pc.greater(batch["end"], batch["start"])) for batch in batches)
+        return gathered(batch["source"].unique() for batch in real)
 
 
 def _values(dataset: lance.LanceDataset, column: str) -> Iterator[pa.ChunkedArray]:
     """A column, many values at a time: a batch ends with its fragment, and to look for ids in values hashes
     the fewer of both once. Of equal values that stand together one is given."""
-    batches = dataset.to_batches(columns=[column], batch_size=SCAN_ROWS)
+    batches = dataset.to_batches(columns=[column], batch_size=SCAN_ROWS, batch_readahead=READ_AHEAD)
     return map(pa.chunked_array, slabs(pc.run_end_encode(b[column]).values for b in batches if b.num_rows))

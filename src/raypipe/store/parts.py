@@ -12,6 +12,7 @@ import hashlib
 import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,14 +22,15 @@ from lance import FragmentMetadata
 from lance.file import LanceFileReader
 from lance.fragment import write_fragments
 
-from raypipe.core import arrow
 from raypipe.core.records import digest
 from raypipe.store.database import Store
 from raypipe.store.errors import StoreError, reaching
-from raypipe.store.ids import Ids
+from raypipe.store.ids import Ids, gathered
 from raypipe.store.layout import PARTS, PLANNED, RUNS
 from raypipe.store.tables import check_run, checked
 
+PLAN_SCHEMA = pa.schema([pa.field("id", pa.string())])
+BLOCK = 1 << 20  # bytes of a plan that are read at a time
 PLAN_BATCH = 8192  # ids of a plan that are read at a time: 300 KB, and a footer of 30 KB for ten million
 
 
@@ -96,11 +98,12 @@ def begun(store: Store, what: str) -> Run | None:
         return None
     text = unsealed(raw)
     plan = json.loads(text) if text else {}
-    content = store.files.read(_ids(plan["run"])) if "ids" in plan else None
-    if content is None or _digest(content) != plan["ids"]:
+    if "ids" not in plan or _digest(store, plan["run"]) != plan["ids"]:
         end(store, what)
         return None
-    ids = Ids(arrow.rows_of(content)["id"].combine_chunks())
+    with _reading(store, plan["run"]) as file:
+        rows = pa.ipc.open_file(file)
+        ids = Ids(gathered(rows.get_batch(n)["id"] for n in range(rows.num_record_batches)))
     return Run(plan["run"], ids, plan["per_part"], plan["replaces"], plan["fresh"])
 
 
@@ -124,22 +127,17 @@ def begin_rest(store: Store, what: str, run: Run, ids: Sequence[str], per_part: 
 
 def _written(store: Store, run: Run) -> bytes:
     """Writes the ids of a run, and returns its plan, which names them: written after them, it is whole."""
-    content = arrow.file_of(pa.table({"id": run.ids.array}), PLAN_BATCH)
-    store.files.write(_ids(run.name), content)
-    plan = {"run": run.name, "ids": _digest(content), "per_part": run.per_part}
+    with store.files.writing(_ids(run.name)) as file, pa.ipc.new_file(file, PLAN_SCHEMA) as rows:
+        for some in run.ids.texts(PLAN_BATCH):
+            rows.write_batch(pa.record_batch([some], schema=PLAN_SCHEMA))
+    plan = {"run": run.name, "ids": _digest(store, run.name), "per_part": run.per_part}
     return sealed(json.dumps({**plan, "replaces": run.replaces, "fresh": run.fresh}))
 
 
 def planned_ids(store: Store, rows: PlanRows) -> tuple[str, ...]:
     """The ids that some rows of a plan have: a worker reads its own, and no others. Raises StoreError where
     the plan is gone."""
-    name = _ids(rows.run)
-    if (file := store.files.open(name)) is None:
-        raise StoreError(
-            f"{store.uri}: {name} is gone, so run {rows.run} was ended by another command. Start this one "
-            "again: it plans what is still missing"
-        )
-    with reaching(f"{store.uri}/{name}"), file:
+    with _reading(store, rows.run) as file:
         plan = pa.ipc.open_file(file)
         last = rows.first + rows.count - 1
         numbers = range(rows.first // PLAN_BATCH, last // PLAN_BATCH + 1)
@@ -161,8 +159,27 @@ def end(store: Store, what: str) -> None:
         store.files.remove(_ids(run))
 
 
-def _digest(content: bytes | pa.Buffer) -> str:
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
+@contextmanager
+def _reading(store: Store, run: str) -> Iterator[pa.NativeFile]:
+    name = _ids(run)
+    if (file := store.files.open(name)) is None:
+        raise StoreError(
+            f"{store.uri}: {name} is gone, so run {run} was ended by another command. Start this one "
+            "again: it plans what is still missing"
+        )
+    with reaching(f"{store.uri}/{name}"), file:
+        yield file
+
+
+def _digest(store: Store, run: str) -> str | None:
+    """Names what the file of a run's ids has; None where it is gone."""
+    if (file := store.files.open(_ids(run))) is None:
+        return None
+    content = hashlib.blake2b(digest_size=16)
+    with reaching(f"{store.uri}/{_ids(run)}"), file:
+        while block := file.read(BLOCK):
+            content.update(block)
+    return content.hexdigest()
 
 
 def _ids(run: str) -> str:
@@ -205,7 +222,7 @@ def write_part(
         fragments = write_rows(store, table, data)
         record = Record(data.num_rows, tuple(fragments), dict(facts))
         body = {"rows": record.rows, "fragments": [f.to_json() for f in fragments], "facts": record.facts}
-        store.files.write(_record(table, run, part), sealed(json.dumps(body)))
+        store.files.write(record_path(table, run, part), sealed(json.dumps(body)))
     return record
 
 
@@ -231,7 +248,7 @@ def done_parts(store: Store, table: str, run: str) -> dict[str, Mapping[str, Any
 
 def read_record(store: Store, table: str, run: str, part: str) -> Record | None:
     """The completion record of a part; None if the part must be done again."""
-    if (text := unsealed(store.files.read(_record(table, run, part)) or b"")) is None:
+    if (text := unsealed(store.files.read(record_path(table, run, part)) or b"")) is None:
         return None
     body = json.loads(text)
     fragments = tuple(FragmentMetadata.from_json(json.dumps(f)) for f in body["fragments"])
@@ -285,5 +302,6 @@ def _folder(table: str, run: str) -> str:
     return f"{PARTS}/{table}/{check_run(run)}"
 
 
-def _record(table: str, run: str, part: str) -> str:
+def record_path(table: str, run: str, part: str) -> str:
+    """The file that says what came of a part."""
     return f"{_folder(table, run)}/{check_run(part)}.json"

@@ -50,8 +50,8 @@ def merge_sizes(store: Store) -> None:
 
 
 def sizes(store: Store, ids: Ids) -> np.ndarray:
-    """(ids,) int64: characters of each source, -1 where the store does not have it."""
-    chars = looked_up(ids.array, _slabs(store)) if ids else np.empty(0, np.int64)
+    """(ids,) int32: characters of each source, -1 where the store does not have it."""
+    chars = looked_up(ids.array, _slabs(store)) if ids else np.empty(0, np.int32)
     left = ids.where(pa.array(chars < 0))
     read: dict[str, int] = {}
     for at in range(0, len(left), READ_AT_ONCE) if (chars < 0).any() else ():

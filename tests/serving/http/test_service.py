@@ -3,6 +3,7 @@
 import asyncio
 import json
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.errors import Overloaded, Unavailable
 from raypipe.core.records import Source, source_id
+from raypipe.memo.memo import MemoryMemo
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import CorpusExecutor
 from raypipe.serving.access import RequestLimits
@@ -123,6 +125,33 @@ def test_it_is_not_ready_until_the_tables_exist_but_answers_from_a_requests_own_
         app, {"query": "who wrote the first program?", "documents": [page], "include": ["hits"]}
     ).json()
     assert said["outcome"] in ("answered", "abstained") and len(said["hits"]) == 1
+
+
+def test_a_first_request_finds_everything_in_use_and_no_language_model_was_asked(filled, tmp_path):
+    generate = "generate: {model: scripted, prompt: crag/rag, into: llm, context_chars: 200, max_tokens: 9}"
+    text = (HERE / "fakes.yaml").read_text().replace("{prefer: [extract]}", "{prefer: [llm, extract]}")
+    (tmp_path / "r.yaml").write_text(text.replace("  - decide:", f"  - {generate}\n  - decide:"))
+    recipe = load_recipe(str(tmp_path / "r.yaml"), None, Conf((HERE.parent / "conf",)))
+    here, used = LocalKit(None, "transformers"), []
+
+    def method(kind):
+        def call(model, *inputs):
+            used.append(kind)
+            return getattr(here, kind)(model)(*inputs)
+
+        return Elsewhere(call)
+
+    kit = ServeKit(method("embedder"), method("reranker"), method("generator"))
+    answerer = Answerer(recipe, kit, filled.store.uri, MemoryMemo(1 << 20))
+    app = create_app(answerer, OPEN, before_first=partial(answerer.warm, 30))
+
+    async def started():
+        async with app.router.lifespan_context(app):
+            return set(used)
+
+    assert asyncio.run(started()) == {"embedder", "reranker"}
+    usage = ask(app, {"query": "what is ready?"}).json()["usage"]
+    assert usage["embedded"] and usage["chats"] == 1, "it left nothing in the memo"
 
 
 def test_it_becomes_ready_without_a_restart(filled, tmp_path):
@@ -304,7 +333,8 @@ def test_what_http_itself_refuses_is_a_problem_too(tmp_path):
         ("POST", "/v1/answer", {"content": b" " * (OPEN.limits.max_body_bytes + 1), "headers": JSON}),
     )
     assert [r.status_code for r in (get, path, form, large)] == [405, 404, 415, 413]
-    assert get.headers["allow"] == "POST"
+    assert get.headers["allow"] == "POST" and get.json()["detail"] == "This route takes POST."
+    assert "There are: POST /v1/answer, POST /v1/answer:batch, " in path.json()["detail"]
     for r in (get, path, form, large):
         assert r.headers["content-type"] == "application/problem+json" and SECRET not in r.text
 

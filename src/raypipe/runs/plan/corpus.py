@@ -91,12 +91,12 @@ class CorpusPlanner:
 
     @functools.cached_property
     def _chars(self) -> np.ndarray:
-        """(sources that are not split,) int64: characters of each, 0 where nothing says."""
+        """(sources that are not split,) int32: characters of each, 0 where nothing says."""
         coming = self._context.coming.chars
         chars = sizes(self._store, self._unsplit)
         if coming:
             numbers = np.fromiter(coming.values(), np.int64, len(coming))
-            new = looked_up(self._unsplit.array, [(pa.array(list(coming), pa.string()), numbers)])
+            new = looked_up(self._unsplit.array, [(Ids.of(coming).array, numbers)])
             chars = np.where(new >= 0, new, chars)
         return chars.clip(0)
 

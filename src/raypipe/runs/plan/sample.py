@@ -23,7 +23,7 @@ from raypipe.pipeline.driver import Pipeline
 from raypipe.recipes.executor import CorpusExecutor, fine
 from raypipe.recipes.step_contract import asked_models, table_of
 from raypipe.store import Store
-from raypipe.store.ids import Ids, looked_up, slabs
+from raypipe.store.ids import HASHED, Ids, looked_up, slabs, stand_in
 from raypipe.text.sentences import sentences
 
 EACH = 24  # sources of a kind: 36 real pages of 10 MB in all take .1 s to parse, and half a second to begin
@@ -54,10 +54,11 @@ class SourceKinds:
     def __init__(self, store: Store, ids: Ids, coming: Mapping[str, str]) -> None:
         """`coming`: source id -> kind."""
         self._codes: dict[str, int] = {}
-        self._ids, self._of = ids, looked_up(ids.array, self._stored(store)) if ids else np.empty(0, np.int64)
+        self._ids, self._of = ids, looked_up(ids.array, self._stored(store)) if ids else np.empty(0, np.int32)
         codes = np.array([self._code(kind) for kind in coming.values()], np.int64)
-        new = looked_up(ids.array, [(pa.array(list(coming), pa.string()), codes)]) if coming else self._of
-        self._of = np.where(new >= 0, new, self._of)
+        if coming:
+            new = looked_up(ids.array, [(Ids.of(coming).array, codes)])
+            self._of = np.where(new >= 0, new, self._of)
 
     def _code(self, kind: str) -> int:
         return self._codes.setdefault(kind, len(self._codes))
@@ -79,14 +80,19 @@ class SourceKinds:
     def of(self, sources: Iterable[str]) -> dict[str, tuple[int, str]]:
         """Source -> its place among all, and its kind, for those of these that are there."""
         named, kinds = Ids.of(sources), {code: kind for kind, code in self._codes.items()}
-        at = pc.index_in(named.array, value_set=self._ids.array).to_pylist()
-        found = {s: i for s, i in zip(named, at, strict=True) if i is not None}
+        places = ((self._ids.array, np.arange(len(self._ids))),)
+        at = looked_up(named.array, places).tolist()
+        found = {s: i for s, i in zip(named, at, strict=True) if i >= 0}
         return {s: (i, kinds.get(int(self._of[i]), "")) for s, i in found.items()}
 
     def chosen(self, unread: Iterable[str]) -> dict[str, list[str]]:
         """Kind -> the sources of it that are looked at. `unread`: those that cannot be."""
-        can = ~pc.is_in(self._ids.array, value_set=Ids.of(unread).array).to_numpy(zero_copy_only=False)
-        return {kind: _smallest(self._ids.array.filter(pa.array(mask & can))) for kind, mask in self.masks()}
+        can = ~stand_in(self._ids.array, Ids.of(unread).array).to_numpy(zero_copy_only=False)
+        found: dict[str, list[str]] = {}
+        for kind, mask in self.masks():
+            for some in Ids(self._ids.array.filter(pa.array(mask & can))).texts(HASHED):
+                found[kind] = _smallest(some, found.get(kind, ()))
+        return found
 
 
 class Sampler:

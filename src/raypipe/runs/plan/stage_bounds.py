@@ -91,8 +91,9 @@ class SourceBounds:
     """The bounds of many sources, by their characters: one for each length."""
 
     def __init__(self, recipe: Recipe, chars: np.ndarray) -> None:
-        """`chars`: (sources,) int64."""
-        lengths, self._length = np.unique(chars, return_inverse=True)
+        """`chars`: (sources,) int32."""
+        lengths = np.unique(chars)
+        self._length = np.searchsorted(lengths, chars).astype(np.int32)  # with the inverse of `unique` thrice
         self._bounds = [source_bound(recipe, int(n)) for n in lengths]
 
     def calls(self, stage: str, mask: np.ndarray) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +25,7 @@ from raypipe.pipeline.recipe_tables import lacking, table_labels
 from raypipe.store import Store, begun, committed, done_parts
 from raypipe.store.corpus_sum import rows_id
 from raypipe.store.coverage import by_source
-from raypipe.store.ids import Ids, stand_in
+from raypipe.store.ids import Ids, gathered, stand_in
 from raypipe.store.layout import COVERAGE
 from raypipe.store.lookups import rows
 from raypipe.store.parts import staged
@@ -60,43 +60,49 @@ class Chunks:
 
     def __init__(self, store: Store, table: str) -> None:
         self._store, self._table = store, table
-        self._at = rows_id(store.dataset(table)) if store.has(table) else ""
+        self._at = rows_id(store, table, store.dataset(table)) if store.has(table) else ""
 
     def total(self, sources: Ids) -> int:
         if not sources:
             return 0
         name = sources.name_among(self._at)
-        return self._noted(name, lambda: int(pc.sum(self._of(sources)["chunks"]).as_py() or 0))
+        return self._noted(name, lambda: int(self._read[1][self._among(sources)].sum()))
 
     def each(self, sources: Ids) -> dict[str, int]:
         """Chunks of each of some sources that has any."""
-        rows = self._of(sources).group_by("source").aggregate([("chunks", "sum")])
-        return dict(zip(*(rows[c].to_pylist() for c in ("source", "chunks_sum")), strict=True))
+        mask, found = self._among(sources), dict[str, int]()
+        named = Ids(self._read[0].filter(pa.array(mask)))
+        for source, chunks in zip(named, self._read[1][mask].tolist(), strict=True):
+            found[source] = found.get(source, 0) + chunks
+        return found
 
     @functools.cached_property
     def longest(self) -> int:
         """Characters of the longest passage."""
-        return self._noted(self._at, lambda: self._read[1])
+        return self._noted(self._at, lambda: self._read[2])
 
-    def _of(self, sources: Ids) -> pa.Table:
-        rows = self._read[0]
-        return rows.filter(stand_in(rows["source"].combine_chunks(), sources.array))
+    def _among(self, sources: Ids) -> np.ndarray:
+        mask: np.ndarray = stand_in(self._read[0], sources.array).to_numpy(zero_copy_only=False)
+        return mask
 
     @functools.cached_property
-    def _read(self) -> tuple[pa.Table, int]:
-        """Source and chunks, a row for each stretch of a source's; and the longest passage."""
-        found = [pa.table({"source": pa.array([], pa.string()), "chunks": pa.array([], pa.int64())})]
-        longest = 0
-        for batch in self._store.batches(self._table, SPANS) if self._at else ():
-            real = batch.filter(pc.greater(batch["end"], batch["start"]))
-            if not real.num_rows:
-                continue
-            runs = pc.run_end_encode(real["source"])
-            chunks = np.diff(runs.run_ends.to_numpy(), prepend=0).astype(np.int64)
-            found.append(pa.table({"source": runs.values, "chunks": chunks}))
-            length = pc.max(pc.subtract(real["parent_end"], real["parent_start"])).as_py()
-            longest = max(longest, length)
-        return pa.concat_tables(found), longest
+    def _read(self) -> tuple[pa.Array, np.ndarray, int]:
+        """The source of each stretch of chunks of one, how many it has, and the longest passage."""
+        counts, longest = [np.empty(0, np.int32)], 0
+
+        def sources() -> Iterator[pa.Array]:
+            nonlocal longest
+            for batch in self._store.batches(self._table, SPANS) if self._at else ():
+                real = batch.filter(pc.greater(batch["end"], batch["start"]))
+                if real.num_rows:
+                    runs = pc.run_end_encode(real["source"])
+                    counts.append(np.diff(runs.run_ends.to_numpy(), prepend=0).astype(np.int32))
+                    length = pc.max(pc.subtract(real["parent_end"], real["parent_start"])).as_py()
+                    longest = max(longest, length)
+                    yield runs.values
+
+        names = gathered(sources())
+        return names, np.concatenate(counts), longest
 
     def _noted(self, name: str, count: Callable[[], int]) -> int:
         """What was noted for these rows under a name, or else is counted now; not noted without a name."""

@@ -230,11 +230,12 @@ def chat_models(answerer: AnswererProtocol) -> dict[str, ChatModel]:
 def create_app(
     router: ReleaseRouter, config: ServerConfig | None = None, metrics: RequestMetrics | None = None,
     proxy_sets_id: bool = False, capture: Capture | None = None, followers: ReleaseFollowers | None = None,
-    quotas: QuotaCounter | None = None,
+    quotas: QuotaCounter | None = None, before_first: Callable[[], Awaitable[None]] | None = None,
 ) -> FastAPI:  # fmt: skip
     """The app. The page and the two health routes need no key: they show no question and no answer.
     `proxy_sets_id` as in `ObservedApp`; `capture` gets the answers, None: they are not captured;
-    `followers` have the releases of tenants, and `quotas` count what these ask; None: this gateway does."""
+    `followers` have the releases of tenants, and `quotas` count what these ask; None: this gateway does;
+    `before_first` is done before the first request is taken."""
     config, metrics = config or ServerConfig(), metrics or RequestMetrics()
     admission = Admission(config.limits.max_ongoing_requests, config.tenants, metrics, quotas)
     routes = Routes(TenantRouter(router, followers, capture), config, metrics, admission, capture)
@@ -247,6 +248,8 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        if before_first is not None:
+            await before_first()
         yield
         if capture is not None:
             await capture.close()  # what waits is written before the process ends

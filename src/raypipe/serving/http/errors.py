@@ -9,6 +9,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
 from raypipe.core.errors import Overloaded, Unavailable
@@ -49,7 +50,10 @@ def to_problem(error: Exception) -> RequestRefused:
     wait = {"retry-after": str(RETRY_AFTER_S)}
     if isinstance(error, NotReady):
         log.warning("not ready: %s", error)
-        detail = "The tables of this recipe do not exist yet: `raypipe index` makes them."
+        detail = (
+            "Not ready: no tables (`raypipe index`) or no release (`raypipe promote`); the endpoint's log "
+            "says which."
+        )
         return RequestRefused(HTTPStatus.SERVICE_UNAVAILABLE, detail, headers=wait)
     if isinstance(error, Overloaded):
         return RequestRefused(HTTPStatus.TOO_MANY_REQUESTS, "Too many requests. Retry later.", headers=wait)
@@ -83,9 +87,14 @@ def add_exception_handlers(app: FastAPI) -> None:
     async def by_framework(request: Request, error: Exception) -> Response:
         """What the framework refuses: an unknown path, another method."""
         assert isinstance(error, HTTPException)
-        status = HTTPStatus(error.status_code)
+        status, headers = HTTPStatus(error.status_code), error.headers or {}
         detail = status.description or status.phrase
-        return problem_response(RequestRefused(status, detail, headers=error.headers or {}))
+        if status == HTTPStatus.NOT_FOUND:
+            there = (f"{' '.join(r.methods)} {r.path}" for r in app.routes if isinstance(r, APIRoute))
+            detail = f"No such route. There are: {', '.join(there)}."
+        elif status == HTTPStatus.METHOD_NOT_ALLOWED:
+            detail = f"This route takes {headers['Allow']}."
+        return problem_response(RequestRefused(status, detail, headers=headers))
 
     for kind in (RequestRefused, *EXPECTED_ERRORS):
         app.add_exception_handler(kind, problem)

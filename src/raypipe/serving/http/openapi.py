@@ -23,7 +23,7 @@ STATUSES = {
     413: "Body too large",
     415: "Body is not JSON",
     429: "Too many requests; retry later",
-    503: "Tables do not exist yet, or a model that every answer needs is unavailable; retry later",
+    503: "No tables or no release yet, or a model that every answer needs is unavailable; retry later",
 }
 EVENT: dict[str, Any] = {
     "type": "object",

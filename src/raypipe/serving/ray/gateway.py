@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import sys
@@ -10,7 +11,7 @@ from logging.handlers import WatchedFileHandler
 from fastapi import FastAPI
 from ray.serve.handle import DeploymentHandle
 
-from raypipe.core.errors import Overloaded, Unavailable
+from raypipe.core.errors import Overloaded, RaypipeError, Unavailable
 from raypipe.recipes.deadlines import DegradePolicy
 from raypipe.recipes.recipe import Recipe
 from raypipe.serving.access import ServerConfig
@@ -30,6 +31,10 @@ from raypipe.serving.serve_kit import ServeKit
 from raypipe.serving.trials import TrialRouter
 from raypipe.serving.yielding_kit import InFlight, YieldingKit
 from raypipe.store import Store
+
+WARM_S = 60.0
+"""For the question that a replica answers before it gets requests. Embedders and rerankers are loaded
+meanwhile, in seconds, by their deployments; where these are down, it starts all the same."""
 
 log = logging.getLogger("raypipe.serving.ray")
 
@@ -61,9 +66,11 @@ class Gateway:
         self._followers: ReleaseFollowers | None = None
         self._router: ReleaseRouter
         if recipe is not None:
-            self._router = Answerer(recipe, kit, store, bounded_memo(memo_bytes), policy=policy)
+            self._router = answerer = Answerer(recipe, kit, store, bounded_memo(memo_bytes), policy=policy)
+            self._live = answerer.current
         else:
             self._followers = ReleaseFollowers(shared, store, policy, memo_bytes)
+            self._live = self._followers.current  # past a trial, which would count the question
             redact = redaction(None if config.capture is None else config.capture.redact)
             seconds = SecondAnswers(Store.open(store), in_flight, TrialMetrics(), redact)
             self._router = TrialRouter(self._followers, seconds)
@@ -75,13 +82,23 @@ class Gateway:
         capture = None
         if self._config.capture is not None:
             capture = Capture(self._store, self._config.capture, count_captured())
-        app = create_app(  # Serve's proxy sets ids
-            self._router, self._config, metrics, True, capture, self._followers, self._quotas
+        return create_app(  # Serve's proxy sets ids
+            self._router, self._config, metrics, True, capture, self._followers, self._quotas, self._warm
         )
+
+    async def _warm(self) -> None:
+        """Done by Serve before this replica gets requests. What is missing or down now is no reason not to
+        start: requests say so, and are answered once it is there."""
+        try:
+            async with asyncio.timeout(WARM_S):
+                await (await self._live()).warm(WARM_S)
+        except TimeoutError:
+            log.warning("not warm: it took more than %g s", WARM_S)
+        except Exception as e:
+            log.warning("not warm: %s", e, exc_info=not isinstance(e, RaypipeError))
         # What is loaded by now stays: each full collection over it held up all answers for .16 to .19 s.
         gc.collect()
         gc.freeze()
-        return app
 
 
 class SharedQuotas:
