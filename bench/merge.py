@@ -25,8 +25,8 @@ from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
 from raypipe.core.records import Question
 from raypipe.models.kit import LocalKit
-from raypipe.recipes.derived import ranking_of
 from raypipe.recipes.executor import QuestionExecutor, build
+from raypipe.recipes.ranking import ranking_of
 from raypipe.recipes.recipe import Recipe
 from raypipe.store.index import MemoryIndex
 from raypipe.synth import write

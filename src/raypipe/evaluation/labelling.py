@@ -33,7 +33,7 @@ from raypipe.evaluation.truth_steps import (
     WordJudge,
     Words,
 )
-from raypipe.recipes.derived import RANKING
+from raypipe.recipes.ranking import RANKING
 from raypipe.recipes.read_recipe import checked
 from raypipe.recipes.recipe import Labels, Recipe, Stage
 from raypipe.recipes.step_contract import graph_replies, step_class

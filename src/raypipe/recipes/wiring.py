@@ -9,8 +9,8 @@ from typing import Any
 from raypipe.core.config import Where, did_you_mean
 from raypipe.core.errors import ConfError
 from raypipe.core.protocols import Model
-from raypipe.recipes.derived import ranking_of
 from raypipe.recipes.fits import misfitted
+from raypipe.recipes.ranking import ranking_of
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import decides, embedder_of, table_of
 

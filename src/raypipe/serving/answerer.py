@@ -32,8 +32,8 @@ from raypipe.memo.counts import CallCounts
 from raypipe.memo.memo import Memo
 from raypipe.models.warm_up import warm_up
 from raypipe.recipes.deadlines import DegradePolicy
-from raypipe.recipes.derived import ranking_of
 from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor, StageCounters
+from raypipe.recipes.ranking import ranking_of
 from raypipe.recipes.recipe import Recipe
 from raypipe.report.report import ranking, urls
 from raypipe.runs.release import Release
