@@ -84,6 +84,9 @@ def _releases(args: Args) -> int:
 
 def _list(found: ReleasesResult) -> None:
     lines = found.to_json()["releases"]
+    if not lines:
+        print("no releases; `raypipe promote DIR` makes one of a finished eval")
+        return
     rows = [(r["id"], ", ".join(r["pointers"]), r["recipe"], r["run"], _score(r)) for r in lines]
     table(("release", "live", "recipe", "run", "score"), rows)
 
@@ -106,7 +109,8 @@ def _prune(args: Args) -> int:
 def _print_removed(found: PruneResult) -> None:
     for r in found.removed:
         print(f"{r.kind} {r.name}: {r.rows} rows")
-    print(f"{len(found.removed)} things {'would be deleted' if found.dry_run else 'deleted'}")
+    things = "1 thing" if len(found.removed) == 1 else f"{len(found.removed)} things"
+    print(f"{things} {'would be deleted' if found.dry_run else 'deleted'}")
 
 
 @command(

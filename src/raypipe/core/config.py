@@ -87,7 +87,8 @@ def read_value(text: str, what: str) -> Any:
         _require_shallow(text, what)
         value = yaml.load(text, Loader=_StrictLoader)  # a SafeLoader: builds plain values only
     except yaml.YAMLError as e:
-        raise ConfError(f"{what}: is not valid YAML: {' '.join(str(e).split())}") from e
+        said = " ".join(str(e).split()).replace('in "<unicode string>", ', "in ")
+        raise ConfError(f"{what}: is not valid YAML: {said}") from e
     _require_finite(value, what)
     return value
 
@@ -131,12 +132,18 @@ _KINDS: Mapping[type, str] = {
 }
 
 
+SHOWN = 80  # characters of a value that a message repeats: a file of another kind is one long text
+
+
 def kind_of(value: Any) -> str:
     """What a value is, in the words of a configuration file."""
     if value is None:
         return "nothing"
     name = _KINDS.get(type(value), type(value).__name__)
-    return name if isinstance(value, dict | list) else f"{name} ({value!r})"
+    if isinstance(value, dict | list):
+        return name
+    said = repr(value)
+    return f"{name} ({said if len(said) <= SHOWN else f'{said[:SHOWN]}...'})"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -292,7 +299,7 @@ class Conf:
             path = Path(name)
             if path.is_file():
                 return path
-            raise ConfError(f"{name}: no such file")
+            raise ConfError(f"{name}: {'a folder, expected a file' if path.is_dir() else 'no such file'}")
         for folder in self.folders:
             path = folder / kind / f"{name}{suffix}"
             if path.is_file():
