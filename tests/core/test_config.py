@@ -102,6 +102,8 @@ def test_a_name_is_found_in_the_first_folder_that_has_it_and_a_path_is_itself(tm
         conf.find("recipes", "lat")
     with pytest.raises(ConfError, match="no such file"):
         conf.find("recipes", "nowhere/x.yaml")
+    with pytest.raises(ConfError, match=r"^both\.yml: no such file"):
+        conf.find("recipes", "both.yml")
     with pytest.raises(ConfError, match="two: a folder, expected a file"):
         conf.find("recipes", str(tmp_path / "two"))
 

@@ -79,7 +79,7 @@ def sweep(
     session = session or Session()
     given = several(data)
     if margin <= 0:
-        raise ConfError(f"sweep: expected a margin above 0, found {margin:g}")
+        raise ConfError(f"expected a margin above 0, found {margin:g}")
 
     def load(settings: Sequence[str]) -> Recipe:
         at_point = replace(session, sets=(*session.sets, *settings))

@@ -126,7 +126,7 @@ def _print_removed(found: PruneResult) -> None:
 )
 def _trial(args: Args) -> int:
     if (args.run is None) != (args.share is None) or (args.stop and args.share is not None):
-        raise ConfError("trial: expected DIR and --shadow SHARE together, or --stop, or neither")
+        raise ConfError("expected DIR and --shadow SHARE together, or --stop, or neither")
     if args.share is not None:
         called(raypipe.start_shadow, args)
     look = raypipe.stop_trials if args.stop else raypipe.show_trials
@@ -163,7 +163,9 @@ def _print_trial(report: TrialReport) -> None:
 
 def _line(look: Look) -> str:
     if not look.looked:
-        return f"{look.measure}: {look.questions} questions, too few for a look"
+        from raypipe.runs.trial_verdict import FIRST_LOOK
+
+        return f"{look.measure}: {look.questions} of the {FIRST_LOOK} questions of a first look"
     means = f"{look.live:.3f} -> {look.trial:.3f}"
     return f"{look.measure}: {means} over {look.looked} of {look.questions} questions, p {look.p:.3g}"
 

@@ -295,7 +295,7 @@ class Conf:
 
     def find(self, kind: str, name: str, suffix: str = ".yaml") -> Path:
         """A file by path or by name under `kind`/. Raises ConfError listing what there is."""
-        if name.endswith(suffix) or "/" in name:
+        if name.endswith((suffix, ".yml")) or "/" in name:
             path = Path(name)
             if path.is_file():
                 return path
