@@ -28,7 +28,7 @@ import httpx
 
 from raypipe.kg.client import ABSENT_ON_500
 from raypipe.kg.execute import run
-from raypipe.kg.fetch.backend import ServerBackend
+from raypipe.kg.fetch import ServerBackend
 from raypipe.kg.graph import FolderBackend, GraphFault
 from raypipe.kg.language.parser import parser
 from raypipe.kg.language.program import FUNCTIONS, Bad, Program, print_program

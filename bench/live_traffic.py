@@ -41,13 +41,13 @@ from raypipe.evaluation.evaluate import evaluate
 from raypipe.models.kit import LocalKit
 from raypipe.runs.manifest import read
 from raypipe.runs.release import live, promote
+from raypipe.serving.access import CaptureConfig
 from raypipe.serving.capture import Capture
-from raypipe.serving.capture_config import CaptureConfig
 from raypipe.serving.http import create_app
 from raypipe.serving.release_follower import ReleaseFollowers
 from raypipe.serving.second_answers import SecondAnswers
+from raypipe.serving.shared_kit import InFlight, YieldingKit
 from raypipe.serving.trials import TrialRouter
-from raypipe.serving.yielding_kit import InFlight, YieldingKit
 from raypipe.store import Store
 from raypipe.synth import write
 

@@ -32,7 +32,7 @@ from raypipe.evaluation.result_table import SCHEMA, each
 from raypipe.evaluation.view.run_page import IN_ONE_FILE, run_page
 from raypipe.report.report import RunFolder
 from raypipe.runs.manifest import read
-from raypipe.synth.prose import Prose
+from raypipe.synth.styles import Prose
 
 HITS, RANKED, CHARS = 50, 10, 650  # passages of a question; of these in the ranking; characters of one
 RANKERS = ("dense", "bm25", "fuse", "rerank")

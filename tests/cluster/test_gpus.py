@@ -41,9 +41,9 @@ def actors():
 
 @pytest.fixture(scope="module")
 def places():
-    from raypipe.models import engine_places
+    from raypipe.models import engine_actors
 
-    return engine_places
+    return engine_actors
 
 
 @pytest.fixture(scope="module")

@@ -104,7 +104,7 @@ def test_engines_join_a_job_one_that_dies_costs_no_reply_and_all_make_room_for_a
 ):
     from raypipe.cluster.joining import FIRST, Joining
     from raypipe.models import engine_actors as actors
-    from raypipe.models import engine_places as places
+    from raypipe.models import engine_actors as places
     from raypipe.models.engine_routing import routed
     from raypipe.models.joining_engines import JoiningEngines
 

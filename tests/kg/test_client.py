@@ -11,10 +11,10 @@ import minikg
 import pytest
 from smallgraph import ASKED, GRAMMAR, build
 
+from raypipe.kg.calls.sports import requested_dates
 from raypipe.kg.client import HttpLimits, connect
 from raypipe.kg.execute import run
-from raypipe.kg.fetch.backend import ServerBackend
-from raypipe.kg.fetch.sports import requested_dates
+from raypipe.kg.fetch import ServerBackend
 from raypipe.kg.graph import FolderBackend, GraphFault
 from raypipe.kg.language.parser import parser
 from raypipe.kg.language.time_words import moment, when

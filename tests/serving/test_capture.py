@@ -20,10 +20,9 @@ from raypipe.core.errors import ConfError, DataError
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.models.kit import LocalKit
 from raypipe.runs.captured import OWN_ID, captured_answers, feedback_since
-from raypipe.serving.access import ApiKeys, ServerConfig
+from raypipe.serving.access import ApiKeys, CaptureConfig, ServerConfig
 from raypipe.serving.answerer import Answerer
 from raypipe.serving.capture import Capture
-from raypipe.serving.capture_config import CaptureConfig
 from raypipe.serving.http import create_app
 from raypipe.serving.tenants import Tenant
 from raypipe.store import Store

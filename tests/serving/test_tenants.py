@@ -17,18 +17,15 @@ from raypipe.core.llm import Generated
 from raypipe.memo.memo import MemoryMemo
 from raypipe.models.kit import LocalKit
 from raypipe.runs.forget.mentions import words
-from raypipe.serving.access import ApiKeys, RequestLimits, ServerConfig
-from raypipe.serving.answerer import Answerer
+from raypipe.serving.access import ApiKeys, CaptureConfig, RequestLimits, ServerConfig
+from raypipe.serving.answerer import Answerer, CorpusMemo
 from raypipe.serving.capture import Capture
-from raypipe.serving.capture_config import CaptureConfig
-from raypipe.serving.corpus_memo import CorpusMemo
 from raypipe.serving.filters import Filters, host_matches
 from raypipe.serving.http import create_app
 from raypipe.serving.http.admission import Admission, FairSlots
 from raypipe.serving.http.errors import RequestRefused
 from raypipe.serving.http.middleware import RequestMetrics
-from raypipe.serving.quotas import Quotas
-from raypipe.serving.tenants import Tenant, read_tenants
+from raypipe.serving.tenants import Quotas, Tenant, read_tenants
 from raypipe.store import Store
 
 HERE = Path(__file__).parents[1]

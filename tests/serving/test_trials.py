@@ -18,14 +18,13 @@ from raypipe.runs.manifest import read
 from raypipe.runs.prune import prune
 from raypipe.runs.release import live, promote
 from raypipe.runs.trials import ReleaseTrial, read_trial
-from raypipe.serving.capture import Capture
-from raypipe.serving.capture_config import CaptureConfig
+from raypipe.serving.access import CaptureConfig
+from raypipe.serving.capture import Capture, RedactionFailed
 from raypipe.serving.http import create_app
-from raypipe.serving.redaction import RedactionFailed
 from raypipe.serving.release_follower import ReleaseFollowers
 from raypipe.serving.second_answers import SecondAnswers
+from raypipe.serving.shared_kit import InFlight, YieldingKit, background
 from raypipe.serving.trials import TrialRouter
-from raypipe.serving.yielding_kit import InFlight, YieldingKit, background
 from raypipe.store import Store
 
 pytestmark = pytest.mark.slow

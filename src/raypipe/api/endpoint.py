@@ -27,8 +27,7 @@ from raypipe.recipes.deadlines import DegradePolicy, fallback_of
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import from_plain
 from raypipe.report.progress import heartbeat
-from raypipe.serving.access import MEMO_MB, ApiKeys, RequestLimits, ServerConfig
-from raypipe.serving.capture_config import CaptureConfig
+from raypipe.serving.access import MEMO_MB, ApiKeys, CaptureConfig, RequestLimits, ServerConfig
 from raypipe.serving.tenants import read_tenants, tenants_in
 from raypipe.store import Store, StoreError
 
@@ -97,7 +96,7 @@ class ServeArgs:
         require_unchanged(Store.open(store), recipe.models(), addresses)
         if self.capture is not None:
             from raypipe.runs.captured import answer_ids
-            from raypipe.serving.redaction import redaction
+            from raypipe.serving.capture import redaction
 
             redaction(self.capture.redact)
             answer_ids(Store.open(store))  # a store that cannot be written captures nothing

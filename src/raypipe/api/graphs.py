@@ -25,7 +25,7 @@ from raypipe.core.records import Fault, Question
 from raypipe.kg import public_data
 from raypipe.kg.client import connect
 from raypipe.kg.execute import run
-from raypipe.kg.fetch.backend import ServerBackend
+from raypipe.kg.fetch import ServerBackend
 from raypipe.kg.graph import GraphBackend, open_folder
 from raypipe.kg.language.example_bank import Domain, ExampleGroup, example
 from raypipe.kg.language.parser import Parse, parser

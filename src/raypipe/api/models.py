@@ -29,7 +29,7 @@ from raypipe.models.propose import Proposal, propose
 from raypipe.models.repo import HUB, ModelRepo, from_folder, from_hub
 from raypipe.recipes.read_recipe import load as load_file
 from raypipe.recipes.resolve import resolvers
-from raypipe.synth.prose import Prose
+from raypipe.synth.styles import Prose
 
 if TYPE_CHECKING:
     from raypipe.models.standins import Standins

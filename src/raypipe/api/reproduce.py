@@ -18,7 +18,7 @@ from raypipe.core.config import Where, did_you_mean
 from raypipe.core.errors import ConfError, DataError, RaypipeError
 from raypipe.metrics.crag import Rule
 from raypipe.metrics.ranking import read_qrels, score
-from raypipe.readers.pooled import write_pool
+from raypipe.readers.beir import write_pool
 
 Verdict: TypeAlias = Literal["OK", "OKish", "FAIL"]
 FILE = "reproduce.yaml"

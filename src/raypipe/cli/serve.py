@@ -14,7 +14,7 @@ from raypipe.serving.access import MEMO_MB
 
 if TYPE_CHECKING:
     from raypipe.api.questions import AskResult
-    from raypipe.serving.capture_config import CaptureConfig
+    from raypipe.serving.access import CaptureConfig
     from raypipe.text.places import Place
 
 
@@ -82,7 +82,7 @@ def _start_shadow(args: Args) -> None:
 
 def _capture(args: Args) -> CaptureConfig | None:
     """What is captured. Raises ConfError for options of a capture that is off."""
-    from raypipe.serving.capture_config import RETENTION_DAYS, CaptureConfig
+    from raypipe.serving.access import RETENTION_DAYS, CaptureConfig
 
     if args.capture is None:
         for name in ("retention", "redact"):

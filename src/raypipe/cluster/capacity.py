@@ -214,7 +214,6 @@ def is_here(cluster: Cluster) -> bool:
 
 
 def most_engines(engines: Engines, models: Sequence[Model], nodes: Sequence[Node]) -> int:
-    """The most engines of each model that leave room for the workers; at least one."""
     wanted = 1 if engines.answer.actors == FIT else engines.answer.size
     each = 1
     while models and all(any(engines.needs(m).values()) for m in models):

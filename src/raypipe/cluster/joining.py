@@ -23,7 +23,7 @@ from ray.util.placement_group import placement_group_table, remove_placement_gro
 
 from raypipe.models import engine_actors as engines
 from raypipe.models.engine_actor import Make
-from raypipe.models.engine_places import held
+from raypipe.models.engine_actors import held
 from raypipe.models.joining_engines import LOOK_S, announce, withdraw
 
 FIRST = "raypipe-first-engines"  # name of the placement group that a job's engines wait for
@@ -35,8 +35,6 @@ log = logging.getLogger("raypipe.engines")
 
 @dataclass(slots=True)
 class _Slot:
-    """One engine that may be there."""
-
     name: str
     place: engines.Needs
     make: Make
@@ -49,8 +47,6 @@ class _Slot:
 
 @dataclass(slots=True)
 class Joining:
-    """The engines of one job that come and go."""
-
     slots: list[_Slot] = field(default_factory=list)
 
     def add(self, name: str, place: engines.Needs, make: Make) -> None:
@@ -77,7 +73,6 @@ class Joining:
                 thread.join()
 
     def _turn(self, room: int) -> None:
-        """One look at each engine."""
         if others_wait():
             leaving = [slot for slot in self.slots if slot.group is not None]
             for slot in leaving:
@@ -136,7 +131,6 @@ def take_turns(turn: Callable[[], None], stop: threading.Event, every_s: float) 
 
 
 def _give_up(slot: _Slot) -> None:
-    """Ends an engine and frees its place."""
     if slot.lives is not None:
         withdraw(slot.name)
     if slot.client is not None:

@@ -1,7 +1,6 @@
 """Which pool and engine runs on which device, and what memory it takes there, with the arithmetic.
 
-Models that are larger than the memory they would get are refused before anything is started. Knows cluster
-files, recipes and the sizes of models' files; does not know Ray.
+Models that are larger than the memory they would get are refused before anything is started.
 """
 
 from __future__ import annotations
@@ -208,11 +207,9 @@ def pools_of_stages(recipe: Recipe, pools: Collection[str]) -> dict[str, str]:
 
 
 def stage_models(step: object) -> list[Model]:
-    """The models that a step's fields name."""
     values = (getattr(step, name) for name in getattr(step, "__dataclass_fields__", ()))
     return [value for value in values if isinstance(value, Model)]
 
 
 def asked_by(recipe: Recipe) -> list[Model]:
-    """The models of the question half, each once."""
     return list(dict.fromkeys(m for s in recipe.question for m in stage_models(s.step)))

@@ -34,7 +34,7 @@ from raypipe.core.protocols import Model
 from raypipe.models import engine_actors as engines
 from raypipe.models import load
 from raypipe.models.engine import Engine
-from raypipe.models.engine_places import reserved
+from raypipe.models.engine_actors import reserved
 from raypipe.pipeline.tasks import HandedBack, TableTask, Task, TaskResult, with_worker
 
 

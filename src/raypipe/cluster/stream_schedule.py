@@ -1,7 +1,6 @@
 """Which worker gets which task next, where some workers prepare tasks and others embed them.
 
-Bounds the bytes between the two: a task is prepared only if what it may come to still fits. Knows workers by
-any name and blocks by any handle; knows no Ray and no clock.
+Bounds the bytes between the two: a task is prepared only if what it may come to still fits.
 """
 
 from __future__ import annotations
@@ -24,8 +23,6 @@ computes."""
 
 @dataclass(frozen=True, slots=True)
 class PreparedTask:
-    """A task that is prepared."""
-
     task: Task
     nbytes: int
     handle: Any  # to what was prepared, wherever that is
@@ -33,8 +30,6 @@ class PreparedTask:
 
 @dataclass(frozen=True, slots=True)
 class Assignment(Generic[W]):
-    """What a worker is to do next."""
-
     worker: W
     task: Task
     block: PreparedTask | None  # to embed; None: the task is to be prepared
@@ -78,7 +73,6 @@ class StreamSchedule(Generic[W]):
         self._seats[worker] = _Seat(part)
 
     def retire(self, worker: W) -> None:
-        """A worker gets no more tasks; what it has in hand it may still do."""
         self._seats[worker].retired = True
 
     def is_retired(self, worker: W) -> bool:
@@ -109,7 +103,6 @@ class StreamSchedule(Generic[W]):
         self._ready.append(PreparedTask(task, nbytes, handle))
 
     def finished(self, worker: W, task: Task) -> None:
-        """A worker is through with a task: it is done, or was handed back."""
         del self._seats[worker].doing[task.name]
 
     def block_lost(self, worker: W, task: Task) -> None:

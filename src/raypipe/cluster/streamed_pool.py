@@ -77,8 +77,6 @@ class StreamWorker:
 
 @dataclass(frozen=True, slots=True)
 class StreamedPools:
-    """The workers of both parts, and the bytes between them."""
-
     prepare: Pool
     embed: Pool
     most_bytes: Callable[[], int]  # asked whenever a worker joins: with its node the stores grow
@@ -109,8 +107,6 @@ def _threads(pool: Pool) -> int:
 
 
 class _StreamedRun:
-    """The actors of one run, and what they are doing."""
-
     def __init__(self, pools: StreamedPools, work: WholeCorpusTask, tasks: Sequence[Task]) -> None:
         self._pools = pools
         self._schedule: StreamSchedule[int] = StreamSchedule(tasks, pools.most_bytes(), TRIES)
@@ -129,7 +125,6 @@ class _StreamedRun:
 
     @property
     def failed(self) -> list[Task]:
-        """Tasks whose workers died as often as they may."""
         return self._schedule.failed
 
     def results(self) -> Iterator[TaskResult | HandedBack]:

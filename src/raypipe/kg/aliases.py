@@ -18,8 +18,6 @@ from raypipe.text.words import STOP_WORDS
 
 
 class KnownNames(TypedDict):
-    """`aliases.yaml`."""
-
     teams: dict[str, list[str]]  # sport -> full names
     aliases: dict[str, dict[str, str]]  # kind of name -> as it is said, folded -> as tables have it
 

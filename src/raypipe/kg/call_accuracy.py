@@ -1,7 +1,4 @@
-"""Whether written calls are the gold's: to the letter, and by what both give over a graph.
-
-Pure functions of programs and their results; runs nothing.
-"""
+"""Whether written calls are the gold's: to the letter, and by what both give over a graph."""
 
 from __future__ import annotations
 
@@ -28,8 +25,6 @@ class CallMatch:
 
 @dataclass(frozen=True, slots=True)
 class RunProgram:
-    """A program with what each of its lines gave."""
-
     program: Program
     results: Sequence[CallResult]
 

@@ -28,8 +28,6 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class ChangeRate:
-    """What the replies of one domain showed."""
-
     pairs: int
     changed: int
     period: str | int | None  # live, or seconds; None: too few pairs to tell

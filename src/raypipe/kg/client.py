@@ -31,8 +31,6 @@ ABSENT_ON_500: Final = frozenset({"/movie/get_year_info"})
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """What one request may take."""
-
     timeout_s: float = 10.0  # of one try, connecting included
     tries: int = 3
     wait_s: float = 0.2  # before the second try, doubling, with jitter
@@ -78,7 +76,6 @@ class ServerConnection:
 async def connect(
     url: str, limits: HttpLimits | None = None, transport: httpx.AsyncBaseTransport | None = None
 ) -> AsyncIterator[Ask]:
-    """A connection to the server for the time of the block."""
     connection = ServerConnection(url, limits, transport)
     try:
         yield connection.ask

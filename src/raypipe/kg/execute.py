@@ -6,8 +6,6 @@ line before and takes that line's ALL. ["len"] counts the rows, or the values of
 one. AVG is the mean of all values of its line. `*` is what the line before put out, `*2` what the second call
 did. Nothing after the moment of asking is seen. A line that fails carries a fault, and the next lines are
 still run.
-
-Knows programs, tables and links. Does not know where rows come from (`graph.ProgramTables`), nor models.
 """
 
 from __future__ import annotations
@@ -128,7 +126,6 @@ class _Running:
         return self.calls[star.call] if star.call else self.last
 
     def _stars(self, where: Sequence[p.Cond]) -> dict[int, tuple[Value, ...]]:
-        """The values of every `*` that conditions name, by its number."""
         return {c.value.call: self._star(c.value).values for c in where if isinstance(c.value, p.Star)}
 
     def _sorted(self, line: p.Sort) -> Relation:
@@ -161,7 +158,8 @@ class _Running:
         years = tuple(
             int(c.value.value) for c in line.where if c.key == "year" and isinstance(c.value, p.Number)
         )
-        await self.rows.ensure(RowRequest(name, tuple(w or () for w in written), years, there, self.now))
+        need = RowRequest(name, tuple(w or () for w in written), years, there, self.now)
+        await self.rows.ensure(CALLS[name].fetch, need)
         linked, before = [], len(self.links)
         for arg, kind, given in zip(names, kinds, written, strict=True):
             keys = None if given is None else tuple([await self._key(name, kind) for name in given])
@@ -178,7 +176,7 @@ class _Running:
             about.append(str(there.first) if there.first == there.last else f"{there.first} to {there.last}")
         stars, said = self._stars(line.where), ", ".join(about)
         call = LinkedCall(self.rows.tables, tuple(linked), line.where, stars, there, self.now, said)
-        return CALLS[name](call)
+        return CALLS[name].relation(call)
 
     def _written(self, arg: p.Arg, kind: str) -> tuple[str, ...] | None:
         """The names in a place, as written; None where it is free."""
@@ -211,7 +209,6 @@ class _Running:
         return link.key
 
     def _time(self, how: str, args: tuple[p.Arg, ...], sessions: list[date] | None = None) -> When | None:
-        """The days of a call: one argument, or from one to the other."""
         if not how:
             return None
         if how != "arguments":
@@ -232,7 +229,6 @@ class _Running:
     def _taken(
         self, text: str, relation: Relation, everything: bool, tail: p.Tail, lead: int | None
     ) -> CallResult:
-        """Rows, values and words of a line."""
         first = _first(tail, lead)
         limit = first if first is not None else None if everything or tail.count else 1
         shown = first_rows(relation, self.rows.tables, MOST_ROWS)
@@ -274,5 +270,4 @@ _DAYS: Final = "expected a day, a month, a year or words for them"
 
 
 def _first(tail: p.Tail, lead: int | None) -> int | None:
-    """How many a line takes at most."""
     return min((n for n in (tail.first, lead) if n is not None), default=None)

@@ -1,13 +1,11 @@
-"""The backends of a knowledge graph: tables for each program, and where their rows come from.
-
-Knows tables and time. Does not know how rows are fetched (`client`) nor how they are queried (`execute`).
-"""
+"""The backends of a knowledge graph: tables for each program, and where their rows come from."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, TypeAlias
 
 from raypipe.core.kg import Vectors
 from raypipe.core.records import Fault
@@ -26,13 +24,15 @@ class GraphFault(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RowRequest:
-    """The rows that a call is about."""
-
     function: str  # "get_movie"; get_person is split into "person" and "artist"
     names: tuple[tuple[str, ...], ...]  # as written, for each name place; () where it is free
     years: tuple[int, ...]  # that conditions name, where nothing else narrows the call
     when: When | None  # of calls with a time
     now: Moment
+
+
+Fetch: TypeAlias = Callable[[Any, RowRequest], Awaitable[None]]
+"""Fetches what a call needs into `fetch.FetchedTables`."""
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class ProgramTables:
     requests: list[str] = field(default_factory=list, kw_only=True)
     """Those sent to a server so far: path and body of each, in order."""
 
-    async def ensure(self, need: RowRequest) -> None:
+    async def ensure(self, fetch: Fetch, need: RowRequest) -> None:
         """Fetches the rows into the tables unless they are there. Raises GraphFault if that fails."""
 
 
@@ -62,11 +62,8 @@ class FolderBackend(ProgramTables):
         return self
 
 
-def open_folder(
-    path: Path, strictness: Strictness | None = None, vectors: Vectors | None = None
-) -> FolderBackend:
-    """Opens a folder of Parquet, CSV or JSON tables. Raises DataError for any other folder."""
-    return over(load(path), strictness, vectors)
+def open_folder(path: Path) -> FolderBackend:
+    return over(load(path), None, None)
 
 
 def over(tables: Tables, strictness: Strictness | None, vectors: Vectors | None) -> FolderBackend:

@@ -1,7 +1,4 @@
-"""Opens the graph that an entry of graphs.yaml names, as steps use it (`protocols.Graph`).
-
-Knows the two kinds of graphs and the parser. Does not know steps or stores.
-"""
+"""Opens the graph that an entry of graphs.yaml names, as steps use it (`protocols.Graph`)."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from raypipe.core.kg import CallResult, Mention, Request, Vectors
 from raypipe.core.protocols import Embed, GraphRef, Model
 from raypipe.core.records import Fault
 from raypipe.kg.execute import run
-from raypipe.kg.fetch.backend import ServerBackend
+from raypipe.kg.fetch import ServerBackend
 from raypipe.kg.graph import FolderBackend, GraphFault, over
 from raypipe.kg.language.parser import Parse, parser
 from raypipe.kg.language.time_words import moment
@@ -91,7 +88,6 @@ def require_graph(ref: GraphRef) -> None:
 
 
 def _checked(ref: GraphRef) -> Contents:
-    """The files of a graph's folder, if they are those of its version."""
     contents = read_files(Path(ref.where))
     require_version(f"graph {ref.name!r}", ref.where, ref.version, version_of(contents))
     return contents
@@ -118,5 +114,4 @@ def _vectors(ref: GraphRef, embedder: Callable[[Model], Embed]) -> Vectors | Non
 
 
 def tables_version(folder: Path) -> str:
-    """The digest of the files in a folder of tables. Raises DataError for a folder without any."""
     return version_of(read_files(folder))

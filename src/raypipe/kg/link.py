@@ -5,8 +5,6 @@ are marked, and shortened company names included), `substring` (the words of one
 `tokens` (enough words in common), `embedding` (near enough in meaning, by vectors from the caller). Which
 levels a kind of name has is a table, as strictness differs: a wrong song is worse than none. db3, sections
 2.3 and 2.6.
-
-Knows names. Does not know tables' other columns, nor calls.
 """
 
 from __future__ import annotations
@@ -42,8 +40,6 @@ LEVELS: Final[Mapping[str, tuple[Level, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Strictness:
-    """The thresholds of each linking level."""
-
     levels: Mapping[str, tuple[Level, ...]] = field(default_factory=lambda: LEVELS)  # kind of name -> levels
     least_shared: float = 0.5  # tokens: Jaccard of the two sets of words, 0..1
     least_inside: float = 0.5  # substring: of the written name's words, the share that the found one covers
@@ -63,11 +59,9 @@ class Linker:
         self._pools: dict[str, NamePool] = {}
 
     def forget(self) -> None:
-        """Drops the names that were read, since the tables have changed."""
         self._pools.clear()
 
     async def link(self, written: str, kind: str) -> Link | None:
-        """The name of this kind that is meant, or None."""
         pool = self._pool(kind)
         for level in self._strict.levels.get(kind, ("exact",)):
             if level == "embedding" and self._vectors is None:

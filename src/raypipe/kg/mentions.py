@@ -4,8 +4,6 @@ A server has no list of its names, but its searches rank names by the words that
 So the whole text is sent to each search, and the results are matched against it as with embedded tables.
 Teams and clubs come from `kg.aliases`, clubs of other leagues from the last weekend's games. A share is found
 by its company's name or its ticker: each word that may be a ticker is looked up.
-
-Knows the searches and the linker. Does not know the questions about the names.
 """
 
 from __future__ import annotations
@@ -14,9 +12,9 @@ from datetime import timedelta
 
 from raypipe.core.kg import Mention
 from raypipe.kg.aliases import known_names, short_company, tickers_in
-from raypipe.kg.fetch.backend import ServerBackend
-from raypipe.kg.fetch.core import FetchedTables, mapping, strings
-from raypipe.kg.fetch.movie import movies, people
+from raypipe.kg.calls.movie import movies, people
+from raypipe.kg.calls.sports import fetch_soccer
+from raypipe.kg.fetch import FetchedTables, ServerBackend, mapping, strings
 from raypipe.kg.graph import RowRequest
 from raypipe.kg.language.time_words import Moment, When
 from raypipe.kg.normalize import fold
@@ -28,7 +26,6 @@ _SEARCHES = {
 }
 _COMPANIES, _TICKER = "/finance/get_company_name", "/finance/get_ticker_by_name"
 _INFO = "/finance/get_info"
-_GAMES = "get_soccer_on_date"
 
 
 async def find_mentions(graph: ServerBackend, text: str, now: Moment) -> list[Mention]:
@@ -53,13 +50,12 @@ async def find_mentions(graph: ServerBackend, text: str, now: Moment) -> list[Me
     rows.tables.insert("team", [*teams, *nicknames])
     sunday = now.day - timedelta(days=(now.day.weekday() + 1) % 7)
     for day in (sunday - timedelta(days=1), sunday):
-        await rows.ensure(RowRequest(_GAMES, ((),), (), When("days", day, day), now))
+        await fetch_soccer(rows, RowRequest("get_soccer_on_date", ((),), (), When("days", day, day), now))
     rows.linker.forget()
     return rows.linker.mentions(text)
 
 
 async def _companies(rows: FetchedTables, text: str, names: list[str]) -> None:
-    """The companies that the text names, with their tickers, which calls use."""
     there = f" {fold(text)} "
     folded = {n: fold(n) or "" for n in names}
     meant = [n for n in names if any(f" {a} " in there for a in (folded[n], short_company(folded[n])))]

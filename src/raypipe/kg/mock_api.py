@@ -21,6 +21,7 @@ from typing import Any, Final, Literal, TypeAlias
 import numpy as np
 from rank_bm25 import BM25Okapi
 
+from raypipe.kg.schema import ENDPOINT_OF
 from raypipe.kg.tables import Tables, named_values, quoted
 
 Row: TypeAlias = dict[str, Any]
@@ -49,8 +50,6 @@ class MockEndpoint:
 
 
 class MockApi:
-    """The answers over one graph's tables."""
-
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
         self._searches: dict[str, _Search] = {}
@@ -107,16 +106,11 @@ def normal(text: str) -> str:
     return " ".join(text.lower().replace("_", " ").translate(_SIGNS).split())
 
 
-# ---------------------------------------------------------------- movie
-
-
 Made: TypeAlias = Callable[[MockApi, Row], Any]
 """What is shown of a row."""
 
 
 def _one(table: str, key: str, made: Made) -> Answer:
-    """The row whose key is the query; null for none."""
-
     def answer(api: MockApi, body: Body) -> Any:
         row = api.one(table, key, body["query"])
         return None if row is None else made(api, row)
@@ -163,8 +157,6 @@ def _human(api: MockApi, row: Row) -> Row:
 
 
 def _found(table: str, column: str, made: Made) -> Answer:
-    """The rows whose name the search finds."""
-
     def answer(api: MockApi, body: Body) -> list[Any]:
         names = api.search(table, column, body["query"])
         rows = (r for n in names for r in api.rows(table, f"{quoted(column)} = ?", (n,)))
@@ -184,8 +176,6 @@ def _year_info(api: MockApi, body: Body) -> Any:
     awards = [_award(r) for r in api.rows("oscar", "year = ?", (int(text),))]
     return {"movie_list": films, "oscar_awards": awards} if films or awards else None
 
-
-# ---------------------------------------------------------------- finance
 
 _BARS: Final = ("Open", "High", "Low", "Close", "Volume")
 
@@ -209,9 +199,6 @@ def _dividends(api: MockApi, body: Body) -> Any:
 @_or_raw
 def _company(api: MockApi, row: Row) -> Row:
     return {"symbol": row["ticker"]} | {k: v for k, v in row.items() if v is not None}
-
-
-# ---------------------------------------------------------------- music
 
 
 def _best(category: str) -> Answer:
@@ -238,9 +225,6 @@ def _billboard_attribute(api: MockApi, body: Body) -> Any:
     if not rows or body["attribute"] not in known or rows[0][body["attribute"]] is None:
         return None
     return str(rows[0][body["attribute"]])
-
-
-# ---------------------------------------------------------------- open, sports
 
 
 @_or_raw
@@ -296,6 +280,11 @@ def _new_artists(api: MockApi, body: Body) -> list[str]:
 
 
 ENDPOINTS: Final[Mapping[str, MockEndpoint]] = {
+    **{
+        path: MockEndpoint(_field(table, column, "ticker" if table == "company" else "name"))
+        for table, columns in ENDPOINT_OF.items()
+        for column, path in columns.items()
+    },
     "/open/search_entity_by_name": MockEndpoint(_search("entity")),
     "/open/get_entity": MockEndpoint(_one("entity", "name", _entity)),
     "/movie/get_person_info": MockEndpoint(_found("person", "name", _human)),
@@ -308,9 +297,6 @@ ENDPOINTS: Final[Mapping[str, MockEndpoint]] = {
     "/finance/get_price_history": MockEndpoint(_bars("price")),
     "/finance/get_detailed_price_history": MockEndpoint(_bars("price_detail")),
     "/finance/get_dividends_history": MockEndpoint(_dividends),
-    "/finance/get_market_capitalization": MockEndpoint(_field("company", "market_cap", "ticker")),
-    "/finance/get_eps": MockEndpoint(_field("company", "eps", "ticker")),
-    "/finance/get_pe_ratio": MockEndpoint(_field("company", "pe_ratio", "ticker")),
     "/finance/get_info": MockEndpoint(_one("company", "ticker", _company)),
     "/music/search_artist_entity_by_name": MockEndpoint(_search("artist", RARE)),
     "/music/search_song_entity_by_name": MockEndpoint(_search("song", RARE)),
@@ -327,16 +313,9 @@ ENDPOINTS: Final[Mapping[str, MockEndpoint]] = {
     ),
     "/music/grammy_get_best_album_by_year": MockEndpoint(_best("album of the year"), _NUMBER),
     "/music/grammy_get_all_awarded_artists": MockEndpoint(_new_artists, {}),
-    "/music/get_artist_birth_place": MockEndpoint(_field("artist", "birth_place")),
-    "/music/get_artist_birth_date": MockEndpoint(_field("artist", "birth_date")),
-    "/music/get_members": MockEndpoint(_field("artist", "members")),
     "/music/get_lifespan": MockEndpoint(
         _one("artist", "name", lambda a, r: [r["birth_date"], r["end_date"]])
     ),
-    "/music/get_song_author": MockEndpoint(_field("song", "author")),
-    "/music/get_song_release_country": MockEndpoint(_field("song", "release_country")),
-    "/music/get_song_release_date": MockEndpoint(_field("song", "release_date")),
-    "/music/get_artist_all_works": MockEndpoint(_field("artist", "music")),
     "/sports/soccer/get_games_on_date": MockEndpoint(_soccer, _GAMES),
     "/sports/nba/get_games_on_date": MockEndpoint(_nba, _GAMES),
     "/sports/nba/get_play_by_play_data_by_game_ids": MockEndpoint(_play_by_play, {"game_ids": "strings"}),

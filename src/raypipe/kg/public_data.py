@@ -1,8 +1,7 @@
 """Public data as sentences: built once from published CSV files, then looked up by year or name.
 
 Four kinds (db3, the public-data pathway): Oscar nominations and Grammy winners by year, films of MovieLens by
-title, shares by ticker and company. The table is one Parquet file: a text, its year or its names. Knows the
-published columns. Does not know which questions it serves (`steps.facts`).
+title, shares by ticker and company. The table is one Parquet file: a text, its year or its names.
 """
 
 from __future__ import annotations
@@ -284,7 +283,6 @@ def require_facts(ref: FactsRef) -> pa.Table:
 
 
 def facts_version(path: Path) -> str:
-    """The digest of a table. Raises DataError for a file that is none."""
     return _read(path)[1]
 
 

@@ -1,8 +1,5 @@
 """A call's result as a relation: a SELECT over the tables with its parameters, and what its columns mean.
-With its projections: rows, a column's values, their number.
-
-Knows SQL and kinds of columns. Does not know calls (`kg.calls`) nor how names are linked.
-"""
+With its projections: rows, a column's values, their number."""
 
 from __future__ import annotations
 
@@ -65,7 +62,6 @@ class Relation:
         )
 
     def sorted(self, key: str, descending: bool) -> Relation:
-        """The rows by a column, nulls last, ties in the order they had."""
         column = self.column(key)
         if column is None or column.kind in ("list", "map"):
             raise GraphFault("unknown_key", f"sort: there is no column {key} to sort by; {self.known()}")

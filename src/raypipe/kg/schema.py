@@ -95,5 +95,19 @@ NAMES: Final[dict[str, tuple[tuple[str, str, str | None], ...]]] = {
 """Kind of name -> where its names are: (table, column, column of the name it stands for). A name in a table
 of its kind is known, even if the table that a call reads has no row of it."""
 
+ENDPOINT_OF: Final[dict[str, dict[str, str]]] = {
+    "company": {
+        "market_cap": "/finance/get_market_capitalization", "eps": "/finance/get_eps",
+        "pe_ratio": "/finance/get_pe_ratio",
+    },
+    "artist": {
+        "birth_place": "/music/get_artist_birth_place", "birth_date": "/music/get_artist_birth_date",
+        "members": "/music/get_members", "lifespan": "/music/get_lifespan",
+        "music": "/music/get_artist_all_works",
+    },
+    "song": {c: f"/music/get_song_{c}" for c in ("author", "release_country", "release_date")},
+}  # fmt: skip
+"""Table -> column -> the endpoint of the mock API that gives it alone. A lifespan is of two columns."""
+
 NICKNAMES: Final[dict[str, str]] = {"nba": "nba", "soccer": "soccer"}
 """Kind -> `team.sport` whose aliases are names of that kind too."""

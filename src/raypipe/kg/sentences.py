@@ -1,7 +1,6 @@
 """Verbalizes rows: sentences that name the entity, the attribute and the value.
 
-The model that reads them can then notice that a fact is about something else, and abstain. Knows relations
-and their columns. Does not know questions.
+The model that reads them can then notice that a fact is about something else, and abstain.
 """
 
 from __future__ import annotations
@@ -171,7 +170,6 @@ _TEMPLATES: Final[Mapping[str, Callable[[Row, str | None, Relation], str]]] = {
 
 
 def _together(relation: Relation, rows: tuple[Row, ...]) -> tuple[str, ...]:
-    """Aggregates over several rows: average prices, games won and lost."""
     if len(rows) < 2:
         return ()
     if relation.noun == "price" and len({r.get("ticker") for r in rows}) == 1:

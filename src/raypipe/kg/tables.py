@@ -64,7 +64,6 @@ class Tables:
         self.columns[table] = dict(columns)
 
     def define(self, table: str, columns: Mapping[str, Kind]) -> None:
-        """Replaces a table by an empty one, with these columns and those that calls rely on."""
         known = TABLES.get(table, {})
         self._create(table, {**known, **{n: known.get(n, k) for n, k in columns.items()}})
 
@@ -78,7 +77,6 @@ class Tables:
         )
 
     def change(self, table: str, column: str, value: Any, where: str, equals: Any) -> None:
-        """Sets a column in the rows whose other column has a value."""
         kind = self.columns[table][column]
         sql = f"UPDATE {quoted(table)} SET {quoted(column)} = ? WHERE {quoted(where)} = ?"
         self._db.execute(sql, (_stored(value, kind), equals))
@@ -93,7 +91,6 @@ class Tables:
 
 
 def quoted(name: str) -> str:
-    """An identifier for SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -188,7 +185,6 @@ def require_version(what: str, where: str, expected: str, found: str) -> None:
 
 
 def load(folder: Path) -> Tables:
-    """Loads the graph in a folder. Raises DataError, also for a file that is no table."""
     return tables_of(read_files(folder))
 
 

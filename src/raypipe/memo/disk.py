@@ -133,8 +133,6 @@ def _read(dataset: lance.LanceDataset, table: MemoTable, keys: Sequence[str]) ->
 
 @dataclass(frozen=True, slots=True)
 class MergeSummary:
-    """What a fold did."""
-
     files: int  # folded and removed
     values: int  # that are in a table now and were in none before
     damaged: int  # files that were not what their name says; their values will be computed again
@@ -142,8 +140,6 @@ class MergeSummary:
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """What some cache files have for their table."""
-
     rows: pa.Table  # the first value of each key that is to be added
     replaced: list[str]  # keys of these whose older values in the table go
     damaged: int  # files that were not what their name says, and are removed

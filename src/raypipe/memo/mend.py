@@ -69,7 +69,6 @@ def _keys(dataset: lance.LanceDataset) -> None:
 
 
 def _reads(store: Store, table: str, read: Callable[[], object]) -> bool:
-    """Whether a read succeeds. Raises what it raises while the store cannot be reached."""
     try:
         with reaching(store.table_uri(table)):
             read()

@@ -1,7 +1,4 @@
-"""Requests one of which raises: what came for the others is kept, and is not sent again.
-
-Knows rows by their number and the call that answers them; knows no memo and no model.
-"""
+"""Requests one of which raises: what came for the others is kept, and is not sent again."""
 
 from __future__ import annotations
 

@@ -76,8 +76,6 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A rule's verdict on one prediction."""
-
     question: str  # question id
     outcome: VerdictOutcome
     reason: Reason
@@ -112,8 +110,6 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """All results of scoring one run."""
-
     rule: str  # as `rule_id` names it
     score: CragScore
     interval: tuple[float, float] | None  # 95 % interval of the score; None where nothing was scored
@@ -124,7 +120,6 @@ class Marks:
 
     @property
     def people(self) -> int:
-        """Verdicts that people's labels changed."""
         return sum(v.reason == "person" for v in self.verdicts)
 
 
@@ -134,9 +129,8 @@ def judge(row: Prediction, rule: Rule) -> Verdict:
     if not row.truths:
         raise ValueError(f"question {row.question!r} has no truth to score against")
     outcome, reason = _outcome(row, rule)
-    if row.person is None or row.prediction is None or outcome == "missing":
-        return Verdict(row.question, outcome, reason)
-    if outcome != "unscored" and (outcome in RIGHT) == row.person:
+    silent = row.person is None or row.prediction is None or outcome == "missing"
+    if silent or (outcome != "unscored" and (outcome in RIGHT) == row.person):
         return Verdict(row.question, outcome, reason)
     return Verdict(row.question, "correct" if row.person else "hallucination", "person")
 
@@ -208,19 +202,9 @@ def total(verdicts: Iterable[Verdict]) -> CragScore:
     def share(count: int) -> float | None:
         return count / scored if scored else None
 
-    return CragScore(
-        score=(2 * correct + miss) / scored - 1 if scored else None,
-        accuracy=share(correct),
-        hallucination=share(wrong),
-        missing=share(miss),
-        exact_accuracy=share(exact),
-        n_miss=miss,
-        n_correct=correct,
-        n_correct_exact=exact,
-        n_hallucination=wrong,
-        n_unscored=n["unscored"],
-        total=scored + n["unscored"],
-    )
+    overall = (2 * correct + miss) / scored - 1 if scored else None
+    shares = share(correct), share(wrong), share(miss), share(exact)
+    return CragScore(overall, *shares, miss, correct, exact, wrong, n["unscored"], scored + n["unscored"])
 
 
 def score(rows: Iterable[Prediction], rule: Rule) -> CragScore:
@@ -270,23 +254,14 @@ def rate_intervals(score: CragScore) -> dict[str, Interval]:
 def slices(rows: Sequence[Prediction], verdicts: Sequence[Verdict]) -> tuple[Slice, ...]:
     """The score for each value of each label, labels in the order met, values by size and then by name."""
     members = by_size(zip((r.labels for r in rows), verdicts, strict=True))
-    parts = ((key, total(of)) for key, of in members)
-    return tuple(Slice(*key, part, interval(part)) for key, part in parts)
+    return tuple(Slice(*key, part, interval(part)) for key, of in members for part in [total(of)])
 
 
 def mark(rows: Sequence[Prediction], rule: Rule) -> Marks:
-    """Verdicts, score, controls and slices of one run."""
     verdicts = tuple(judge(r, rule) for r in rows)
     overall = total(verdicts)
-    return Marks(
-        rule=rule_id(rule),
-        score=overall,
-        interval=interval(overall),
-        bounds=bounds(overall),
-        controls=controls(rows, rule),
-        slices=slices(rows, verdicts),
-        verdicts=verdicts,
-    )
+    sure, parts = (interval(overall), bounds(overall)), (controls(rows, rule), slices(rows, verdicts))
+    return Marks(rule_id(rule), overall, *sure, *parts, verdicts)
 
 
 def intervals_to_json(marks: Marks) -> dict[str, Any]:
@@ -296,11 +271,10 @@ def intervals_to_json(marks: Marks) -> dict[str, Any]:
 
 
 def parts_to_json(marks: Marks) -> dict[str, Any]:
-    slices = (
+    slices = [
         {"label": s.label, "value": s.value, **asdict(s.score), "interval": s.interval} for s in marks.slices
-    )
-    controls = {answer: asdict(s) for answer, s in marks.controls.items()}
-    return {"controls": controls, "slices": list(slices)}
+    ]
+    return {"controls": {answer: asdict(s) for answer, s in marks.controls.items()}, "slices": slices}
 
 
 NO_MARKS = Marks("", total([]), None, None, {}, (), ())
@@ -315,8 +289,7 @@ def pair(
     Returns the predictions in order, and the ids of the questions without a truth, which cannot be scored.
     A question that ended in a fault has no prediction: it is unscored, not wrong and not missing.
     """
-    rows: list[Prediction] = []
-    without: list[str] = []
+    rows, without = list[Prediction](), list[str]()
     for q in questions:
         gold = golds.get(q.id)
         if gold is None or not gold.answers:

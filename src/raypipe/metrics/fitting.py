@@ -2,7 +2,6 @@
 
 The strength of the ridge is chosen by cross-validation. Ranking measures are steps in the weights: they have
 no slope. Coordinate ascent needs none (Metzler and Croft 2007) and is exact for two weights but for the grid.
-Knows arrays and functions of them alone.
 """
 
 from __future__ import annotations
@@ -22,8 +21,6 @@ _ON_BIAS = 1e-9  # ridge on the bias: without it there is no least where all row
 
 @dataclass(frozen=True, slots=True)
 class LogisticFit:
-    """A fitted regression."""
-
     bias: float  # log odds where all features are at their means
     weights: Floats  # (features,) log odds for each unit of a feature
     means: Floats  # (features,)
@@ -65,7 +62,6 @@ def fit(
 
 
 def log_loss(p: Floats, right: Floats) -> float:
-    """Mean of -log of the probability of what came."""
     safe = np.clip(p, 1e-12, 1 - 1e-12)
     return float(-np.mean(right * np.log(safe) + (1 - right) * np.log(1 - safe)))
 

@@ -87,7 +87,6 @@ class GoldText:
         return bool(text.strip()) if self.judgement else self.said(text)
 
     def said(self, answer: str) -> bool:
-        """Whether an answer has its words."""
         return bool(contains(answer, self.truths))
 
     def in_source(self, content: str) -> bool:
@@ -116,8 +115,6 @@ def read_through(content: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class LostAt:
-    """Where the gold answer of one question was lost."""
-
     loss: Loss
     step: str = ""  # name of the stage in the recipe; "": before any
 
@@ -158,14 +155,12 @@ def losses(
 
 
 def place(name: str) -> Loss:
-    """The place of this name. Raises ConfError for none."""
     if name not in (known := [x.value for x in Loss]):
         raise ConfError(f"{name!r} is no place where answers are lost; {did_you_mean(name, known)}")
     return Loss(name)
 
 
 def of_report(tree: Mapping[str, Any]) -> Losses:
-    """The funnel in a report's JSON."""
     places = (LossCount(Loss(p["loss"]), p["about"], p["questions"], p["steps"]) for p in tree["places"])
     return Losses(tree["right"], tree["misses"], tree["unscored"], tuple(places), tuple(tree["notes"]))
 

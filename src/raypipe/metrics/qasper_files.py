@@ -25,7 +25,6 @@ def score_files(gold: Path, predictions: Path, text_evidence_only: bool = False)
 
 
 def _golds(path: Path) -> Iterator[tuple[str, tuple[AnnotatorAnswer, ...]]]:
-    """The questions of a file of papers that have answers."""
     for where, paper in qasper.papers(path):
         try:
             yield from ((id, said) for id, said in qasper.golds(paper) if said)

@@ -45,7 +45,6 @@ class RankingScore:
 
 
 def score(run: Run, qrels: Qrels) -> RankingScore:
-    """The measures of a run. Documents without a judgement are not relevant."""
     evaluator = pytrec_eval.RelevanceEvaluator(_plain(qrels), _ASKED)
     found = evaluator.evaluate(_plain(run))
     names = (*MEASURES, MAP_CUT_20_MIN)

@@ -48,7 +48,6 @@ def token_f1(answer: str, truths: Sequence[str]) -> float:
 
 
 def f1(common: int, said: int, truth: int) -> float:
-    """F1 from the number of parts that two have in common, and that each has."""
     if not common:
         return 0.0
     precision, recall = common / said, common / truth

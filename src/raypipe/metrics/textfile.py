@@ -55,7 +55,6 @@ class TextLine:
         return values
 
     def number_of(self, kind: Callable[[str], T], text: str, meaning: str) -> T:
-        """The field read as an int or float."""
         try:
             return kind(text)
         except ValueError:
@@ -135,7 +134,6 @@ def replaced(path: Path) -> Iterator[TextIO]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a text, as `replaced` does."""
     with replaced(path) as out:
         out.write(text)
 

@@ -39,7 +39,6 @@ _AGAIN = "Train it again for this base, or correct the entry in models.yaml"
 
 
 def max_rank(config: Mapping[str, Any]) -> int:
-    """The largest rank of an adapter, with those of single modules."""
     pattern = config.get("rank_pattern") or {}
     return max([int(config["r"]), *(int(r) for r in pattern.values())])
 

@@ -39,8 +39,6 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """The models that recipes may name."""
-
     entries: Mapping[str, ModelEntry]
     file: Path  # the models file that was read last
     hub: Path  # the hub's local cache
@@ -182,7 +180,6 @@ class Catalog:
         return found
 
     def _here(self, entry: ModelEntry, where: Where) -> bool:
-        """Whether the entry's files are on this machine."""
         if entry.loader in WEIGHTLESS:
             return True
         local = Path(self._hub(entry, where)[0]) if entry.repo else _folder(entry.path, where)
@@ -200,7 +197,6 @@ class Catalog:
 
 
 def pin_command(name: str, repo: str) -> str:
-    """The command that writes an entry of this name with the commit that a hub has today."""
     return f"raypipe models add {repo} --name {name}"
 
 
@@ -239,7 +235,6 @@ def _package(name: str, package: str) -> Path:
 
 
 def _hub_cache() -> Path:
-    """The hub library's own cache folder; its default where that library is not installed."""
     if importlib.util.find_spec("huggingface_hub") is None:
         return Path.home() / ".cache" / "huggingface" / "hub"
     from huggingface_hub.constants import HF_HUB_CACHE

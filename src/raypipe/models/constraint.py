@@ -3,7 +3,6 @@
 A constraint is parsed here by the library that will hold the decoder to it, before any engine sees it: what
 does not compile, or has no longest reply, is a ConfError. A random model (a stand-in), and sometimes a real
 one, rarely leaves a loop by itself: half of the replies to an unbounded grammar are cut.
-Knows the library's syntax tree; knows no engine.
 """
 
 from __future__ import annotations
@@ -133,7 +132,6 @@ def _shown(constraint: Regex | JsonSchema | Grammar) -> str:
 
 
 def _serialized(constraint: Regex | JsonSchema | Grammar) -> dict[str, Any]:
-    """xgrammar's syntax tree. Raises ConfError for what it cannot parse."""
     import xgrammar
 
     read = xgrammar.Grammar

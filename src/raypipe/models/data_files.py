@@ -65,6 +65,5 @@ class DataFiles:
         return graph_adapter.open_server(ref, connection.ask, embedder, self._clock)
 
     async def close(self) -> None:
-        """Ends the connections of graphs."""
         while self._closing:
             await self._closing.pop()()

@@ -44,7 +44,6 @@ QUERY_SHARE = 0.75
 
 
 def rows_of(device: str) -> int:
-    """Texts in one padded batch of a library."""
     return CPU_ROWS if device == "cpu" else GPU_ROWS
 
 
@@ -128,8 +127,6 @@ class EncoderBatch:
 
 @dataclass(frozen=True, slots=True)
 class HiddenStates:
-    """What a network makes of some encodings."""
-
     rows: list[int]  # which of the encodings
     hidden: torch.Tensor  # (rows, tokens, dim) float32
     mask: torch.Tensor  # (rows, tokens) int64, 0 where padded
@@ -171,7 +168,6 @@ class Encoder:
 
     @classmethod
     def shared(cls, model: Model, device: str, encoders: SharedEncoders) -> Encoder:
-        """The network of a model's weights that this process has, loaded if it is the first to use it."""
         found = encoders.encoder(model, lambda: cls.load(model, device, lambda: encoders.kept(model)))
         check(model, found.net, found.tokenizer)
         return found
@@ -205,7 +201,6 @@ class Encoder:
             return self.net(**inputs)
 
     def hidden(self, encodings: Sequence[Encoding | TokenArray]) -> Iterator[HiddenStates]:
-        """The last hidden states of each encoding, in no order; what this process kept is not computed."""
         kept, left = self._kept(), list(range(len(encodings)))
         if kept is not None:
             keys = [np.array(e.ids, np.int32).tobytes() for e in encodings]
@@ -261,8 +256,6 @@ def pooled_rows(encoder: Encoder, model: Model, encodings: Sequence[Encoding | T
 
 
 class TransformersEmbedder:
-    """Pooled token vectors, unit length."""
-
     def __init__(self, model: Model, device: str, encoders: SharedEncoders) -> None:
         self._model = model
         self._encoder = Encoder.shared(model, device, encoders)

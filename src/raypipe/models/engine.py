@@ -1,8 +1,7 @@
 """One vLLM engine: one copy of a model's weights for any number of concurrent callers.
 
 A plain async class. One process uses it as it is, a job in a named actor, the endpoint in a deployment, so
-that every step, block and request shares one queue and nothing drains between batches. Knows vLLM; knows
-neither Ray nor recipes.
+that every step, block and request shares one queue and nothing drains between batches.
 
 Trouble with one chat is a fault on its row. What can never work is a ConfError before anything is sent. When
 vLLM's own process dies, every call raises `EngineDied`.
@@ -124,7 +123,6 @@ class Engine:
             raise
 
     def unfinished(self) -> int:
-        """Replies being written or waiting."""
         count: int = self._llm.get_num_unfinished_requests()
         return count
 
@@ -246,7 +244,6 @@ class Engine:
 
 
 def _start(setup: EngineSetup) -> Any:
-    """vLLM's engine, started."""
     # Read by vLLM when it is imported, here and in its children: no report of usage to anyone.
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     from vllm import AsyncEngineArgs

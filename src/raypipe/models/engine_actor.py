@@ -59,7 +59,6 @@ def record_start(name: str, longest: float) -> float:
 
 
 def suspect(name: str, call: str) -> None:
-    """Records in the cluster that a named engine now runs this call and nothing else."""
     _internal_kv_put(f"raypipe-suspect-{name}", call, overwrite=True)
 
 
@@ -69,8 +68,6 @@ def suspected(name: str) -> str:
 
 
 class EngineActor:
-    """Runs one engine in an actor of a job."""
-
     def __init__(
         self,
         make: Make,

@@ -1,9 +1,10 @@
 """vLLM engines as named Ray actors: one per model and device group, shared by all steps and blocks of a job.
 
-`start` starts an engine or finds the running one, in a place that `engine_places` reserves; `Client.generate`
-keeps the contract of `llm.Generator` from any process of the job. An engine that dies is restarted, after a
-longer pause each time (`engine_actor`), and only what was in flight is sent again. A chat that kills its
-engine costs its own row and at most three attempts. Knows Ray; the engine does not.
+`start` starts an engine or finds the running one, in a place in the cluster (`reserved`): the first ones of a
+job get theirs all or none, each further one by itself (`held`). `Client.generate` keeps the contract of
+`llm.Generator` from any process of the job. An engine that dies is restarted, after a longer pause each time
+(`engine_actor`), and only what was in flight is sent again. A chat that kills its engine costs its own row
+and at most three attempts. Knows Ray; the engine does not.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ import asyncio
 import functools
 import hashlib
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from raypipe.core.errors import ConfError, RaypipeError, Unavailable
+from raypipe.core.errors import ClusterTooSmall, ConfError, RaypipeError, Unavailable
 from raypipe.core.llm import STEP, Chat, Chats, Generated, Replies, ReplyPieces, Sampling
 from raypipe.core.records import Fault
 from raypipe.models.engine_actor import (
@@ -44,7 +47,6 @@ class EngineRaised(Exception):
 
 
 def name_of(identity: str, group: int = 0) -> str:
-    """An engine's actor name: its model's identity, and its number among several."""
     return f"engine-{hashlib.sha256(identity.encode()).hexdigest()[:16]}-{group}"
 
 
@@ -110,7 +112,6 @@ class Client:
         self._handle, self._name, self._stays = handle, name, stays
 
     def loading(self) -> Any:
-        """A reference to its answer that it has loaded."""
         return self._handle.ready.remote()
 
     def lives(self) -> Any:
@@ -132,7 +133,6 @@ class Client:
             raise
 
     async def generate(self, chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies:
-        """As `llm.Generator`."""
         parts = [chats[i : i + CALL] for i in range(0, len(chats), CALL)]
         replies = await asyncio.gather(*(self._call(part, sampling, adapter) for part in parts))
         return [reply for part in replies for reply in part]
@@ -205,3 +205,38 @@ class Client:
 def _own(e: RayTaskError) -> Exception:
     """Unwraps an error of ours that the engine raised from Ray's."""
     return e.cause if isinstance(e.cause, RaypipeError) else EngineRaised(f"the engine raised {e.cause!r}")
+
+
+def held(place: Needs, name: str) -> PlacementGroup | None:
+    """Asks for the place of one engine, without waiting; None for one that takes nothing. `name`: how the
+    group's own begins, for those who look what waits."""
+    bundle = {kind: n for kind, n in place.items() if n}
+    return _group([bundle], name) if bundle else None
+
+
+@contextmanager
+def reserved(places: Sequence[Needs], wait_s: float, name: str = "engines") -> Iterator[list[Group | None]]:
+    """Reserves resources for all engines at once, until the block ends: two jobs never hold half of what each
+    needs. None for an engine that takes nothing. Raises ClusterTooSmall when other jobs hold the resources
+    for longer than `wait_s`."""
+    bundles = [{kind: n for kind, n in place.items() if n} for place in places]
+    taken = [b for b in bundles if b]
+    if not taken:
+        yield [None] * len(places)
+        return
+    group = _group(taken, name)
+    try:
+        if not group.wait(wait_s):
+            free = {k: v for k, v in ray.available_resources().items() if k in ("CPU", "GPU")}
+            raise ClusterTooSmall(
+                f"{len(taken)} engines need {taken} and did not get it within {wait_s:g} s: others hold it, "
+                f"free is {free}. Wait for them, raise engines.wait_s, or lower `engines` in the cluster file"
+            )
+        places_of = iter(range(len(taken)))
+        yield [(group, next(places_of)) if b else None for b in bundles]
+    finally:
+        remove_placement_group(group)
+
+
+def _group(bundles: list[dict[str, float]], name: str) -> PlacementGroup:
+    return placement_group(bundles, strategy="PACK", name=f"{name}-{uuid.uuid4().hex}")

@@ -44,8 +44,6 @@ def prefixes(chat: Chat) -> tuple[str, str]:
 
 @dataclass(slots=True)
 class _Home:
-    """The engine that chats with the same prefix go to."""
-
     engine: int
     chats: int = 0
 
@@ -68,7 +66,6 @@ class Router:
 
     @property
     def in_flight(self) -> tuple[int, ...]:
-        """Chats on each engine that have no reply yet."""
         return tuple(self._in_flight)
 
     def _one(self, keys: tuple[bytes, ...], up: Sequence[int]) -> int:

@@ -47,7 +47,6 @@ PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
 
 
 def matching(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
-    """The files of a folder whose names fit one of the patterns, by name."""
     return sorted(p for p in folder.iterdir() if any(fnmatch(p.name, pattern) for pattern in patterns))
 
 
@@ -59,7 +58,6 @@ def _sha256(path: str, size: int, mtime_ns: int) -> str:
 
 
 def _read(kind: str) -> tuple[str, ...]:
-    """The files that are read for a kind of model."""
     return {"tokenizer": TOKENIZER, "generator": GENERATOR, "adapter": ADAPTER}.get(kind, READ)
 
 
@@ -117,7 +115,6 @@ def poolings(config: Mapping[str, Any]) -> list[str]:
 
 
 def size(folder: Path, kind: str, loader: str = "") -> int:
-    """Bytes of the files that are read for this kind of model."""
     return sum(path.stat().st_size for path in files_read(folder, kind, loader))
 
 
@@ -131,7 +128,6 @@ def identity(folder: Path, kind: str, loader: str = "") -> str:
 
 
 def snapshot(hub: Path, repo: str, revision: str) -> Path:
-    """The folder in the hub's cache for a commit of a repository."""
     return hub / f"models--{repo.replace('/', '--')}" / "snapshots" / revision
 
 

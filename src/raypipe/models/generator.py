@@ -26,16 +26,12 @@ TOKENIZER = ("tokenizer.json", "tokenizer.model")  # either will do
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """LoRA weights that ride on a model."""
-
     name: str  # as recipes call it
     folder: str
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSetup:
-    """The settings of one engine: its weights and its limits."""
-
     folder: str  # of the model
     max_model_len: int  # tokens of prompt and reply together, at most
     dtype: Dtype  # that it computes in; vLLM's own "auto" computes float32 weights as bfloat16

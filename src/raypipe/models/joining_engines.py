@@ -19,12 +19,10 @@ LOOK_S = 2.0  # between two looks of a process: a request to Ray's head takes a 
 
 
 def announce(name: str, token: str) -> None:
-    """Says that the engine of this name answers. `token`: another for each start."""
     _internal_kv_put(_key(name), token, overwrite=True)
 
 
 def withdraw(name: str) -> None:
-    """Says that no engine of this name takes chats."""
     _internal_kv_del(_key(name))
 
 
@@ -42,7 +40,6 @@ class JoiningEngines:
         self._clients: dict[int, tuple[str, Client]] = {}  # number -> token of its start, client
 
     def up(self) -> list[int]:
-        """Numbers of those that take chats."""
         if self._clock() - self._looked >= LOOK_S:
             self._looked = self._clock()
             found = {n: _internal_kv_get(_key(name)) for n, name in enumerate(self._names)}
@@ -50,8 +47,6 @@ class JoiningEngines:
         return list(self._up)
 
     def generator(self, number: int) -> Generator:
-        """Asks one of them. Raises EngineGone."""
-
         async def generate(chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies:
             token = self._up.get(number, "")
             try:

@@ -69,15 +69,11 @@ class LocalKit:
         sink: Callable[[str], None] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._index = index
-        self._backend = backend
-        self._device = device
-        self._threads = threads
+        self._index, self._backend, self._device, self._threads = index, backend, device, threads
         self._engines, self._passing = engines, passing or {}
         self.endpoints = endpoints or {}
         self._engine_limits = engine_limits or EngineLimits()
-        self._sink = sink
-        self._clock = clock
+        self._sink, self._clock = sink, clock
         self._closing_models: dict[Model, Callable[[], Awaitable[None]]] = {}
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="models")
         self._loaded: dict[Model, Any] = {}  # by what decides its numbers; filled by the worker alone
@@ -99,9 +95,7 @@ class LocalKit:
         return self
 
     def embedder(self, model: Model) -> Embed:
-        _expect(model, "embedder")
-        load.present(model)
-        self.expect([model])
+        self._require(model, "embedder")
 
         async def embed(texts: Sequence[str], role: Role) -> np.ndarray:
             if not texts:
@@ -115,9 +109,7 @@ class LocalKit:
         return await self._compute(model, lambda m: m.embed_tokens(tokens))
 
     def reranker(self, model: Model) -> Score:
-        _expect(model, "reranker")
-        load.present(model)
-        self.expect([model])
+        self._require(model, "reranker")
 
         async def score(pairs: Sequence[tuple[str, str]]) -> np.ndarray:
             if not pairs:
@@ -127,11 +119,19 @@ class LocalKit:
         return score
 
     def generator(self, model: Model) -> Generator:
-        _expect(model, "generator")
+        self._require(model, "generator")
         key = _key(model)
         if key not in self._generators:
             self._generators[key] = self._open_generator(model)
         return self._generators[key]
+
+    def _require(self, model: Model, kind: ModelKind) -> None:
+        if model.kind != kind:
+            found = f"{model.kind!r} (loader {model.loader!r})"
+            raise ConfError(f"model {model.name!r}: expected kind {kind!r}, found {found}")
+        if kind != "generator":
+            load.present(model)
+            self.expect([model])
 
     async def __aenter__(self) -> Self:
         return self
@@ -174,7 +174,6 @@ class LocalKit:
                 self._encoders.expect(model)
 
     def _open(self, model: Model) -> Any:
-        """An embedder or a reranker."""
         if model.loader in REMOTE:
             return load.open_remote(model, self.endpoints)
         opened = load.open_embedder if model.kind == "embedder" else load.open_reranker
@@ -190,16 +189,11 @@ class LocalKit:
             endpoint = load.open_endpoint(model, self.endpoints)
             self._closing_models[_key(model)] = endpoint.close
             return endpoint.generate
-        if self._engines is None:
-            return self._own_engine(model)
-        return _shared(model, self._engines, self._passing)
-
-    def _own_engine(self, model: Model) -> Generator:
-        """An engine in this process, started by the first call."""
+        if self._engines is not None:
+            return _shared(model, self._engines, self._passing)
         setup = load.engine_setup(model, self._engine_limits)
         own = OwnEngine(setup, self._loading_s.append, model.thought_tokens > 0, self._sink)
-        self._own[_key(model)] = own
-        self._closing_models[_key(model)] = own.close
+        self._own[_key(model)], self._closing_models[_key(model)] = own, own.close
         return own.generate
 
     async def stream(
@@ -215,7 +209,6 @@ class LocalKit:
                 yield reply
 
     async def unavailable(self) -> list[str]:
-        """None: every model is in this process."""
         return []
 
     async def healthy(self) -> None:
@@ -242,15 +235,12 @@ class LocalKit:
         return self._index
 
     def graph(self, ref: GraphRef) -> Graph:
-        """Raises as `DataFiles.graph`."""
         return self._data.graph(ref, self.embedder)
 
     def facts(self, ref: FactsRef) -> PublicFacts:
-        """Raises as `DataFiles.facts`."""
         return self._data.facts(ref)
 
     def pool(self, ref: PoolRef) -> Sequence[ExampleRow]:
-        """Raises as `DataFiles.pool`."""
         return self._data.pool(ref)
 
     def loading_s(self) -> float:
@@ -258,7 +248,6 @@ class LocalKit:
         return sum(self._loading_s)
 
     def truncated(self) -> dict[str, int]:
-        """Inputs so far that were longer than their model's max_tokens, by model name."""
         return {self._names[key]: loaded.truncated for key, loaded in list(self._loaded.items())}
 
     async def _compute(self, model: Model, call: Callable[[Any], T]) -> T:
@@ -302,10 +291,3 @@ def _shared(
 def _key(model: Model) -> Model:
     """The fields that decide a model's numbers: the same weights under two names or paths load once."""
     return replace(model, name="", path="", adapter_paths=())
-
-
-def _expect(model: Model, kind: ModelKind) -> None:
-    if model.kind != kind:
-        raise ConfError(
-            f"model {model.name!r}: expected kind {kind!r}, found {model.kind!r} (loader {model.loader!r})"
-        )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast
 
@@ -20,6 +20,7 @@ from raypipe.core import plugins
 from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.core.plugins import is_path
 from raypipe.core.protocols import Model, Role, Tokenize
+from raypipe.core.records import Span
 from raypipe.models import fake, folder, generator
 from raypipe.models.catalog import loader_id
 from raypipe.models.entry import LLM, REMOTE, WEIGHTLESS
@@ -107,8 +108,7 @@ def open_embedder(
         return fake.HashEmbedder(model.dim)
     if is_path(model.loader):
         return cast(Embedder, from_outside(model, device, "embed"))
-    _computable(model, backend, device)
-    _no_bars()
+    _prepare(model, backend, device)
     if model.loader in ("sentence-transformers", "instructor"):
         from raypipe.models.sentence_models import SentenceEmbedder
 
@@ -125,13 +125,11 @@ def open_embedder(
 def open_reranker(
     model: Model, backend: Backend, device: str, encoders: SharedEncoders | None = None
 ) -> Reranker:
-    """`encoders`: as for `open_embedder`."""
     if model.loader == "overlap":
         return fake.OverlapReranker()
     if is_path(model.loader):
         return cast(Reranker, from_outside(model, device, "score"))
-    _computable(model, backend, device)
-    _no_bars()
+    _prepare(model, backend, device)
     if model.loader == "maxsim":  # FlagEmbedding has no class for it, so both backends are the same here
         from raypipe.models.maxsim import MaxSim
 
@@ -151,8 +149,6 @@ def open_reranker(
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """The limits of one vLLM engine on its machine."""
-
     device: Literal["cpu", "cuda"] = "cpu"
     kv_cache_gib: float = 1.0  # cpu: memory for keys and values
     gpu_memory_utilization: float = 0.9  # cuda: share of each GPU's memory
@@ -172,7 +168,6 @@ class EndpointAddress:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What each request says who asks with."""
         return {"Authorization": f"Bearer {self.key}"} if self.key else {}
 
     def shown(self, answer: str) -> str:
@@ -181,7 +176,6 @@ class EndpointAddress:
 
 
 def open_remote(model: Model, endpoints: Mapping[str, EndpointAddress]) -> RemoteEmbedder | RemoteReranker:
-    """An embedder or reranker behind its endpoint. Raises as `address_of`."""
     from raypipe.models.remote_vectors import Connection, RemoteEmbedder, RemoteReranker
 
     connection = Connection(model, address_of(model, endpoints))
@@ -200,20 +194,15 @@ def address_of(model: Model, endpoints: Mapping[str, EndpointAddress]) -> Endpoi
 
 
 def open_endpoint(model: Model, endpoints: Mapping[str, EndpointAddress]) -> OpenAIClient:
-    """The model behind its endpoint. Raises as `address_of`."""
     from raypipe.models.openai import ChatEndpoint, OpenAIClient
 
-    at = address_of(model, endpoints)
-    limits = {name: getattr(at, name) for name in ("concurrency", "per_minute", "timeout_s", "tries")}
     return OpenAIClient(
         ChatEndpoint(
-            url=at.url,
+            **asdict(address_of(model, endpoints)),
             model=model.repo,
-            key=(lambda: at.key) if at.key else None,
             dialect="vllm" if model.dialect == "vllm" else "openai",
             adapters=tuple(zip((name for name, _ in model.adapters), model.adapter_paths, strict=True)),
             template=model.template,
-            **limits,
         )
     )
 
@@ -252,13 +241,34 @@ def open_tokenizer(model: Model) -> Tokenize:
         raise ConfError(
             f"model {model.name!r} has no tokenizer; name one of kind tokenizer, such as whitespace"
         )
-    from raypipe.models.tokens import open_tokenizer
-
-    return open_tokenizer(model)
+    return _token_spans(model)
 
 
-def _computable(model: Model, backend: Backend, device: str) -> None:
-    """Refuses a dtype that would silently be computed as another one, before a library is imported."""
+def _token_spans(model: Model) -> Tokenize:
+    """Spans of the tokens of a text, special tokens omitted, nothing cut. A letter that takes several tokens
+    gives each of them its span. Raises as `folder.require`."""
+    from tokenizers import Tokenizer
+
+    if model.tokenizer_path:  # a remote model: its weights say "openai:NAME+" and what its tokenizer's are
+        weights = model.weights.rpartition("+")[2]
+        repo, _, revision = weights.rpartition("@")
+        model = replace(
+            model, kind="tokenizer", path=model.tokenizer_path, weights=weights, repo=repo, revision=revision
+        )
+    tokenizer = Tokenizer.from_file(str(folder.require(model) / "tokenizer.json"))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+
+    def spans(text: str) -> list[Span]:
+        offsets: list[Span] = tokenizer.encode(text, add_special_tokens=False).offsets
+        return offsets
+
+    return spans
+
+
+def _prepare(model: Model, backend: Backend, device: str) -> None:
+    """Refuses a dtype that would silently be computed as another one, before a library is imported. Then
+    turns off progress bars of loading weights: a pool of actors would fill the log with them."""
     if device == "cpu" and model.dtype == "float16":
         raise ConfError(
             f"model {model.name!r}: float16 is not computed on a CPU, where FlagEmbedding would use float32 "
@@ -271,10 +281,6 @@ def _computable(model: Model, backend: Backend, device: str) -> None:
             f"model {model.name!r}: FlagEmbedding computes bfloat16 as float32 for a {model.kind} on "
             f"{device}. Use backend: transformers, or a float32 entry"
         )
-
-
-def _no_bars() -> None:
-    """Turns off progress bars of loading weights: a pool of actors would fill the log with them."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()

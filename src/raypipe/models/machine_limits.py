@@ -32,13 +32,11 @@ class Machine:
 
     @cached_property
     def memcpy(self) -> float:
-        """Bytes a second that one core copies."""
         source = np.ones(BYTES, np.uint8)
         target = np.empty_like(source)
         return BYTES / _best(lambda: np.copyto(target, source))
 
     def facts(self) -> dict[str, Any]:
-        """The processor, its cores, and the limits that were measured."""
         measured = {
             name: f"{self.__dict__[key] / scale:.1f} {unit}"
             for name, key, scale, unit in (

@@ -105,5 +105,4 @@ class MaxSim:
 
 
 def _own_tokens(encoding: Encoding) -> list[int]:
-    """Places of the tokens that are not special."""
     return [i for i, special in enumerate(encoding.special_tokens_mask) if not special]

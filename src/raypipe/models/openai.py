@@ -15,7 +15,7 @@ import math
 import random
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import httpx
@@ -25,6 +25,7 @@ from raypipe.core.llm import STEP, Chat, Chats, Finish, Generated, JsonSchema, R
 from raypipe.core.records import Fault
 from raypipe.core.retry import RETRY_STATUSES, Backoff, retry_after_s
 from raypipe.models.constraint import structured
+from raypipe.models.load import EndpointAddress
 from raypipe.text.thoughts import thinking
 
 OPERATOR = {401: "unauthorised", 402: "unpaid", 403: "forbidden", 404: "not_found", 405: "not_found"}
@@ -34,20 +35,14 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0  # before the second try, doubling, wit
 SHOWN = 300  # characters of an endpoint's answer in a fault
 
 
-@dataclass(frozen=True, slots=True)
-class ChatEndpoint:
-    """An endpoint's address, and the limits on requests to it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatEndpoint(EndpointAddress):
+    """A model at an address, and how it is spoken to."""
 
-    url: str  # up to and with /v1
     model: str  # as the endpoint calls it
-    key: Callable[[], str] | None = field(default=None, repr=False)  # called once per request, never kept
     dialect: Literal["openai", "vllm"] = "openai"  # vllm: takes every constraint; openai: JSON schemas
     adapters: tuple[tuple[str, str], ...] = ()  # adapter as recipes call it, model as the endpoint calls it
     template: str = ""  # arguments of the chat template, as JSON; sent as chat_template_kwargs
-    concurrency: int = 16  # requests in flight
-    per_minute: float = math.inf  # requests sent
-    timeout_s: float = 120.0  # of one try
-    tries: int = 5
 
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):
@@ -79,7 +74,6 @@ class OpenAIClient:
         self._adapters = dict(endpoint.adapters)
 
     async def generate(self, chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies:
-        """As `llm.Generator`."""
         body = self._body(sampling, adapter)
         return list(await asyncio.gather(*(self._one(chat, body, sampling) for chat in chats)))
 
@@ -149,16 +143,7 @@ class OpenAIClient:
             self._failing = self._failing + 1 if isinstance(result, Fault) and result.transient else 0
             return result
 
-    def _key(self) -> str:
-        key = self.endpoint.key() if self.endpoint.key else ""
-        if (
-            not (key.isascii() and key.isprintable()) or " " in key
-        ):  # an error about the header would quote it
-            raise ConfError(f"{self.endpoint.url}: the key has white space or other signs that no key has")
-        return key
-
     async def _turn(self) -> None:
-        """Waits until the rate limit, or the endpoint's Retry-After, allows the next request."""
         now = self._clock()
         leave = max(now, self._next)
         self._next = leave + 60.0 / self.endpoint.per_minute
@@ -168,44 +153,46 @@ class OpenAIClient:
     async def _try(self, body: dict[str, Any], sampling: Sampling) -> tuple[Generated | Fault, bool]:
         """Sends one request: a reply or a fault, and whether to retry."""
         await self._turn()
-        url = f"{self.endpoint.url.rstrip('/')}/chat/completions"
-        key = self._key()
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        url, key = f"{self.endpoint.url.rstrip('/')}/chat/completions", self.endpoint.key
+        if (
+            not (key.isascii() and key.isprintable()) or " " in key
+        ):  # an error about the header would quote it
+            raise ConfError(f"{self.endpoint.url}: the key has white space or other signs that no key has")
         try:
             async with asyncio.timeout(self.endpoint.timeout_s):  # httpx limits each read, not their sum
-                response = await self._client.post(url, json=body, headers=headers)
+                response = await self._client.post(url, json=body, headers=self.endpoint.headers)
         except UnicodeEncodeError as e:
             return self._fault("unsendable", f"the chat is not valid text: {e.reason}", False), False
         except (httpx.TimeoutException, TimeoutError):
             return self._fault("timeout", f"no answer within {self.endpoint.timeout_s:g} s", True), True
         except httpx.HTTPError as e:
-            return self._fault("unreachable", f"{type(e).__name__}: {e}", True, key), True
+            return self._fault("unreachable", f"{type(e).__name__}: {e}", True), True
         if response.status_code != 200:
-            return self._refused(response, key)
+            return self._refused(response)
         try:
             return _reply(response.json(), sampling), False
         except (ValueError, KeyError, IndexError, TypeError, AttributeError) as e:
             kind = response.headers.get("content-type", "no content type")
             found = f"{kind} ({type(e).__name__}: {e}): {response.text[:SHOWN]!r}"
             detail = f"expected a chat completion, found {found}. Is this the API's address?"
-            return self._fault("not_the_protocol", detail, True, key), True
+            return self._fault("not_the_protocol", detail, True), True
 
-    def _refused(self, response: httpx.Response, key: str) -> tuple[Fault, bool]:
+    def _refused(self, response: httpx.Response) -> tuple[Fault, bool]:
         status, detail = response.status_code, f"status {response.status_code}: {response.text[:SHOWN]!r}"
         if status in RETRY_STATUSES:
             # Every row waits, not this one alone: the limit is the key's, or the server's.
             wait_s = min(retry_after_s(response.headers), LONGEST_WAIT_S)
             self._next = max(self._next, self._clock() + wait_s)
-            return self._fault("overloaded" if status == 429 else "unavailable", detail, True, key), True
+            return self._fault("overloaded" if status == 429 else "unavailable", detail, True), True
         if status in OPERATOR:
-            return self._fault(OPERATOR[status], f"{detail}. Check the key, url and model", True, key), False
+            return self._fault(OPERATOR[status], f"{detail}. Check the key, url and model", True), False
         if status < 400:
-            return self._fault("redirected", f"{detail}. Put the final address in url", True, key), False
-        return self._fault("refused", detail, status >= 500, key), False
+            return self._fault("redirected", f"{detail}. Put the final address in url", True), False
+        return self._fault("refused", detail, status >= 500), False
 
-    def _fault(self, reason: str, detail: str, transient: bool, key: str = "") -> Fault:
+    def _fault(self, reason: str, detail: str, transient: bool) -> Fault:
         """Endpoints may quote the key they were sent."""
-        detail = f"{self.endpoint.url}: {detail}"
+        detail, key = f"{self.endpoint.url}: {detail}", self.endpoint.key
         return Fault(STEP, reason, detail.replace(key, "***") if key else detail, transient)
 
 

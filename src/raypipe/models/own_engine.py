@@ -18,8 +18,6 @@ from raypipe.text.thoughts import DraftText
 
 
 class OwnEngine:
-    """An engine and its calls, on one event loop."""
-
     def __init__(
         self,
         setup: Any,
@@ -68,7 +66,6 @@ class OwnEngine:
                 raise Unavailable(f"an engine of this process: {e}") from e
 
     def unfinished(self) -> int:
-        """Chats queued or running."""
         return sum(engine.unfinished() for engine in list(self._started))
 
     async def close(self) -> None:

@@ -23,8 +23,6 @@ LONGEST = 32_768  # tokens of context that an entry proposes at most: keys and v
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """An entry for a model, and what it takes."""
-
     entry: Mapping[str, Any]  # fields of models.yaml, in order
     bytes: int | None  # of the files that are read; None: not known
     memory_gib: float | None  # of its weights, once loaded; None: not known
@@ -122,7 +120,6 @@ def _embedding_loader(repo: ModelRepo) -> str:
 
 
 def _module(repo: ModelRepo, kind: str) -> dict[str, Any]:
-    """The configuration of the last module of a kind."""
     paths = [m.get("path", "") for m in repo.modules if str(m.get("type", "")).rsplit(".", 1)[-1] == kind]
     return repo.tree(f"{paths[-1]}/config.json") if paths else {}
 

@@ -1,7 +1,6 @@
 """What a model's repository says about it: its commit, files, licence, and configuration.
 
-Read from a hub's API over HTTP, or from a folder. Nothing is downloaded but small JSON files. Knows the hub's
-routes and no model library.
+Read from a hub's API over HTTP, or from a folder. Nothing is downloaded but small JSON files.
 """
 
 from __future__ import annotations
@@ -56,7 +55,6 @@ class ModelRepo:
 
 
 def from_folder(path: Path) -> ModelRepo:
-    """What a folder says. Raises ModelMissing for none, ConfError for a file that is not JSON."""
     if not path.is_dir():
         raise ModelMissing(f"{path}: expected a model's folder, found none")
     files = {p.relative_to(path).as_posix(): p.stat().st_size for p in sorted(path.rglob("*")) if p.is_file()}

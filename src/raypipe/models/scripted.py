@@ -36,8 +36,6 @@ _TOKEN = re.compile(r"\s*\S+")
 
 @dataclass(frozen=True, slots=True)
 class ScriptedCall:
-    """One chat that was sent."""
-
     chat: Chat
     sampling: Sampling
     adapter: str | None

@@ -94,6 +94,5 @@ class SentenceReranker:
 
 
 def _longer(tokenizer: Any, texts: Sequence[str], limit: int) -> int:
-    """How many of some texts have more tokens than the limit, without the model's prompt."""
     encoded = tokenizer(list(texts), truncation=False, padding=False, verbose=False)
     return sum(len(ids) > limit for ids in encoded["input_ids"])

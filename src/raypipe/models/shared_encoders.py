@@ -2,7 +2,6 @@
 
 An embedder and a MaxSim reranker of one folder run the same network over the same tokens, so they share both:
 the network is loaded once, and a text that one of them has just encoded is not encoded again by the other.
-Knows models by their identity; imports no model library.
 """
 
 from __future__ import annotations
@@ -76,7 +75,6 @@ class SharedEncoders:
         return self._kept.setdefault(key, TokenVectors())
 
     def keep(self, models: Iterable[Model]) -> None:
-        """Drops what was kept for all other models."""
         wanted = {_key(m) for m in models}
         for held in (self._users, self._kept):
             for key in [k for k in held if k not in wanted]:

@@ -47,8 +47,6 @@ BERT_HIDDEN, BERT_LAYERS, BERT_HEADS, BERT_CONTEXT = 64, 2, 4, 512
 
 @dataclass(frozen=True, slots=True)
 class Standins:
-    """The folders that `build` wrote."""
-
     chat: Path  # Llama shape, float32
     adapters: tuple[tuple[str, Path], ...]  # name, folder; LoRA for `chat`
     embedder: Path  # BERT shape, float32, BERT_HIDDEN numbers a vector

@@ -103,8 +103,6 @@ class TokenKit(ForwardingKit[LocalKit]):
 
 
 class FirstAsked(Exception):
-    """What a step asked of an embedder first."""
-
     def __init__(self, model: Model, texts: Sequence[str], role: Role) -> None:
         super().__init__(model.name)
         self.model, self.texts, self.role = model, list(texts), role

@@ -14,7 +14,6 @@ GIB = 2**30
 
 
 def arguments(setup: EngineSetup) -> dict[str, Any]:
-    """The arguments that vLLM is started with."""
     limits: dict[str, Any] = {"gpu_memory_utilization": setup.gpu_memory_utilization}
     if setup.device == "cpu":
         limits = {
@@ -69,7 +68,6 @@ def sampling_params(sampling: Sampling, kind: str) -> Any:
 
 
 def _structured(constraint: Constraint | None) -> Any:
-    """vLLM's form of a constraint. Raises ConfError for one that does not compile or end."""
     from vllm.sampling_params import StructuredOutputsParams
 
     if constraint is None:

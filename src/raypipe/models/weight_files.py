@@ -20,8 +20,6 @@ from raypipe.models.folder import WEIGHTS, matching
 
 @dataclass(frozen=True, slots=True)
 class TensorHeader:
-    """One tensor, as the header of its file describes it."""
-
     dtype: str  # as safetensors calls it: F32, F16, BF16, U8, ...
     shape: tuple[int, ...]
     start: int  # byte in its file
@@ -68,7 +66,6 @@ def headers(path: Path) -> dict[str, TensorHeader]:
 
 
 def folder_headers(folder: Path) -> dict[str, TensorHeader]:
-    """The tensors of all weight files of a model's folder, by name. Raises as `headers`."""
     found: dict[str, TensorHeader] = {}
     for shard in matching(folder, (WEIGHTS,)):
         found |= headers(shard)
@@ -81,8 +78,6 @@ GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class ModelSize:
-    """The size of one model, once loaded."""
-
     parameters: int  # numbers in its weight files, adapters' too
     bytes: int  # of them in the dtype that the model computes in; quantised weights: as they are stored
     per_token: int  # bytes of keys and values for one token of context; 0 for embedders and rerankers

@@ -30,8 +30,7 @@ from raypipe.pipeline.recipe_task import retried
 from raypipe.pipeline.tasks import HandedBack, Runner, RunTask, Task, TaskResult, WorkerConfig
 from raypipe.pipeline.tombstones import tombstones
 from raypipe.readers import Format, ReadCounts, shards
-from raypipe.readers.newest import Newest, Seen
-from raypipe.readers.rows import DuplicateCheck
+from raypipe.readers.rows import DuplicateCheck, Newest, Seen
 from raypipe.readers.shards import Shard
 from raypipe.report.progress import Progress
 from raypipe.store import Store, write_part

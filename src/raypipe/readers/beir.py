@@ -7,23 +7,45 @@ One record of corpus.jsonl and one of queries.jsonl (other fields are not read):
     {"_id": "1", "text": "0-dimensional biomaterials show inductive properties."}
 
 A document's source is its title, a newline and its text; documents of equal content share it. A question has
-no citations: it may search everything. Relevance judgements (`qrels`) are its gold.
+no citations: it may search everything. Relevance judgements are its gold. A line of BEIR's qrels/test.tsv,
+which has a header, or one of TREC's, which has none:
+
+    query-id    corpus-id    score
+    1    31715818    1
+
+    1 0 31715818 1
+
+A grade is a whole number; documents are relevant from 1 on.
 """
 
 from __future__ import annotations
 
+import gzip
+import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 
-from raypipe.core.records import Document, Gold, Question
-from raypipe.readers.lines import JsonLine
-from raypipe.readers.newest import Seen
-from raypipe.readers.rows import ReadCounts, Row, field, filled, identifier, settled, source_of
+from raypipe.core.errors import DataError
+from raypipe.core.records import Document, Gold, Question, digest
+from raypipe.readers import files
+from raypipe.readers.lines import JsonLine, split
+from raypipe.readers.rows import (
+    ReadCounts,
+    ReaderLimits,
+    Row,
+    Seen,
+    field,
+    filled,
+    identifier,
+    settled,
+    source_of,
+)
 
 
 def documents(lines: Iterable[JsonLine], counts: ReadCounts, seen: Seen) -> Iterator[Row]:
-    """A row for each line of a corpus; a document with blank title and text is counted and omitted."""
     for line in lines:
         if row := settled(line.where, partial(_document, line), counts, seen.repeats):
             yield row
@@ -56,3 +78,92 @@ def _question(line: JsonLine, grades: Mapping[str, Mapping[str, int]]) -> Row:
     id = identifier(value, "_id")
     gold = Gold(id, (), {}, grades[id]) if id in grades else None
     return Row(line.where, Question(id=id, text=filled(value, "text")), gold)
+
+
+NAME = re.compile(r".+\.(?:tsv|trec|txt|qrels)(?:\.gz)?")
+BEIR, TREC = "query-id corpus-id score", "query 0 document relevance"
+FOLDER, SPLIT = "qrels", ("test.tsv", "test.tsv.gz")
+
+
+def is_qrels(path: Path) -> bool:
+    """Whether a file is named as judgements are: qrels.trec, or one of a folder qrels."""
+    named = path.name.startswith(FOLDER) or path.parent.name == FOLDER
+    return named and NAME.fullmatch(path.name) is not None
+
+
+def of_folder(folder: Path) -> list[Path]:
+    """The judgements of a data set's folder: files named qrels, or the test split of a folder qrels.
+
+    Raises DataError for several splits of which none is the test split.
+    """
+    here = sorted(p for p in folder.iterdir() if p.is_file() and is_qrels(p))
+    inside = folder / FOLDER
+    splits = sorted(p for p in inside.iterdir() if is_qrels(p)) if inside.is_dir() else []
+    tests = [p for p in splits if p.name in SPLIT] if len(splits) > 1 else splits
+    if splits and not tests:
+        names = ", ".join(p.name for p in splits)
+        raise DataError(f"{inside}: expected test.tsv, found {names}. Name the file that is to be used")
+    return [*here, *tests]
+
+
+def read_qrels(paths: Iterable[Path], counts: ReadCounts, limits: ReaderLimits) -> dict[str, dict[str, int]]:
+    grades: dict[str, dict[str, int]] = {}
+    for path in paths:
+        beir = False
+        for number, raw, _ in split(files.stream(files.whole(path), counts, limits), limits.line_bytes):
+            where = f"{path}:{number}"
+            if raw is None:
+                raise DataError(f"{where}: expected a judgement, found a line of many megabytes")
+            try:
+                text = raw.decode("utf-8-sig").strip()
+            except UnicodeDecodeError as e:
+                found = repr(raw[e.start : e.start + 8])
+                raise DataError(f"{where}: expected UTF-8 text, found {found}") from e
+            values = text.split("\t") if beir and text else text.split()
+            if number == 1 and values == BEIR.split():
+                beir = True
+            elif values:
+                query, document, grade = _fields(where, values, beir)
+                if grades.setdefault(query, {}).setdefault(document, grade) != grade:
+                    raise DataError(f"{where}: document {document!r} has two grades for query {query!r}")
+                counts.judgements += 1
+    return grades
+
+
+def _fields(where: str, values: list[str], beir: bool) -> tuple[str, str, int]:
+    names = BEIR if beir else TREC
+    if len(values) != len(names.split()):
+        raise DataError(f"{where}: expected {names!r}, found {' '.join(values)!r:.100}")
+    query, document, grade = values if beir else (values[0], *values[2:])
+    if not re.fullmatch(r"-?[0-9]{1,9}", grade):
+        raise DataError(f"{where}: expected a whole number as grade, found {grade!r:.40}")
+    return query, document, int(grade)
+
+
+def write_pool(path: Path, folder: Path, questions: int) -> None:
+    """Writes corpus.jsonl, queries.jsonl and qrels.trec: every passage of the file once, and its first
+    `questions` questions, for which their own passages are relevant. Raises DataError."""
+    corpus: dict[str, str] = {}
+    queries, judged = [], []
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", encoding="utf-8") as lines:
+        for number, line in enumerate(lines):
+            try:
+                row = json.loads(line)
+                passages = [{"title": c["title"], "text": c["text"]} for c in row["ctxs"]]
+                question = row["question"]
+            except (ValueError, KeyError, TypeError) as e:
+                raise DataError(
+                    f"{path}:{number + 1}: expected question and ctxs of title and text, found "
+                    f"{line[:60]!r} ({e})"
+                ) from e
+            ids = [digest("pooled", p["title"], p["text"])[:16] for p in passages]
+            for id, passage in zip(ids, passages, strict=True):
+                corpus[id] = json.dumps({"_id": id, **passage}, ensure_ascii=False)
+            if number < questions:
+                queries.append(json.dumps({"_id": f"q{number}", "text": question}, ensure_ascii=False))
+                judged += [f"q{number} 0 {id} 1" for id in dict.fromkeys(ids)]
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {"corpus.jsonl": corpus.values(), "queries.jsonl": queries, "qrels.trec": judged}
+    for name, rows in files.items():
+        (folder / name).write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")

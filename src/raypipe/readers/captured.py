@@ -20,8 +20,7 @@ from typing import Any, get_args
 
 from raypipe.core.records import Citation, Gold, Question, Source, SourceKind
 from raypipe.readers.lines import JsonLine
-from raypipe.readers.newest import Seen
-from raypipe.readers.rows import ReadCounts, Row, UnusableLine, field, filled, kind, settled, source_of
+from raypipe.readers.rows import ReadCounts, Row, Seen, UnusableLine, field, filled, kind, settled, source_of
 
 NAME = "captured"
 SOURCE_KINDS: tuple[SourceKind, ...] = get_args(SourceKind)

@@ -28,11 +28,11 @@ from typing import Any
 
 from raypipe.core.records import Citation, Fault, Gold, Question, Source, SourceKind
 from raypipe.readers.lines import JsonLine
-from raypipe.readers.newest import Seen
 from raypipe.readers.rows import (
     STEP,
     ReadCounts,
     Row,
+    Seen,
     UnusableLine,
     field,
     filled,
@@ -106,7 +106,6 @@ def cited(
 
 
 def _answers(value: Mapping[str, Any]) -> tuple[str, ...]:
-    """The answer, then its alternatives, each once; numbers as text."""
     for path, answer in _golds(value):
         if type(answer) not in (str, int, float):
             raise UnusableLine("wrong_type", f"{path}: expected text or a number, found {kind(answer)}")

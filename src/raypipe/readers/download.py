@@ -37,8 +37,6 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """One file as its publisher describes it."""
-
     name: str  # below the base address
     size: int  # bytes
     sha256: str

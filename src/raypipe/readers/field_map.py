@@ -71,7 +71,6 @@ class FieldMap:
     named: frozenset[str] = frozenset()  # roles that the user named; the others were found by common names
 
     def get(self, row: Mapping[str, Any], role: str) -> Any:
-        """The value of a role's field; None where the row has none."""
         names = self.fields.get(role, ())
         return lookup(row, names[0])[1] if names else None
 
@@ -81,7 +80,6 @@ class FieldMap:
         return [value for value in found if value is not None]
 
     def asks(self) -> bool:
-        """Whether the rows are questions; else they are documents."""
         return "query" in self.fields
 
 

@@ -42,8 +42,6 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One file to read, or the parts of one."""
-
     name: str  # path as given, without .partN
     parts: tuple[Path, ...]  # in order
     tar: bool  # else lines
@@ -114,7 +112,6 @@ def content(source: Input, counts: ReadCounts, limits: ReaderLimits, most: int, 
 
 
 def size(inputs: Iterable[Input]) -> int:
-    """Bytes on disk, to compare with `ReadCounts.bytes_read`."""
     return sum(p.stat().st_size for i in inputs for p in i.parts)
 
 
@@ -212,7 +209,6 @@ def _inflate_on_all_cores(raw: Iterator[bytes], source: Input, limits: ReaderLim
 def _inflate(
     raw: Iterator[bytes], source: Input, limits: ReaderLimits, new: Callable[[], _Inflater]
 ) -> Iterator[bytes]:
-    """Decompresses any number of concatenated streams, and nothing else after them."""
     magic = b"BZh" if source.packing == "bz2" else b"\x1f\x8b"
     inflater: _Inflater | None = None
     streams, taken, given, rest = 0, 0, 0, b""

@@ -22,15 +22,13 @@ from raypipe.readers import (
     lines,
     oag,
     qasper,
-    qrels,
     row_files,
     row_format,
     warc,
 )
 from raypipe.readers.files import Input, Span
-from raypipe.readers.newest import Seen
 from raypipe.readers.row_format import RowFormat
-from raypipe.readers.rows import LIMITS, DuplicateCheck, ReadCounts, ReaderLimits, Row, settled
+from raypipe.readers.rows import LIMITS, DuplicateCheck, ReadCounts, ReaderLimits, Row, Seen, settled
 
 Format: TypeAlias = str | RowFormat
 """One of FORMATS, or the path of a reader of your own: `mypkg.readers:rows`, a function of one file that
@@ -87,7 +85,6 @@ def open(
 
 
 def size(paths: Paths, format: Format) -> int:
-    """Bytes on disk that `open` will read: `counts.bytes_read / size(...)` is the progress."""
     return sum(p.stat().st_size for p in files_of(paths, format))
 
 
@@ -112,9 +109,9 @@ def inputs_of(paths: Paths, format: Format, counts: ReadCounts | None) -> tuple[
     judged: dict[Path, None] = {}
     others = []
     for path in map(Path, paths):
-        named = format == "beir" and path.is_file() and qrels.is_qrels(path)
+        named = format == "beir" and path.is_file() and beir.is_qrels(path)
         if format == "beir":
-            judged |= dict.fromkeys([path] if named else qrels.of_folder(path) if path.is_dir() else ())
+            judged |= dict.fromkeys([path] if named else beir.of_folder(path) if path.is_dir() else ())
         if not named:
             others.append(path)
     found = files.find(others, lambda name: name.startswith(_WANTED[str(format)]), counts)
@@ -142,12 +139,10 @@ def kind_of(format: Format) -> str:
 
 
 def format_name(format: Format) -> str:
-    """What `--format` calls it."""
     return row_format.NAME if isinstance(format, RowFormat) else format
 
 
 def referenced(paths: Paths, format: Format) -> list[Path]:
-    """Further files that the rows name, whose bytes are part of the data."""
     rows = _rows(format)
     return [] if rows is None else row_format.referenced(paths, rows)
 
@@ -176,7 +171,7 @@ def looks_like(paths: Paths) -> Format:
     names = [f for p in given for f in (sorted(p.iterdir()) if p.is_dir() else [p]) if f.name[0] != "."]
     if names and all(warc.is_warc(f) for f in names):
         return "warc"
-    others = [f for f in names if not qrels.is_qrels(f)]
+    others = [f for f in names if not beir.is_qrels(f)]
     if names and not others:
         return "beir"
     if others and all(oag.is_oag(f) for f in others):
@@ -219,7 +214,6 @@ def _reader(format: str) -> tuple[Any, tuple[str, str]]:
 
 
 def _from_outside(paths: Paths, format: str, counts: ReadCounts) -> Iterator[Row]:
-    """The rows of a reader from outside, checked and counted as those of any other."""
     rows, ids = _reader(format)[0], DuplicateCheck()
     seen = Seen(ids, ids)  # a question and a document have no id in common
     for file in files_of(paths, format):
@@ -236,7 +230,7 @@ def _from_outside(paths: Paths, format: str, counts: ReadCounts) -> Iterator[Row
 def _beir(
     inputs: Sequence[Input], judged: list[Path], counts: ReadCounts, limits: ReaderLimits, seen: Seen
 ) -> Iterator[Row]:
-    grades = qrels.read(judged, counts, limits)
+    grades = beir.read_qrels(judged, counts, limits)
     corpora = [i for i in inputs if Path(i.name).name.startswith("corpus")]
     questions = [i for i in inputs if i not in corpora]
     yield from beir.documents(lines.read(corpora, counts, limits), counts, seen)

@@ -46,7 +46,6 @@ class JsonLine:
         return f"{self.file}:{self.number}"
 
     def unwrap(self) -> dict[str, Any]:
-        """The object. Raises UnusableLine if there is a fault instead."""
         if self.fault is not None:
             raise UnusableLine(self.fault.reason, self.fault.detail)
         return self.value or {}

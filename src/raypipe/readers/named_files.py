@@ -71,7 +71,6 @@ class NamedFiles:
 
 
 def inside(folder: Path, named: str) -> Path | str:
-    """The file of this relative path in the folder of the data, or why it is none."""
     root = folder.resolve()
     try:
         file = (root / named).resolve()

@@ -26,11 +26,11 @@ from typing import Any
 from raypipe.core.errors import DataError
 from raypipe.core.records import Document, Gold, Question
 from raypipe.readers import files, lines
-from raypipe.readers.newest import Seen
 from raypipe.readers.rows import (
     ReadCounts,
     ReaderLimits,
     Row,
+    Seen,
     UnusableLine,
     field,
     filled,
@@ -49,7 +49,6 @@ def is_oag(file: Path) -> bool:
 
 
 def files_of(paths: Iterable[str | Path]) -> list[Path]:
-    """The files that paths name, papers first. Raises DataError for a missing file or another name."""
     return sorted(files.named_files(paths, is_oag, _NAMED), key=lambda p: not PAPERS.fullmatch(p.name))
 
 
@@ -129,7 +128,6 @@ class _Text:
         self._text, self._at, self._whole, self._before = "", 0, False, 0
 
     def value(self) -> tuple[Any, str]:
-        """The next JSON value, and its text. Raises DataError for what is none."""
         self._blank()
         while True:
             try:
@@ -171,7 +169,6 @@ class _Text:
                 return
 
     def _more(self) -> bool:
-        """Reads on; False at the end."""
         if self._whole:
             return False
         chunk = next(self._chunks, None)

@@ -29,8 +29,7 @@ from raypipe.core.records import Citation, Document, Fault, Gold, Layout, Mark, 
 from raypipe.readers.field_map import CONTENT, OF_DOCUMENT, FieldMap, by_name, listed
 from raypipe.readers.lines import JsonLine
 from raypipe.readers.named_files import NamedFiles, inside
-from raypipe.readers.newest import Seen
-from raypipe.readers.rows import ReadCounts, Row, UnusableLine, kind, settled, source_of
+from raypipe.readers.rows import ReadCounts, Row, Seen, UnusableLine, kind, settled, source_of
 
 SCALARS = (str, int, float, Decimal, date, datetime)
 ANSWER_FIELDS = ("text", "value", "answer", "answers", "aliases")  # of an object that is an answer, in order
@@ -135,14 +134,12 @@ def _document(line: JsonLine, fields: FieldMap, files: NamedFiles, counts: ReadC
 
 
 def fetches(plain: Iterable[JsonLine], fields: FieldMap) -> Iterator[tuple[str, str, str]]:
-    """Name, date and place of each document that says when it was fetched."""
     for line in plain:
         if line.value is not None and (fetch := _fetch(line.value, fields)) is not None:
             yield *fetch, line.where
 
 
 def _fetch(value: Mapping[str, Any], fields: FieldMap) -> tuple[str, str] | None:
-    """Name and date of a document that says both, else None."""
     if fields.asks():
         return None
     name, url, date = (_said(fields.get(value, role)) for role in ("id", "url", "modified"))

@@ -26,12 +26,12 @@ from raypipe.core.errors import DataError
 from raypipe.core.papers import UNANSWERABLE
 from raypipe.core.records import AnnotatorAnswer, Citation, Document, Gold, Layout, Mark, Question
 from raypipe.readers import files, lines, row_files
-from raypipe.readers.newest import Seen
 from raypipe.readers.rows import (
     LIMITS,
     ReadCounts,
     ReaderLimits,
     Row,
+    Seen,
     UnusableLine,
     field,
     filled,
@@ -62,7 +62,6 @@ def files_of(paths: Iterable[str | Path]) -> list[Path]:
 
 
 def rows(paths: Iterable[str | Path], counts: ReadCounts, limits: ReaderLimits, seen: Seen) -> Iterator[Row]:
-    """A row for each paper, then one for each of its questions."""
     for path in files_of(paths):
         for id, paper in _papers(path, counts, limits).items():
             where = f"{path}:{id}"
@@ -85,7 +84,6 @@ def rows(paths: Iterable[str | Path], counts: ReadCounts, limits: ReaderLimits, 
 
 
 def papers(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Where it stands, and the paper. Raises DataError for a file that is none of papers."""
     for id, paper in _papers(path, ReadCounts(), LIMITS).items():
         yield f"{path}:{id}", paper
 
@@ -100,7 +98,6 @@ def annotators(question: Mapping[str, Any]) -> tuple[AnnotatorAnswer, ...]:
 
 
 def golds(paper: Mapping[str, Any]) -> Iterator[tuple[str, tuple[AnnotatorAnswer, ...]]]:
-    """Id and annotators' answers of each question of a paper. Raises UnusableLine for what is none."""
     for n, qa in enumerate(_listed(paper, "qas")):
         yield filled(_object(qa, f"qas[{n}]"), "question_id"), annotators(qa)
 
@@ -144,7 +141,6 @@ def _asked(where: str, qa: Any, url: str, cited: str | None, counts: ReadCounts)
 
 
 def _paper(where: str, id: str, paper: Mapping[str, Any]) -> Row | None:
-    """The document of a paper; None where nothing of it is text."""
     pieces = [_folded(paper.get("title")), _folded(paper.get("abstract"))]
     sections: list[tuple[int, str]] = []  # piece that it begins with, name
     for n, section in enumerate(_listed(paper, "full_text")):

@@ -76,7 +76,6 @@ def find(paths: Iterable[str | Path]) -> list[RowFile]:
 
 
 def is_saved(folder: Path) -> bool:
-    """Whether the library `datasets` wrote a folder with `save_to_disk`."""
     return (folder / "state.json").is_file() or (folder / "dataset_dict.json").is_file()
 
 
@@ -96,7 +95,6 @@ def first(file: RowFile, limits: ReaderLimits = LIMITS) -> list[Mapping[str, Any
 
 
 def require_regular(file: RowFile, limits: ReaderLimits = LIMITS) -> None:
-    """Raises DataError for CSV with a line of another length than its header; no other kind can have one."""
     if file.kind == "csv":
         for _ in rows(file, ReadCounts(), limits):
             pass

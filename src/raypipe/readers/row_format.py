@@ -21,9 +21,8 @@ from raypipe.readers.field_map import FieldMap
 from raypipe.readers.files import Span
 from raypipe.readers.lines import JsonLine
 from raypipe.readers.named_files import NamedFiles
-from raypipe.readers.newest import Seen
 from raypipe.readers.row_files import RowFile
-from raypipe.readers.rows import LIMITS, BadLine, ReadCounts, ReaderLimits, Row, require_rows
+from raypipe.readers.rows import LIMITS, BadLine, ReadCounts, ReaderLimits, Row, Seen, require_rows
 
 NAME = "rows"
 
@@ -78,7 +77,6 @@ def open(
     paths: Iterable[str | Path], format: RowFormat, counts: ReadCounts, limits: ReaderLimits, seen: Seen,
     span: Span | None = None,
 ) -> Iterator[Row]:  # fmt: skip
-    """The rows of all files, documents and questions as they come; `span`: of the one file, this stretch."""
     files = [replace(m, file=replace(m.file, span=span)) for m in mapped(paths, format, limits)]
     for m in files:
         if not m.fields.asks() and "modified" in m.fields.fields:  # a crawl: read twice

@@ -4,10 +4,14 @@ Knows the records, nothing of files or formats. A reader turns every line into o
 that the caller that stores the rows can prove that nothing was lost:
 
     lines == blank_lines + rows + faults + repeated_rows + empty_documents + dropped_rows + older_pages
+
+What a read knows of rows that came before lies on disk, however many there are. What other reads found comes
+in as plain values, so that files can be read apart and give the rows of one read (`Seen`).
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -96,7 +100,6 @@ class Row:
 
     @property
     def used(self) -> bool:
-        """Whether it has a question or a document; else its line could not be used."""
         return self.question is not None or self.document is not None
 
 
@@ -193,7 +196,6 @@ def unseen(sources: tuple[Source, ...], seen: set[str] | DiskMap) -> list[Source
 
 
 def field(value: Mapping[str, Any], name: str, expected: type, path: str = "") -> Any:
-    """The field, checked to be there and of the expected JSON type."""
     if name not in value:
         raise UnusableLine("missing_field", f"{path}{name}: expected {KINDS[expected]}, found no such field")
     found = value[name]
@@ -203,7 +205,6 @@ def field(value: Mapping[str, Any], name: str, expected: type, path: str = "") -
 
 
 def filled(value: Mapping[str, Any], name: str, path: str = "") -> str:
-    """The text field, checked to hold more than white space."""
     text: str = field(value, name, str, path)
     if not text or text.isspace():
         raise UnusableLine("missing_field", f"{path}{name}: expected text, found none in it")
@@ -224,3 +225,42 @@ KINDS: dict[type, str] = {
 
 def kind(value: object) -> str:
     return KINDS.get(type(value), type(value).__name__)
+
+
+class Newest:
+    """First note every page, then ask of each: what it knows lies on disk."""
+
+    def __init__(self, place: int = 0, others: Mapping[bytes, str] = MappingProxyType({})) -> None:
+        """`place`: of this read among those of other files; `others`: newer fetches that these found, as
+        `notes` of their reads has them."""
+        self._last, self._count, self._place, self._others = DiskMap(), 0, place, others
+
+    def note(self, url: str, date: str, where: str) -> None:
+        """A page of an address; `date` as ISO 8601 in UTC, so that text order is the order of time. Of two
+        with one date the one that is noted last counts."""
+        self._count += 1
+        self._last.setmax(url, f"{date} {self._place:08d}{self._count:014d} {where}")
+
+    def has(self, url: str, date: str, where: str) -> bool:
+        found = max(self._last.get(url, ""), self._others.get(key_of(url), "") if self._others else "")
+        return found.partition(" ")[0] == date and found.endswith(f" {where}")
+
+    def notes(self) -> Iterator[tuple[bytes, str]]:
+        """(`key_of` address, date, order and where) of the newest page of each address that was read here,
+        unless another read has a newer one; of two reads the greater one counts."""
+        return ((key, value) for key, value in self._last.items() if value > self._others.get(key, ""))
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a read knows of all rows that it must not give again."""
+
+    questions: DuplicateCheck = dataclasses.field(default_factory=DuplicateCheck)
+    documents: DuplicateCheck = dataclasses.field(default_factory=DuplicateCheck)
+    newest: Newest = dataclasses.field(default_factory=Newest)
+
+    def repeats(self, row: Row) -> bool:
+        """Whether the row came before. Raises UnusableLine for an id that came with other content."""
+        if row.question is not None:
+            return self.questions.repeats(row.question.id, (row.question, row.gold), row.where)
+        return row.document is not None and self.documents.repeats(row.document.id, row.document, row.where)

@@ -2,7 +2,7 @@
 
 A shard is a file, all parts of a split one, whole lines of JSON lines that are not packed, or row groups of
 Parquet. Packed files, archives, WARC and CSV stay whole: where a line of them begins is not known before they
-are read. Read with what the others found (`newest.Seen`), shards give the rows of one read.
+are read. Read with what the others found (`rows.Seen`), shards give the rows of one read.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from raypipe.core.plugins import is_path
 from raypipe.readers import files, formats, row_files, row_format
 from raypipe.readers.files import Span
 from raypipe.readers.formats import Format
-from raypipe.readers.newest import Seen
 from raypipe.readers.row_format import RowFormat
-from raypipe.readers.rows import LIMITS, ReadCounts, Row
+from raypipe.readers.rows import LIMITS, ReadCounts, Row, Seen
 
 CUTTABLE = ("crag", "synth", "beir", "warc", "rows", "captured")
 """Formats whose rows stand alone. A question of OAG-QA names papers of other files."""
@@ -62,7 +61,6 @@ def bring_layouts(paths: Sequence[Path], format: Format) -> bool:
 
 
 def read(shard: Shard, format: Format, counts: ReadCounts, seen: Seen) -> Iterator[Row]:
-    """The rows of a shard, as `formats.open` gives those of files."""
     return formats.open(shard.paths, format, counts, LIMITS, seen, shard.span)
 
 

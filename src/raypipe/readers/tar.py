@@ -41,7 +41,6 @@ class _Stream:
 
 
 def members(name: str, chunks: Iterator[bytes]) -> Iterator[tuple[str, Iterator[bytes]]]:
-    """(member name, its bytes) for each regular file, in order; the bytes are to be taken before the next."""
     stream = _Stream(name, chunks)
     first = stream.some(1)
     if not first:

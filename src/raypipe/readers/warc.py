@@ -27,8 +27,7 @@ from raypipe.core.records import Document, Layout, SourceKind
 from raypipe.readers import files
 from raypipe.readers.documents import plain
 from raypipe.readers.documents.limits import DOCUMENT_LIMITS
-from raypipe.readers.newest import Seen
-from raypipe.readers.rows import ReadCounts, ReaderLimits, Row, UnusableLine, settled, source_of
+from raypipe.readers.rows import ReadCounts, ReaderLimits, Row, Seen, UnusableLine, settled, source_of
 
 KINDS: dict[str, SourceKind] = {
     "text/html": "page", "application/xhtml+xml": "page", "text/plain": "document",
@@ -40,7 +39,6 @@ def is_warc(file: Path) -> bool:
 
 
 def files_of(paths: Iterable[str | Path]) -> list[Path]:
-    """The WARC files that paths name, each once, in order; of a folder all in it and below."""
     return files.named_files(
         paths, lambda p: is_warc(p) and p.name[0] != ".", "files named .warc or .warc.gz", below=True
     )

@@ -20,7 +20,7 @@ from raypipe.core.errors import ConfError
 from raypipe.core.plain import to_json
 from raypipe.core.records import digest
 from raypipe.metrics.crag import Prediction
-from raypipe.metrics.kinds.qa import answer_values
+from raypipe.metrics.kinds.named import answer_values
 from raypipe.runs.captured import feedback_since
 from raypipe.runs.gates import Gate, check
 from raypipe.runs.manifest import Manifest
@@ -195,5 +195,5 @@ class TrialEvidence:
 
 
 def side_values(side: TrialAnswer, truths: tuple[str, ...]) -> Mapping[str, float]:
-    """The measures of an answer (`metrics.kinds.qa`). One that failed shares no word with what is right."""
+    """The measures of an answer (`metrics.kinds`). One that failed shares no word with what is right."""
     return answer_values(Prediction("", "" if side.outcome == "fault" else side.answer, truths))

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import copy
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from raypipe.core.errors import Unavailable
 from raypipe.core.index import Index
@@ -29,7 +31,7 @@ from raypipe.core.records import (
     source_id,
 )
 from raypipe.memo.counts import CallCounts
-from raypipe.memo.memo import Memo
+from raypipe.memo.memo import Memo, MemoTable, Values
 from raypipe.models.warm_up import warm_up
 from raypipe.recipes.deadlines import DegradePolicy
 from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor, StageCounters
@@ -37,7 +39,6 @@ from raypipe.recipes.ranking import ranking_of
 from raypipe.recipes.recipe import Recipe
 from raypipe.report.report import ranking, urls
 from raypipe.runs.release import Release
-from raypipe.serving.corpus_memo import CorpusMemo
 from raypipe.serving.documents import DocumentsResult, answer_over_documents
 from raypipe.serving.filters import narrow
 from raypipe.serving.query import NULL_LISTENER, Evidence, Listener, QueryRequest, QueryResult, RankedPassage
@@ -216,7 +217,6 @@ class Answerer:
         )  # fmt: skip
 
     async def snapshot(self) -> StoreSnapshot:
-        """The tables, opened at the first call. Raises NotReady."""
         async with self._snapshot_lock:
             if self._snapshot is None:
                 try:
@@ -282,3 +282,19 @@ async def _passages(
         RankedPassage(h, p.url if p else url.get(h.source), t, p)
         for h, t, p in zip(hits, texts, stands, strict=True)
     )
+
+
+class CorpusMemo:
+    """A memo whose keys are under the name of one corpus: no other finds them (`memo.Memo`)."""
+
+    def __init__(self, memo: Memo, corpus: str) -> None:
+        self._memo, self._corpus = memo, corpus
+
+    async def get_many(self, table: MemoTable, keys: Sequence[str]) -> tuple[np.ndarray, Values]:
+        return await self._memo.get_many(table, self._own(keys))
+
+    async def put_many(self, table: MemoTable, keys: Sequence[str], values: Values) -> None:
+        await self._memo.put_many(table, self._own(keys), values)
+
+    def _own(self, keys: Sequence[str]) -> list[str]:
+        return [f"{self._corpus}/{key}" for key in keys]

@@ -3,7 +3,8 @@
 An answer gets its id before it is sent; the row is made and written after, on a thread, so that no request
 waits. Rows wait in a queue of bounded size: where writing is slower than answering, rows are dropped and
 counted, never requests. A row has the question, what was searched, the answer and its quotes; it has no key
-and nothing of who asked.
+and nothing of who asked. A function of your own, `MODULE:NAME`, takes out of every text that would be written
+what must not be kept. What it raises may hold the text, so no message and no log repeats it.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias
 
-from raypipe.core.errors import RaypipeError
+from raypipe.core import plugins
+from raypipe.core.errors import ConfError, RaypipeError
 from raypipe.core.records import Citation, Source
 from raypipe.readers.rows import source_of
 from raypipe.runs import captured
+from raypipe.serving.access import CaptureConfig
 from raypipe.serving.answering import AnswererProtocol, ForwardingAnswerer
-from raypipe.serving.capture_config import CaptureConfig
 from raypipe.serving.query import NULL_LISTENER, Listener, QueryRequest, QueryResult
-from raypipe.serving.redaction import Redact, RedactionFailed, redaction
 from raypipe.store import Store
 from raypipe.store.layout import CAPTURED, FEEDBACK, TRIAL_PAIRS
 from raypipe.store.segments import sweep_segments
@@ -56,8 +57,6 @@ class _Waiting:
 
 
 class Capture:
-    """Writes captured answers and feedback of one gateway."""
-
     def __init__(
         self, store: str, config: CaptureConfig, count: Callable[[Event], None] = lambda event: None,
         clock: Callable[[], float] = time.time,
@@ -205,3 +204,43 @@ class CapturingAnswerer(ForwardingAnswerer):
         request = replace(request, answer_id=self._capture.choose(request.asker))
         result = await self._answerer.answer(request, listener)
         return self._capture.keep(request, result)
+
+
+Redact: TypeAlias = Callable[[str], str]
+PROBE = "who wrote it?"  # what the function is tried with before an endpoint starts
+
+
+class RedactionFailed(Exception):
+    """The function raised, or returned no text. The message names the function and the kind of error."""
+
+
+def keep_all(text: str) -> str:
+    return text
+
+
+def redaction(path: str | None) -> Redact:
+    """The function that a path names, or `keep_all` for none; what it returns raises RedactionFailed and
+    nothing else. Raises ConfError for a path of nothing that can be called, and for a function that fails on
+    a short text."""
+    if path is None:
+        return keep_all
+    found, _ = plugins.load(path, "a redaction function of one text")
+    if not callable(found):
+        raise ConfError(f"{path}: expected a function of one text that returns a text, found {type(found)}")
+
+    def redact(text: str) -> str:
+        try:
+            said = found(text)
+        except Exception as e:
+            # `from None`: a traceback of the cause would show its message, which may hold the text.
+            raise RedactionFailed(f"{path} raised {type(e).__name__}") from None
+        if not isinstance(said, str):
+            raise RedactionFailed(f"{path} returned {type(said).__name__}, expected a text")
+        return said
+
+    try:
+        redact(PROBE)
+    except RedactionFailed as e:
+        expected = "expected a function that returns a text"
+        raise ConfError(f"--redact {e} for the text {PROBE!r}: {expected}") from None
+    return redact

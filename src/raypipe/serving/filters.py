@@ -16,8 +16,6 @@ from raypipe.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Which sources may be searched. A source must match every filter that is given."""
-
     hosts: tuple[str, ...] = ()  # of a url that cites the source, or a parent domain of it
     sources: tuple[str, ...] = ()  # source ids
 

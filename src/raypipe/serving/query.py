@@ -13,8 +13,6 @@ from raypipe.text.places import Place
 
 @dataclass(frozen=True, slots=True)
 class QueryRequest:
-    """One request. Its deadline is `Question.due`."""
-
     question: Question
     sources: tuple[Source, ...] | None = None  # documents of its own; None: the store is searched
     faults: tuple[Fault, ...] = ()  # of pages that could not be read

@@ -154,7 +154,6 @@ class ReleaseFollowers:
         return opened
 
     async def close_unnamed(self) -> None:
-        """Closes the models that no release which answers now names, of any pointer or on trial."""
         named = [m for f in self._followers.values() for m in f.models()]
         try:
             await self._kit.keep(dict.fromkeys((*named, *self.on_trial, *self._policy.models())))

@@ -1,6 +1,6 @@
 """Second answers: a question of a trial is answered by the other release, too, after its reply was sent.
 
-One at a time, and yielding to requests (`yielding_kit`); where there is more to do than time, a question is
+One at a time, and yielding to requests (`shared_kit`); where there is more to do than time, a question is
 left out and counted. Pairs of answers are written into the store, and looked at. What they mean is in
 `runs.trial_verdict`.
 """
@@ -19,9 +19,9 @@ from raypipe.core.errors import RaypipeError
 from raypipe.runs.trial_verdict import TrialReport, TrialWatch
 from raypipe.runs.trials import FORMAT, Pair, ReleaseTrial, Role, TrialAnswer, trials, write_pairs
 from raypipe.serving.answering import AnswererProtocol
+from raypipe.serving.capture import Redact, RedactionFailed, keep_all
 from raypipe.serving.query import QueryRequest, QueryResult
-from raypipe.serving.redaction import Redact, RedactionFailed, keep_all
-from raypipe.serving.yielding_kit import InFlight, background
+from raypipe.serving.shared_kit import InFlight, background
 from raypipe.store import Store
 
 WAITING = 16
@@ -171,7 +171,6 @@ class SecondAnswers:
 def pair_of(
     trial: ReleaseTrial, request: QueryRequest, reply: QueryResult, live: TrialAnswer, tried: TrialAnswer
 ) -> Pair:
-    """The pair of a question. `reply`: what the client got."""
     question = reply.question.id
     stored = question != request.question.id  # the store knows it by another id than the request
     return Pair(

@@ -55,7 +55,6 @@ class ServeKit(ForwardingSharedKit):
         self._sink: Callable[[str], None] | None = None
 
     def with_sink(self, sink: Callable[[str], None]) -> Self:
-        """The same models; `sink` gets each piece of a reply while it is generated."""
         other = copy.copy(self)
         other._sink = sink
         return other

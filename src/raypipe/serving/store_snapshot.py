@@ -35,7 +35,6 @@ class StoreSnapshot:
     """
 
     def __init__(self, recipe: Recipe, uri: str, release: Release | None) -> None:
-        """Raises StoreError if the store, a table of the recipe or an index of one is missing."""
         self._store = Store.open(uri)
         self.spec = release.opened(self._store)[1] if release else searched(self._store, recipe)
         version = release.tables["questions"] if release else self._store.version("questions")
@@ -82,11 +81,9 @@ class StoreSnapshot:
         return narrow(narrow(question, scope), filters)
 
     def urls(self, sources: set[str]) -> dict[str, str]:
-        """The url of each of these sources that a stored question cites."""
         return self._catalog.urls(sources)
 
     def layouts(self, sources: set[str]) -> dict[str, Layout]:
-        """The layout of each of these sources that is a document of a folder."""
         return layouts_of(self._layouts, sources)
 
     def examples(self) -> list[str]:

@@ -1,7 +1,6 @@
 """Compression: the passages of a ranking cut to the sentences that matter, within a budget of tokens.
 
-What stays are spans of the sources, so whatever is quoted from them stands there to the character. Knows
-models through the kit; sentences and their ranking are those of `extract`.
+What stays are spans of the sources, so whatever is quoted from them stands there to the character.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ from raypipe.steps.rows import skipping
 from raypipe.text import evidence
 from raypipe.text.candidates import MAX_CHARS, Sentence, SourceText
 from raypipe.text.evidence import Fitted
-from raypipe.text.pack import pack
-from raypipe.text.pieces import Piece, joined
+from raypipe.text.pack import Piece, joined, pack
 from raypipe.text.prompt import Prompt
 from raypipe.text.replies import read_numbers
 from raypipe.text.sanitize import escape_markup

@@ -1,7 +1,4 @@
-"""What an answer from the knowledge graph is worth, before it may outrank the web (db3, section 2.5).
-
-Knows replies alone.
-"""
+"""What an answer from the knowledge graph is worth, before it may outrank the web (db3, section 2.5)."""
 
 from __future__ import annotations
 

@@ -87,7 +87,6 @@ class Dense:
         return [hits[i] for i in range(len(scopes))]
 
     async def _among(self, index: Index, vector: np.ndarray, question: Question) -> Question:
-        """All chunks of the sources that the pool's passages are of, and of these the best of the pool."""
         pool = pool_of(question, self.among)
         sources = tuple(dict.fromkeys(h.source for h in question.hits if h.chunk in pool))
         [found] = await index.search(self.model, vector[None], [sources], MOST_CHUNKS)

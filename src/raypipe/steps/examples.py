@@ -1,8 +1,4 @@
-"""Examples for a prompt: other questions with their calls or answers, the nearest ones or some by chance.
-
-Knows models and pools of training rows through the kit, and banks of calls through
-`kg.language.example_bank`.
-"""
+"""Examples for a prompt: other questions with their calls or answers, the nearest ones or some by chance."""
 
 from __future__ import annotations
 

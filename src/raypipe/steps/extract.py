@@ -104,7 +104,6 @@ class Extract:
         return ask
 
     def shown(self, kit: Kit) -> Callable[[Sequence[Question]], Awaitable[list[str]]]:
-        """The sentences that are scored."""
         index, most = kit.index(), (self.passages, self.sentences, self.scored)
 
         async def show(questions: Sequence[Question]) -> list[str]:
@@ -128,7 +127,6 @@ class Extract:
 
 
 def require_fitted_with(fitted: Fitted, embedder: Model) -> None:
-    """Raises ValueError for numbers that were fitted with another embedder."""
     # an embedder without files computes from words alone: a stand-in for tests, under the real one's name
     if embedder.path and fitted.embedder and fitted.embedder != embedder.weights:
         raise ValueError(

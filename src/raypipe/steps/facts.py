@@ -1,7 +1,4 @@
-"""Public data for a question: sentences by the year or the names in it (db3, the public-data pathway).
-
-Knows tables and a reranker through the kit.
-"""
+"""Public data for a question: sentences by the year or the names in it (db3, the public-data pathway)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Function calls that a language model wrote as JSON become a program for the knowledge graph.
-
-Knows replies alone; the form of such calls is in `kg.language.function_calls`.
-"""
+"""Function calls that a language model wrote as JSON become a program for the knowledge graph."""
 
 from __future__ import annotations
 
@@ -10,8 +7,7 @@ from typing import ClassVar, Literal
 
 from raypipe.core.protocols import Ask, Bound, Kit, Reach
 from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, SKIPPED_REPLY, Fault, Question, Reply
-from raypipe.kg.language.flat_json import flat_program
-from raypipe.kg.language.function_calls import program_of
+from raypipe.kg.language.function_calls import flat_program, program_of
 from raypipe.steps.rows import row_by_row
 from raypipe.text.html import storable
 from raypipe.text.replies import UnreadableReply

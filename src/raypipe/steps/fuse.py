@@ -86,7 +86,6 @@ class Fuse:
         return tuple(n for n, w in self.weighed().items() if w != 0)
 
     def fused(self, question: Question) -> Question:
-        """One question with its ranking, or with the fault that kept it from one."""
         used = self.used()
         hits = [h for h in question.hits if any(n in h.scores for n in used)]
         if self.missing == "fault":

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal, TypeAlias
 
 from raypipe.core.index import Index
-from raypipe.core.llm import Choice, Constraint, Generated, Grammar, JsonSchema, Sampling
+from raypipe.core.llm import Choice, Generated, Grammar, JsonSchema, Sampling
 from raypipe.core.protocols import FIELDS, Ask, Bound, Kit, Model, Reach, Tokenize
 from raypipe.core.records import ABSTAINED, ANSWERED, Fault, Question, Reply, Span
 from raypipe.steps.model_replies import (
@@ -32,6 +32,8 @@ from raypipe.text.sanitize import escape_markup, prompted_spans
 from raypipe.text.sentences import require_splitter
 from raypipe.text.template import REPLY
 
+SAMPLED = ("temperature", "top_p", "seed", "frequency_penalty", "presence_penalty", "logprobs")
+"""Fields of the step that `core.llm.Sampling` has under the same names."""
 ReplyKind: TypeAlias = Literal[
     "plain", "label", "certainty", "json", "confidence", "calls", "text", "keywords", "rewrite"
 ]
@@ -164,7 +166,6 @@ class Generate:
         return ask
 
     def shown(self, kit: Kit) -> Callable[[Sequence[Question]], Awaitable[list[str]]]:
-        """The context of each prompt, with the replies that it repeats."""
         index, tokenize = kit.index(), self._counter(kit)
         told = sorted(v.removeprefix(REPLY) for v in self._variables() if v.startswith(REPLY))
 
@@ -191,24 +192,20 @@ class Generate:
         stands; nothing of a question whose prompt shows none."""
         if "context" not in self.prompt.of(question).variables:
             return PromptContext()
-        budget = self.context_tokens or self.context_chars
-        lines = self._first(question)
+        budget, lines = self.context_tokens or self.context_chars, self._first(question)
         most = None if self.passages is None else self.passages + len(lines)
         packed = pack([*lines, *(p.prompted for p in passages)], self.layout, budget, tokenize, most)
         of_passages = [(passages[i - len(lines)], text) for i, text in packed.shown if i >= len(lines)]
-        stretches = [
+        stretches = tuple(
             (p.source, span, said)
             for p, text in of_passages
             for span, said in prompted_spans(p.text, p.span, p.hidden, text, self.lower)
-        ]
-        return PromptContext(packed.text, tuple(stretches))
+        )
+        return PromptContext(packed.text, stretches)
 
     def _first(self, question: Question) -> list[str]:
-        """What stands before the passages, harmless, each line once."""
-        found = [question.replies[name] for name in self.first]
-        lines = [
-            x for r in found if r.label == ANSWERED for x in escape_markup(r.text).splitlines() if x.strip()
-        ]
+        texts = [r.text for name in self.first if (r := question.replies[name]).label == ANSWERED]
+        lines = (x for text in texts for x in escape_markup(text).splitlines() if x.strip())
         return list(dict.fromkeys(x.lower() if self.lower else x for x in lines))
 
     def _values(self, question: Question, context: str) -> dict[str, str]:
@@ -251,22 +248,14 @@ class Generate:
         return "context" in self._variables() and self.passages != 0
 
     def _sampling(self) -> Sampling:
-        return Sampling(
-            max_tokens=self.max_tokens + self.model.thought_tokens,
-            temperature=self.temperature,
-            top_p=self.top_p,
-            seed=self.seed,
-            frequency_penalty=self.frequency_penalty,
-            presence_penalty=self.presence_penalty,
-            logprobs=self.logprobs,
-            constraint=self._constraint(),
-        )
-
-    def _constraint(self) -> Constraint | None:
         given = [c for c in (Choice(self.choices) if self.choices else None, self.schema, self.grammar) if c]
         if len(given) > 1:
             raise ValueError("expected at most one of choices, schema and grammar")
-        return given[0] if given else None
+        return Sampling(
+            max_tokens=self.max_tokens + self.model.thought_tokens,
+            constraint=given[0] if given else None,
+            **{name: getattr(self, name) for name in SAMPLED},
+        )
 
     def _check_reply(self) -> None:
         named = self.reply in ("label", "certainty")

@@ -4,8 +4,6 @@ One step with a bound, since a model decides how many hops there are. Its shape 
 model asks a follow-up question or says that none is needed (Press et al. 2023, arXiv 2210.03350), and of
 IRCoT, which searches with what the model wrote last and shows all that was found so far (Trivedi et al. 2023,
 arXiv 2212.10509). Unlike both, the model writes no answer here: a later step does, from the same evidence.
-
-Knows models through the kit; searches as the steps `dense`, `bm25` and `fuse` do.
 """
 
 from __future__ import annotations

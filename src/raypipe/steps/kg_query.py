@@ -1,7 +1,6 @@
 """Asks a knowledge graph: a program of calls becomes sentences, and where a rule is named an answer.
 
-Knows graphs through the kit, rules through `answer_rules`. A graph that is down or talks garbage is a fault
-on the row, and other replies may still answer it.
+A graph that is down or talks garbage is a fault on the row, and other replies may still answer it.
 """
 
 from __future__ import annotations

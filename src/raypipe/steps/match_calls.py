@@ -1,7 +1,4 @@
-"""Calls without a language model: the nearest example question's, with the question's own names and times.
-
-Knows graphs and models through the kit, examples through `kg.language.example_bank`.
-"""
+"""Calls without a language model: the nearest example question's, with the question's own names and times."""
 
 from __future__ import annotations
 

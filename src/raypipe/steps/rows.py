@@ -17,6 +17,5 @@ def row_by_row(one: Callable[[Question], Question]) -> Ask:
 
 
 def skipping(*names: str) -> Ask:
-    """For a step whose model is absent: its replies are skipped."""
     skipped = dict.fromkeys(names, SKIPPED_REPLY)
     return row_by_row(lambda q: replace(q, replies={**q.replies, **skipped}))

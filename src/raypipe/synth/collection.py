@@ -33,8 +33,6 @@ VERBS = words("improves predicts measures explains reduces compares maps tracks 
 
 @dataclass(frozen=True, slots=True)
 class CollectionSummary:
-    """Counts of what was written."""
-
     folder: Path
     papers: int
     questions: int
@@ -53,8 +51,6 @@ class _Topic:
 
 @dataclass(frozen=True, slots=True)
 class Paper:
-    """One invented paper."""
-
     id: str
     title: str
     text: str

@@ -16,8 +16,7 @@ from random import Random
 from raypipe.synth.ask.core import Ref
 from raypipe.synth.ask.questions import FIRST_ASKED, Posed
 from raypipe.synth.profile import Fact, Profiles
-from raypipe.synth.prose import Bulk, Prose
-from raypipe.synth.styles import Style, frame, linked, styles, written
+from raypipe.synth.styles import Bulk, Prose, Style, frame, linked, styles, written
 from raypipe.synth.world.names import pick, word, words
 from raypipe.synth.world.world import World
 
@@ -44,8 +43,6 @@ HIDDEN = ('<div style="display:none">{}</div>', "<span hidden>{}</span>", "<temp
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """One search result, as the benchmark has it."""
-
     page_name: str
     page_url: str
     page_snippet: str
@@ -69,8 +66,6 @@ class _Content:
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """A page before it is markup."""
-
     content: _Content
     style: Style
     sentences: list[str]
@@ -178,7 +173,6 @@ class Pages:
         return _Content(title, facts[0].label if facts else title, "", tuple(facts), listing=True)
 
     def _sizes(self, rng: Random) -> tuple[int, int]:
-        """Characters of HTML and of text that a page aims at."""
         if self._chars is not None:
             html = int(self._chars * (0.8 + 0.4 * rng.random()))
             return html, int(html * (0.35 + 0.25 * rng.random()))

@@ -32,7 +32,6 @@ class Fact:
 
 
 def _shown(value: Any) -> str:
-    """A field of a row, as a page shows it."""
     match value:
         case date():
             return long_date(value)

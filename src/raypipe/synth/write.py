@@ -28,8 +28,6 @@ MANIFEST = "synth.json"
 
 @dataclass(frozen=True, slots=True)
 class SynthSummary:
-    """Counts of what was written."""
-
     folder: Path
     questions: int
     citations: int  # search results, repeated and empty ones included

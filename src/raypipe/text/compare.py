@@ -45,7 +45,6 @@ def decide(asked: AskedQuestion, sentences: Sequence[str]) -> Decided | None:
 
 
 def sides_in(asked: AskedQuestion, sentence: str) -> Sides | None:
-    """Both sides of a question in one sentence, or None."""
     lower = sentence.lower()
     if len(lower) != len(sentence):
         return None

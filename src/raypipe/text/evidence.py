@@ -96,7 +96,6 @@ class Words:
 
 
 def words_of(question: str, found: Sequence[Sentence]) -> Words:
-    """Compares the words of a question with those of its sentences."""
     asked, _ = analyse(_ASKING.sub(" ", question.lower()), ANALYZER)
     own = [analyse(s.text, ANALYZER) for s in found]
     hashes = [h for h, _ in own]

@@ -49,8 +49,6 @@ _QUOTES = str.maketrans({"\u2019": "'", "\u2018": "'", "\u201c": '"', "\u201d": 
 
 @dataclass(frozen=True, slots=True)
 class MadeText:
-    """A question that keeps the rules, with its golds."""
-
     question: str
     answers: tuple[str, ...]  # a list is one text with commas; of an unanswerable one "i don't know"
     items: tuple[str, ...]  # all of which a right answer names; () where it is one thing

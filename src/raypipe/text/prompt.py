@@ -43,7 +43,6 @@ class Prompt:
             raise ValueError(f"variables: {idle[0]!r} is declared and used in neither message")
 
     def renderer(self) -> Callable[[Mapping[str, str]], Chat]:
-        """Compiles the prompt: a text for each variable -> the chat. Raises KeyError for a missing one."""
         texts: list[tuple[MessageRole, str]] = [("system", self.system), ("user", self.user)]
         messages = [(role, renderer(text)) for role, text in texts if text.strip()]
 

@@ -80,8 +80,6 @@ _COUNTED = re.compile(r"\bhow many (?:different |total |more |other )?(\w+)")
 
 @dataclass(frozen=True, slots=True)
 class TypedSpan:
-    """A span of the kind that a question asks for."""
-
     span: Span  # in the sentence
     choices: int  # how many there were to choose from, at least 1
     named: bool  # a number that stands before the very thing that is counted

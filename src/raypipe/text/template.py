@@ -50,7 +50,6 @@ def query_reads(template: str) -> frozenset[str]:
 
 
 def query_renderer(template: str) -> Callable[[Question], str]:
-    """Compiles the template: question -> query. Raises KeyError for a reply that is missing."""
     reads = query_reads(template)
     render = renderer(template)
 
@@ -86,7 +85,6 @@ def uses(template: str) -> frozenset[str]:
 
 @lru_cache(KEPT)
 def renderer(template: str) -> Callable[[Mapping[str, str]], str]:
-    """Compiles the template: a text for each name of `uses` -> the text."""
     compiled = _environment().from_string(template)
 
     def render(values: Mapping[str, str]) -> str:

@@ -38,7 +38,6 @@ class WordSpans:
             self.starts, self.ends = [s for s, _ in cuts], [min(s + LONGEST_WORD, e) for s, e in cuts]
 
     def within(self, span: Span) -> tuple[int, int]:
-        """The half-open range of words inside a span."""
         return bisect_left(self.starts, span[0]), bisect_right(self.ends, span[1])
 
     def windows(self, first: int, stop: int, size: int, overlap: int) -> Iterator[Span]:

@@ -58,7 +58,6 @@ def _lower(text: str) -> str:
 
 @lru_cache(maxsize=_DISTINCT)
 def _stem_hash(word: str) -> int | None:
-    """The hash of the word's stem; None for a stop word."""
     return None if word in STOP_WORDS else word_hash(_stemmer().stemWord(word))
 
 

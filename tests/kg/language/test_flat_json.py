@@ -6,7 +6,7 @@ import json
 import pytest
 
 from raypipe.kg.execute import run
-from raypipe.kg.language.flat_json import MOST_NAMES, flat_program
+from raypipe.kg.language.function_calls import MOST_NAMES, flat_program
 from raypipe.kg.language.time_words import moment
 from raypipe.text.replies import UnreadableReply
 

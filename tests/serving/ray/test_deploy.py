@@ -291,7 +291,7 @@ def test_a_question_is_a_span_with_its_stages_and_without_its_words(filled):
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-    from raypipe.serving.ray.traces import AnswerSpans
+    from raypipe.serving.ray.metrics import AnswerSpans
 
     kept, provider = InMemorySpanExporter(), trace.TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(kept))

@@ -30,8 +30,6 @@ class LinkedName:
 
 @dataclass(frozen=True, slots=True)
 class LinkedCall:
-    """A call, ready to become SQL."""
-
     tables: Tables
     places: tuple[LinkedName, ...]
     where: tuple[Cond, ...]
@@ -77,7 +75,6 @@ def simple(
     seen: tuple[str, tuple[Any, ...]] = ("1", ()),
     extra: Mapping[str, tuple[str, Kind]] | None = None,
 ) -> Relation:
-    """Rows of one table by one name."""
     extra = extra or {}
     columns: dict[str, Kind] = {**call.tables.columns[table], **{n: k for n, (_, k) in extra.items()}}
     shown = listed(call.tables, table, {n: sql for n, (sql, _) in extra.items()})

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from raypipe.kg.calls.core import LinkedCall, numbered, simple
-from raypipe.kg.graph import GraphFault
+from raypipe.kg.fetch import FetchedTables, mapping, strings
+from raypipe.kg.graph import GraphFault, RowRequest
+from raypipe.kg.normalize import fold
 from raypipe.kg.relation import Relation
-from raypipe.kg.schema import Kind
+from raypipe.kg.schema import ENDPOINT_OF, Kind
 from raypipe.kg.tables import quoted
 
 
@@ -106,3 +110,74 @@ def grammy_year(call: LinkedCall) -> Relation:
     return Relation(
         numbered(shown, inner, "b._w"), (given, given), shown, "grammy year", "year", about=call.about
     )
+
+
+# ---------------------------------------------------------------- from a server
+
+MOST_NAMES: Final = 3  # of a search without an exact name, how many are fetched
+
+
+_ARTISTS, _SONGS = "/music/search_artist_entity_by_name", "/music/search_song_entity_by_name"
+
+
+async def _found(
+    rows: FetchedTables, need: RowRequest, table: str, search: str, parts: tuple[str, ...]
+) -> AsyncIterator[tuple[str, list[Any]]]:
+    """What a search finds for each name, those that differ only in case and punctuation, else the first few,
+    with what endpoints say of it; each once."""
+    names = []
+    for name in need.names[0]:
+        found = strings(await rows.ask(search, {"query": name}), search)
+        names += [n for n in found if fold(n) == fold(name)] or found[:MOST_NAMES]
+    for name in names:
+        if rows.new(table, name):
+            yield name, await rows.all((part, {"query": name}) for part in parts)
+
+
+async def fetch_artist(rows: FetchedTables, need: RowRequest) -> None:
+    parts = ENDPOINT_OF["artist"]
+    async for name, said in _found(rows, need, "artist", _ARTISTS, tuple(parts.values())):
+        row = dict(zip(parts, said, strict=True))
+        span, members, works = row["lifespan"], row["members"] or [], row["music"] or []
+        ended = span[1] if isinstance(span, list) and len(span) == 2 else None
+        own = {"group": bool(members), "end_date": ended, "members": members, "music": works}
+        rows.tables.insert("artist", [{"name": name, **row, **own}])
+
+
+async def fetch_song(rows: FetchedTables, need: RowRequest) -> None:
+    parts = ENDPOINT_OF["song"]
+    async for name, said in _found(rows, need, "song", _SONGS, tuple(parts.values())):
+        rows.tables.insert("song", [{"name": name, **dict(zip(parts, said, strict=True))}])
+
+
+async def fetch_grammy_artist(rows: FetchedTables, need: RowRequest) -> None:
+    paths = ("/music/grammy_get_award_count_by_artist", "/music/grammy_get_award_date_by_artist")
+    async for name, (count, years) in _found(rows, need, "grammy_artist", _ARTISTS, paths):
+        seen = sorted({int(y) for y in years or () if int(y) <= need.now.day.year})
+        rows.tables.insert("grammy_artist", [{"name": name, "award_count": count, "award_date": seen}])
+
+
+async def fetch_grammy_song(rows: FetchedTables, need: RowRequest) -> None:
+    paths = ("/music/grammy_get_award_count_by_song",)
+    async for name, (count,) in _found(rows, need, "grammy_song", _SONGS, paths):
+        rows.tables.insert("grammy_song", [{"name": name, "award_count": count}])
+
+
+async def fetch_entity(rows: FetchedTables, need: RowRequest) -> None:
+    path = "/open/get_entity"
+    async for name, (found,) in _found(rows, need, "entity", "/open/search_entity_by_name", (path,)):
+        if (said := mapping(found, path)) is not None:
+            text, facts = said.get("summary_text"), said.get("summary_structured") or {}
+            rows.tables.insert("entity", [{"name": name, "summary_text": text, "summary_structured": facts}])
+
+
+async def fetch_grammy_year(rows: FetchedTables, need: RowRequest) -> None:
+    for word in need.names[0]:
+        if not re.fullmatch(r"\d{4}", word) or not rows.new("grammy_year", word):
+            continue
+        parts = ("artist", "album", "song")
+        found = await rows.all((f"/music/grammy_get_best_{p}_by_year", {"query": int(word)}) for p in parts)
+        names = [", ".join(map(str, f)) if isinstance(f, list) else f for f in found]
+        if any(names):
+            best = dict(zip(("best_new_artist", "best_album", "best_song"), names, strict=True))
+            rows.tables.insert("grammy_year", [{"year": int(word), **best}])

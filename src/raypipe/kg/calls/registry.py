@@ -1,41 +1,49 @@
-"""The registry of calls: each gives a relation over the tables.
+"""The registry of calls: each gives a relation over the tables, and fetches its rows from a server.
 
-Nothing that happened after the moment of asking is in a relation.
-
-Knows SQL and the tables. Does not know names: they come linked, as keys (`fold`) for each place of the call.
+Nothing that happened after the moment of asking is in a relation. Knows SQL and the tables. Does not know
+names: they come linked, as keys (`fold`) for each place of the call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from raypipe.kg.calls import finance, movie, music, sports
 from raypipe.kg.calls.core import LinkedCall
+from raypipe.kg.graph import Fetch
 from raypipe.kg.language.program import KINDS
 from raypipe.kg.relation import Relation
 
-CALLS: Final[Mapping[str, Callable[[LinkedCall], Relation]]] = {
-    "person": movie.person,
-    "artist": music.artist,
-    "get_movie": movie.movie,
-    "get_movie_person_cast": movie.linked("cast"),
-    "get_movie_person_crew": movie.linked("crew"),
-    "get_movie_person_oscar": movie.linked("oscar"),
-    "get_stock_price": finance.price,
-    "get_stock_pe_ratio": finance.metric("pe_ratio"),
-    "get_stock_market_cap": finance.metric("market_cap"),
-    "get_stock_eps": finance.metric("eps"),
-    "get_stock_dividend": finance.dividend,
-    "get_song": music.song,
-    "get_grammy_person": music.grammy_artist,
-    "get_grammy_song": music.grammy_song,
-    "get_grammy_year": music.grammy_year,
-    "get_nba_on_date": sports.nba,
-    "get_soccer_on_date": sports.soccer,
-    "get_soccer_last_game": sports.soccer,
-    "get_soccer_next_game": sports.soccer,
-    "get_open": music.entity,
+
+@dataclass(frozen=True, slots=True)
+class GraphCall:
+    relation: Callable[[LinkedCall], Relation]
+    fetch: Fetch
+
+
+CALLS: Final[Mapping[str, GraphCall]] = {
+    "person": GraphCall(movie.person, movie.fetch_person),
+    "artist": GraphCall(music.artist, music.fetch_artist),
+    "get_movie": GraphCall(movie.movie, movie.fetch_movie),
+    "get_movie_person_cast": GraphCall(movie.linked("cast"), movie.fetch_ties),
+    "get_movie_person_crew": GraphCall(movie.linked("crew"), movie.fetch_ties),
+    "get_movie_person_oscar": GraphCall(movie.linked("oscar"), movie.fetch_ties),
+    "get_stock_price": GraphCall(finance.price, finance.fetch_company),
+    "get_stock_pe_ratio": GraphCall(finance.metric("pe_ratio"), finance.fetch_company),
+    "get_stock_market_cap": GraphCall(finance.metric("market_cap"), finance.fetch_company),
+    "get_stock_eps": GraphCall(finance.metric("eps"), finance.fetch_company),
+    "get_stock_dividend": GraphCall(finance.dividend, finance.fetch_company),
+    "get_song": GraphCall(music.song, music.fetch_song),
+    "get_grammy_person": GraphCall(music.grammy_artist, music.fetch_grammy_artist),
+    "get_grammy_song": GraphCall(music.grammy_song, music.fetch_grammy_song),
+    "get_grammy_year": GraphCall(music.grammy_year, music.fetch_grammy_year),
+    "get_nba_on_date": GraphCall(sports.nba, sports.fetch_nba),
+    "get_soccer_on_date": GraphCall(sports.soccer, sports.fetch_soccer),
+    "get_soccer_last_game": GraphCall(sports.soccer, sports.fetch_soccer),
+    "get_soccer_next_game": GraphCall(sports.soccer, sports.fetch_soccer),
+    "get_open": GraphCall(music.entity, music.fetch_entity),
 }
 PLACES: Final = {**KINDS, "person": ("person",), "artist": ("artist",)}
 """Each call, with the kinds of its name places; get_person is one of the two. A year is not linked."""

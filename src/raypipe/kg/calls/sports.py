@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import timedelta
 from typing import Any, Final
 
+from raypipe.kg.aliases import team
 from raypipe.kg.calls.core import LinkedCall, numbered
+from raypipe.kg.fetch import FetchedTables, mapping
+from raypipe.kg.graph import RowRequest
+from raypipe.kg.language.time_words import Moment, When, month
 from raypipe.kg.relation import Relation
 from raypipe.kg.schema import Kind
 from raypipe.kg.tables import quoted
@@ -84,3 +89,75 @@ def _games(
     return Relation(
         sql, (*params, *more), columns, f"{kind} game", "opponent", named, None, words, call.about
     )
+
+
+# ---------------------------------------------------------------- from a server
+
+
+def requested_dates(when: When, now: Moment) -> list[str]:
+    """The dates in the endpoints' format: a day, months, or years; around now for the last or next game."""
+    if when.kind != "days":
+        step = {"next": 1}.get(when.kind, -1)
+        return [str(now.day.year), str(now.day.year + step)]
+    if when.first == when.last:
+        return [str(when.first)]
+    if (when.last - when.first).days <= 92:  # longer: a year is one request and about 1 MB
+        out, there = [], month(when.first.year, when.first.month)
+        while there.first <= when.last:
+            out.append(f"{there.first:%Y-%m}")
+            there = month(there.first.year, there.first.month + 1)
+        return out
+    return [str(y) for y in range(when.first.year, min(when.last.year, now.day.year + 1) + 1)][-30:]
+
+
+def _keyed_rows(found: Any, path: str) -> list[dict[str, Any]]:
+    """Rows of {column: {key: value}}; the key of a soccer row is kept as `_key`."""
+    table = mapping(found, path) or {}
+    rows: dict[str, dict[str, Any]] = {}
+    for column, cells in table.items():
+        for key, value in (mapping(cells, path) or {}).items():
+            rows.setdefault(key, {"_key": key})[column] = value
+    return list(rows.values())
+
+
+_SOCCER_KEY = re.compile(r"""\((['"])(.*?)\1, (['"])(.*?)\3, (['"])(.*?)\5, (['"])(.*)\7\)""")
+
+
+async def fetch_soccer(rows: FetchedTables, need: RowRequest) -> None:
+    def spelled(name: str) -> list[str | None]:
+        return [team(name, "soccer"), name, name.title()]
+
+    async for game in _played(rows, need, "soccer", spelled):
+        key = _SOCCER_KEY.fullmatch(game["_key"])
+        if key is not None and rows.new("soccer", game["_key"]):
+            named = {"league": key[2], "season": key[4], "team": key[6]}
+            named["time"] = str(game.get("time") or "")[:5] or None
+            rows.tables.insert("soccer_game", [{**game, **named}])
+
+
+async def fetch_nba(rows: FetchedTables, need: RowRequest) -> None:
+    async for game in _played(rows, need, "nba", lambda name: [team(name, "nba") or name.title()]):
+        if rows.new("nba", game.get("game_id", game)):
+            rows.tables.insert("nba_game", [{**game, "date": str(game.get("game_date"))[:10]}])
+
+
+async def _played(
+    rows: FetchedTables, need: RowRequest, sport: str, spelled: Callable[[str], list[str | None]]
+) -> AsyncIterator[dict[str, Any]]:
+    """The games of the call's teams and days, by the first spelling of a team that has any.
+
+    The teams become rows first: one without a game in that time is no unknown name."""
+    path = f"/sports/{sport}/get_games_on_date"
+    assert need.when is not None
+    for name in need.names[0]:
+        known = team(name, sport)
+        if known is not None and rows.new(sport, known):
+            rows.tables.insert("team", [{"name": known, "sport": sport, "alias": name}])
+    for day in requested_dates(need.when, need.now):
+        for spellings in map(spelled, need.names[0]) if need.names[0] else ([None],):
+            for club in dict.fromkeys(s for s in spellings if s or not need.names[0]):
+                games = _keyed_rows(await rows.ask(path, {"date": day, "team_name": club}), path)
+                for game in games:
+                    yield game
+                if games:
+                    break

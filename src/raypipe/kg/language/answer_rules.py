@@ -125,7 +125,6 @@ def _each(results: Sequence[CallResult], many: int, read: Callable[[Value], T | 
 
 
 def _several(results: Sequence[CallResult]) -> list[float]:
-    """The numbers of two operands or more."""
     if len(results) < 2:
         raise Unfit
     return _each(results, 0, _number)
@@ -167,7 +166,6 @@ def _of_two(make: Callable[[float, float], str | None]) -> Make:
 
 
 def _years(first: date, last: date) -> int:
-    """Whole years between two days."""
     first, last = min(first, last), max(first, last)
     return last.year - first.year - ((last.month, last.day) < (first.month, first.day))
 

@@ -93,8 +93,6 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class MaskedQuestion:
-    """A question, its places found."""
-
     text: str
     masked: str
     slots: tuple[Slot, ...]  # in the order of the text
@@ -102,8 +100,6 @@ class MaskedQuestion:
 
 @dataclass(frozen=True, slots=True)
 class FilledExample:
-    """An example filled in for a question."""
-
     group: ExampleGroup
     calls: str  # NO_CALLS, or a program
     score: float  # of the example, as it was given

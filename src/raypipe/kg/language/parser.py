@@ -152,8 +152,6 @@ _MINUS: Final = object()
 
 
 class _Values(lark.Transformer[Any, Any]):
-    """What each rule of the grammar is as a value; tokens stay tokens."""
-
     def line(self, c: list[Any]) -> p.Line:
         line: p.Line = c[0]
         return line
@@ -212,7 +210,6 @@ class _Values(lark.Transformer[Any, Any]):
         return tuple(self.item([x]) for x in c if isinstance(x, p.Cond) or x.type == "NUMBER")
 
     def item(self, c: list[Any]) -> p.Cond:
-        """A condition; a bare number is a year."""
         return c[0] if isinstance(c[0], p.Cond) else p.Cond("eq", "year", _number(str(c[0])))
 
     def cond(self, c: list[Any]) -> p.Cond:

@@ -78,8 +78,6 @@ class Tail:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One call."""
-
     name: str  # lower case, with "get_"
     args: tuple[Arg, ...]  # names and times
     where: tuple[Cond, ...] = ()  # all must hold
@@ -110,8 +108,6 @@ class Empty:
 
 @dataclass(frozen=True, slots=True)
 class Bad:
-    """A line that cannot be read."""
-
     text: str
     why: str  # with line and column in the whole program
     at: int  # character offset in the whole program

@@ -29,14 +29,11 @@ MONDAY, SUNDAY = 0, 6
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """When a question is asked."""
-
     local: datetime  # on the asker's clock, without a zone
     eastern: datetime  # the same moment on New York's clock, without a zone
 
     @classmethod
     def at_noon(cls, year: int, month: int, day: int) -> Moment:
-        """Noon of a day in Los Angeles."""
         there = datetime(year, month, day, 12)
         return cls(there, there + timedelta(hours=3))
 

@@ -1,4 +1,4 @@
-"""Kinds of data by name: crag, qa, qasper, ranking, or the path of one from outside. One file each."""
+"""Kinds of data by name: crag, qa, qasper, ranking, or the path of one from outside."""
 
 from raypipe.metrics.kinds.contract import (
     NOT_SCORED,

@@ -33,8 +33,6 @@ class Measure:
 
 
 class DataKind(Protocol):
-    """The kind of a data set."""
-
     @property
     def measures(self) -> tuple[Measure, ...]:
         """What is measured. The first leads comparisons, and a report where it scores the questions."""
@@ -73,11 +71,6 @@ def right_of(kind: DataKind, values: Mapping[str, float]) -> bool | None:
     return None if first.name not in values else values[first.name] >= first.high
 
 
-def blocks_of(kind: DataKind) -> tuple[str, ...]:
-    """The attribute `blocks`: parts of a report, of report/blocks. By default the table of measures."""
-    return tuple(getattr(kind, "blocks", ("measures",)))
-
-
 def marks_of(kind: DataKind, rows: Sequence[Prediction]) -> Marks:
     """What the method `marks` says: verdicts of a rule, and their score. By default no question has one."""
     marks = getattr(kind, "marks", None)
@@ -86,8 +79,6 @@ def marks_of(kind: DataKind, rows: Sequence[Prediction]) -> Marks:
 
 @dataclass(frozen=True, slots=True)
 class MeasureSummary:
-    """One measure over a run."""
-
     measure: str
     mean: float | None  # over the scored questions; None: there is none
     interval: Interval | None  # 95 % interval of the mean, for other questions of the same kind
@@ -111,8 +102,6 @@ class MeasureSlice:
 
 @dataclass(frozen=True, slots=True)
 class RunScores:
-    """All measures of a run."""
-
     kind: str  # its name; of one from outside its path and source
     lead: str  # the measure that a report begins with
     measures: tuple[MeasureSummary, ...] = ()  # in the order of the kind
@@ -140,7 +129,8 @@ def score(kind: DataKind, name: str, rows: Sequence[Prediction]) -> RunScores:
     for (label, value), members in by_size((r.labels, values[r.question]) for r in rows):
         scored = [v[lead] for v in members if lead in v]
         slices.append(MeasureSlice(label, value, *_mean(measure, scored), len(scored), len(members)))
-    return RunScores(name, lead, summaries, tuple(slices), values, blocks_of(kind))
+    blocks = tuple(getattr(kind, "blocks", ("measures",)))  # of report/blocks
+    return RunScores(name, lead, summaries, tuple(slices), values, blocks)
 
 
 def summary_of(

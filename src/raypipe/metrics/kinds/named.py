@@ -1,26 +1,21 @@
-"""Opens a kind by its name, or by the path of one from outside: `mypkg.kinds:Choices`."""
+"""The kinds of data, opened by name or by the path of one from outside: `mypkg.kinds:Choices`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 from raypipe.core import plugins
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError
+from raypipe.core.papers import UNANSWERABLE, paragraph
 from raypipe.core.plugins import is_path
-from raypipe.metrics.crag import Rule
-from raypipe.metrics.kinds.contract import DataKind, missing_part, rule_of, with_rule
-from raypipe.metrics.kinds.crag import Crag
-from raypipe.metrics.kinds.qa import Qa
-from raypipe.metrics.kinds.qasper import Qasper
-from raypipe.metrics.kinds.ranking import Ranking
-
-KINDS: Mapping[str, Callable[[], DataKind]] = {
-    "crag": Crag,
-    "qa": Qa,
-    "qasper": Qasper,
-    "ranking": Ranking,
-}
+from raypipe.core.records import AnnotatorAnswer
+from raypipe.metrics import qasper, squad
+from raypipe.metrics.crag import DEFAULT_RULE, VALUES, Marks, Prediction, Rule, judge, mark, rule_id
+from raypipe.metrics.kinds.contract import DataKind, GoldForm, Measure, missing_part, rule_of, with_rule
+from raypipe.text.replies import abstains
 
 
 def open_kind(name: str, rule: Rule | None = None, judged: bool = False) -> DataKind:
@@ -56,3 +51,147 @@ def kind_id(name: str) -> str:
     if not is_path(name):
         return name
     return f"{name}@{plugins.load(name, 'a kind of data')[1].source[:8]}"
+
+
+MEASURES = (
+    Measure("f1", "words that the answer shares with the best truth (SQuAD)"),
+    Measure("exact_match", "the answer equals a truth (SQuAD)"),
+    Measure("contains", "a truth stands in the answer"),
+)
+
+
+def answer_values(row: Prediction) -> Mapping[str, float]:
+    """The measures of an answer; none of a question that failed."""
+    if row.prediction is None:
+        return {}
+    return {
+        "f1": squad.token_f1(row.prediction, row.truths),
+        "exact_match": squad.exact_match(row.prediction, row.truths),
+        "contains": squad.contains(row.prediction, row.truths),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Qa:
+    """Questions with one answer or several. Needs no judge."""
+
+    measures: ClassVar[tuple[Measure, ...]] = MEASURES
+
+    def right(self, values: Mapping[str, float]) -> bool | None:
+        """Whether a truth stands in the answer; None of a question that failed."""
+        return values["contains"] > 0 if "contains" in values else None
+
+    def values(self, row: Prediction) -> Mapping[str, float]:
+        return answer_values(row)
+
+
+@dataclass(frozen=True, slots=True)
+class Crag:
+    """Questions with a verdict each. A question that the rule leaves open has none until a judge decides."""
+
+    rule: Rule = DEFAULT_RULE
+
+    blocks: ClassVar[tuple[str, ...]] = ("measures", "verdicts")
+    measures: ClassVar[tuple[Measure, ...]] = (
+        Measure("score", "accuracy less hallucination (CRAG)", low=-1.0),
+        *MEASURES,
+        Measure("accuracy", "the verdict is right (CRAG)"),
+        Measure("hallucination", "the verdict is wrong (CRAG)", less_is_better=True),
+    )
+
+    def values(self, row: Prediction) -> Mapping[str, float]:
+        value = VALUES.get(judge(row, self.rule).outcome)
+        if value is None:
+            return answer_values(row)
+        verdict = {"accuracy": float(value > 0), "hallucination": float(value < 0)}
+        return {"score": value, **answer_values(row), **verdict}
+
+    def right(self, values: Mapping[str, float]) -> bool | None:
+        """As the verdict says; None without one."""
+        return values["accuracy"] > 0 if "accuracy" in values else None
+
+    def with_rule(self, rule: Rule) -> Crag:
+        rule_id(rule)  # raises ConfError for no rule
+        return Crag(rule)
+
+    def marks(self, rows: Sequence[Prediction]) -> Marks:
+        return mark(rows, self.rule)
+
+
+@dataclass(frozen=True, slots=True)
+class Qasper:
+    """Questions that annotators answered from a paper. An abstention stands for "Unanswerable" and has no
+    evidence. Paragraphs are compared with white space folded, figures and tables by their captions. A gold
+    without annotators is not scored."""
+
+    golds: ClassVar[GoldForm] = "annotators"
+    measures: ClassVar[tuple[Measure, ...]] = (
+        Measure("answer_f1", "words that the answer shares with the best annotator (QASPER)"),
+        Measure("evidence_f1", "paragraphs that the evidence shares with the best annotator"),
+        Measure("text_evidence_f1", "the same without figures and tables"),
+        Measure("answer_f1_extractive", "answer F1 where the best annotator quotes the paper"),
+        Measure("answer_f1_abstractive", "where the best annotator answers in own words"),
+        Measure("answer_f1_boolean", "where the best annotator says yes or no"),
+        Measure("answer_f1_none", "where the best annotator says that there is no answer"),
+    )
+
+    def values(self, row: Prediction) -> Mapping[str, float]:
+        if row.prediction is None or not row.annotators:
+            return {}
+        answer, evidence = row.prediction, row.evidence
+        if abstains(answer) or squad.exact_match(answer, (UNANSWERABLE,)):
+            answer, evidence = UNANSWERABLE, ()
+        f1, kind = qasper.answer_f1(answer, row.annotators)
+        folded = [_folded(a) for a in row.annotators]
+        text = [_folded(a) for a in qasper.without_floats(row.annotators)]
+        return {
+            "answer_f1": f1,
+            "evidence_f1": qasper.evidence_f1(evidence, folded),
+            "text_evidence_f1": qasper.evidence_f1(evidence, text),
+            f"answer_f1_{kind}": f1,
+        }
+
+
+def _folded(said: AnnotatorAnswer) -> AnnotatorAnswer:
+    """Evidence as the parsed paper has it."""
+    return AnnotatorAnswer(said.answer, said.kind, tuple(paragraph(e) for e in said.evidence))
+
+
+RIGHT_WITHIN = 10  # ranks: the page of results that nDCG@10 looks at
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Queries whose documents have grades: relevant from 1 on, and more so the higher. No answer counts."""
+
+    golds: ClassVar[GoldForm] = "grades"
+    measures: ClassVar[tuple[Measure, ...]] = (
+        Measure("ndcg_cut_10", "gain of the first 10, discounted by rank (nDCG@10)"),
+        Measure("map", "mean precision at each relevant document (MAP)"),
+        Measure("map_cut_20", "the same, of the first 20 (MAP@20)"),
+        Measure("map_cut_20_min", "the same over the relevant ones that fit into 20"),
+        Measure("recip_rank", "1 / rank of the first relevant document (MRR)"),
+        Measure("recall_5", "share of the relevant ones among the first 5"),
+        Measure("recall_20", "among the first 20"),
+        Measure("recall_100", "among the first 100"),
+    )
+
+    def right(self, values: Mapping[str, float]) -> bool | None:
+        """Whether a relevant document is among the first RIGHT_WITHIN; None: it is not scored."""
+        return values["recip_rank"] >= 1 / RIGHT_WITHIN if "recip_rank" in values else None
+
+    def values(self, row: Prediction) -> Mapping[str, float]:
+        from raypipe.metrics import ranking  # trec_eval's library, which no other kind needs
+
+        if row.ranked is None:
+            return {}
+        run = {d: float(len(row.ranked) - i) for i, d in enumerate(row.ranked)}
+        return ranking.score({row.question: run}, {row.question: row.grades}).per_query[row.question]
+
+
+KINDS: Mapping[str, Callable[[], DataKind]] = {
+    "crag": Crag,
+    "qa": Qa,
+    "qasper": Qasper,
+    "ranking": Ranking,
+}

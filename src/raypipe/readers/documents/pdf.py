@@ -40,7 +40,6 @@ class Pdf:
         }
 
     def _outline(self) -> list[tuple[str, int]]:
-        """Title and page, from 0, of each entry that names a page."""
         try:
             entries = list(itertools.islice(self._document.get_toc(max_depth=4), OUTLINE))
             pages = ((e, e.get_dest() and e.get_dest().get_index()) for e in entries)
@@ -99,7 +98,6 @@ def opened(data: bytes) -> Pdf | dict[str, Any]:
 
 
 def _ordered(text: pdfium.PdfTextPage) -> tuple[str, bool]:
-    """The text of a page, and whether its order was put right."""
     count = text.count_rects()
     if 8 <= count <= BOXES:
         boxes = [Box(*text.get_rect(i)) for i in range(count)]

@@ -1,7 +1,6 @@
 """One file to one document: title, text, pages, sections, and the pages that were lost.
 
-Knows each kind's reader and the limited child; knows no folder and no store. A reader has an identity: what
-it read is read again when that changes.
+A reader has an identity: what it read is read again when that changes.
 """
 
 from __future__ import annotations
@@ -136,7 +135,6 @@ class DocumentReader:
 
 
 def _reply(answer: bytes | Refused) -> dict[str, Any]:
-    """What the child says of a whole file. Raises UnusableLine for a fault."""
     if isinstance(answer, Refused):
         error = UnusableLine("broken" if answer.reason == "error" else answer.reason, answer.detail)
         error.fault = replace(error.fault, transient=answer.transient)
@@ -177,7 +175,6 @@ def _textless(pages: int, faults: Sequence[Fault]) -> UnusableLine:
 
 
 def _outline(joined: page_text.Joined, entries: Sequence[tuple[str, int]]) -> tuple[Mark, ...]:
-    """The sections that an outline names: each begins at its title on its page, else at the page's begin."""
     text, last = " ".join(joined.content.split()), 0
     starts: list[tuple[int, str]] = []
     for title, page in entries:
@@ -192,7 +189,6 @@ def _outline(joined: page_text.Joined, entries: Sequence[tuple[str, int]]) -> tu
 
 
 def _with_sections(kind: FileKind, title: str, sections: Sequence[Sequence[str]]) -> FileText:
-    """A document of sections: heading and text, the heading in the text."""
     texts = [page_text.storable(text) for _, text in sections]
     joined = page_text.with_marks(texts, [heading for heading, _ in sections])
     if not joined.content.strip():

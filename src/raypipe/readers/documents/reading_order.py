@@ -17,8 +17,6 @@ FULL = 0.60  # of its column a line of prose fills; a cell of a table less
 
 
 class Box(NamedTuple):
-    """A piece of text of one line."""
-
     left: float
     bottom: float
     right: float

@@ -1,13 +1,15 @@
-"""Admission: who may ask now. Weighted fair slots of one gateway, and what a tenant may ask in a minute.
+"""Admission: who may ask, by key, and now: weighted fair slots of one gateway, quotas of a minute.
 
-Slots are shared by weight among the tenants that ask: each has its part of them for itself, and what others
-leave free may be borrowed, but for the parts of those that asked lately. So a tenant that asks far beyond its
-part is refused, and the others find their slots free.
+Without keys only requests from this machine are allowed. Slots are shared by weight among the tenants that
+ask: each has its part of them for itself, and what others leave free may be borrowed, but for the parts of
+those that asked lately. So a tenant that asks far beyond its part is refused, and the others find their slots
+free.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import math
 import time
 from collections import deque
@@ -15,11 +17,14 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from http import HTTPStatus
 
+from starlette.datastructures import Headers
+from starlette.requests import Request
+
 from raypipe.core.errors import Overloaded
+from raypipe.serving.access import ApiKeys
 from raypipe.serving.http.errors import RequestRefused
 from raypipe.serving.http.middleware import RequestMetrics
-from raypipe.serving.quotas import QuotaCounter, Quotas
-from raypipe.serving.tenants import ANYONE, Tenant
+from raypipe.serving.tenants import ANYONE, QuotaCounter, Quotas, Tenant, tenant_of
 
 LATELY_S = 60.0
 """A tenant that asked within that time keeps its part of the slots free: the minute of the quotas."""
@@ -30,8 +35,6 @@ take less. Then 429, as for a full gateway."""
 
 
 class FairSlots:
-    """Slots for requests that are answered at the same time, shared by weight."""
-
     def __init__(
         self, most: int, tenants: Sequence[Tenant] = (), clock: Callable[[], float] = time.monotonic
     ) -> None:
@@ -71,7 +74,6 @@ class FairSlots:
             self._give_back(tenant.name)
 
     def _give_back(self, name: str) -> None:
-        """Takes a slot back, and hands it to who waits for one."""
         self._taken[name] -= 1
         while self._waiting and self.taken < self._most:
             first, turn = self._waiting.popleft()
@@ -142,3 +144,38 @@ class Admission:
         self._metrics.tenant_used(tenant.name, "admitted", tokens)
         if tenant.limited:
             await self._quotas.spend(tenant.name, tokens)
+
+
+def authorize(keys: ApiKeys, headers: Headers, client: str | None, tenants: Sequence[Tenant] = ()) -> Tenant:
+    """Who asks: a tenant by its key, else ANYONE. Raises RequestRefused unless this request is allowed."""
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and (tenant := tenant_of(key.strip(), tenants)) is not None:
+        return tenant
+    if keys.open:
+        return ANYONE
+    if keys.digests or tenants:
+        if scheme.lower() != "bearer" or not keys.accepts(key.strip()):
+            detail = "Expected the header `authorization: Bearer KEY`."
+            raise RequestRefused(HTTPStatus.UNAUTHORIZED, detail, (), {"www-authenticate": "Bearer"})
+        return ANYONE
+    # The host name counts, too: a page on the web may point a name of its own at this machine.
+    name = headers.get("host", "")
+    host = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
+    if not (_loopback(client) and _loopback(host)):
+        detail = "This endpoint has no keys, so it answers only its own machine."
+        raise RequestRefused(HTTPStatus.FORBIDDEN, detail)
+    return ANYONE
+
+
+def who_asks(request: Request) -> Tenant:
+    tenant: Tenant = getattr(request.state, "tenant", ANYONE)
+    return tenant
+
+
+def _loopback(host: str | None) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host or "").is_loopback
+    except ValueError:
+        return False

@@ -17,10 +17,9 @@ from raypipe.core.errors import ConfError
 from raypipe.report import web_page
 from raypipe.serving.access import ServerConfig
 from raypipe.serving.answering import AnswererProtocol, ReleaseRouter
-from raypipe.serving.capture import Capture, UnknownAnswer
+from raypipe.serving.capture import Capture, RedactionFailed, UnknownAnswer
 from raypipe.serving.http import errors, openai, requests, stream
-from raypipe.serving.http.admission import Admission
-from raypipe.serving.http.authorization import authorize, who_asks
+from raypipe.serving.http.admission import Admission, authorize, who_asks
 from raypipe.serving.http.errors import RequestRefused, to_problem
 from raypipe.serving.http.limits import read_body, until_disconnect
 from raypipe.serving.http.middleware import ObservedApp, RequestMetrics, request_id
@@ -31,11 +30,9 @@ from raypipe.serving.http.requests import AnswerBody, BatchBody, FeedbackBody, R
 from raypipe.serving.http.responses import answer_response, retrieve_response
 from raypipe.serving.http.validation import B, parse_body
 from raypipe.serving.query import NULL_LISTENER, Listener, QueryRequest
-from raypipe.serving.quotas import QuotaCounter
-from raypipe.serving.redaction import RedactionFailed
 from raypipe.serving.release_follower import ReleaseFollowers
 from raypipe.serving.tenant_answers import NotAllowed, TenantRouter
-from raypipe.serving.tenants import ANYONE
+from raypipe.serving.tenants import ANYONE, QuotaCounter
 
 BATCH_CONCURRENCY = 4
 """Questions of one batch that are answered at the same time: a batch takes the slot of one request."""
@@ -50,13 +47,11 @@ class Routes:
         self._admission, self._capture = admission, capture
 
     async def _body(self, kind: type[B], request: Request) -> B:
-        """The body of a request that its tenant may make now."""
         tenant = who_asks(request)
         await self._admission.admit(tenant)
         return parse_body(kind, await read_body(request, self._limits), self._limits)
 
     async def _answerer(self, request: Request) -> AnswererProtocol:
-        """What answers the tenant of a request, by the release that it names."""
         try:
             return await self._router.current(who_asks(request), request.headers.get(RELEASE_HEADER, ""))
         except NotAllowed as e:

@@ -1,7 +1,4 @@
-"""Limits of a request: the size of its body, the time to send it, a client that disconnects.
-
-Knows requests and nothing of questions.
-"""
+"""Limits of a request: the size of its body, the time to send it, a client that disconnects."""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@ from raypipe.recipes.deadlines import DegradePolicy
 from raypipe.recipes.recipe import Recipe
 from raypipe.serving.access import ServerConfig
 from raypipe.serving.http.errors import RETRY_AFTER_S
-from raypipe.serving.quotas import Quotas
 from raypipe.serving.ray.gateway import Gateway
 from raypipe.serving.ray.models import ModelDeployment
+from raypipe.serving.tenants import Quotas
 
 APP_NAME = "raypipe"
 GATEWAY_CPUS, MODEL_CPUS = 0.2, 0.4

@@ -17,19 +17,17 @@ from raypipe.recipes.recipe import Recipe
 from raypipe.serving.access import ServerConfig
 from raypipe.serving.answerer import Answerer
 from raypipe.serving.answering import ReleaseRouter
-from raypipe.serving.capture import Capture
+from raypipe.serving.capture import Capture, redaction
 from raypipe.serving.http import create_app
 from raypipe.serving.http.middleware import JsonLines
-from raypipe.serving.quotas import QuotaUsed
-from raypipe.serving.ray.metrics import RayMetrics, TrialMetrics, count_captured
+from raypipe.serving.ray.metrics import AnswerSpans, RayMetrics, TrialMetrics, count_captured, otlp_tracer
 from raypipe.serving.ray.retrying_handle import Broadcast, RetryingHandle
-from raypipe.serving.ray.traces import AnswerSpans, otlp_tracer
-from raypipe.serving.redaction import redaction
 from raypipe.serving.release_follower import ReleaseFollowers, bounded_memo
 from raypipe.serving.second_answers import SecondAnswers
 from raypipe.serving.serve_kit import ServeKit
+from raypipe.serving.shared_kit import InFlight, YieldingKit
+from raypipe.serving.tenants import QuotaUsed
 from raypipe.serving.trials import TrialRouter
-from raypipe.serving.yielding_kit import InFlight, YieldingKit
 from raypipe.store import Store
 
 WARM_S = 60.0
@@ -40,8 +38,6 @@ log = logging.getLogger("raypipe.serving.ray")
 
 
 class Gateway:
-    """The HTTP API over one store: of one recipe, or of its live release."""
-
     def __init__(
         self, recipe: Recipe | None, store: str, config: ServerConfig, policy: DegradePolicy,
         embed: DeploymentHandle, rerank: DeploymentHandle, generate: DeploymentHandle | None,

@@ -44,7 +44,6 @@ class ModelDeployment:
         await warm_up(self._kit, models)
 
     async def embed(self, model: Model, texts: list[str], role: Role) -> np.ndarray:
-        """(texts, dim) float32, unit rows."""
         return rows_of(await self._batched(ModelCall(model, texts, role)))
 
     async def embed_unbatched(self, model: Model, texts: list[str], role: Role) -> np.ndarray:
@@ -52,7 +51,6 @@ class ModelDeployment:
         return await self._kit.embedder(model)(texts, role)
 
     async def score(self, model: Model, pairs: list[tuple[str, str]]) -> np.ndarray:
-        """(pairs,) float32, bigger is better."""
         return rows_of(await self._batched(ModelCall(model, pairs)))
 
     async def score_unbatched(self, model: Model, pairs: list[tuple[str, str]]) -> np.ndarray:
@@ -79,7 +77,6 @@ class ModelDeployment:
         await self._kit.keep(models)
 
     async def ready(self) -> None:
-        """Returns if the models can compute, else raises."""
         await self._kit.healthy()
 
     async def unfinished(self) -> int:

@@ -57,8 +57,6 @@ class Now:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """An attempt at a question: the world it is about, its chance, and when it is asked."""
-
     world: World
     rng: Random
     now: Now
@@ -76,8 +74,6 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What a question is about, as drawn."""
-
     it: Any  # rows of the world, or what was counted or looked up in them
     about: tuple[Ref, ...]  # what the pages are about
     words: Mapping[str, str]  # fill phrasings, sentences and, in lower case, the program
@@ -100,8 +96,6 @@ attempt is made."""
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One instance of a template."""
-
     slots: Mapping[str, str]  # fills a phrasing
     answer: str
     alternatives: tuple[str, ...]

@@ -99,7 +99,6 @@ def _dividend(d: Attempt) -> Scene | None:
 
 
 def _month(d: Attempt) -> Scene:
-    """The prices of a whole month."""
     c = _company(d)
     year, number = d.pick([(2023, m) for m in range(FIRST_DAY.month, 13)] + [(2024, 1), (2024, 2)])
     first, last = date(year, number, 1), date(year, number, monthrange(year, number)[1])
@@ -118,7 +117,6 @@ def _week(d: Attempt) -> Scene | None:
 
 
 def _year(d: Attempt) -> Scene:
-    """The dividends of a year."""
     c, year = _company(d), d.pick((2022, 2023))
     return c.at([x for x in d.world.market.dividends[c.it.ticker] if x.date.year == year], year=str(year))
 
@@ -134,7 +132,6 @@ def _chief(d: Attempt) -> Scene:
 
 
 def _change(d: Attempt) -> Scene | None:
-    """The closes of two days."""
     c, a, b = _company(d), _past_day(d), _past_day(d)
     if a >= b:
         return None

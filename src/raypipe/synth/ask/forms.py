@@ -67,7 +67,6 @@ def counted(n: int) -> Written:
 
 
 def units(n: int | None, *names: str) -> Written:
-    """A number that may be given with its unit."""
     return Written(str(n), tuple(f"{n} {name}" for name in names), str(n))
 
 
@@ -101,7 +100,6 @@ def sized(dollars: int) -> Written:
 
 
 def years(start: date, end: date) -> int:
-    """Whole years."""
     return end.year - start.year - ((end.month, end.day) < (start.month, start.day))
 
 

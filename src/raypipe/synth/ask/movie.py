@@ -66,8 +66,6 @@ def _oscar(d: Attempt) -> Scene | None:
 
 
 def _director(films: int) -> Callable[[Attempt], Scene | None]:
-    """A director of at least `films` films, with them."""
-
     def drawer(d: Attempt) -> Scene | None:
         name = d.skewed(d.world.film.directors)
         made = d.world.film.directed[name]

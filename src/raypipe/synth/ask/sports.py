@@ -95,7 +95,6 @@ def _its_next(d: Attempt, last: Scene) -> Scene | None:
 
 
 def _another(d: Attempt, found: Scene) -> Scene | None:
-    """Two teams on one day, not against each other."""
     sport, s = d.world.sport, found.it
     others = [x.name for x in sport.nba if x.name not in (s.team, s.opponent) and sport.on(x.name, s.date)]
     if not others:
@@ -107,8 +106,6 @@ def _another(d: Attempt, found: Scene) -> Scene | None:
 
 
 def _month(sport: str = "") -> Callable[[Attempt], Scene]:
-    """A team's games of a month."""
-
     def drawer(d: Attempt) -> Scene:
         team, (year, number) = _team(sport)(d), d.pick(MONTHS)
         games = d.world.sport.within(team.it.name, year, number)

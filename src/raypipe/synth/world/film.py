@@ -178,7 +178,6 @@ def _oscars(rng: Random, year: int, cast: list[Role], crew: list[Credit]) -> lis
 
 
 def build_film(rng: Random, names: NameSource, towns: list[str]) -> Film:
-    """All films, with the people who made them and the prizes they won."""
     people = _people(rng, names)
     movies: list[Movie] = []
     cast: list[Role] = []

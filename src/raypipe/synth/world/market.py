@@ -142,7 +142,6 @@ def _dividends(rng: Random, ticker: str, close: float) -> tuple[Dividend, ...]:
 
 
 def build_market(rng: Random, names: NameSource, towns: list[str]) -> Market:
-    """All companies with a year of prices."""
     span = (FIRST_DAY + timedelta(days=i) for i in range((LAST_DAY - FIRST_DAY).days + 1))
     days = tuple(d for d in span if d.weekday() < 5 and d.isoformat() not in CLOSED)
     taken = set[str]()

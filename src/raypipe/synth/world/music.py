@@ -167,7 +167,6 @@ def _chart(rng: Random, songs: list[Song]) -> list[Charted]:
 
 
 def build_music(rng: Random, names: NameSource, towns: list[str]) -> Music:
-    """All artists with their songs, prizes and chart places."""
     artists = _artists(rng, names)
     songs = _songs(rng, names, artists, towns)
     works = grouped(sorted(songs, key=lambda s: (s.release_date, s.name)), lambda s: s.author)

@@ -46,7 +46,6 @@ def number(rng: Random, low: int, count: int) -> int:
 def grouped(
     rows: Iterable[T], key: Callable[[T], str], order: Callable[[T], Any] | None = None
 ) -> dict[str, tuple[T, ...]]:
-    """The rows of each key, as they come or in an order."""
     found: dict[str, list[T]] = defaultdict(list)
     for row in rows:
         found[key(row)].append(row)
@@ -54,7 +53,6 @@ def grouped(
 
 
 def word(rng: Random, syllables: int) -> str:
-    """An invented word with a capital letter; one in twenty has an accent."""
     head = pick(rng, ONSETS) + pick(rng, VOWELS)
     tail = "".join(pick(rng, ONSETS) + pick(rng, VOWELS) for _ in range(syllables - 1)) + pick(rng, CODAS)
     return ((head[:-1] + head[-1].translate(ACCENTS) if rng.random() < 0.05 else head) + tail).capitalize()

@@ -44,7 +44,6 @@ class Places:
 
 
 def entity(name: str, kind: str, facts: Mapping[str, object], **words: str) -> Entity:
-    """An entry; `words` are what its summary says and its facts do not."""
     summary = wording("places")[kind].format(name=name, **facts, **words)
     return Entity(name, kind, summary, (("type", kind), *((k, str(v)) for k, v in facts.items())))
 

@@ -1,21 +1,24 @@
-"""What all fetchers share: the tables that they fill, and checks of what the endpoints return.
+"""A graph behind the mock API: what a call needs is fetched, and stored as rows of tables.
 
-Any field of a response may be absent. Does not know HTTP: requests go through a `client.Ask`.
+Any field of a response may be absent. Does not know HTTP: requests go through a `client.Ask`. What each call
+fetches stands next to it (`calls`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from raypipe.core.kg import MOST_REQUESTS, Vectors
 from raypipe.kg.client import Ask
-from raypipe.kg.graph import GraphFault, ProgramTables, RowRequest
+from raypipe.kg.graph import Fetch, GraphFault, ProgramTables, RowRequest
+from raypipe.kg.link import Linker, Strictness
+from raypipe.kg.tables import Tables
 
 Object: TypeAlias = Mapping[str, Any]
-Fetch: TypeAlias = "Callable[[FetchedTables, RowRequest], Awaitable[None]]"
-"""Fetches what a call needs into the tables."""
 
 
 @dataclass(slots=True)
@@ -23,11 +26,10 @@ class FetchedTables(ProgramTables):
     """The tables of one program, filled as it goes, and what of the graph is in them."""
 
     ask: Ask
-    fetchers: Mapping[str, Fetch]  # name of a call -> what fetches its rows
     done: set[tuple[str, str]] = field(default_factory=set)  # (what, id) already in the tables
 
-    async def ensure(self, need: RowRequest) -> None:
-        await self.fetchers[need.function](self, need)
+    async def ensure(self, fetch: Fetch, need: RowRequest) -> None:
+        await fetch(self, need)
         self.linker.forget()
 
     def new(self, what: str, identity: object) -> bool:
@@ -67,7 +69,6 @@ def _list_of(found: Any, path: str, kind: type, what: str) -> list[Any]:
 
 
 def objects(found: Any, path: str) -> list[Object]:
-    """A list of objects; null is an empty one. Raises GraphFault for anything else."""
     return _list_of(found, path, Mapping, "objects")
 
 
@@ -77,5 +78,26 @@ def mapping(found: Any, path: str) -> Object | None:
 
 
 def strings(found: Any, path: str) -> list[str]:
-    """A list of names; null is an empty one. Raises GraphFault for anything else."""
     return _list_of(found, path, str, "names")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerBackend:
+    """The graph of a server. Each program has tables of its own, filled as it goes."""
+
+    ask: Ask
+    strictness: Strictness | None = None
+    vectors: Vectors | None = None
+
+    def open(self) -> FetchedTables:
+        tables, sent = Tables(), list[str]()
+
+        async def noted(path: str, body: Object) -> Any:
+            if len(sent) == MOST_REQUESTS:
+                what = f"the program needs more than {MOST_REQUESTS} requests. Ask for less: name an entity"
+                raise GraphFault("too_many", what)
+            sent.append(f"{path} {json.dumps(dict(body), ensure_ascii=False)}")
+            return await self.ask(path, body)
+
+        linker = Linker(tables, self.strictness, self.vectors)
+        return FetchedTables(tables, linker, noted, requests=sent)
