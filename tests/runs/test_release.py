@@ -57,7 +57,7 @@ def test_live_follows_promote_and_rollback_while_another_embedder_is_indexed(tmp
     seen = []
 
     def asks_between_parts(verb, fill, parts):
-        from raypipe.pipeline.driver import inline
+        from raypipe.pipeline.tasks import inline
 
         for part in inline(verb, fill, parts):
             seen.append(ask(store, questions))
@@ -114,6 +114,8 @@ def test_a_gate_refuses_a_score_that_rests_on_few_of_the_questions_and_says_how_
     assert f"{scored} of 6 questions of run" in said and "expected at least 95%" in said
     allowed = re.search(r"--min-scored (\S+)\. ", said)[1]
     assert live(store) is None
+    assert main(["releases", "--store", store.uri]) == 0
+    assert capsys.readouterr().out.startswith("no releases; `raypipe promote DIR`")
     assert main(["promote", folder, "--gate", "n_unscored<=6", "--gate", "questions==6"]) == 0
     assert main(["promote", folder, "--gate", "hallucination<=1", "--min-scored", allowed]) == 0
     with pytest.raises(SystemExit, match="2"):

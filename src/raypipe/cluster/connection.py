@@ -55,6 +55,8 @@ def connect(address: str, tries: int = JOINS, pause_s: float = JOIN_PAUSE_S, das
             # Ray's own 15 leaves a worker a thirtieth of a core as soon as anything else wants it. A Ray that
             # others started has the niceness that they gave it.
             os.environ.setdefault("RAY_worker_niceness", "0")
+            # Serve kills a proxy that takes 5 s to start, as on a busy machine, and its own start fails.
+            os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")
         # Ray's core prints at level E that actors cannot restart without this process; they end with it.
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
         # Its progress lines, for ours are in report/, and dead workers, which are tried again or raised.
