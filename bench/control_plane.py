@@ -35,8 +35,9 @@ from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.golds import questions_of
 from raypipe.evaluation.options import EvalOptions
 from raypipe.pipeline.answers_task import answers_table
+from raypipe.pipeline.compact_task import CompactTask
 from raypipe.pipeline.counters import RunCounters
-from raypipe.pipeline.driver import Pipeline, TaskSizes
+from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
 from raypipe.pipeline.ingest_log import driving
 from raypipe.pipeline.tasks import HandedBack, Task, TaskResult, WorkerConfig
 from raypipe.report.progress import Progress
@@ -87,6 +88,9 @@ class Nothing:
         self.seconds = 0.0  # that the tasks took: workers would
 
     def __call__(self, verb: str, work: Any, tasks: Sequence[Task]) -> Iterator[TaskResult | HandedBack]:
+        if isinstance(work, CompactTask):  # of what is there: it fills nothing
+            yield from inline(verb, work, tasks)
+            return
         store = Store.open(work.worker.store)
         schema = store.dataset(work.table).schema
         for task in tasks:
