@@ -30,6 +30,7 @@ from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.records import Question
 from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.stored_questions import questions_of
 from raypipe.pipeline.counters import RunCounters
 from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
@@ -134,7 +135,7 @@ def run(phase: str, folder: Path) -> dict[str, Any]:
                 pipe.builder.build(build, RunCounters())
                 tables[build.done_verb] = round(time.perf_counter() - began - runner.seconds, 1)
     else:
-        evaluate(pipe, [], "rows", None, None, folder / phase)
+        evaluate(pipe, [], folder / phase, EvalOptions("rows"))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     took = time.perf_counter() - start
     return {

@@ -16,7 +16,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
 from raypipe.core.prices import Prices
 from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.options import EvalOptions
 from raypipe.pipeline.caps import Caps
 from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
 from raypipe.pipeline.tasks import WorkerConfig
@@ -68,7 +69,8 @@ def measured(home: Path, questions: int, pages: int) -> Iterator[tuple[str, dict
             steps = [s.name for s in recipe.corpus] + [s.name for s in recipe.question]
             pipe = Pipeline(store, recipe, place, TaskSizes(50, 4), inline, silent)
             caps = Caps(prices=Prices(actors=dict.fromkeys(steps, 1)))
-            done = evaluate(pipe, [world], "crag", None, "official", home / "out", caps=caps)
+            capped, how = replace(pipe, caps=caps), EvalOptions("crag", rule="official")
+            done = evaluate(capped, [world], home / "out", how)
             assert done.report.cost is not None
             rows[change] = asdict(done.report.cost)
             with kept.open("a") as file:

@@ -227,6 +227,7 @@ def evaluated(folder: Path, data: Path, chance: float, seed: str, diary: Path, p
     from raypipe.cluster.file import Pool
     from raypipe.core.config import Conf
     from raypipe.evaluation.evaluate import evaluate
+    from raypipe.evaluation.options import EvalOptions
     from raypipe.pipeline.driver import Pipeline, TaskSizes
     from raypipe.report.progress import Progress
     from raypipe.store import Store
@@ -244,7 +245,7 @@ def evaluated(folder: Path, data: Path, chance: float, seed: str, diary: Path, p
         place = WorkerConfig(store.uri, "transformers", "cpu", 1, wait_s=WAIT_S)
         silent = Progress(io.StringIO(), silent=True)
         pipe = Pipeline(store, recipe, place, TaskSizes(15, 4), runner, silent)
-        evaluate(pipe, [data], "synth", None, "official", folder / "out")
+        evaluate(pipe, [data], folder / "out", EvalOptions("synth", rule="official"))
     except RaypipeError as e:
         return f"{e.exit_code} {e}"[:300]
     finally:

@@ -22,6 +22,7 @@ from write_events import kind
 from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
 from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.options import EvalOptions
 from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
 from raypipe.pipeline.ingest import ingest
 from raypipe.pipeline.tasks import Runner, WorkerConfig
@@ -138,7 +139,9 @@ class Life:
         pipeline = Pipeline(store, made, worker, SIZES, self.runner, _silent())
         plans: list[Plan] = []
         file = [self.world / f"{data}.jsonl"]
-        done = evaluate(pipeline, file, "crag", None, "official", self.kept / out, show=plans.append)
+        done = evaluate(
+            pipeline, file, self.kept / out, EvalOptions("crag", rule="official", on_plan=plans.append)
+        )
         asking = {s.name for s in (*made.corpus, *made.question) if asked_models(s.step)}
         planned = sum(s.max_calls for s in plans[0].steps if s.step in asking)
         known = [s for s in done.report.steps if s.planned is not None]

@@ -38,6 +38,7 @@ from raypipe.api.captured import captured_span, write_captured
 from raypipe.api.release import show_trials, start_canary, start_shadow, stop_trials
 from raypipe.core import arrow
 from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.options import EvalOptions
 from raypipe.models.kit import LocalKit
 from raypipe.runs.manifest import read
 from raypipe.runs.release import live, promote
@@ -124,7 +125,7 @@ def capture(folder: Path, questions: int) -> dict[str, Any]:
         pipe = type(pipe)(
             into, pipe.recipe, type(pipe.worker)(into.uri, "transformers", "cpu", 1), *_rest(pipe)
         )
-        evaluate(pipe, [files.data], "captured", None, None, folder / f"job-{total}", fresh=True)
+        evaluate(pipe, [files.data], folder / f"job-{total}", EvalOptions("captured", fresh=True))
         said = [json.loads(line) for line in files.answers.open()]
         asked = arrow.question.records(into.rows("questions", "id", [line["id"] for line in said]))
         answers = {q.id: q.answer for q in pipe.answers(asked)}

@@ -46,7 +46,7 @@ from raypipe.store.index import LanceIndex, index_spec
 from raypipe.store.lookups import distinct
 from raypipe.store.tables import LENGTHS, POSTINGS
 from raypipe.store.vector_copy import folder as copies
-from raypipe.store.vector_copy import vector_matrix
+from raypipe.store.vector_copy import vector_copy
 from raypipe.text.sentences import sentences
 from raypipe.text.words import word_hash
 
@@ -95,8 +95,9 @@ def between(real: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarra
     one, other = (real[rng.integers(0, len(real), count)] for _ in range(2))
     share = rng.random((count, 1), np.float32)
     noise = rng.standard_normal(one.shape, np.float32) * (NOISE / one.shape[1] ** 0.5)
-    made = one * share + other * (1 - share) + noise
-    return made / np.linalg.norm(made, axis=1, keepdims=True)
+    made: np.ndarray = one * share + other * (1 - share) + noise
+    made /= np.linalg.norm(made, axis=1, keepdims=True)
+    return made
 
 
 def names(first: int, count: int) -> list[str]:
@@ -230,8 +231,9 @@ def numpy_product(store: Store, folder: Path, batch: int) -> dict[str, float]:
     """NumPy's float32 product over the same rows; and how many of ten questions have from us the papers that
     a full sort of float64 scores puts first, in its order."""
     asked = asked_vectors(folder, batch)
-    matrix = vector_matrix(store.dataset(VECTORS), copies())
-    assert matrix is not None
+    copy = vector_copy(store.dataset(VECTORS), copies())
+    assert copy is not None
+    [matrix] = copy.matrices
 
     def product() -> dict[str, float]:
         best = [np.argpartition(-(b @ asked.T), BEST, axis=0)[:BEST] for b in np.array_split(matrix, 25)]

@@ -10,6 +10,7 @@ from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
 from raypipe.core.kits import ForwardingKit
 from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.options import EvalOptions
 from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
 from raypipe.pipeline.tasks import WorkerConfig
 from raypipe.report.progress import Progress
@@ -72,9 +73,8 @@ class Bench:
         knows."""
         plans = []
         pipe = pipe or self.pipeline(text)
-        done = evaluate(
-            pipe, [data or self.world], "crag", None, "official", self.folder / out, show=plans.append
-        )
+        how = EvalOptions("crag", rule="official", on_plan=plans.append)
+        done = evaluate(pipe, [data or self.world], self.folder / out, how)
         steps = {s.step: s for s in plans[0].steps}
         for line in done.report.steps:
             planned = line.planned - line.resumed

@@ -676,7 +676,7 @@ def test_the_bounds_of_a_score_are_said_without_a_flag_that_the_command_does_not
 
 def api_arguments(module):
     """Arguments that a module of commands reads, or that the API functions take which it calls by name."""
-    from raypipe.api.run import EvalOptions
+    from raypipe.evaluation.options import EvalOptions
 
     tree = ast.parse(inspect.getsource(importlib.import_module(f"raypipe.cli.{module}")))
     found = {

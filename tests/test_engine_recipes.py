@@ -29,6 +29,7 @@ from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
 from raypipe.core.llm import Generated, Message, Sampling
 from raypipe.evaluation.evaluate import Evaluation, evaluate
+from raypipe.evaluation.options import EvalOptions
 from raypipe.kg.server import serve as serve_graph
 from raypipe.memo.counts import CallCounts
 from raypipe.memo.disk import StoreMemo, memo_versions
@@ -128,7 +129,7 @@ def run(recipe, team, store, data, out, fresh=False, on_ray=True, **place) -> tu
     where = WorkerConfig(store.uri, "transformers", "cpu", 2, team.names, **place)
     with Progress(io.StringIO(), silent=True) as progress:
         pipeline = Pipeline(store, recipe, where, TaskSizes(100, 5), runner, progress)
-        done = evaluate(pipeline, [data], "crag", 10, "official", out, fresh=fresh)
+        done = evaluate(pipeline, [data], out, EvalOptions("crag", limit=10, rule="official", fresh=fresh))
     return pipeline, done
 
 

@@ -18,6 +18,7 @@ from raypipe.core.digests import model_identity
 from raypipe.core.errors import ClusterTooSmall, ConfError, ModelMissing
 from raypipe.core.llm import Message, Sampling
 from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.options import EvalOptions
 from raypipe.models import catalog
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import EndpointAddress
@@ -175,7 +176,7 @@ def evaluated(tmp_path, world, out, fresh=False, recipe="db3-task1-700"):
         made = load_recipe(recipe, FAKES, CONF)
         place = WorkerConfig(store.uri, "transformers", "cpu", 1)
         pipeline = Pipeline(store, made, place, TaskSizes(50, 3), inline, progress)
-        return evaluate(pipeline, [world], "crag", None, "official", tmp_path / out, fresh=fresh)
+        return evaluate(pipeline, [world], tmp_path / out, EvalOptions("crag", rule="official", fresh=fresh))
 
 
 def asked(done):

@@ -15,6 +15,7 @@ from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.expiry import expired_answers
+from raypipe.evaluation.options import EvalOptions
 from raypipe.kg.server import serve
 from raypipe.memo.disk import merge_memo
 from raypipe.memo.memo import graph_replies_of
@@ -145,9 +146,8 @@ def test_a_refresh_plans_what_is_stale_with_that_reason_and_does_no_more(answere
 
     def run(refresh):
         plans = []
-        done = evaluate(
-            pipeline, [], "crag", None, "official", tmp_path / "out", show=plans.append, refresh=refresh
-        )
+        how = EvalOptions("crag", rule="official", on_plan=plans.append, refresh=refresh)
+        done = evaluate(pipeline, [], tmp_path / "out", how)
         return {s.step: s for s in plans[0].steps}, {s.step: s.computed for s in done.report.steps}, done
 
     plan, asked, done = run(refresh=False)
@@ -168,12 +168,14 @@ def test_a_later_change_plans_the_requests_whose_replies_do_not_hold(
 ):
     (tmp_path / "graphs.yaml").write_text(GRAPHS.replace(str(PERIOD), str(period)))
     pipeline, _ = answered(domain)
-    evaluate(pipeline, [], "crag", None, "official", tmp_path / "out")
+    evaluate(pipeline, [], tmp_path / "out", EvalOptions("crag", rule="official"))
     made = (tmp_path / "made.yaml").read_text()
     changed = (tmp_path / "made.yaml", made.replace("into: llm, max_tokens: 50", "into: llm, max_tokens: 40"))
     plans, pipeline = [], rewritten(pipeline, *changed)
     time.sleep(period if period == 1 else 0)  # its end is the thing itself: no verdict hangs on more
-    done = evaluate(pipeline, [], "crag", None, "official", tmp_path / "two", show=plans.append)
+    done = evaluate(
+        pipeline, [], tmp_path / "two", EvalOptions("crag", rule="official", on_plan=plans.append)
+    )
     planned = {s.step: s for s in plans[0].steps}
     asked = {s.step: s.computed for s in done.report.steps}
     assert all(asked[name] <= step.max_calls for name, step in planned.items())
@@ -187,7 +189,7 @@ def test_replies_go_when_their_period_is_over_and_with_the_last_run_that_asked_t
 ):
     def run():
         pipeline, _ = answered("movie")
-        evaluate(pipeline, [], "crag", None, "official", tmp_path / "out")
+        evaluate(pipeline, [], tmp_path / "out", EvalOptions("crag", rule="official"))
         return pipeline.store
 
     store, table = run(), graph_replies_of("crag-mock-api-v5").name

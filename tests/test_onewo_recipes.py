@@ -20,6 +20,7 @@ from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError
 from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.result_table import each
 from raypipe.metrics import ranking
 from raypipe.models.kit import LocalKit
@@ -281,7 +282,7 @@ def checked(done, out):
 @pytest.mark.slow
 def test_a_run_stores_what_language_models_wrote_and_a_second_one_asks_none_of_it(data, tmp_path):
     store = Store.create(str(tmp_path / "store"))
-    first = evaluate(pipeline("onewo-submitted", store), [data], "oag", None, None, tmp_path / "one")
+    first = evaluate(pipeline("onewo-submitted", store), [data], tmp_path / "one", EvalOptions("oag"))
     asked = {s.step: s.computed for s in first.report.steps}
     assert asked["generate:response"] == QUESTIONS and asked["similarity:sfr-response"] == QUESTIONS
     for row in each(first.folder.results):
@@ -293,20 +294,20 @@ def test_a_run_stores_what_language_models_wrote_and_a_second_one_asks_none_of_i
     found = ranking.score(run, grades).per_query.values()
     assert mean == pytest.approx(np.mean([v["map_cut_20"] for v in found])) and mean > 0.05
     other = {"fuse:final.weights": "{sfr: 1.0, linq: 1.0}"}
-    second = evaluate(pipeline("onewo-submitted", store, **other), [], "oag", None, None, tmp_path / "two")
+    second = evaluate(pipeline("onewo-submitted", store, **other), [], tmp_path / "two", EvalOptions("oag"))
     assert not any(s.computed for s in second.report.steps), "other weights ask no model"
 
 
 @pytest.mark.drill
 def test_weights_are_fitted_to_one_half_and_a_run_with_them_asks_no_model(tmp_path):
     data, store = oag(tmp_path, 1000, 50), Store.create(str(tmp_path / "store"))
-    done = evaluate(pipeline("onewo-recall", store), [data], "oag", None, None, tmp_path / "out")
+    done = evaluate(pipeline("onewo-recall", store), [data], tmp_path / "out", EvalOptions("oag"))
     found = fit_fuse(done.folder.path, 0, tmp_path / "weights.yaml", measure="map_cut_20", store=store)
     names = {"minilm-l6", "minilm-l12", "bge-large", "gte-large", "bge-m3"}
     assert found.report.step == "fuse:final" and set(found.fitted.weights) <= names
     assert found.report.fitted_questions >= 20 and found.report.unseen[0].weighing == "fitted"
     fitted = {"fuse:final.fitted": str(found.file)}
-    again = evaluate(pipeline("onewo-recall", store, **fitted), [], "oag", None, None, tmp_path / "next")
+    again = evaluate(pipeline("onewo-recall", store, **fitted), [], tmp_path / "next", EvalOptions("oag"))
     assert not any(s.computed for s in again.report.steps)
 
 
@@ -338,5 +339,5 @@ def test_a_recipe_runs_by_command_through_ray_on_stand_ins_by_the_real_classes(
     assert measures["map_cut_20"]["mean"] == pytest.approx(found) and found > 0
     assert "map_cut_20" in (out / "report.html").read_text()
     here = pipeline("onewo-submitted", Store.create(str(tmp_path / "here")), inline, str(models))
-    again = evaluate(here, [data], "beir", None, None, tmp_path / "again")
+    again = evaluate(here, [data], tmp_path / "again", EvalOptions("beir"))
     assert again.report.scores.of("map_cut_20").mean == pytest.approx(found)

@@ -13,6 +13,7 @@ from raypipe.core.config import Conf
 from raypipe.core.errors import ConfError
 from raypipe.core.records import Question
 from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.options import EvalOptions
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
 from raypipe.pipeline.tasks import WorkerConfig
@@ -70,7 +71,7 @@ class Place:
         return Pipeline(self.store, recipe, place, TaskSizes(50, 4), inline, silent)
 
     def answer(self, pipe, out="out"):
-        evaluate(pipe, [self.folder / "q.jsonl"], "crag", None, "official", self.folder / out)
+        evaluate(pipe, [self.folder / "q.jsonl"], self.folder / out, EvalOptions("crag", rule="official"))
         return json.loads((self.folder / out / "predictions.jsonl").read_text())["prediction"]
 
 

@@ -15,6 +15,7 @@ from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
 from raypipe.core.records import Question
 from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.options import EvalOptions
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
 from raypipe.pipeline.tasks import WorkerConfig
@@ -58,7 +59,9 @@ def test_two_given_papers_are_answered_alike_on_ray_in_one_process_and_by_ask(
         place = WorkerConfig(store.uri, "transformers", "cpu", 2, team.names)
         with Progress(io.StringIO(), silent=True) as progress:
             pipeline = Pipeline(store, recipe, place, TaskSizes(100, 2), runner, progress)
-            done = evaluate(pipeline, [papers / "papers.json"], "qasper", QUESTIONS, None, tmp_path / out)
+            done = evaluate(
+                pipeline, [papers / "papers.json"], tmp_path / out, EvalOptions("qasper", limit=QUESTIONS)
+            )
         lines = (tmp_path / out / "predictions.jsonl").read_text().splitlines()
         return pipeline, done, [json.loads(line) for line in lines]
 

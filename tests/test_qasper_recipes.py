@@ -18,6 +18,7 @@ from raypipe.core.digests import model_identity
 from raypipe.core.examples import ExampleRow
 from raypipe.core.records import Question
 from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.options import EvalOptions
 from raypipe.metrics.qasper import answer_f1
 from raypipe.models.kit import LocalKit
 from raypipe.models.scripted import Scripted, echo
@@ -232,7 +233,7 @@ def test_odd_papers_and_questions_are_answered_and_scored_by_their_best_annotato
         place = WorkerConfig(store.uri, "transformers", "cpu", 1)
         recipe = load_recipe("qasper-documents", MODELS, CONF)
         pipeline = Pipeline(store, recipe, place, TaskSizes(100, 100), inline, progress)
-        done = evaluate(pipeline, [tmp_path / "papers.json"], "qasper", None, None, tmp_path / "out")
+        done = evaluate(pipeline, [tmp_path / "papers.json"], tmp_path / "out", EvalOptions("qasper"))
     lines = [json.loads(x) for x in (tmp_path / "out/predictions.jsonl").read_text().splitlines()]
     assert {x["id"]: (x["outcome"], bool(x["hits"])) for x in lines} == {
         "split": ("answered", True), "open": ("answered", True), "bare": ("answered", False),
@@ -279,7 +280,7 @@ def test_an_eval_and_ask_give_equal_answers_and_without_documents_nothing_is_ind
     with Progress(io.StringIO(), silent=True) as progress:
         place = WorkerConfig(store.uri, "transformers", "cpu", 1)
         pipeline = Pipeline(store, recipe, place, TaskSizes(100, 2), inline, progress)
-        evaluate(pipeline, [data / "papers.json"], "qasper", None, None, tmp_path / "out")
+        evaluate(pipeline, [data / "papers.json"], tmp_path / "out", EvalOptions("qasper"))
     lines = [json.loads(x) for x in (tmp_path / "out/predictions.jsonl").read_text().splitlines()]
     assert len(lines) == 4 and bool(store.count(pipeline.passages_table)) == ("documents" in name)
 

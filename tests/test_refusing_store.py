@@ -13,6 +13,7 @@ from reruns import Bench
 from raypipe.core.errors import Unavailable
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.fault_budget import undone_rows
+from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.stored_questions import questions_of
 from raypipe.pipeline.driver import Pipeline, inline
 from raypipe.store import Store, StoreError
@@ -48,7 +49,9 @@ class Remote:
             self.pipe.store.forget("answers", "recipe", [recipe])
         pipe = replace(self.pipe, runner=runner)
         try:
-            return evaluate(pipe, [self.bench.world], "crag", None, "official", self.bench.folder / out)
+            return evaluate(
+                pipe, [self.bench.world], self.bench.folder / out, EvalOptions("crag", rule="official")
+            )
         finally:
             server.left = 0
 

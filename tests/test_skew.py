@@ -7,6 +7,7 @@ import pytest
 from reruns import SIZES, Bench
 
 from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.options import EvalOptions
 from raypipe.pipeline.driver import TaskSizes
 
 pytestmark = pytest.mark.slow
@@ -26,7 +27,7 @@ def test_a_huge_page_is_a_fault_and_a_question_with_500_citations_is_answered(wo
         for n, r in enumerate((every * 10)[:500])
     ]
     pipe = bench.pipeline(sizes=TaskSizes(SIZES.sources, 100))  # all questions in one part
-    done = evaluate(pipe, [bench.data(lines)], "crag", None, "official", tmp_path / "skewed")
+    done = evaluate(pipe, [bench.data(lines)], tmp_path / "skewed", EvalOptions("crag", rule="official"))
     report = done.report
     assert (report.questions, report.citations) == (6, 12 * 5 + 1 + 500)
     [fault] = report.faults
@@ -37,7 +38,7 @@ def test_a_huge_page_is_a_fault_and_a_question_with_500_citations_is_answered(wo
 
     alone = Bench(tmp_path / "alone", world)
     alone.folder.mkdir()
-    evaluate(alone.pipeline(), [alone.data(plain)], "crag", None, "official", tmp_path / "even")
+    evaluate(alone.pipeline(), [alone.data(plain)], tmp_path / "even", EvalOptions("crag", rule="official"))
     even = predictions(tmp_path / "even")
     for line in plain[2:]:
         assert found[line["interaction_id"]] == even[line["interaction_id"]]

@@ -14,6 +14,7 @@ from chat_server import serving
 from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
 from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.options import EvalOptions
 from raypipe.models.load import EndpointAddress
 from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
 from raypipe.pipeline.tasks import WorkerConfig
@@ -73,7 +74,7 @@ def run(recipe, store, url, world, out):
     with Progress(io.StringIO(), silent=True) as progress:
         place = WorkerConfig(store.uri, "transformers", "cpu", 1, endpoints=at)
         pipeline = Pipeline(store, recipe, place, TaskSizes(50, 6), inline, progress)
-        report = evaluate(pipeline, [world], "crag", None, "official", out).report
+        report = evaluate(pipeline, [world], out, EvalOptions("crag", rule="official")).report
     return report, [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
 
 

@@ -15,6 +15,7 @@ from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
 from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.options import EvalOptions
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import EndpointAddress
 from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
@@ -68,7 +69,7 @@ def test_each_server_gets_its_own_requests_and_exchanging_them_asks_both_again(w
         with Progress(io.StringIO(), silent=True) as progress:
             place = WorkerConfig(store.uri, "transformers", "cpu", 1, endpoints=endpoints)
             pipe = Pipeline(store, made, place, TaskSizes(50, 6), inline, progress)
-            evaluate(pipe, [world], "crag", None, "official", tmp_path / "out")
+            evaluate(pipe, [world], tmp_path / "out", EvalOptions("crag", rule="official"))
         lines = (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()
         return {json.loads(line)["prediction"] for line in lines}, dict(asked)
 

@@ -16,6 +16,7 @@ from raypipe.cluster.file import Budget
 from raypipe.core.errors import FaultBudgetExceeded, OutOfMemory, Unavailable, WorkerBroken
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.fault_budget import check, undone_rows
+from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.stored_questions import questions_of
 from raypipe.models.device_errors import computing, loading
 from raypipe.pipeline.driver import inline
@@ -155,7 +156,7 @@ def test_a_run_that_stopped_has_its_calls_in_vain_counted_by_the_next_report(ben
     with pytest.raises(Unavailable):
         bench.run(pipe=pipe)
     plan.fails = lambda some: None
-    done = evaluate(pipe, [bench.world], "crag", None, "official", bench.folder / "again")
+    done = evaluate(pipe, [bench.world], bench.folder / "again", EvalOptions("crag", rule="official"))
     [line] = [s for s in done.report.steps if s.step == "rerank"]
     assert line.computed == sum(map(len, plan.sent)) and line.computed <= line.planned
     assert {s.rows for s in done.report.steps if s.step in ("dense", "rerank", "decide")} == {6}

@@ -6,6 +6,7 @@ import asyncio
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -54,11 +55,13 @@ def contest(quick: bool, machine: Machine) -> Iterator[Contest]:
     rng = np.random.default_rng(2)
     with tempfile.TemporaryDirectory(prefix="raypipe-bench-") as folder:
         store, names, vectors = filled(f"{folder}/store", 200 if quick else PAGES)
-        index = LanceIndex(index_spec(store, TEXTS, SPANS, {model_identity(MODEL): VECTORS}))
+        spec = index_spec(store, TEXTS, SPANS, {model_identity(MODEL): VECTORS})
+        index = LanceIndex(spec, copies=Path(folder) / "copies")
         cited = [np.sort(rng.choice(len(names), CITED, replace=False)) for _ in range(QUESTIONS)]
         scopes = [tuple(names[i] for i in some) for some in cited]
         queries = rng.standard_normal((QUESTIONS, DIM)).astype(np.float32)
         queries /= np.linalg.norm(queries, axis=1, keepdims=True)
+        asyncio.run(index.search(MODEL, queries[:1], [None], TOP))  # makes this machine's copy
         own = [np.concatenate([vectors[i * ROWS : (i + 1) * ROWS] for i in some]) for some in cited]
 
         def ours() -> list[list[VectorHit]]:
@@ -79,12 +82,13 @@ def contest(quick: bool, machine: Machine) -> Iterator[Contest]:
 
 
 ROW = BenchRow(
-    "the best 50 of a question's 2,500 chunks of 100,000, read from the store, a batch of 20",
+    "the best 50 of a question's 2,500 chunks of 100,000, from this machine's copy, a batch of 20",
     "questions",
     contest,
     "numpy over arrays in memory",
     "memcpy of their vectors",
     least=1 / 3,
-    short="Of 2.6 ms of CPU for a question, 1.7 read its rows from the store, once for the batch, .3 of them "
-    "to look up its pages (seconds of a machine with other work).",
+    short="Of .8 ms of CPU for a question, .55 are the products and the exact scores of what is near. Before "
+    "the copy is there it is 3.1, of which Lance's reading of the rows is 1.9. (Seconds of a machine with "
+    "other work.)",
 )

@@ -15,6 +15,7 @@ from raypipe.api.bench import BenchRow, Contest
 from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
 from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.options import EvalOptions
 from raypipe.models.machine_limits import Machine
 from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
 from raypipe.pipeline.tasks import WorkerConfig
@@ -33,7 +34,7 @@ def evaluated(folder: Path) -> None:
     recipe = load_recipe(str(FAKES), None, Conf((ROOT / "conf",)))
     worker = WorkerConfig(store.uri, "transformers", "cpu", 1)
     pipe = Pipeline(store, recipe, worker, TaskSizes(100, 10), inline, Progress(io.StringIO(), silent=True))
-    evaluate(pipe, [folder / "world"], "synth", None, "official", folder / "out")
+    evaluate(pipe, [folder / "world"], folder / "out", EvalOptions("synth", rule="official"))
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import pytest
 from reruns import FAKES, Bench
 
 from raypipe.evaluation.evaluate import Evaluation, evaluate
+from raypipe.evaluation.options import EvalOptions
 from raypipe.metrics.losses import Loss
 from raypipe.synth import write
 
@@ -19,7 +20,7 @@ def parsed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Evaluation]:
     sure = FAKES.replace("threshold: 0.5", "threshold: 0.0")
     broken = sure.replace("kinds: [page, snippet, document]", "kinds: [name]")
     return {
-        name: evaluate(bench.pipeline(text), data, "crag", None, None, home / name, kind="qa")
+        name: evaluate(bench.pipeline(text), data, home / name, EvalOptions("crag", kind="qa"))
         for name, text, data in (("fine", sure, [bench.world]), ("broken", broken, []))
     }
 

@@ -15,6 +15,7 @@ from raypipe.api.session import load_recipe, swap_steps
 from raypipe.cli.main import main
 from raypipe.core.errors import ConfError
 from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.repeats import repeats
 from raypipe.evaluation.result_table import each
 from raypipe.evaluation.scored_run import scored_run
@@ -266,7 +267,7 @@ def test_repeats_ask_a_language_model_again_and_say_how_far_its_answers_move(
         pipe = bench.pipeline(ASKING.replace("model: scripted", "model: noisy"))
         runs = [
             evaluate(
-                pipe, [bench.world], "crag", None, None, tmp_path / f"repeat-{n}", fresh=n > 0, kind="qa"
+                pipe, [bench.world], tmp_path / f"repeat-{n}", EvalOptions("crag", fresh=n > 0, kind="qa")
             )
             for n in range(2)
         ]

@@ -21,6 +21,7 @@ from raypipe.core.plugins import Plugin
 from raypipe.evaluation.evaluate import Evaluation, evaluate
 from raypipe.evaluation.fit_rows import question_of
 from raypipe.evaluation.judge import OwnJudge
+from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.result_table import each
 from raypipe.steps.answer_probability import features_of
 from raypipe.synth import write
@@ -54,7 +55,7 @@ class FittedRun:
 
 def run(bench: Bench, text: str, out: str, **more: Any) -> Evaluation:
     return evaluate(
-        bench.pipeline(text), [bench.world], "crag", None, None, bench.folder / out, JUDGE, **more
+        bench.pipeline(text), [bench.world], bench.folder / out, EvalOptions("crag", **more), JUDGE
     )
 
 
@@ -220,7 +221,7 @@ def ranked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Bench, Evaluation]
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
     (folder / "qrels.trec").write_text("".join(f"q-{b} 0 {b} 1\n" for b in BIRDS))
     bench = Bench(home, folder)
-    return bench, evaluate(bench.pipeline(RANKS), [folder], "beir", None, None, home / "out")
+    return bench, evaluate(bench.pipeline(RANKS), [folder], home / "out", EvalOptions("beir"))
 
 
 def test_a_fit_of_fuse_is_what_a_run_with_it_scores_on_the_half_that_it_has_not_seen(
@@ -233,10 +234,8 @@ def test_a_fit_of_fuse_is_what_a_run_with_it_scores_on_the_half_that_it_has_not_
     (fitted, own), seen = found["unseen"][:2], found["seen"]
     assert fitted["weighing"] == "fitted" and fitted["score"] >= own["score"]
     assert seen[0]["score"] >= max(w["score"] for w in seen) - 1e-9
-    again = evaluate(
-        bench.pipeline(RANKS.replace("missing: min", f"missing: min, fitted: {fit.file}")),
-        [bench.world], "beir", None, None, bench.folder / "again",
-    )  # fmt: skip
+    weighed = bench.pipeline(RANKS.replace("missing: min", f"missing: min, fitted: {fit.file}"))
+    again = evaluate(weighed, [bench.world], bench.folder / "again", EvalOptions("beir"))
     rows = [r for r in each(again.folder.results) if not r["seen"]]
     assert len(rows) == found["unseen_questions"] < 60
     mean = sum(r["measures"]["ndcg_cut_10"] for r in rows) / len(rows)

@@ -22,6 +22,7 @@ from raypipe.core.records import Fault, Gold
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.judge import PROMPTS, ModelJudge, judge_plan, judged
 from raypipe.evaluation.labels import add_label, read_labels
+from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.result_table import each
 from raypipe.evaluation.scored_run import scored_run
 from raypipe.memo.counts import CallCount, CallCounts, Tokens
@@ -238,7 +239,7 @@ def test_an_endpoint_judges_a_run_and_the_second_run_asks_nothing(tmp_path, worl
             made = load_recipe("crag-baseline", FAKES, CONF)
             pipeline = Pipeline(store, made, place, TaskSizes(50, 6), inline, progress)
             return evaluate(
-                pipeline, [world], "crag", None, "official", tmp_path / out, who, labels=labels
+                pipeline, [world], tmp_path / out, EvalOptions("crag", rule="official"), who, labels=labels
             ).report
 
     first = run("one")

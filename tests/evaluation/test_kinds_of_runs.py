@@ -21,6 +21,7 @@ from raypipe.core.records import Hit, Question
 from raypipe.evaluation.evaluate import Evaluation, evaluate
 from raypipe.evaluation.golds import golds_of
 from raypipe.evaluation.loss_paths import GoldEvidence, RecipePaths
+from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.result_table import each
 from raypipe.metrics.losses import GoldText
 from raypipe.metrics.ranking import read_qrels, score
@@ -58,9 +59,11 @@ def beir(tmp_path: Path) -> Path:
 def run(tmp_path: Path, beir: Path) -> Callable[..., Evaluation]:
     bench = Bench(tmp_path, beir)
 
-    def once(text: str = RANKS, out: str = "out", data: Any = None, **more: Any) -> Evaluation:
+    def once(
+        text: str = RANKS, out: str = "out", data: Any = None, judge: Any = None, **more: Any
+    ) -> Evaluation:
         paths = [beir] if data is None else data
-        return evaluate(bench.pipeline(text), paths, "beir", None, None, tmp_path / out, **more)
+        return evaluate(bench.pipeline(text), paths, tmp_path / out, EvalOptions("beir", **more), judge)
 
     return once
 
@@ -219,7 +222,7 @@ def test_what_cannot_be_scored_is_refused_before_any_work(
 ) -> None:
     plans: list[Any] = []
     with pytest.raises(error, match=message):
-        run(show=plans.append, **more)
+        run(on_plan=plans.append, **more)
     assert not plans
 
 
@@ -236,7 +239,7 @@ def test_answers_of_crag_questions_are_all_measured(bench: Bench) -> None:
     f1 = {m["measure"]: m for m in found["measures"]}["f1"]
     assert f1["scored"] == f1["of"] == 6
     pipe = replace(bench.pipeline())
-    done = evaluate(pipe, [bench.world], "crag", None, None, bench.folder / "qa", kind="qa")
+    done = evaluate(pipe, [bench.world], bench.folder / "qa", EvalOptions("crag", kind="qa"))
     assert done.report.scores.kind == "qa" and done.reused == 6 and done.report.marks.rule == ""
     assert done.report.scores.of("f1").mean == pytest.approx(f1["mean"])
     with pytest.raises(DataError, match="found kind crag and qa"):

@@ -20,6 +20,7 @@ from raypipe.core.records import ABSTAINED, ANSWERED, SKIPPED_REPLY, Citation, Q
 from raypipe.evaluation.eval_report import verdicts
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.loss_paths import GoldEvidence, RecipePaths
+from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.result_table import each
 from raypipe.metrics.crag import Prediction
 from raypipe.metrics.kinds import Measure, score
@@ -129,7 +130,7 @@ def planted(folder: Path) -> Bench:
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     made = planted(tmp_path_factory.mktemp("planted"))
-    evaluate(made.pipeline(RECIPE), [made.world], "crag", None, None, made.folder / "qa", kind="qa")
+    evaluate(made.pipeline(RECIPE), [made.world], made.folder / "qa", EvalOptions("crag", kind="qa"))
     return made
 
 
@@ -154,7 +155,7 @@ def test_the_report_counts_them_and_they_add_up_to_the_misses(bench: Bench) -> N
 @pytest.mark.slow
 def test_an_answer_with_the_gold_that_a_judge_calls_wrong_is_lost_at_the_verdict(bench: Bench) -> None:
     done = evaluate(
-        bench.pipeline(RECIPE), (), "crag", None, None, bench.folder / "crag", judge=Never(), kind="crag"
+        bench.pipeline(RECIPE), (), bench.folder / "crag", EvalOptions("crag", kind="crag"), judge=Never()
     )
     assert done.reused == len(PAGES)
     found = {r["id"]: r["lost"] for r in each(RunFolder(bench.folder / "crag").results)}

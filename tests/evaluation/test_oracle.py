@@ -15,6 +15,7 @@ from raypipe.core.errors import ConfError
 from raypipe.core.plugins import Plugin
 from raypipe.core.records import ABSTAINED, ANSWERED, INVALID, Gold, Question, Reply
 from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.oracle import OracleAnswer
 from raypipe.evaluation.result_table import each
 from raypipe.evaluation.routing import RoutingCheck
@@ -31,10 +32,8 @@ from raypipe.store import Store
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     made = planted(tmp_path_factory.mktemp("oracles"))
     for name in ("passages", "answer"):
-        evaluate(
-            made.pipeline(RECIPE), [made.world], "crag", None, None, made.folder / name, kind="qa",
-            oracle=name,
-        )  # fmt: skip
+        how = EvalOptions("crag", kind="qa", oracle=name)
+        evaluate(made.pipeline(RECIPE), [made.world], made.folder / name, how)
     return made
 
 
@@ -87,7 +86,7 @@ def test_data_without_gold_answers_have_no_oracle_run(tmp_path: Path) -> None:
     (data / "qrels.trec").write_text("q 0 d 1\n")
     pipeline = Bench(tmp_path, data).pipeline(RECIPE)
     with pytest.raises(ConfError, match="expected questions with gold answers, found none of 1"):
-        evaluate(pipeline, [data], "beir", None, None, tmp_path / "out", oracle="passages")
+        evaluate(pipeline, [data], tmp_path / "out", EvalOptions("beir", oracle="passages"))
 
 
 def test_the_gold_reply_to_a_false_premise_denies_it() -> None:
@@ -104,7 +103,7 @@ def test_a_step_from_outside_cannot_be_answered_for(tmp_path: Path) -> None:
     )
     pipeline = replace(pipeline, recipe=replace(pipeline.recipe, question=outside))
     with pytest.raises(ConfError, match=r"generate:llm of recipe .* is a step from outside"):
-        evaluate(pipeline, (), "crag", None, None, tmp_path / "out", kind="qa", oracle="answer")
+        evaluate(pipeline, (), tmp_path / "out", EvalOptions("crag", kind="qa", oracle="answer"))
 
 
 @pytest.mark.slow
@@ -115,7 +114,7 @@ def test_a_recipe_without_such_a_stage_has_no_oracle(bench: Bench, tmp_path: Pat
     )
     for oracle in ("passages", "answer"):
         with pytest.raises(ConfError, match="has no step that"):
-            evaluate(bench.pipeline(bare), (), "crag", None, None, tmp_path, kind="qa", oracle=oracle)
+            evaluate(bench.pipeline(bare), (), tmp_path, EvalOptions("crag", kind="qa", oracle=oracle))
 
 
 GRAPH = Recipe(

@@ -12,6 +12,7 @@ import pytest
 from reruns import Bench
 
 from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.result_table import each
 from raypipe.readers import RowFormat, check, looks_like
 from raypipe.readers.field_map import parse
@@ -65,7 +66,7 @@ def test_natural_questions_from_parquet_csv_and_renamed_json_lines_give_one_repo
         format = format or looks_like([path])
         check([path], format)
         bench = Bench(folder, folder)
-        done = evaluate(bench.pipeline(), [path], format, None, None, folder / "out")
+        done = evaluate(bench.pipeline(), [path], folder / "out", EvalOptions(format=format))
         results = [(r["id"], r["query"], r["golds"], r["answer"]) for r in each(done.folder.results)]
         found.append((done.report.questions, done.report.distinct_pages, done.report.without_truth, results))
     assert found[0] == found[1] == found[2]

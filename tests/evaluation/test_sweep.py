@@ -15,6 +15,7 @@ from raypipe.core.plain import to_json
 from raypipe.core.prices import Prices, TokenPrice
 from raypipe.evaluation import sweep as sweeping
 from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.stored_questions import questions_of
 from raypipe.pipeline.caps import Caps
 from raypipe.pipeline.ingest import ingest
@@ -43,7 +44,8 @@ def swept(folder: Path, questions: int, sample: int):
 
     def run(recipe, some, where):
         pipe = replace(base, recipe=recipe)
-        made.append(evaluate(pipe, [], "crag", None, "official", where, only=some, caps=Caps(prices=PRICES)))
+        priced = replace(pipe, caps=Caps(prices=PRICES))
+        made.append(evaluate(priced, [], where, EvalOptions("crag", rule="official", only=some)))
         return made[-1]
 
     found = sweeping.points(load, VALUES)

@@ -29,6 +29,7 @@ from raypipe.evaluation.label_set import (
     write_review,
 )
 from raypipe.evaluation.labelling import CHECK, CONTEXT, labelling
+from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.stored_questions import questions_of
 from raypipe.evaluation.training_labels import JudgedAnswer, judged_answers, label_of
 from raypipe.pipeline.driver import TaskSizes
@@ -115,10 +116,8 @@ class Labeller:
         truths = {n: (NAMES[n][0],) for n in only or NAMES}
         made = labelling(pipe.recipe, "web", None, check, asks, truths)
         pipe, plans, before = replace(pipe, recipe=made.recipe), list[Plan](), len(ASKED)
-        done = evaluate(
-            pipe, [] if only else [self.bench.world], "crag", None, None, self.bench.folder / out,
-            show=plans.append, only=only,
-        )  # fmt: skip
+        how = EvalOptions("crag", on_plan=plans.append, only=only)
+        done = evaluate(pipe, [] if only else [self.bench.world], self.bench.folder / out, how)
         questions = list(questions_of(pipe, only, None))
         golds = golds_of(pipe.store, [q.id for q in questions], "answers")
         judged = list(judged_answers(pipe, questions, golds, made))
@@ -236,7 +235,7 @@ def test_words_judge_without_a_model(made: tuple[Labeller, Labelled], tmp_path: 
     prompts = prompt_file(CONF, CHECK), prompt_file(CONF, CONTEXT)
     words = labelling(pipe.recipe, "web", "words", *prompts, {n: (NAMES[n][0],) for n in NAMES})
     pipe = replace(pipe, recipe=words.recipe)
-    evaluate(pipe, [bench.world], "crag", None, None, tmp_path / "words")
+    evaluate(pipe, [bench.world], tmp_path / "words", EvalOptions("crag"))
     questions = list(questions_of(pipe, None, None))
     golds = golds_of(pipe.store, [q.id for q in questions], "answers")
     found = {a.question.id: a.rule for a in judged_answers(pipe, questions, golds, words)}

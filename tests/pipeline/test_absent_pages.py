@@ -9,6 +9,7 @@ from reruns import FAKES, Bench
 from raypipe.core import arrow
 from raypipe.core.records import Fault, Question
 from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.stored_questions import questions_of
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.dead_letters import FailedRow
@@ -81,7 +82,7 @@ def undisturbed(world, tmp_path_factory):
 def evaluated(bench, runner, out, **how):
     """An eval whose tasks this runner runs; a source that it lets fail is not counted as parsed."""
     pipe = bench.pipeline(SURE, runner=runner)
-    return evaluate(pipe, [bench.world], "crag", None, "official", bench.folder / out, **how)
+    return evaluate(pipe, [bench.world], bench.folder / out, EvalOptions("crag", rule="official", **how))
 
 
 def answers(pipe):
@@ -148,7 +149,7 @@ def test_retry_faults_answers_the_questions_of_the_sources_that_are_done_now(ben
     counts, _ = bench.run(SURE, out="two")
     assert all(c == (0, 0) for c in counts.values()), "what failed for good is not tried"
     assert not answers(pipe)[question].hits
-    evaluated(bench, inline, "three", again=True)
+    evaluated(bench, inline, "three", retry_faults=True)
     assert answers(pipe) == undisturbed
 
 

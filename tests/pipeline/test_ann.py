@@ -11,6 +11,7 @@ from test_postings_build import ranked
 from raypipe.core.errors import ConfError
 from raypipe.evaluation.ann import built, measured
 from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.options import EvalOptions
 from raypipe.pipeline.approximate import RecallTooLow, ann_states
 from raypipe.pipeline.recipe_tables import searched
 from raypipe.report.report import to_json
@@ -31,7 +32,7 @@ ANN = RANKS.replace(
 
 def run(bench, out, text=ANN):
     beir = bench.folder / "beir"
-    return evaluate(bench.pipeline(text), [beir], "beir", None, None, bench.folder / out)
+    return evaluate(bench.pipeline(text), [beir], bench.folder / out, EvalOptions("beir"))
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ import json
 import re
 import zlib
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from chat_server import serving
@@ -13,6 +14,7 @@ from raypipe.cli.main import main
 from raypipe.core.errors import CapReached, ConfError
 from raypipe.core.prices import Prices, TokenPrice
 from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.options import EvalOptions
 from raypipe.pipeline.caps import Caps
 from raypipe.pipeline.driver import TaskSizes
 from raypipe.report.report import StepLine
@@ -32,8 +34,8 @@ def bench(tmp_path_factory):
 
 def run(bench, caps, sizes=SMALL):
     bench.folder.mkdir(exist_ok=True)
-    out = bench.folder / "out"
-    return evaluate(bench.pipeline(sizes=sizes), [bench.world], "crag", None, "official", out, caps=caps)
+    pipe = replace(bench.pipeline(sizes=sizes), caps=caps)
+    return evaluate(pipe, [bench.world], bench.folder / "out", EvalOptions("crag", rule="official"))
 
 
 def calls(done):

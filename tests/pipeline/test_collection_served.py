@@ -17,6 +17,7 @@ from raypipe.core import arrow
 from raypipe.core.errors import ConfError
 from raypipe.core.records import Question
 from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.options import EvalOptions
 from raypipe.metrics.ranking import read_qrels, score
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.recipe_tables import searched
@@ -36,7 +37,7 @@ def bench(tmp_path_factory):
     folder = tmp_path_factory.mktemp("served")
     made = Bench(folder, folder)
     beir = write_beir(folder / "beir", papers(1, 120), queries(8))
-    evaluate(made.pipeline(RANKS), [beir], "beir", None, None, folder / "one")
+    evaluate(made.pipeline(RANKS), [beir], folder / "one", EvalOptions("beir"))
     promote(made.pipeline(RANKS).store, read(folder / "one"), [])
     return made
 

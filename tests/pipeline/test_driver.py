@@ -14,6 +14,7 @@ from raypipe.core.config import Conf
 from raypipe.core.errors import ClusterTooSmall, DataError
 from raypipe.core.records import Fault, Question
 from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.stored_questions import questions_of
 from raypipe.pipeline.dead_letters import faults_table
 from raypipe.pipeline.driver import ANSWERS_AT_ONCE, Pipeline, TaskSizes, inline
@@ -45,7 +46,7 @@ def pipeline(uri, progress, recipe=FAKES, runner=inline):
 
 
 def evaluated(pipe, world, out):
-    return evaluate(pipe, [world], "crag", None, "official", out)
+    return evaluate(pipe, [world], out, EvalOptions("crag", rule="official"))
 
 
 def asked(done):

@@ -4,6 +4,7 @@ import pytest
 from reruns import FAKES, TaskSizes
 
 from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.options import EvalOptions
 from raypipe.pipeline.driver import inline
 from raypipe.store import Store
 from raypipe.store.keep import unfinished
@@ -21,7 +22,9 @@ SIZES = TaskSizes(50, 2)
 def run(bench, runner=inline, **options):
     """Calls that a language model was sent, and those that the memo answered."""
     pipe = bench.pipeline(LLM, SIZES, runner)
-    done = evaluate(pipe, [bench.world], "crag", None, "official", bench.folder / "out", **options)
+    done = evaluate(
+        pipe, [bench.world], bench.folder / "out", EvalOptions("crag", rule="official", **options)
+    )
     [line] = [s for s in done.report.steps if s.step == "generate:llm"]
     assert line.computed <= line.planned
     return line.computed, line.cached

@@ -25,6 +25,7 @@ from raypipe.core import arrow
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Question
 from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.options import EvalOptions
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.driver import TaskSizes, inline
 from raypipe.pipeline.ingest_folder import ingest_folder
@@ -274,7 +275,7 @@ def test_a_report_names_the_page_of_a_file(tmp_path, folder):
     queries = tmp_path / "queries.jsonl"
     queries.write_text(json.dumps({"id": "q1", "query": said[:100], "answer": "Marker41x20"}))
     pipe = Bench(tmp_path, tmp_path).pipeline()
-    done = evaluate(pipe, [queries], "rows", None, None, tmp_path / "out")
+    done = evaluate(pipe, [queries], tmp_path / "out", EvalOptions("rows"))
     [hits] = pq.read_table(done.folder.results, columns=["hits"])["hits"].to_pylist()
     found = next(h for h in hits if h["text"] and "Marker41x20" in h["text"])
     assert re.fullmatch(r"reports/rivers%202024\.pdf#page=\d", found["url"])

@@ -16,6 +16,7 @@ from raypipe.core import arrow
 from raypipe.core.records import Citation, Fault
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.fault_budget import undone_rows
+from raypipe.evaluation.options import EvalOptions
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.dead_letters import faults_table
 from raypipe.pipeline.driver import inline
@@ -34,7 +35,7 @@ BM25 = "  - bm25: {words: stems, variant: okapi, top: 30}\n"
 
 
 def run(bench, beir, out):
-    return evaluate(bench.pipeline(RANKS), [beir], "beir", None, None, bench.folder / out)
+    return evaluate(bench.pipeline(RANKS), [beir], bench.folder / out, EvalOptions("beir"))
 
 
 def tables(pipe):

@@ -14,6 +14,7 @@ from reruns import SIZES, Bench
 from raypipe.cli.main import main
 from raypipe.core.errors import DataError
 from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.result_table import each
 from raypipe.evaluation.view.run_list import RemoteRuns, RunList
 from raypipe.evaluation.view.viewer import Viewer
@@ -46,7 +47,7 @@ def filled(bucket, world, tmp_path_factory):
     )
     upload(world, f"{bucket.uri}/data")
     data = download(f"{bucket.uri}/data", folder / "cache")
-    return pipeline, data, evaluate(pipeline, [data], "crag", None, "official", folder / "out")
+    return pipeline, data, evaluate(pipeline, [data], folder / "out", EvalOptions("crag", rule="official"))
 
 
 def test_a_run_over_a_bucket_gives_what_a_run_over_a_folder_gives(filled, ran):
@@ -57,7 +58,7 @@ def test_a_run_over_a_bucket_gives_what_a_run_over_a_folder_gives(filled, ran):
 
 def test_nothing_is_asked_again_and_a_release_can_be_set_there(filled, tmp_path):
     pipeline, data, first = filled
-    again = evaluate(pipeline, [data], "crag", None, "official", tmp_path / "again")
+    again = evaluate(pipeline, [data], tmp_path / "again", EvalOptions("crag", rule="official"))
     assert again.reused == first.report.questions
     assert sum(s.computed for s in again.report.steps) == 0
     assert live(pipeline.store) is None
@@ -73,7 +74,7 @@ def test_a_collection_in_a_bucket_is_ranked_by_its_postings_as_one_in_a_folder(b
     there = Pipeline(store, here.recipe, worker, SIZES, inline, Progress(io.StringIO(), silent=True))
     ranked = []
     for name, pipe in (("folder", here), ("bucket", there)):
-        done = evaluate(pipe, [beir], "beir", None, None, tmp_path / name)
+        done = evaluate(pipe, [beir], tmp_path / name, EvalOptions("beir"))
         [(postings, lengths)] = postings_tables(pipe.recipe).values()
         assert pipe.store.count(postings) and pipe.store.count(lengths)
         ranked.append(done.folder.predictions.read_text())

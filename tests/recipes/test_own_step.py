@@ -11,6 +11,7 @@ from reruns import CONF, Bench
 from raypipe.api.session import load_recipe
 from raypipe.cli.main import main
 from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.options import EvalOptions
 
 pytestmark = pytest.mark.slow
 
@@ -148,7 +149,7 @@ def test_a_corpus_step_of_ones_own_fills_its_column_and_is_planned_and_run(folde
     bench = Bench(folder, world)
     pipe = replace(bench.pipeline(), recipe=load_recipe("shout.yaml", None, CONF))
     plans = []
-    evaluate(pipe, [world], "crag", None, "official", folder / "out", show=plans.append)
+    evaluate(pipe, [world], folder / "out", EvalOptions("crag", rule="official", on_plan=plans.append))
     steps = {s.step: s for s in plans[0].steps}
     assert steps["Length"].exact and steps["Length"].max_calls == steps["parse"].max_calls > 0
     texts = pipe.store.dataset(pipe.texts_table).to_table(["text", "length"]).to_pylist()

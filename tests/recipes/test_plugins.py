@@ -13,6 +13,7 @@ from raypipe.api.session import load_recipe
 from raypipe.cli.main import main
 from raypipe.core.errors import ConfError
 from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.options import EvalOptions
 from raypipe.recipes.serialize import description, from_plain, to_plain
 from raypipe.runs.explain import why
 from raypipe.runs.manifest import read
@@ -163,7 +164,7 @@ def test_reading_a_run_its_rows_and_its_release_imports_nothing_from_outside(fol
     recipe = shout()
     pipe = replace(bench.pipeline(), recipe=recipe)
     plans = []
-    done = evaluate(pipe, [world], "crag", None, "official", folder / "out", show=plans.append)
+    done = evaluate(pipe, [world], folder / "out", EvalOptions("crag", rule="official", on_plan=plans.append))
     assert plans[0].planned()["Shout:shout"] == 0 and plans[0].steps[2].exact
     manifest = read(folder / "out")
     assert done.report.questions == 6

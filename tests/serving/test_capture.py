@@ -18,6 +18,7 @@ from raypipe.cli.main import main
 from raypipe.core import arrow
 from raypipe.core.errors import ConfError, DataError
 from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.options import EvalOptions
 from raypipe.models.kit import LocalKit
 from raypipe.runs.captured import OWN_ID, captured_answers, feedback_since
 from raypipe.serving.access import ApiKeys, CaptureConfig, ServerConfig
@@ -81,7 +82,7 @@ def asked(ran, tmp_path_factory):
 def job(endpoint, data, out, store=None):
     pipe = endpoint.pipe if store is None else replace(endpoint.pipe, store=store)
     pipe = pipe if store is None else replace(pipe, worker=replace(pipe.worker, store=store.uri))
-    return evaluate(pipe, [data], "captured", None, None, out, fresh=True), pipe
+    return evaluate(pipe, [data], out, EvalOptions("captured", fresh=True)), pipe
 
 
 def answers_of(pipe, ids):

@@ -4,7 +4,8 @@ import numpy as np
 import pyarrow as pa
 
 from raypipe.core.arrow import SPANS
-from raypipe.store.page_search import PageVectors, best_within
+from raypipe.store.page_search import best_within
+from raypipe.store.vector_rows import rows_of
 
 
 def table(sources, vectors, first=0):
@@ -24,7 +25,7 @@ def test_blocks_and_pieces_of_pages_give_what_a_full_sort_gives():
     queries = rng.standard_normal((3, 8)).astype(np.float32)
     scopes = [("s3", "s1", "s3", "none"), None, tuple(f"s{i}" for i in range(12))]
     parts = [table(sources[a:b], vectors[a:b], a) for a, b in ((0, 90), (90, 91), (91, 200))]
-    blocks = [PageVectors(pa.concat_tables(parts[:2])), PageVectors(parts[2])]
+    blocks = [rows_of(pa.concat_tables(parts[:2])), rows_of(parts[2])]
     found = best_within(blocks, list(zip(queries, scopes, strict=True)), 20)
     for query, scope, hits in zip(queries, scopes, found, strict=True):
         exact = (vectors.astype(np.float64) * query.astype(np.float64)).sum(axis=1)
@@ -36,16 +37,17 @@ def test_blocks_and_pieces_of_pages_give_what_a_full_sort_gives():
 
 
 def test_pages_side_by_side_are_one_stretch():
-    rows = PageVectors(table(list("aabbcc"), np.zeros((6, 2), np.float32)))
-    assert rows.stretches(("a", "b", "c")) == [(0, 0, 6)]
-    assert rows.stretches(("c", "a")) == [(0, 4, 6), (0, 0, 2)]
-    assert rows.stretches(None) == [(0, 0, 6)] and rows.stretches(()) == rows.stretches(("z",)) == []
+    rows = rows_of(table(list("aabbcc"), np.zeros((6, 2), np.float32)))
+    assert rows.stretches(("a", "b", "c")) == rows.stretches(None) == [(0, 6)]
+    assert rows.stretches(("c", "a", "c")) == [(0, 2), (4, 6)]
+    assert all(rows.stretches(names) == [] for names in ((), ("z",), ("A",), ("cc",), ("é",)))
+    assert rows_of(table([], np.zeros((0, 2), np.float32))).stretches(("a",)) == []
 
 
 def test_vectors_are_searched_where_they_were_read():
     """A page in pieces, in a slice of a table of two batches: no copy is made."""
     vectors = np.arange(20, dtype=np.float32).reshape(10, 2)
     whole = pa.concat_tables([table(list("abbab"), vectors[:5]), table(list("bbbbc"), vectors[5:], 5)])
-    rows = PageVectors(whole.slice(1))
-    assert rows.stretches(("b",)) == [(0, 0, 2), (0, 3, 4), (1, 0, 4)]
+    rows = rows_of(whole.slice(1))
+    assert rows.stretches(("b",)) == [(0, 2), (3, 4), (4, 8)]
     assert all(np.shares_memory(matrix, vectors) for matrix in rows.matrices)

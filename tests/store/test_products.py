@@ -20,7 +20,7 @@ from raypipe.steps.embed import Embed
 from raypipe.store import Store, vectors_schema
 from raypipe.store.index import LanceIndex, MemoryIndex, index_spec
 from raypipe.store.products import SnapshotVectors, near, numpy_product
-from raypipe.store.vector_copy import vector_matrix
+from raypipe.store.vector_copy import vector_copy
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def queries(corpus, count):
 
 
 def found(dataset, folder, asked, top, **how):
-    opened = functools.partial(vector_matrix, **how)
+    opened = functools.partial(vector_copy, **how)
     [hits] = SnapshotVectors(dataset, folder, opened).best([(asked, top)])
     return [[(-h.score, h.source, h.span, h.passage) for h in some] for some in hits]
 
@@ -54,11 +54,11 @@ def test_memory_a_mapped_copy_and_a_full_disk_give_what_brute_force_gives(store,
     assert found(dataset, tmp_path, asked, top) == expected
     assert not list(tmp_path.iterdir())
     assert found(dataset, tmp_path, asked, top, in_memory=0, free=lambda where: 0) == expected
-    assert not list(tmp_path.glob("*.f32"))
+    assert not list(tmp_path.glob("*.rows"))
     for _ in range(2):
         assert found(dataset, tmp_path, asked, top, in_memory=0) == expected
-        [copy] = tmp_path.glob("*.f32")
-        assert copy.stat().st_size == dataset.count_rows() * DIM * 4
+        [copy] = tmp_path.glob("*.rows/vectors.npy")
+        assert dataset.count_rows() * DIM * 4 < copy.stat().st_size < dataset.count_rows() * DIM * 4 + 200
 
 
 def test_blocks_of_any_size_give_the_rows_of_a_full_sort_with_all_ties():
@@ -75,27 +75,34 @@ def test_blocks_of_any_size_give_the_rows_of_a_full_sort_with_all_ties():
             assert (scores[rows] >= cut - 1e-5).all()
 
 
+def matrix(store, folder):
+    [found] = vector_copy(store.dataset(VECTORS), folder, in_memory=0).matrices
+    return found
+
+
 def test_a_copy_is_of_one_version_and_one_that_is_cut_is_made_again(store, corpus, tmp_path):
     other = Store.create(str(tmp_path / "store"))
     other.ensure(VECTORS, vectors_schema(DIM))
     fill(other, VECTORS, "one", corpus[2].cast(vectors_schema(DIM)))
     folder = tmp_path / "copies"
-    before = np.array(vector_matrix(other.dataset(VECTORS), folder, 0))
-    [copy] = folder.glob("*.f32")
-    copy.write_bytes(copy.read_bytes()[:-4])
-    assert (vector_matrix(other.dataset(VECTORS), folder, 0) == before).all()
+    before = np.array(matrix(other, folder))
+    [copy] = folder.glob("*.rows")
+    for name in ("vectors", "spans", "runs"):
+        file = copy / f"{name}.npy"
+        file.write_bytes(file.read_bytes()[:-4])
+        assert (matrix(other, folder) == before).all()
     os.utime(copy, (0, 0))
     gone = corpus[2]["source"][0].as_py()
     other.forget(VECTORS, "source", [gone])
-    after = vector_matrix(other.dataset(VECTORS), folder, 0)
-    assert len(after) < len(before) and len(list(folder.glob("*.f32"))) == 1, "the old one was not used"
+    after = matrix(other, folder)
+    assert len(after) < len(before) and len(list(folder.glob("*.rows"))) == 1, "the old one was not used"
     named = found(other.dataset(VECTORS), folder, queries(corpus, 3), 10, in_memory=0)
     assert gone not in {h[1] for some in named for h in some}
     # The same table and version in a store that was made again has other data files.
     again = Store.create(str(tmp_path / "again"))
     again.ensure(VECTORS, vectors_schema(DIM))
     fill(again, VECTORS, "one", corpus[2].slice(0, 20).cast(vectors_schema(DIM)))
-    assert len(vector_matrix(again.dataset(VECTORS), folder, 0)) == 20
+    assert len(matrix(again, folder)) == 20
 
 
 def test_questions_that_share_a_scope_are_answered_as_each_alone(corpus, tmp_path):
@@ -111,6 +118,29 @@ def test_questions_that_share_a_scope_are_answered_as_each_alone(corpus, tmp_pat
     for query, scope, some in zip(asked, scopes, hits, strict=True):
         expected = by_force(corpus[2], query, scope, 6)
         assert [(-h.score, h.source, h.span, h.passage) for h in some] == expected
+
+
+def scoped(vectors, asked, scopes, top):
+    hits = vectors.within(list(zip(asked, scopes, strict=True)), top)
+    return [[(-h.score, h.source, h.span, h.passage) for h in some] for some in hits]
+
+
+def test_pages_are_read_from_the_store_until_a_copy_has_paid(store, corpus, tmp_path):
+    """From the store, from a copy that another process made, and without room for one: the same hits."""
+    names, asked = corpus[0]["source"].to_pylist(), queries(corpus, 9)
+    scopes = [(tuple(names[i:]), tuple(names[:3]), ("none",), ())[i % 4] for i in range(len(asked))]
+    expected = [by_force(corpus[2], q, s, 7) for q, s in zip(asked, scopes, strict=True)]
+    large = functools.partial(vector_copy, in_memory=0)
+    first = SnapshotVectors(store.dataset(VECTORS), tmp_path, large)
+    assert scoped(first, asked, scopes, 7) == expected
+    assert not list(tmp_path.iterdir()), "a copy would have cost more than what was read"
+    other = SnapshotVectors(store.dataset(VECTORS), tmp_path, large)
+    assert scoped(first, asked, scopes, 7) == expected and scoped(other, asked, scopes, 7) == expected
+    assert len(list(tmp_path.glob("*.rows"))) == 1
+    full = SnapshotVectors(
+        store.dataset(VECTORS), tmp_path / "full", functools.partial(large, free=lambda where: 0)
+    )
+    assert [scoped(full, asked, scopes, 7) for _ in range(3)] == [expected] * 3
 
 
 def test_calls_that_wait_are_computed_together_and_fail_together():
@@ -213,7 +243,7 @@ def test_float16_tables_are_searched_exactly_alone_in_batches_and_within_a_scope
         for query, scope, some in zip(asked, scopes, hits, strict=True):
             expected = by_force(whole, query, scope, 6)
             assert [(-h.score, h.source, h.span, h.passage) for h in some] == expected
-    copied = vector_matrix(store.dataset(name), tmp_path / "copies", 0)
+    [copied] = vector_copy(store.dataset(name), tmp_path / "copies", in_memory=0).matrices
     assert copied.dtype == np.float32
     assert found(store.dataset(name), tmp_path, asked, 7) == [by_force(whole, q, None, 7) for q in asked]
 

@@ -44,8 +44,18 @@ def test_counts_give_the_idf_that_rank_bm25_counts_in_the_passages(passages):
     if any(passages):
         expected = BM25Okapi(passages)
         found = pool(passages).frequencies
-        assert bm25.okapi_idf(len(passages), found, found).tolist() == list(expected.idf.values())
+        idf = bm25.okapi_idf(len(passages), found, found)
+        assert np.allclose(np.sort(idf), sorted(expected.idf.values()), rtol=0, atol=1e-12)
         assert (expected.k1, expected.b) == bm25.DEFAULTS["okapi"] == (1.5, 0.75)
+
+
+def test_words_that_share_every_first_bit_have_numbers_of_their_own():
+    """Two thousand words of one slot of the table, and one that comes in each of four places."""
+    words = np.array([*range(2000), 7, 2**63, 7, 2**63 + 1, 7], np.uint64)
+    numbers, above = bm25.numbered(words)
+    assert len(set(numbers.tolist())) == 2002 and numbers[[2000, 2002, 2004]].tolist() == [numbers[7]] * 3
+    assert numbers.min() >= 0 and numbers.max() < above
+    assert np.sort(pool([words.tolist(), [7, 7]]).frequencies).tolist() == [*[1] * 2001, 2]
 
 
 @pytest.mark.slow

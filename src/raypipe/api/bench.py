@@ -20,10 +20,11 @@ from typing import Any, Literal
 import psutil
 
 import raypipe
-from raypipe.api.results import Result, plain
+from raypipe.api.results import Result
 from raypipe.core.checkout import commit_of
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError
+from raypipe.core.plain import to_json
 from raypipe.models.machine_limits import Machine
 
 TURNS = 5  # the median of five: one turn that other work disturbed moves it little
@@ -122,12 +123,11 @@ class BenchReport(Result):
 
     @property
     def equal(self) -> bool:
-        """Whether all that was measured equals its peer's."""
         return not any(r.unequal for r in self.results)
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
         for r in self.results:
-            yield {**plain(r), "ratio": r.ratio.median if r.ratio else None}
+            yield {**to_json(r), "ratio": r.ratio.median if r.ratio else None}
 
 
 def bench(names: Sequence[str] = (), quick: bool = False, record: bool = False,

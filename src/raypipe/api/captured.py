@@ -12,14 +12,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from raypipe.api.paths import Fields, format_for, inputs
+from raypipe.api.paths import format_for, inputs
 from raypipe.api.session import Place, Session
 from raypipe.core import arrow
+from raypipe.core.batches import batches
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Gold, Source, digest
 from raypipe.metrics.textfile import replaced
-from raypipe.pipeline.driver import batches
 from raypipe.readers.captured import NAME
+from raypipe.readers.field_map import Fields
 from raypipe.readers.formats import Format
 from raypipe.runs.captured import CapturedAnswer, Feedback, captured_answers, feedback_since, since_days
 from raypipe.store import Store

@@ -13,9 +13,10 @@ from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Fault
 
 if TYPE_CHECKING:
-    from raypipe.api.paths import Data, Fields
+    from raypipe.api.paths import Data
     from raypipe.pipeline.ingest_log import IngestSummary
     from raypipe.readers import BadLine, Format
+    from raypipe.readers.field_map import Fields
     from raypipe.text.html import Parser
 
 

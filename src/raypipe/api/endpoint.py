@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from raypipe.api.questions import live_release
 from raypipe.api.served import require_answering, require_same, require_unchanged
 from raypipe.api.session import Session, Settings, endpoint_addresses, load_recipe, require_graphs
 from raypipe.cluster.capacity import declared_nodes, preflight, sized, startable
@@ -27,6 +26,7 @@ from raypipe.recipes.deadlines import DegradePolicy, fallback_of
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import from_plain
 from raypipe.report.progress import heartbeat
+from raypipe.runs.release import live_now
 from raypipe.serving.access import MEMO_MB, ApiKeys, CaptureConfig, RequestLimits, ServerConfig
 from raypipe.serving.tenants import read_tenants, tenants_in
 from raypipe.store import Store, StoreError
@@ -114,7 +114,7 @@ class ServeArgs:
         """The recipe that answers: by name, or the live release's now. Raises ConfError for a graph without
         a location."""
         if self.follow_live:
-            live = from_plain(live_release(Store.open(store)).recipe)
+            live = from_plain(live_now(Store.open(store)).recipe)
             require_same(live.models(), self.llm)
             return live
         return require_graphs(self.session(settings).recipe(self.recipe))
@@ -155,7 +155,6 @@ class ServeArgs:
         return DegradePolicy(step)
 
     def cluster_file(self, settings: Settings) -> Cluster:
-        """The cluster file, sized to the machines that it declares."""
         cluster = self.session(settings).cluster_file()
         return sized(cluster, (), declared_nodes(cluster))
 

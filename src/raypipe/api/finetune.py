@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from raypipe.api.adapter_entry import adapter_place, entry_with, require_own, write_entry
 from raypipe.api.finetune_inputs import FinetuneInputs, read_inputs
-from raypipe.api.results import Result, as_json, plain
+from raypipe.api.results import Result, as_json
 from raypipe.api.session import Place, Session
 from raypipe.core.errors import ConfError
+from raypipe.core.plain import to_json
 from raypipe.metrics.textfile import require_writable
 from raypipe.report.finetune import page
 from raypipe.store import Store, adapters
@@ -48,7 +49,7 @@ class FinetunePlanResult(Result):
     estimate: TrainingEstimate
 
     def rows(self) -> list[Mapping[str, Any]]:
-        return [{**plain(self.estimate), "memory_gib": self.estimate.memory.total}]
+        return [{**to_json(self.estimate), "memory_gib": self.estimate.memory.total}]
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,15 +214,15 @@ def _record(
     look = state.best_look
     return {
         "adapter": called, "identity": identity, "base": found.model.weights, "base_name": found.model.name,
-        "preset": plain(found.preset),
+        "preset": to_json(found.preset),
         "preset_name": found.preset_name, "labels": found.label_facts(), "plan": planned.to_json(),
         "workers": found.workers, "device": found.device, "seconds": round(took[0], 1), "token_s": took[1],
         "steps_done": state.step, "step_taken": state.taken,
         "ended_early": state.step < planned.estimate.steps,
         "held_out_loss": None if look is None else look.loss,
-        "steps": plain(state.steps), "looks": plain(state.looks),
+        "steps": to_json(state.steps), "looks": to_json(state.looks),
         "effect": {"base": state.effect[0], "adapter": state.effect[1]},
-        "engine": plain(replies),
+        "engine": to_json(replies),
     }  # fmt: skip
 
 

@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 import yaml
 
 from raypipe.api.release import finished
-from raypipe.api.results import Result, as_json, plain
+from raypipe.api.results import Result, as_json
 from raypipe.api.session import Place, Session
 from raypipe.core.errors import ConfError
+from raypipe.core.plain import to_json
 from raypipe.evaluation import fit_decide as deciding
 from raypipe.evaluation import fit_fuse as fusing
 from raypipe.evaluation.fit_decide import DecideFitReport
@@ -42,10 +43,10 @@ class FitResult(Result):
     def rows(self) -> Iterator[Mapping[str, Any]]:
         for x in self.report.unseen:
             gain = None if x.gain is None else x.gain.difference
-            yield {**plain(x), "difference": gain, "p": None if x.gain is None else x.gain.p}
+            yield {**to_json(x), "difference": gain, "p": None if x.gain is None else x.gain.p}
 
     def to_json(self) -> dict[str, Any]:
-        return as_json(file=self.file, **plain(self.report))
+        return as_json(file=self.file, **to_json(self.report))
 
 
 class DecideFitResult(FitResult):
@@ -118,7 +119,7 @@ def _written(found: F, what: str) -> F:
     with replaced(file) as out:
         verb = "decide" if isinstance(found, DecideFitResult) else "fuse"
         out.write(f"# {what}. Made by `raypipe fit {verb}`; {file.stem}.html says what it is worth.\n")
-        out.write(yaml.safe_dump(plain(found.fitted), sort_keys=False, width=_WIDTH, allow_unicode=True))
+        out.write(yaml.safe_dump(to_json(found.fitted), sort_keys=False, width=_WIDTH, allow_unicode=True))
     write_json(file.with_suffix(".json"), report)
     write_text(file.with_suffix(".html"), page(report))
     return found

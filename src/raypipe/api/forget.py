@@ -9,15 +9,7 @@ from pathlib import Path
 from raypipe.api.results import Result
 from raypipe.api.session import Place, Session
 from raypipe.core.errors import ConfError
-from raypipe.evaluation.forgotten import (
-    held_files,
-    held_labels,
-    label_folders,
-    resting,
-    run_folders,
-    take_out,
-    take_out_labels,
-)
+from raypipe.evaluation import forgotten
 from raypipe.memo.disk import merge_memo
 from raypipe.runs.forget import apply, records
 from raypipe.runs.forget.find import find
@@ -78,8 +70,8 @@ def forget(
 def _found(store: Store, name: str, reason: str, places: list[Path]) -> tuple[ForgetDecision, list[Holding]]:
     decision, holdings = find(store, find_target(store, name), name, reason)
     folders = []
-    for folder in run_folders(places, store):
-        rows, files = resting(folder, decision), held_files(folder, decision)
+    for folder in forgotten.run_folders(places, store):
+        rows, files = forgotten.resting(folder, decision), forgotten.held_files(folder, decision)
         if rows or files:
             folders.append(folder)
             does = "rows lose their answer, prompts and passages; the page is written again"
@@ -94,8 +86,8 @@ def _with_labels(
     """The decision with folders of labels that hold it, adapters that were trained on them, and releases that
     these adapters answer: they end, since weights cannot be taken apart."""
     digests: dict[str, str] = {}
-    for folder in label_folders(places):
-        digest, rows = held_labels(folder, decision)
+    for folder in forgotten.label_folders(places):
+        digest, rows = forgotten.held_labels(folder, decision)
         if rows:
             digests[digest] = str(folder)
             holdings.append(Holding("labels", str(folder), rows, "rows go"))
@@ -126,9 +118,9 @@ def _forget(store: Store, name: str, reason: str, places: list[Path]) -> ForgetR
                 apply.decide(store, decision)
             decision = apply.apply(store, decision)
             for folder in filter(Path.is_dir, map(Path, decision.folders)):
-                take_out(store, folder, decision)
+                forgotten.take_out(store, folder, decision)
             for folder in filter(Path.is_dir, map(Path, decision.labels)):
-                take_out_labels(folder, decision)
+                forgotten.take_out_labels(folder, decision)
             apply.require_gone(store, decision)
             records.end(store, decision)
     return _result(store, decision, holdings, finished=finished)

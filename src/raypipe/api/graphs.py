@@ -14,25 +14,27 @@ from typing import Any
 import yaml
 
 from raypipe import readers
-from raypipe.api.paths import Fields, format_for
-from raypipe.api.results import Result, as_json, outside_loop, plain
+from raypipe.api.paths import format_for
+from raypipe.api.results import Result, as_json, outside_loop
 from raypipe.api.served import replies
 from raypipe.api.session import Session
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.kg import CallResult
 from raypipe.core.llm import Generated, Grammar, Sampling
+from raypipe.core.plain import to_json
 from raypipe.core.records import Fault, Question
 from raypipe.kg import public_data
 from raypipe.kg.client import connect
 from raypipe.kg.execute import run
 from raypipe.kg.fetch import ServerBackend
 from raypipe.kg.graph import GraphBackend, open_folder
-from raypipe.kg.language.example_bank import Domain, ExampleGroup, example
+from raypipe.kg.language.example_bank import Domain, example
 from raypipe.kg.language.parser import Parse, parser
 from raypipe.kg.language.program import Bad
 from raypipe.kg.language.time_words import moment
 from raypipe.kg.tables import load
 from raypipe.metrics.textfile import filled
+from raypipe.readers.field_map import Fields
 from raypipe.readers.formats import Format
 from raypipe.recipes.resolve import prompt_file
 from raypipe.text.thoughts import split_thoughts
@@ -58,7 +60,7 @@ class CallsResult(Result):
 
 def _line(result: CallResult) -> dict[str, Any]:
     names = ("call", "rows", "values", "sentences", "requests", "fault")
-    found = {name: plain(getattr(result, name)) for name in names}
+    found = {name: to_json(getattr(result, name)) for name in names}
     if found["fault"] is not None:
         del found["fault"]["step"]  # no recipe has it
     return {**found, "ms": round(result.ms, 3)}
@@ -132,11 +134,11 @@ class FactsResult(Result):
         return f"{self.out}: {s.facts} facts of {s.lines} lines, {s.skipped} skipped"
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        for what, count in plain(self.summary).items():
+        for what, count in to_json(self.summary).items():
             yield {"what": what, "count": count}
 
     def to_json(self) -> dict[str, Any]:
-        return as_json(out=self.out, **plain(self.summary))
+        return as_json(out=self.out, **to_json(self.summary))
 
 
 def build_facts(
@@ -224,12 +226,7 @@ def import_examples(
             raise DataError(f"{file}:{line.number}: {e}") from e
     if not groups:
         raise DataError(f'{file}: expected lines marked "use": true, found none')
-    _append(Path(into), groups)
-    return len(groups)
-
-
-def _append(path: Path, groups: Sequence[ExampleGroup]) -> None:
-    """Adds to a bank's file, whose comments and order stay."""
+    path = Path(into)
     plain = [
         {"domain": g.domain, "calls": g.calls, "rule": g.rule, "questions": list(g.questions)} for g in groups
     ]
@@ -237,3 +234,4 @@ def _append(path: Path, groups: Sequence[ExampleGroup]) -> None:
     before = path.read_text(encoding="utf-8") if path.is_file() else "examples:\n"
     lines = "".join(f"  {x}\n" for x in more.splitlines())
     path.write_text(before.rstrip("\n") + "\n" + lines, encoding="utf-8")
+    return len(groups)

@@ -12,10 +12,11 @@ from typing import Any
 
 from raypipe.api.data import IngestResult, ingest_documents
 from raypipe.api.pipelines import in_process, offline_pipeline, open_pipeline
-from raypipe.api.results import Result, as_json, outside_loop, plain
+from raypipe.api.results import Result, as_json, outside_loop
 from raypipe.api.session import Named, Place, Session, require_graphs
 from raypipe.core.ann import AnnRecall
 from raypipe.core.errors import ConfError
+from raypipe.core.plain import to_json
 from raypipe.evaluation import ann as measuring
 from raypipe.evaluation.fault_budget import unread_rows
 from raypipe.pipeline.approximate import AnnStage, ann_stages, require_recall
@@ -110,7 +111,7 @@ class AnnResult(Result):
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
         for stage, recall in self.found:
-            yield {"stage": stage.name, "built": stage.table in self.built, **plain(recall)}
+            yield {"stage": stage.name, "built": stage.table in self.built, **to_json(recall)}
 
     def to_json(self) -> dict[str, Any]:
         return as_json(recipe=self.recipe, stages=list(self.rows()))

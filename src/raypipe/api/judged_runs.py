@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from raypipe.api.results import Result, as_json, plain
+from raypipe.api.results import Result, as_json
 from raypipe.api.session import Session
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError
+from raypipe.core.plain import to_json
 from raypipe.evaluation import judge_check as checking
 from raypipe.evaluation.judge_check import JudgeCheck
 from raypipe.evaluation.judged_run import (
@@ -106,7 +107,7 @@ class JudgeCheckResult(Result):
     def rows(self) -> Iterator[Mapping[str, Any]]:
         of = [("", "", self.found.found)] if self.found.found else []
         for label, value, a in [*of, *((s.label, s.value, s.found) for s in self.found.slices)]:
-            yield {"label": label, "value": value, **plain(a)}
+            yield {"label": label, "value": value, **to_json(a)}
 
 
 @dataclass(frozen=True, slots=True)

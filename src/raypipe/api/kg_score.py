@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from raypipe.api.graphs import calls_parser, open_backend
-from raypipe.api.results import Result, as_json, outside_loop, plain
+from raypipe.api.results import Result, as_json, outside_loop
 from raypipe.api.session import Session
 from raypipe.core.errors import ConfError, DataError
+from raypipe.core.plain import to_json
 from raypipe.kg.call_accuracy import CallMatch, RunProgram, match_of
 from raypipe.kg.execute import run
 from raypipe.kg.graph import GraphBackend
@@ -85,7 +86,7 @@ class KgScoreResult(Result):
     def rows(self) -> Iterator[Mapping[str, Any]]:
         for s in self.scored:
             gold = {"id": s.gold.id, "query": s.gold.query, "gold": s.gold.calls or "None"}
-            yield {**gold, "calls": s.written, **plain(s.match), "why": s.why}
+            yield {**gold, "calls": s.written, **to_json(s.match), "why": s.why}
 
     def rates(self, label: str = "", value: str = "") -> list[CallRate]:
         """Each measure over all questions, or those with this value of a label."""

@@ -5,22 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 from raypipe.api.graphs import calls_parser
 from raypipe.api.paths import Data, deliver, run_folder, several
 from raypipe.api.pipelines import offline_pipeline
 from raypipe.api.plans import PlanResult, plan
-from raypipe.api.results import Result, as_json, outside_loop, plain
-from raypipe.api.run import EvalOptions, EvalResult, evaluate
+from raypipe.api.results import Result, as_json, outside_loop
+from raypipe.api.run import EvalResult, evaluate
 from raypipe.api.served import generator_of
 from raypipe.api.session import Named, Place, Session
 from raypipe.api.training_questions import TrainingQuestions, training_questions
 from raypipe.core.errors import ConfError, DataError
+from raypipe.core.plain import to_json
 from raypipe.core.protocols import Model
 from raypipe.evaluation import label_set
 from raypipe.evaluation.label_files import Label, counts, write_labels
 from raypipe.evaluation.labelling import CHECK, CONTEXT, Labelling, labelling
+from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.stored_questions import questions_of
 from raypipe.evaluation.training_labels import PATHS, WHY, JudgedAnswer, data_digest, judged_answers
 from raypipe.evaluation.truth_steps import WORDS, Words
@@ -54,7 +56,7 @@ def make_labels(
     recipe: Named, data: Data = (), store: Place = None, out: str | Path | None = None,
     step: str | None = None, where: Sequence[str] = (), against: Sequence[str | Path] = (),
     held_out: float = HELD_OUT, idk_share: float | None = None, review: str | Path | None = None,
-    reviewed: str | Path | None = None, **options: Unpack[EvalOptions],
+    reviewed: str | Path | None = None, session: Session | None = None, **options: Any,
 ) -> LabelsResult:  # fmt: skip
     """Makes training labels for one step of a recipe by db3's rules, and a page of what they teach.
 
@@ -70,13 +72,13 @@ def make_labels(
 
     Raises ConfError, ModelMissing, DataError also for labels of one kind alone, and what `evaluate` raises.
     """
-    session = options.get("session") or Session()
+    session, how = session or Session(), EvalOptions(**options)
     files = _files(session, out, held_out, idk_share, review, reviewed)
     made, asked, given = _prepare(
-        session, recipe, data, store, step, where, against, held_out, files, options, dry_run=False
+        session, recipe, data, store, step, where, against, held_out, files, how, dry_run=False
     )
     folder = run_folder(out, session.settings, asked.store.uri, f"labels/{made.base.name}-{made.into}")
-    run = evaluate(made.recipe, (), asked.store, folder, **_for_run(options, session, asked.ids))
+    run = evaluate(made.recipe, (), asked.store, folder, session, **_for_run(options, asked.ids))
     pipeline = offline_pipeline(session, asked.store, made.recipe)
     questions = list(questions_of(pipeline, asked.ids, None))
     judged = list(judged_answers(pipeline, questions, asked.golds, made))
@@ -101,19 +103,18 @@ def plan_labels(
     recipe: Named, data: Data = (), store: Place = None, step: str | None = None, where: Sequence[str] = (),
     against: Sequence[str | Path] = (), out: str | Path | None = None, held_out: float = HELD_OUT,
     idk_share: float | None = None, review: str | Path | None = None, reviewed: str | Path | None = None,
-    **options: Unpack[EvalOptions],
+    session: Session | None = None, **options: Any,
 ) -> PlanResult:  # fmt: skip
     """What `make_labels` may ask, before anything runs. Takes what that takes, and refuses what that would
     refuse before it asks."""
-    session = options.get("session") or Session()
+    session, how = session or Session(), EvalOptions(**options)
     files = _files(session, out, held_out, idk_share, review, reviewed)
     made, asked, _ = _prepare(
-        session, recipe, data, store, step, where, against, held_out, files, options, dry_run=True
+        session, recipe, data, store, step, where, against, held_out, files, how, dry_run=True
     )
     return plan(
-        made.recipe, data, asked.store, options.get("format"), session=session, fields=options.get("fields"),
-        only=asked.ids,
-    )  # fmt: skip
+        made.recipe, data, asked.store, how.format, session=session, fields=how.fields, only=asked.ids
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +150,12 @@ def _files(
 def _prepare(
     session: Session, recipe: Named, data: Data, store: Place,
     step: str | None, where: Sequence[str], against: Sequence[str | Path], held_out: float, files: _Files,
-    options: EvalOptions, dry_run: bool,
+    how: EvalOptions, dry_run: bool,
 ) -> tuple[Labelling, TrainingQuestions, dict[str, str]]:  # fmt: skip
     """The recipe that labels, the questions, and the labels that a person gave: question id -> label.
     `dry_run`: files are read and not stored. All names are checked before a file is."""
     given = several(data)
-    base, judge = session.recipe(recipe, given), _judge(session, options.get("judge"))
+    base, judge = session.recipe(recipe, given), _judge(session, how.judge)
     check, context = (prompt_file(session.settings.conf, name) for name in (CHECK, CONTEXT))
     named = labelling(base, step, judge, check, context, {})
     if not named.judged and files.review is None and files.corrected is None:
@@ -162,10 +163,7 @@ def _prepare(
             f"--step {named.into}: labels of calls are drafts until a person has looked at them. Write the "
             "drafts with --review FILE, correct them, and name the file with --import"
         )
-    asked = training_questions(
-        session, given, store, where, against, options.get("format"), options.get("fields"),
-        options.get("limit"), dry_run,
-    )  # fmt: skip
+    asked = training_questions(session, given, store, where, against, how, dry_run)
     truths = {
         id: asked.golds[id].answers for id in asked.ids if id in asked.golds and asked.golds[id].answers
     }
@@ -205,13 +203,10 @@ def _reviewed(
     return {id: label for id, (label, _) in corrected.items()}
 
 
-def _for_run(options: EvalOptions, session: Session, ids: Sequence[str]) -> EvalOptions:
+def _for_run(options: Mapping[str, Any], ids: Sequence[str]) -> dict[str, Any]:
     """The options of the run that answers and judges: the judge is a stage of its recipe."""
-    mine: EvalOptions = {**options}
-    for name in ("judge", "format", "fields", "limit", "kind", "rule", "oracle"):
-        mine.pop(name, None)  # type: ignore[misc]
-    mine["only"], mine["session"], mine["check"] = list(ids), session, False
-    return mine
+    others = ("judge", "format", "fields", "limit", "kind", "rule", "oracle")
+    return {k: v for k, v in options.items() if k not in others} | {"only": list(ids), "check": False}
 
 
 def _about(made: Labelling, asked: TrainingQuestions, where: Sequence[str]) -> dict[str, str]:
@@ -233,7 +228,7 @@ def _found(
     about = {r: {"about": p[0], "label": p[1]} for r, p in PATHS.items()}
     paths = [
         {**p, **(about[p["rule"]] if p["rule"] else {"about": WHY[p["why"]], "label": ""})}
-        for p in plain(label_set.paths_of(judged, given))
+        for p in to_json(label_set.paths_of(judged, given))
         if made.judged or p["rule"] in ("", "imported")
     ]
     return as_json(

@@ -13,9 +13,10 @@ from typing import Any, Literal, TypeAlias
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
-from raypipe.api.results import Result, as_json, outside_loop, plain
+from raypipe.api.results import Result, as_json, outside_loop
 from raypipe.api.session import Place, Session
 from raypipe.core.errors import ConfError, DataError, Unavailable
+from raypipe.core.plain import to_json
 from raypipe.evaluation.export import FileShape
 from raypipe.evaluation.export import export as write
 from raypipe.evaluation.fault_budget import UndoneRows, undone_rows, unread_rows
@@ -45,7 +46,7 @@ class WhyResult(Result):
     explanation: explain.Explanation
 
     def to_json(self) -> dict[str, Any]:
-        return plain(self.explanation)  # type: ignore[no-any-return]
+        return to_json(self.explanation)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, slots=True)

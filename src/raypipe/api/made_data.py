@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from raypipe import readers
 from raypipe.api.data import ingest
-from raypipe.api.paths import Data, Fields, format_for, inputs
+from raypipe.api.paths import Data, format_for, inputs
 from raypipe.api.results import Result, as_json, outside_loop
 from raypipe.api.served import ServedModel, replies, require_answering
 from raypipe.api.session import Place, Session, endpoint_addresses
@@ -34,6 +34,7 @@ from raypipe.models.entry import LLM
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.ingest_log import driving
 from raypipe.readers.example_pool import write_pool
+from raypipe.readers.field_map import Fields
 from raypipe.readers.formats import Format
 from raypipe.recipes.resolve import prompt_file
 from raypipe.store import Store

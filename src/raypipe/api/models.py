@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
-from raypipe.api.results import Result, as_json, plain
+from raypipe.api.results import Result, as_json
 from raypipe.api.served import ServedModel, is_served
 from raypipe.api.session import Session
 from raypipe.core import config
 from raypipe.core.config import Where
 from raypipe.core.errors import ConfError, ModelMissing
+from raypipe.core.plain import to_json
 from raypipe.core.plugins import is_path
 from raypipe.core.protocols import Model
 from raypipe.metrics.textfile import write_text
@@ -112,7 +113,7 @@ class StandinsResult(Result):
                 yield from ({"name": n, "folder": folder} for n, folder in tree["adapters"].items())
 
     def to_json(self) -> dict[str, Any]:
-        return as_json(**{**plain(self.made), "adapters": dict(self.made.adapters)})
+        return as_json(**{**to_json(self.made), "adapters": dict(self.made.adapters)})
 
 
 def build_standins(target: Path, trainable: bool = False) -> StandinsResult:

@@ -52,7 +52,6 @@ def printed(name: str, about: str = "", of: type[Any] | None = None, /, **types:
 
 
 def listed(of: Any) -> Any:
-    """The type of a list."""
     return GenericAlias(list, (of,))
 
 

@@ -267,7 +267,6 @@ def file_of(command: str) -> str:
 
 
 def write_schemas(folder: Path) -> None:
-    """Writes one file per output."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, schema in schemas():
         (folder / file_of(name)).write_text(json.dumps(schema, indent=1, sort_keys=True) + "\n")

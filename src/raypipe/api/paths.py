@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -13,7 +13,7 @@ from raypipe.api.session import Settings
 from raypipe.core.errors import ConfError
 from raypipe.core.records import digest
 from raypipe.readers import row_files
-from raypipe.readers.field_map import checked, parse
+from raypipe.readers.field_map import Fields, checked, parse
 from raypipe.readers.formats import Format, looks_like
 from raypipe.readers.object_store import download, is_remote, upload
 from raypipe.readers.row_format import RowFormat
@@ -21,8 +21,6 @@ from raypipe.report.report import RunFolder
 
 Data: TypeAlias = str | Path | Sequence[str | Path]
 """One file, folder or URI, or several."""
-Fields: TypeAlias = str | Mapping[str, str | Sequence[str]]
-"""Role -> field, or fields, of rows: `{"query": "prompt"}`, or as `--fields` says it, `query=prompt`."""
 
 
 def several(data: Data) -> Sequence[str | Path]:

@@ -95,7 +95,6 @@ def workers_of(file: Cluster, recipe: Recipe) -> Callable[[Verb], Workers]:
 
 
 def as_declared(session: Session, recipe: Recipe) -> Cluster:
-    """The cluster file, sized for the machines that it declares."""
     file = session.cluster_file()
     return sized(file, [m for m in recipe.models() if m.loader == "vllm"], declared_nodes(file))
 

@@ -12,7 +12,7 @@ from typing import Any
 from raypipe.api.captured import open_data
 from raypipe.api.judges import judge_model, open_judge
 from raypipe.api.measured import measured
-from raypipe.api.paths import Data, Fields, several
+from raypipe.api.paths import Data, several
 from raypipe.api.pipelines import as_declared, offline_pipeline, open_pipeline, prices_of, workers_of
 from raypipe.api.results import Result, outside_loop
 from raypipe.api.run import evaluate
@@ -25,8 +25,9 @@ from raypipe.core.records import Gold
 from raypipe.evaluation.expiry import expired_answers
 from raypipe.evaluation.golds import golds_of, require_golds
 from raypipe.evaluation.judge import judge_plan
+from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.stored_questions import questions_of, require_questions
-from raypipe.metrics.crag import DEFAULT_RULE, Rule
+from raypipe.metrics.crag import DEFAULT_RULE
 from raypipe.metrics.kinds import GoldForm, gold_form, open_kind
 from raypipe.readers.formats import Format
 from raypipe.recipes.recipe import Recipe
@@ -59,54 +60,51 @@ class PlanResult(Result):
 @outside_loop
 def plan(
     recipe: Named, data: Data = (), store: Place = None, format: Format | None = None,
-    limit: int | None = None, refresh: bool = False, check_run: bool = False, judge: str | None = None,
-    rule: Rule | None = None, session: Session | None = None, kind: str | None = None,
-    fields: Fields | None = None, only: Sequence[str] | None = None,
+    check_run: bool = False, session: Session | None = None, **options: Any,
 ) -> PlanResult:  # fmt: skip
     """Estimates the model calls, time and memory of an eval, with the reason for each. Runs nothing.
 
     `check_run` checks what the eval itself would refuse before its first row: it connects to the cluster, and
-    finds every model. With `judge`, for this `rule`, the calls of a model that judges count, too. `kind` is
-    what the data would be scored as. `refresh` counts answers that rest on expired replies of a graph as
-    missing. `fields` are those of rows, as `ingest` takes them. `only`: ids of questions, of which alone the
-    plan is; None: of all. Raises ClusterTooSmall, ConfError, ModelMissing, and DataError also where there are
-    no questions, or none with a gold of the `kind`.
+    finds every model. `options` are fields of `EvalOptions`: with a judge, for its rule, the calls of a model
+    that judges count, too; `refresh` counts answers that rest on expired replies of a graph as missing.
+    Raises ClusterTooSmall, ConfError, ModelMissing, and DataError also where there are no questions, or none
+    with a gold of the kind.
     """
-    session = session or Session()
-    scoring = None if kind is None else open_kind(kind, rule, judge is not None)
-    given = several(data)
+    how, session, given = EvalOptions(format, **options), session or Session(), several(data)
+    rule, judge = how.rule or DEFAULT_RULE, how.judge
+    scoring = None if how.kind is None else open_kind(how.kind, how.rule, judge is not None)
     found = session.recipe(recipe, given)
-    opened, files, wanted = open_data(given, store, session, format, fields)
+    opened, files, wanted = open_data(given, store, session, format, how.fields)
     if check_run:
         with (
-            open_judge(session, judge, rule or DEFAULT_RULE) as (_, kit),
+            open_judge(session, judge, rule) as (_, kit),
             open_pipeline(session, opened, found, judge=kit) as connecting,
         ):
             connecting.connect()
     pipeline = offline_pipeline(session, opened, found)
     if files:
         questions, coming = read_questions(opened, files, wanted)
-        questions = questions[:limit]
+        questions = questions[: how.limit]
     else:
-        questions, coming = list(questions_of(pipeline, None, limit)), NewSources()
-    if only is not None:
-        questions = [q for q in questions if q.id in set(only)]
+        questions, coming = list(questions_of(pipeline, None, how.limit)), NewSources()
+    if how.only is not None:
+        questions = [q for q in questions if q.id in set(how.only)]
     require_questions(questions, files, opened)
     form: GoldForm = "answers" if scoring is None else gold_form(scoring)
     ids, here = {q.id for q in questions}, list[Gold]()
-    judging = judge_model(session, judge, rule or DEFAULT_RULE)
+    judging = judge_model(session, judge, rule)
     if scoring is not None or judging is not None:
         stored = () if coming.golds is not None else golds_of(opened, sorted(ids), form).values()
         here = [g for g in coming.golds or stored if g.question in ids]
     if scoring is not None:
         where = ", ".join(map(str, files)) or opened.uri
-        require_golds(here, len(ids), str(kind), form, where)
+        require_golds(here, len(ids), str(how.kind), form, where)
     old = expired_answers(pipeline, questions)
     fast = measured(session.settings, session.cluster_file())
-    planned = planner.plan(pipeline, questions, coming, old=old if refresh else (), measured=fast)
+    planned = planner.plan(pipeline, questions, coming, old=old if how.refresh else (), measured=fast)
     steps = planned.to_json()["steps"]
     if judging is not None:
-        planned = replace(planned, judge=judge_plan(judging, rule or DEFAULT_RULE, here))
+        planned = replace(planned, judge=judge_plan(judging, rule, here))
     planned = priced(planned, prices_of(session, found, judging), found)
     return PlanResult(found.title, planned, len(old), _placement(session, found, steps))
 

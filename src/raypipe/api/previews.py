@@ -8,12 +8,13 @@ from itertools import islice
 from typing import Any
 
 from raypipe import readers
-from raypipe.api.paths import Data, Fields, documents_alone, format_for, inputs
+from raypipe.api.paths import Data, documents_alone, format_for, inputs
 from raypipe.api.results import Result
 from raypipe.api.session import Session
 from raypipe.core.errors import ConfError
 from raypipe.core.records import Document, Question
 from raypipe.readers import BadLine, ReadCounts, Row, RowFormat, row_format
+from raypipe.readers.field_map import Fields
 
 LOOKED_AT = 50  # rows in which the first question and the first document are looked for
 CHARS = 300  # of a text that is shown

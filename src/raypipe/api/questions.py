@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 from raypipe import readers
 from raypipe.api.indexes import open_docs, require_documents_read
 from raypipe.api.pipelines import open_pipeline
-from raypipe.api.results import Result, as_json, outside_loop, plain
+from raypipe.api.results import Result, as_json, outside_loop
 from raypipe.api.served import require_answering, require_same, require_unchanged
 from raypipe.api.session import Named, Place, Session, endpoint_addresses, require_graphs
 from raypipe.core.arrow import corpus_table
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.index import Index
+from raypipe.core.plain import to_json
 from raypipe.core.records import Citation, Question, Source, digest, source_id
 from raypipe.evaluation.golds import FINAL, documents_of, ranked_documents
 from raypipe.evaluation.stored_questions import questions_of
@@ -32,8 +33,9 @@ from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor
 from raypipe.recipes.ranking import ranking_of
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import from_plain
+from raypipe.recipes.step_contract import named
 from raypipe.report.progress import heartbeat
-from raypipe.runs.release import Release, live
+from raypipe.runs.release import live_now
 from raypipe.serving.answerer import Answerer, NotReady
 from raypipe.serving.query import Listener, QueryRequest, QueryResult
 from raypipe.store import Store, StoreError
@@ -90,10 +92,9 @@ class RankResult(Result):
                 yield {"query": query, "document": document, "rank": rank, "score": score}
 
     def to_json(self) -> dict[str, Any]:
-        return {"recipe": self.recipe, "by": self.by, "queries": plain(self.run)}
+        return {"recipe": self.recipe, "by": self.by, "queries": to_json(self.run)}
 
     def write_trec(self, out: str | Path) -> None:
-        """Writes the ranking as a TREC run."""
         from raypipe.metrics.ranking import write_run
 
         write_run(Path(out), self.run, f"raypipe-{self.recipe}-{self.by}")
@@ -125,7 +126,7 @@ def ask(
         )
     if docs is not None and (pages is not None or recipe == "live"):
         raise ConfError("--docs: expected with the name of a recipe, and without --pages")
-    release = live_release(session.store(store)) if recipe == "live" else None
+    release = live_now(session.store(store)) if recipe == "live" else None
     found = require_graphs(session.recipe(recipe)) if release is None else from_plain(release.recipe)
     require_same(found.models(), session.llm)
     request = _request(question, pages, asked_at, passages)
@@ -143,8 +144,16 @@ def ask(
     beat: AbstractContextManager[Callable[[str], None] | None] = nullcontext()
     if session.progress:
         beat = heartbeat(waiting.say, "opening")
+
+    async def answer() -> QueryResult:
+        async with kit:
+            return await answerer.answer(request, waiting)
+
     with beat as waiting.now:
-        return AskResult(asyncio.run(_answer(kit, answerer, request, waiting)))
+        try:
+            return AskResult(asyncio.run(answer()))
+        except NotReady as e:
+            raise StoreError(str(e)) from e
 
 
 class _Waiting(Listener):
@@ -168,24 +177,6 @@ class _Waiting(Listener):
             self._on_text(piece)
 
 
-def live_release(store: Store) -> Release:
-    """The release that answers. Raises ConfError before the first."""
-    found = live(store)
-    if found is None:
-        raise ConfError(f"{store.uri}: nothing is live; `raypipe promote DIR` releases a finished eval")
-    return found
-
-
-async def _answer(
-    kit: LocalKit, answerer: Answerer, request: QueryRequest, listener: Listener
-) -> QueryResult:
-    async with kit:
-        try:
-            return await answerer.answer(request, listener)
-        except NotReady as e:
-            raise StoreError(str(e)) from e
-
-
 def _request(question: str, pages: str | Path | None, asked_at: str, passages: bool) -> QueryRequest:
     if pages is None:
         asked = Question(digest("ask", question), question, asked_at=asked_at)
@@ -202,10 +193,8 @@ def _request(question: str, pages: str | Path | None, asked_at: str, passages: b
 def local_kit(
     session: Session, recipe: Recipe, index: Index | None = None, on_text: Callable[[str], None] | None = None
 ) -> LocalKit:
-    """A kit that computes in this process.
-
-    Only a language model needs a cluster file: the limits of its engine, or its endpoint's address.
-    """
+    """A kit that computes in this process. Only a language model needs a cluster file: the limits of its
+    engine, or its endpoint's address."""
     if not any(m.loader in REMOTE | {"vllm"} for m in recipe.models()):
         return LocalKit(index, "transformers")
     file = session.cluster_file()
@@ -235,12 +224,10 @@ def rank(
             "--store and --corpus: expected one of them. Files are ranked alone, in a store of their own"
         )
     found = ranking_of(session.recipe(recipe))
-    written = {
-        w.removeprefix("hits.") for s in found.question for w in s.step.writes() if w.startswith("hits.")
-    }
-    if by not in (known := [*sorted(written), FINAL]):
-        names = ", ".join(known)
-        raise ConfError(f"--by {by}: no step of {found.name!r} gives such a score; known: {names}")
+    known = [*sorted({n for s in found.question for n in named(s.step.writes(), "hits")}), FINAL]
+    if by not in known:
+        given = f"no step of {found.name!r} gives such a score; known: {', '.join(known)}"
+        raise ConfError(f"--by {by}: {given}")
     if files:  # named by their bytes: the second run finds its vectors there
         opened = Store.create(str(session.settings.stores / f"rank-{fingerprint(files, 'beir')[:12]}"))
     else:
@@ -298,17 +285,16 @@ def walk(
     cited = zip(pages, sources, strict=True)
     citations = tuple(Citation("q", n, url, "", s.id, None, None) for n, (url, s) in enumerate(cited))
     asked = Question("q", question, asked_at=asked_at, citations=citations)
-    return asyncio.run(_walk(session, found, list(dict.fromkeys(sources)), asked))
+    corpora, models = CorpusExecutor(found, local_kit(session, found)), found.embedders()
 
+    async def taken() -> WalkResult:
+        texts = await corpora.texts(corpus_table(list(dict.fromkeys(sources))))
+        passages = await corpora.passages(texts)
+        vectors = {m.name: await corpora.vectors(passages, m) for m in models}
+        index = MemoryIndex(texts, passages, {model_identity(m): vectors[m.name] for m in models})
+        async with local_kit(session, found, index) as kit:
+            steps = QuestionExecutor(found, kit).steps([asked])
+            after = {name: rows[0] async for name, rows in steps}
+        return WalkResult(texts, passages, vectors, after)
 
-async def _walk(session: Session, recipe: Recipe, sources: list[Source], question: Question) -> WalkResult:
-    corpora = CorpusExecutor(recipe, local_kit(session, recipe))
-    texts = await corpora.texts(corpus_table(sources))
-    passages = await corpora.passages(texts)
-    models = recipe.embedders()
-    vectors = {m.name: await corpora.vectors(passages, m) for m in models}
-    index = MemoryIndex(texts, passages, {model_identity(m): vectors[m.name] for m in models})
-    async with local_kit(session, recipe, index) as kit:
-        steps = QuestionExecutor(recipe, kit).steps([question])
-        after = {name: rows[0] async for name, rows in steps}
-    return WalkResult(texts, passages, vectors, after)
+    return asyncio.run(taken())

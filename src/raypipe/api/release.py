@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raypipe.api.results import Result, as_json, plain
+from raypipe.api.results import Result, as_json
 from raypipe.api.session import Place, Session
 from raypipe.core.errors import ConfError
+from raypipe.core.plain import to_json
 from raypipe.runs import release, trial_verdict
 from raypipe.runs.gates import MIN_SCORED, Gate, gate
 from raypipe.runs.manifest import Manifest, find, read
@@ -182,7 +183,7 @@ class TrialResult(Result):
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
         for r in (*self.running, *([self.ended] if self.ended else [])):
-            yield {**plain(r), **plain(r.trial)}
+            yield {**to_json(r), **to_json(r.trial)}
 
 
 def start_canary(

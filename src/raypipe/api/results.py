@@ -12,13 +12,13 @@ import importlib.util
 import json
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields
 from itertools import islice
 from operator import attrgetter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from raypipe.core.errors import ConfError
+from raypipe.core.plain import to_json
 from raypipe.report.report import JSON_FORMAT
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Result:
 
     def rows(self) -> Iterable[Mapping[str, Any]]:
         """The rows of the table."""
-        return plain(attrgetter(self.ROWS)(self)) if self.ROWS else [self.to_json()]
+        return to_json(attrgetter(self.ROWS)(self)) if self.ROWS else [self.to_json()]
 
     def to_json(self) -> dict[str, Any]:
         """What the command prints with --json."""
@@ -94,18 +94,7 @@ class Result:
 
 def as_json(**values: Any) -> dict[str, Any]:
     """A JSON object that says its format."""
-    return {"format": JSON_FORMAT, **plain(values)}
-
-
-def plain(value: Any) -> Any:
-    """Records, mappings, tuples and paths as JSON takes them."""
-    if is_dataclass(value):
-        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
-    if isinstance(value, Mapping):
-        return {k: plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(v) for v in value]
-    return str(value) if isinstance(value, Path) else value
+    return {"format": JSON_FORMAT, **to_json(values)}
 
 
 def _cell(value: Any) -> str:

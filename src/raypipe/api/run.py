@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 from raypipe import readers
 from raypipe.api.captured import open_data
 from raypipe.api.judges import judge_model, open_judge, read_judge
 from raypipe.api.measured import keep, measured, origin
-from raypipe.api.paths import Data, Fields, deliver, run_folder, several
+from raypipe.api.paths import Data, deliver, run_folder, several
 from raypipe.api.pipelines import open_pipeline, prices_of
 from raypipe.api.results import Result, as_json, outside_loop
 from raypipe.api.session import Named, Place, Session
@@ -23,7 +23,7 @@ from raypipe.evaluation import evaluate as evaluating
 from raypipe.evaluation import fault_budget
 from raypipe.evaluation.evaluate import Evaluation
 from raypipe.evaluation.labels import read_labels
-from raypipe.evaluation.oracle import Oracle
+from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.stored_questions import questions_of, require_questions
 from raypipe.memo.mend import mend_memo
 from raypipe.metrics.crag import DEFAULT_RULE, Rule, rule_id
@@ -32,35 +32,10 @@ from raypipe.metrics.textfile import require_writable, write_json
 from raypipe.pipeline.caps import Caps
 from raypipe.pipeline.counters import RunCounters
 from raypipe.pipeline.ingest_log import driving
-from raypipe.readers.formats import Format
 from raypipe.recipes.recipe import Recipe
 from raypipe.report.report import to_json
 from raypipe.runs.changes import Changes, changes, compared_with
-from raypipe.runs.plan.records import Plan
-
-
-class EvalOptions(TypedDict, total=False):
-    """How an eval runs; each field has the default of the command line."""
-
-    format: Format | None  # of the data; None: by its looks
-    kind: str | None  # of the data: crag, qa, ranking or MODULE:NAME; None: as it was read, else the format's
-    fields: Fields | None  # of rows: role -> field, or "query=question"; None: found by common names
-    limit: int | None  # only the first questions; None: all
-    rule: Rule | None  # of scoring, for kinds that have rules; None: official
-    judge: str | None  # decides what the rule leaves open: a generator of the models file, or MODULE:NAME
-    labels: str | Path | None  # people's verdicts (labels.jsonl), which outrank the judge's; None: none
-    fresh: bool  # answer all questions, and ask language models again
-    retry_faults: bool  # try failed rows again
-    refresh: bool  # recompute what rests on expired replies of a graph
-    on_plan: Callable[[Plan], None]  # gets the plan before anything runs
-    check: bool  # default: True; raise FaultBudgetExceeded after the report is written
-    max_calls: int | None  # to models and graphs: no task begins beyond it; None: any
-    max_usd: float | None  # of what has a price
-    max_hours: float | None  # of wall time
-    oracle: Oracle | None  # passages or answer: golds are put in the place of that stage; None: none are
-    only: Sequence[str] | None  # ids of stored questions, of which alone the run is; None: all
-    session: Session
-    began: float  # when the command did, of the clock perf_counter; default: now
+from raypipe.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,63 +175,65 @@ def answer(
 @outside_loop
 def evaluate(
     recipe: Named, data: Data = (), store: Place = None, out: str | Path | None = None,
-    **options: Unpack[EvalOptions],
+    session: Session | None = None, **options: Any,
 ) -> EvalResult:  # fmt: skip
     """Runs what is missing of a dataset, scores every answer, and writes a report.
 
     `data` is ingested first; none: all stored questions. `out` is the folder of the report; None: a new one
-    under $RAYPIPE_HOME/runs. Raises FaultBudgetExceeded after the report is written; CapReached at a cap,
-    where the same call continues; ConfError, DataError, ModelMissing and ClusterTooSmall before anything
-    runs; for a name that is not known, before any file is fetched or made.
+    under $RAYPIPE_HOME/runs. `options` are fields of `EvalOptions`. Raises FaultBudgetExceeded after the
+    report is written; CapReached at a cap, where the same call continues; ConfError, DataError, ModelMissing
+    and ClusterTooSmall before anything runs; for a name that is not known, before any file is fetched or
+    made.
     """
-    began = time.perf_counter()
-    session, rule, kind = options.get("session") or Session(), options.get("rule"), options.get("kind")
-    given = several(data)
-    found = check_names(recipe, given, options.get("judge"), rule, session, kind)
-    said = None if (file := options.get("labels")) is None else read_labels(Path(file))
-    judging = judge_model(session, options.get("judge"), rule or DEFAULT_RULE)
-    prices = prices_of(session, found, judging)
-    caps = Caps(options.get("max_calls"), options.get("max_usd"), options.get("max_hours"), prices)
-    filled, files, format = open_data(given, store, session, options.get("format"), options.get("fields"))
+    how = EvalOptions(**{"began": time.perf_counter(), **options})
+    session, rule, given = session or Session(), how.rule or DEFAULT_RULE, several(data)
+    found = check_names(recipe, given, how.judge, how.rule, session, how.kind)
+    labels = None if how.labels is None else read_labels(Path(how.labels))
+    prices = prices_of(session, found, judge_model(session, how.judge, rule))
+    caps = Caps(how.max_calls, how.max_usd, how.max_hours, prices)
+    filled, files, format = open_data(given, store, session, how.format, how.fields)
     if files:
         readers.check(files, format)  # a missing file or field is reported before anything starts
     folder = run_folder(out, session.settings, filled.uri, found.name)
     require_writable(folder, "--out")
     with (
-        open_judge(session, options.get("judge"), rule or DEFAULT_RULE) as (judge, kit),
+        open_judge(session, how.judge, rule) as (judge, kit),
         open_pipeline(session, filled, found, judge=kit) as pipeline,
     ):
         done = evaluating.evaluate(
-            pipeline, files, format, options.get("limit"), rule, folder, judge, options.get("fresh", False),
-            options.get("retry_faults", False), origin(session.settings),
-            options.get("on_plan", lambda plan: None), options.get("refresh", False),
-            measured(session.settings, session.cluster_file()), options.get("began", began),
-            options.get("only"), caps, kind, options.get("oracle"), said,
+            replace(pipeline, caps=caps), files, folder, replace(how, format=format), judge, labels,
+            origin(session.settings), measured(session.settings, session.cluster_file()),
         )  # fmt: skip
     keep(session.settings, done.folder, done.manifest.finished)
     result = EvalResult(done, session.cluster_file().faults)
     deliver(out, folder)
-    if options.get("check", True):
+    if how.check:
         result.check_faults()
     return result
+
+
+def opened(
+    session: Session, recipe: Named, data: Data, store: Place, out: str | Path | None
+) -> tuple[Recipe, Sequence[str | Path], Store, Path]:
+    """Recipe, data, store and folder of several evals that follow one another."""
+    given = several(data)
+    found = session.recipe(recipe, given)
+    filled = session.store_to_fill(store) if given else session.store(store)
+    return found, given, filled, run_folder(out, session.settings, filled.uri, found.name)
 
 
 @outside_loop
 def reprocess(
     recipe: Named, data: Data = (), store: Place = None, out: str | Path | None = None,
-    **options: Unpack[EvalOptions],
+    session: Session | None = None, check: bool = True, **options: Any,
 ) -> ReprocessResult:  # fmt: skip
     """Recomputes only what changed, and reports which answers differ from the run before.
 
     Takes what `evaluate` takes, and writes changes.json next to the report.
     """
-    session, check = options.get("session") or Session(), options.get("check", True)
-    given = several(data)
-    found = session.recipe(recipe, given)
-    filled = session.store_to_fill(store) if given else session.store(store)
-    folder = run_folder(out, session.settings, filled.uri, found.name)
-    options["check"] = False
-    done = evaluate(found, given, filled, folder, **options)
+    session = session or Session()
+    found, given, filled, folder = opened(session, recipe, data, store, out)
+    done = evaluate(found, given, filled, folder, session, check=False, **options)
     before = compared_with(filled, done.evaluation.manifest)
     result = ReprocessResult(done, changes(filled, before, done.evaluation.manifest) if before else None)
     write_json(done.evaluation.folder.changes, result.to_json()["changes"])

@@ -114,7 +114,6 @@ class Session:
         return load_recipe(recipe, self.models, self.settings.conf, places, self.llm, self.sets)
 
     def catalog(self) -> Catalog:
-        """The models file, read."""
         return read_catalog(self.models, self.settings.conf, self.llm)
 
     def cluster_file(self) -> Cluster:

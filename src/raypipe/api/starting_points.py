@@ -10,9 +10,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
-from raypipe.api.results import Result, plain
+from raypipe.api.results import Result
 from raypipe.api.session import Session
 from raypipe.core.errors import ConfError
+from raypipe.core.plain import to_json
 from raypipe.metrics.textfile import require_writable
 from raypipe.report.progress import Progress
 
@@ -40,7 +41,7 @@ class SynthResult(Result):
         return f"{self.summary.folder}: {said}, {size}"
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        for what, count in plain(self.summary).items():
+        for what, count in to_json(self.summary).items():
             if isinstance(count, int):
                 yield {"what": what, "count": count}
 

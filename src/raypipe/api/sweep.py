@@ -6,27 +6,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 from raypipe.api.data import ingest
 from raypipe.api.measured import measured
-from raypipe.api.paths import Data, Fields, deliver, run_folder, several
+from raypipe.api.paths import Data, deliver, run_folder, several
 from raypipe.api.pipelines import offline_pipeline, prices_of
-from raypipe.api.results import Result, as_json, outside_loop, plain
-from raypipe.api.run import EvalOptions, check_names, evaluate
+from raypipe.api.results import Result, as_json, outside_loop
+from raypipe.api.run import check_names, evaluate, opened
 from raypipe.api.session import Named, Place, Session
 from raypipe.core.errors import ConfError
+from raypipe.core.plain import to_json
 from raypipe.evaluation import sweep as sweeping
 from raypipe.evaluation.evaluate import Evaluation
 from raypipe.evaluation.golds import kind_of_data
+from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.repeats import Repeats, repeats
 from raypipe.evaluation.scored_run import scored_run
 from raypipe.evaluation.stored_questions import StoredQuestions, questions_of, require_questions
 from raypipe.evaluation.sweep import PlannedPoint, Sweep
-from raypipe.metrics.crag import Rule
 from raypipe.metrics.paired import MARGIN
 from raypipe.metrics.textfile import require_writable, write_json, write_text
-from raypipe.readers.formats import Format
 from raypipe.readers.object_store import is_remote
 from raypipe.recipes.recipe import Recipe
 from raypipe.report.sweep import plot
@@ -53,7 +53,7 @@ class SweepResult(Result):
     def rows(self) -> Iterator[Mapping[str, Any]]:
         for p in self.done.points if self.done else ():
             apart = None if p.against_first is None else p.against_first.difference
-            yield {**plain(p), "difference": apart, "new_calls": p.cost.calls}
+            yield {**to_json(p), "difference": apart, "new_calls": p.cost.calls}
 
     def to_json(self) -> dict[str, Any]:
         return as_json(recipe=self.recipe, plans=self.plans, sweep=self.done)
@@ -63,40 +63,40 @@ class SweepResult(Result):
 def sweep(
     recipe: str | Path, sets: Sequence[str], data: Data = (), store: Place = None,
     out: str | Path | None = None, sample: int | None = None, seed: int = 0, margin: float = MARGIN,
-    format: Format | None = None, judge: str | None = None, rule: Rule | None = None, dry_run: bool = False,
-    on_plan: Callable[[Sequence[PlannedPoint]], None] = lambda plans: None, session: Session | None = None,
-    fields: Fields | None = None, kind: str | None = None, measure: str | None = None,
+    dry_run: bool = False, on_plan: Callable[[Sequence[PlannedPoint]], None] = lambda plans: None,
+    session: Session | None = None, measure: str | None = None, **options: Any,
 ) -> SweepResult:  # fmt: skip
     """Evaluates a recipe at each combination of the values in `sets`, and compares each with the first.
 
     `sets` has one `STEP[:INTO].FIELD=V1,V2,...` for each field. Each point answers the same questions: all,
     or `sample` of them, drawn by `seed`; what is cached is used. The best point and the first then answer as
     many others. `measure` is what the best has most of; None: the first of the `kind` of the data. `on_plan`
-    gets the plans of all points before any runs; `dry_run` ends there. `margin` is as `compare` has it,
-    `fields` as `ingest` takes them. Raises ConfError for a wrong point or measure and DataError for no
-    questions before anything runs.
+    gets the plans of all points before any runs; `dry_run` ends there. `margin` is as `compare` has it. Of
+    `options`, fields of `EvalOptions`, count format, fields, kind, rule and judge. Raises ConfError for a
+    wrong point or measure and DataError for no questions before anything runs.
     """
-    session = session or Session()
-    given = several(data)
+    how, session, given = EvalOptions(**options), session or Session(), several(data)
     if margin <= 0:
         raise ConfError(f"sweep: expected a margin above 0, found {margin:g}")
 
     def load(settings: Sequence[str]) -> Recipe:
         at_point = replace(session, sets=(*session.sets, *settings))
-        return check_names(recipe, given, judge, rule, at_point, kind)
+        return check_names(recipe, given, how.judge, how.rule, at_point, how.kind)
 
     found = sweeping.points(load, sets)
     name = found[0].recipe.name
     filled = session.store_to_fill(store) if given else session.store(store)
     folder = run_folder(out, session.settings, filled.uri, f"{name}-sweep")
     require_writable(folder, "--out")
-    if kind is not None:
-        sweeping.measure_of(kind, measure)  # before any file is read
-    read = ingest(given, filled, format, session, fields, kind=kind).summary if given else None
+    if how.kind is not None:
+        sweeping.measure_of(how.kind, measure)  # before any file is read
+    read = None
+    if given:
+        read = ingest(given, filled, how.format, session, how.fields, kind=how.kind).summary
     first = offline_pipeline(session, filled, found[0].recipe)
     every = questions_of(first, read.questions if read else None, None)
     require_questions(every, [Path(d) for d in given], filled)
-    by = sweeping.measure_of(kind or kind_of_data(filled, read, every.ids), measure)
+    by = sweeping.measure_of(how.kind or kind_of_data(filled, read, every.ids), measure)
     ids, unseen = sweeping.drawn(every.ids, sample, seed)
     fast = measured(session.settings, session.cluster_file())
 
@@ -110,8 +110,8 @@ def sweep(
         return SweepResult(name, plans, None, folder)
 
     def run(one: Recipe, some: Sequence[str], where: Path) -> Evaluation:
-        done = evaluate(one, (), filled, where, rule=rule, judge=judge, kind=kind, only=some, session=session)
-        return done.evaluation
+        of_run = {"rule": how.rule, "judge": how.judge, "kind": how.kind, "only": some}
+        return evaluate(one, (), filled, where, session, **of_run).evaluation
 
     done = sweeping.sweep(found, run, ids, unseen, seed, margin, folder, by)
     result = SweepResult(name, plans, done, folder)
@@ -135,13 +135,13 @@ class RepeatsResult(Result):
         return f"{len(self.found.runs)} runs, {self.found.moved} verdicts moved"
 
     def to_json(self) -> dict[str, Any]:
-        return as_json(folder=self.folder, **plain(self.found))
+        return as_json(folder=self.folder, **to_json(self.found))
 
 
 @outside_loop
 def evaluate_repeatedly(
     recipe: Named, times: int, data: Data = (), store: Place = None, out: str | Path | None = None,
-    **options: Unpack[EvalOptions],
+    session: Session | None = None, fresh: bool = False, **options: Any,
 ) -> RepeatsResult:  # fmt: skip
     """Evaluates a recipe `times` times, from the second on with language models asked again, and says how far
     the score and each question's verdict move.
@@ -153,16 +153,12 @@ def evaluate_repeatedly(
         raise ConfError(f"--repeats: expected 2 or more, found {times}")
     if out is not None and is_remote(str(out)):
         raise ConfError(f"--repeats: expected a folder of this machine as --out, found {out}")
-    session = options.get("session") or Session()
-    given = several(data)
-    found = session.recipe(recipe, given)
-    filled = session.store_to_fill(store) if given else session.store(store)
-    folder = run_folder(out, session.settings, filled.uri, found.name)
+    session = session or Session()
+    found, given, filled, folder = opened(session, recipe, data, store, out)
     asks = any(m.kind == "generator" for m in found.models())  # nothing else answers otherwise to the same
     folders = [folder / f"repeat-{n}" for n in range(1, times + 1)]
     for n, place in enumerate(folders):
-        options["fresh"] = options.get("fresh", False) or (asks and n > 0)
-        evaluate(found, given, filled, place, **options)
+        evaluate(found, given, filled, place, session, fresh=fresh or (asks and n > 0), **options)
     result = RepeatsResult(folder, repeats([scored_run(place, "official") for place in folders]))
     write_json(folder / "repeats.json", result.to_json())
     return result

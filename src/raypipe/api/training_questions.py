@@ -9,14 +9,14 @@ from pathlib import Path
 
 from raypipe import readers
 from raypipe.api.data import ingest
-from raypipe.api.paths import Fields, format_for, inputs
+from raypipe.api.paths import format_for, inputs
 from raypipe.api.session import Place, Session
 from raypipe.core import arrow
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Gold, Question
 from raypipe.evaluation.golds import golds_of
 from raypipe.evaluation.leaks import leaks
-from raypipe.readers.formats import Format
+from raypipe.evaluation.options import EvalOptions
 from raypipe.runs.plan.new_files import read_questions
 from raypipe.store import Store
 
@@ -36,33 +36,32 @@ class TrainingQuestions:
 
 def training_questions(
     session: Session, given: Sequence[str | Path], store: Place, where: Sequence[str],
-    against: Sequence[str | Path], format: Format | None, fields: Fields | None, limit: int | None,
-    dry_run: bool,
+    against: Sequence[str | Path], how: EvalOptions, dry_run: bool,
 ) -> TrainingQuestions:  # fmt: skip
     """The training questions and their golds, once they were held against what is evaluated on.
 
     `given`: files to ingest first; none: all that is stored. `where` chooses by labels, `against` names files
-    or labels of what is evaluated on. `dry_run`: files are read and not stored. Raises DataError for no
-    questions, and for one that is in both."""
+    or labels of what is evaluated on. Of `how` count format, fields and limit. `dry_run`: files are read and
+    not stored. Raises DataError for no questions, and for one that is in both."""
     files, wanted = inputs(given, session.settings), _clauses("--where", where)
     by_label = [str(one) for one in against if "=" in str(one) and not Path(one).exists()]
     stored = {one: _clauses("--against", [one]) for one in by_label}
-    evaluated = _read(session, [one for one in against if str(one) not in stored], format, fields)
+    evaluated = _read(session, [one for one in against if str(one) not in stored], how)
     opened = session.store_to_fill(store) if files else session.store(store)
     here: dict[str, Gold] = {}
     if not files:
         questions = _stored(opened, None)
     elif dry_run:
-        read, coming = read_questions(opened, files, format_for(format, files, fields))
+        read, coming = read_questions(opened, files, format_for(how.format, files, how.fields))
         questions, here = read, {g.question: g for g in coming.golds or ()}
     else:
-        questions = _stored(opened, ingest(given, opened, format, session, fields).summary.questions)
+        questions = _stored(opened, ingest(given, opened, how.format, session, how.fields).summary.questions)
     texts = {q.id: q.text for q in questions}
     golds = {**golds_of(opened, list(texts), "answers"), **here}
     chosen = [id for id in texts if _matches(golds.get(id), wanted)]
     if not chosen:
         _none_chosen(wanted, golds, opened)
-    ids = tuple(chosen[:limit])
+    ids = tuple(chosen[: how.limit])
     for said, labels in stored.items():
         evaluated |= _stored_with(opened, said, labels)
     _refuse_leaks({id: texts[id] for id in ids}, evaluated)
@@ -105,14 +104,12 @@ def _none_chosen(where: Mapping[str, Sequence[str]], golds: Mapping[str, Gold], 
     raise DataError(f"{store.uri}: expected questions that all of {', '.join(where)} choose, found none")
 
 
-def _read(
-    session: Session, given: Sequence[str | Path], format: Format | None, fields: Fields | None
-) -> dict[str, str]:
+def _read(session: Session, given: Sequence[str | Path], how: EvalOptions) -> dict[str, str]:
     """Id -> text of the questions in files."""
     found: dict[str, str] = {}
     for one in given:
         files = inputs([one], session.settings)
-        rows = readers.open(files, format_for(format, files, fields), readers.ReadCounts())
+        rows = readers.open(files, format_for(how.format, files, how.fields), readers.ReadCounts())
         here = {r.question.id: r.question.text for r in rows if r.question is not None}
         if not here:
             raise DataError(f"--against {one}: expected questions, found none")

@@ -12,12 +12,13 @@ from typing import Any, Literal
 
 import yaml
 
-from raypipe.api.results import Result, as_json, plain
+from raypipe.api.results import Result, as_json
 from raypipe.api.session import Session, read_catalog
 from raypipe.cluster.file import Cluster
 from raypipe.core import config
 from raypipe.core.config import MisplacedValue, Where
 from raypipe.core.errors import ConfError, RaypipeError
+from raypipe.core.plain import to_json
 from raypipe.core.protocols import Model
 from raypipe.models.entry import ModelEntry
 from raypipe.recipes import check
@@ -221,7 +222,7 @@ class StepCheckResult(Result):
     found: check.StepCheck
 
     def to_json(self) -> dict[str, Any]:
-        return as_json(**plain(self.found), holds=self.found.holds)
+        return as_json(**to_json(self.found), holds=self.found.holds)
 
 
 def check_step(

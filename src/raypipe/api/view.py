@@ -89,7 +89,11 @@ def write_view(
     for more than two runs and for unknown parts, DataError for a folder of no finished run.
     """
     session = session or Session()
-    parts = _parts(without)
+    known: tuple[Part, ...] = get_args(Part)
+    for name in without:
+        if name not in known:
+            raise ConfError(f"--without {name}: a page has no such part; {did_you_mean(name, known)}")
+    parts = tuple(p for p in known if p in without)
     if len(runs) not in (1, 2):
         raise ConfError(f"view --out: expected one run or two, found {len(runs)}")
     require_file(out, "--out")
@@ -111,14 +115,6 @@ def write_view(
 def left_out(unread: int) -> str:
     """What is said after the number of runs."""
     return f", {unread} of other formats left out" if unread else ""
-
-
-def _parts(without: Sequence[str]) -> tuple[Part, ...]:
-    known: tuple[Part, ...] = get_args(Part)
-    for name in without:
-        if name not in known:
-            raise ConfError(f"--without {name}: a page has no such part; {did_you_mean(name, known)}")
-    return tuple(p for p in known if p in without)
 
 
 def serve_view(

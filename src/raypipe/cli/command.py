@@ -154,7 +154,7 @@ def called(function: Callable[..., T], args: Args, *first: Any, **more: Any) -> 
     taken = inspect.signature(function).parameters
     names = [n for n, p in taken.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     if "options" in taken.keys() - names:
-        from raypipe.api.run import EvalOptions
+        from raypipe.evaluation.options import EvalOptions
 
         names += EvalOptions.__annotations__
     given = {n: vars(args)[n] for n in names if n in vars(args)}
@@ -178,7 +178,6 @@ def on_console(show: Callable[..., object], **more: Any) -> Callable[[Result], o
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Prints a table on stdout."""
     from raypipe.report.console import show
 
     show(console(), heads, rows)
@@ -204,7 +203,6 @@ def console() -> Console:
 
 
 def session(args: Args, progress: bool = False) -> Session:
-    """The session that the arguments of a command say."""
     from raypipe.api.session import Session
 
     said = {name: vars(args)[name] for name in ("models", "cluster", "llm") if name in vars(args)}

@@ -130,7 +130,6 @@ def _trial(args: Args) -> int:
 
 
 def print_trials(found: TrialResult) -> None:
-    """Prints the trials of a store for people."""
     for report in found.running:
         _print_trial(report)
     if not found.running:

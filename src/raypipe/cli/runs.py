@@ -230,7 +230,6 @@ def _plan(args: Args) -> int:
 
 
 def show(args: Args, found: PlanResult) -> int:
-    """Prints a plan."""
 
     from raypipe.report.plans import print_placement, print_plan
 

@@ -49,7 +49,10 @@ if TYPE_CHECKING:
 def _serve(args: Args) -> int:
     from raypipe.api.endpoint import ServeArgs, check_address, serve
 
-    _check_shadow(args)
+    if (args.shadow is None) != (args.share is None):
+        raise ConfError("--shadow DIR and --share SHARE: expected both, found one of them")
+    if args.shadow is not None and args.recipe != "live":
+        raise ConfError("--shadow: a run is held against the live release: expected `raypipe serve live`")
     capture = _capture(args)
     endpoint = called(ServeArgs, args, graphs=graphs(args), capture=capture)
     if args.docs is not None:
@@ -61,14 +64,6 @@ def _serve(args: Args) -> int:
         endpoint = replace(endpoint, store=called(open_docs, args).uri)
     serve(endpoint, args.host, args.port, say, args.settings, lambda: _start_shadow(args))
     return 0
-
-
-def _check_shadow(args: Args) -> None:
-    """Raises ConfError for half of the options of --shadow, and next to a named recipe."""
-    if (args.shadow is None) != (args.share is None):
-        raise ConfError("--shadow DIR and --share SHARE: expected both, found one of them")
-    if args.shadow is not None and args.recipe != "live":
-        raise ConfError("--shadow: a run is held against the live release: expected `raypipe serve live`")
 
 
 def _start_shadow(args: Args) -> None:

@@ -12,9 +12,9 @@ from raypipe.api.sweep import RepeatsResult
 from raypipe.cli.command import console
 from raypipe.evaluation.compare import RunComparison
 from raypipe.metrics.agreement import Agreement
-from raypipe.metrics.intervals import Interval
 from raypipe.metrics.paired import PairedDifference
 from raypipe.report.console import say, show
+from raypipe.report.wording import ends, signed
 
 SLICES_SHOWN = 12  # largest first; all of them are in --json
 CAUSES_SHOWN = 8
@@ -90,11 +90,8 @@ def verdict_line(c: RunComparison) -> str:
 
 
 def _numbers(d: PairedDifference, p: float) -> tuple[str, ...]:
-    return f"{d.difference:+.3f}", _interval(d.interval), f"{p:.3g}", str(d.up), str(d.down)
-
-
-def _interval(found: Interval | None) -> str:
-    return "too few groups" if found is None else f"{found[0]:+.3f} to {found[1]:+.3f}"
+    within = ends(d.interval, signed, "too few groups")
+    return signed(d.difference), within, f"{p:.3g}", str(d.up), str(d.down)
 
 
 def _left_out(c: RunComparison) -> list[str]:
@@ -127,12 +124,10 @@ def print_check(checked: JudgeCheckResult) -> None:
     if c.corrected is None:
         say(out, f"no corrected score: {c.why_not}")
     else:
-        right, interval = f"{c.corrected.corrected:+.3f}", _interval(c.corrected.interval)
-        say(
-            out,
-            f"score by the judge {c.corrected.judged:+.3f}; with its errors taken out {right}, 95 % interval "
-            f"{interval}, from {c.corrected.labelled} labels drawn at random",
-        )
+        within = ends(c.corrected.interval, signed, "too few groups")
+        said = f"score by the judge {c.corrected.judged:+.3f}; with its errors taken out"
+        right = f"{c.corrected.corrected:+.3f}, 95 % interval {within}"
+        say(out, f"{said} {right}, from {c.corrected.labelled} labels drawn at random")
     for left, what in (
         (c.unclear, "labels: unclear"),
         (c.unlabelled, "lines: without a label yet"),
@@ -144,9 +139,8 @@ def print_check(checked: JudgeCheckResult) -> None:
 
 
 def _agreement(a: Agreement) -> tuple[str, ...]:
-    low, high = a.interval
     kappa = "not known" if a.kappa is None else f"{a.kappa:.3f}"
     return (
-        str(a.n), f"{a.agreement:.3f}", f"{low:.3f} to {high:.3f}", kappa, str(a.judge_too_kind),
+        str(a.n), f"{a.agreement:.3f}", ends(a.interval), kappa, str(a.judge_too_kind),
         str(a.judge_too_strict),
     )  # fmt: skip

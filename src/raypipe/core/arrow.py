@@ -164,7 +164,6 @@ def file_of(rows: pa.Table, batch: int | None = None) -> pa.Buffer:
 
 
 def rows_of(content: bytes) -> pa.Table:
-    """The table in such a file."""
     return pa.ipc.open_file(content).read_all()
 
 

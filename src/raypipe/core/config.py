@@ -8,20 +8,24 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union
+from typing import Any, Literal, NoReturn, TypeVar, Union
 
 import yaml
 
 from raypipe.core.errors import ConfError, RaypipeError
 
 T = TypeVar("T")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 Resolve = Mapping[type, Callable[[Any, "Where"], Any]]
 """Types that a file names instead of spelling out (a model, a table of fitted numbers): type -> reader."""
+Found = list[RaypipeError] | None
+"""Gets every error; None: the first one is raised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,42 +87,33 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 def read_value(text: str, what: str) -> Any:
     """One value in YAML, as a file would have it. Raises ConfError, naming `what`."""
+    depth = 0
     try:
-        _require_shallow(text, what)
+        # libyaml takes a frame of the stack for each level, and ends the process where there is none left.
+        # This takes .7 ms for models.yaml.
+        for event in yaml.parse(text, Loader=yaml.CSafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > MOST_DEPTH:
+                raise ConfError(f"{what}: expected at most {MOST_DEPTH} levels of values, found more")
         value = yaml.load(text, Loader=_StrictLoader)  # a SafeLoader: builds plain values only
     except yaml.YAMLError as e:
         raise ConfError(f"{what}: is not valid YAML: {' '.join(str(e).split())}") from e
-    _require_finite(value, what)
+    left, count = [value], 0
+    while left:  # aliases may repeat values without end, or far too often to be read
+        one = left.pop()
+        count += 1
+        if count > MOST_VALUES:
+            raise ConfError(
+                f"{what}: expected at most {MOST_VALUES:,} values, found more: an alias repeats them"
+            )
+        if isinstance(one, dict | list):
+            left.extend(one.values() if isinstance(one, dict) else one)
     return value
 
 
 MOST_DEPTH = 200  # levels; files that ship have six
 MOST_VALUES = 1_000_000
 """Of one text, its aliases written out. The largest file that ships has some thousands."""
-
-
-def _require_shallow(text: str, what: str) -> None:
-    """Raises ConfError for values too deep to be read: libyaml takes a frame of the stack for each level,
-    and ends the process where there is none left. Takes .7 ms for models.yaml."""
-    depth = 0
-    for event in yaml.parse(text, Loader=yaml.CSafeLoader):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > MOST_DEPTH:
-            raise ConfError(f"{what}: expected at most {MOST_DEPTH} levels of values, found more")
-
-
-def _require_finite(tree: Any, what: str) -> None:
-    """Raises ConfError for aliases that repeat values without end, or far too often to be read."""
-    left, count = [tree], 0
-    while left:
-        value = left.pop()
-        count += 1
-        if count > MOST_VALUES:
-            raise ConfError(
-                f"{what}: expected at most {MOST_VALUES:,} values, found more: an alias repeats them"
-            )
-        if isinstance(value, dict | list):
-            left.extend(value.values() if isinstance(value, dict) else value)
 
 
 _KINDS: Mapping[type, str] = {
@@ -153,12 +148,6 @@ def _hints(cls: Any) -> Mapping[str, Any]:
     return types.MappingProxyType({f.name: hints[f.name] for f in dataclasses.fields(cls) if f.init})
 
 
-def _lacking(cls: Any, tree: Mapping[str, Any]) -> list[str]:
-    """The fields without a default that a tree does not have."""
-    required = (f for f in dataclasses.fields(cls) if f.init and f.default is f.default_factory is MISSING)
-    return [f.name for f in required if f.name not in tree]
-
-
 def require_known(tree: Iterable[object], known: Iterable[str], where: Where, of: str = "") -> None:
     """Raises ConfError for a key that is not known. `of`: what it would be a field of, for the message."""
     for key in tree:
@@ -166,19 +155,42 @@ def require_known(tree: Iterable[object], known: Iterable[str], where: Where, of
             raise where.error(f"unknown field {key!r}{of}; {did_you_mean(str(key), known)}")
 
 
-def build(cls: type[T], tree: Any, where: Where, resolve: Resolve = types.MappingProxyType({})) -> T:
-    """A dataclass from a mapping, by its type hints. Raises ConfError with file, path, expected and found."""
+def build(
+    cls: type[T], tree: Any, where: Where, resolve: Resolve = types.MappingProxyType({}),
+    found: Found = None,
+) -> T:  # fmt: skip
+    """A dataclass from a mapping, by its type hints. Raises ConfError with file, path, expected and found.
+    With `found` nothing is raised, and what comes where there is an error is None."""
+
+    def wrong(error: RaypipeError) -> None:
+        if found is None:
+            raise error
+        found.append(error)
+
     if not isinstance(tree, dict):
-        raise where.error(f"expected a mapping, found {kind_of(tree)}")
+        error = where.error(f"expected a mapping, found {kind_of(tree)}")
+        return wrong(error)  # type: ignore[func-returns-value,return-value]
     hints = _hints(cls)  # type: ignore[arg-type]  # a class is hashable
-    require_known(tree, hints, where)
-    values = {k: _value(hints[k], v, where.at(k), resolve) for k, v in tree.items()}
-    for name in _lacking(cls, tree):
-        raise where.error(f"field {name!r} is missing")
+    if found is None:
+        require_known(tree, hints, where)
+    values, before = dict[str, Any](), len(found or ())
+    for key, value in tree.items():
+        if key not in hints:
+            wrong(where.at(str(key)).error(f"unknown field; {did_you_mean(str(key), hints)}"))
+        else:
+            try:
+                values[key] = _value(hints[key], value, where.at(key), resolve, found)
+            except RaypipeError as e:
+                wrong(e)
+    for f in dataclasses.fields(cls):  # type: ignore[arg-type]
+        if f.init and f.default is f.default_factory is MISSING and f.name not in tree:
+            wrong(where.error(f"field {f.name!r} is missing"))
+    if len(found or ()) > before:
+        return None  # type: ignore[return-value]
     try:
         return cls(**values)
     except (ValueError, TypeError) as e:  # __post_init__ refused the combination
-        raise where.error(str(e)) from e
+        return wrong(where.error(str(e)))  # type: ignore[func-returns-value,return-value]
 
 
 def problems(
@@ -186,74 +198,47 @@ def problems(
 ) -> list[RaypipeError]:
     """Everything for which `build` would raise, one error each; none: it would not. What a combination of
     fields is refused for shows once every field alone is right."""
-    if not isinstance(tree, dict):
-        return [where.error(f"expected a mapping, found {kind_of(tree)}")]
-    hints = _hints(cls)  # type: ignore[arg-type]  # a class is hashable
     found: list[RaypipeError] = []
-    for key, value in tree.items():
-        if key in hints:
-            found += _value_problems(hints[key], value, where.at(key), resolve)
-        else:
-            found.append(where.at(str(key)).error(f"unknown field; {did_you_mean(str(key), hints)}"))
-    found += [where.error(f"field {name!r} is missing") for name in _lacking(cls, tree)]
-    return found or _raised(lambda: build(cls, tree, where, resolve))
+    build(cls, tree, where, resolve, found)
+    return found
 
 
-def _value_problems(hint: Any, value: Any, where: Where, resolve: Resolve) -> list[RaypipeError]:
-    """Of one value: those of each entry, where it holds records."""
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    inner = next((a for a in args if dataclasses.is_dataclass(a) and a not in resolve), None)
-    if hint in resolve or not (dataclasses.is_dataclass(hint) or inner):
-        return _raised(lambda: _value(hint, value, where, resolve))
-    if dataclasses.is_dataclass(hint):
-        return problems(typing.cast(type[Any], hint), value, where, resolve)
-    record = typing.cast(type[Any], inner)
-    if origin is tuple and isinstance(value, list):
-        return [p for i, v in enumerate(value) for p in problems(record, v, where.at(i), resolve)]
-    if origin in (Union, types.UnionType) and isinstance(value, dict):
-        return problems(record, value, where, resolve)
-    if origin is not None and origin not in (tuple, Union, types.UnionType) and isinstance(value, dict):
-        return [p for k, v in value.items() for p in problems(record, v, where.at(str(k)), resolve)]
-    return _raised(lambda: _value(hint, value, where, resolve))
-
-
-def _raised(check: Callable[[], object]) -> list[RaypipeError]:
-    try:
-        check()
-    except RaypipeError as e:
-        return [e]
-    return []
-
-
-def _value(hint: Any, value: Any, where: Where, resolve: Resolve) -> Any:
+def _value(hint: Any, value: Any, where: Where, resolve: Resolve, found: Found = None) -> Any:
     origin = typing.get_origin(hint)
     if hint in resolve:
         return resolve[hint](value, where)
     if origin in (Union, types.UnionType):
-        return _union(hint, value, where, resolve)
+        return _union(hint, value, where, resolve, found)
     if origin is Literal:
-        return _literal(hint, value, where)
+        known = typing.get_args(hint)
+        if value not in known or isinstance(value, bool) != isinstance(known[0], bool):
+            raise where.error(f"expected one of {', '.join(map(str, known))}, found {kind_of(value)}")
+        return value
     if origin is tuple:
         if not isinstance(value, list):
             raise where.error(f"expected a list, found {kind_of(value)}")
         item = typing.get_args(hint)[0]
-        return tuple(_value(item, v, where.at(i), resolve) for i, v in enumerate(value))
+        return tuple(_value(item, v, where.at(i), resolve, found) for i, v in enumerate(value))
     if origin is not None and issubclass(origin, Mapping):
         if not isinstance(value, dict):
             raise where.error(f"expected a mapping, found {kind_of(value)}")
         inner = typing.get_args(hint)[1]
-        return types.MappingProxyType({k: _value(inner, v, where.at(k), resolve) for k, v in value.items()})
+        built = {k: _value(inner, v, where.at(k), resolve, found) for k, v in value.items()}
+        return types.MappingProxyType(built)
     if dataclasses.is_dataclass(hint):
-        return build(hint, value, where, resolve)  # type: ignore[arg-type]
+        return build(hint, value, where, resolve, found)  # type: ignore[arg-type]
     return _scalar(hint, value, where)
 
 
-def _union(hint: Any, value: Any, where: Where, resolve: Resolve) -> Any:
+def _union(hint: Any, value: Any, where: Where, resolve: Resolve, found: Found) -> Any:
     options = [a for a in typing.get_args(hint) if a is not type(None)]
     if value is None:
         if len(options) < len(typing.get_args(hint)):
             return None
         raise where.error("expected a value, found nothing")
+    record = next((o for o in options if dataclasses.is_dataclass(o) and o not in resolve), None)
+    if found is not None and record is not None and isinstance(value, dict):
+        return build(record, value, where, resolve, found)  # type: ignore[arg-type]
     errors: list[ConfError] = []
     for option in options:
         try:
@@ -262,13 +247,6 @@ def _union(hint: Any, value: Any, where: Where, resolve: Resolve) -> Any:
             meant = isinstance(value, dict) and dataclasses.is_dataclass(option)
             errors.insert(0 if meant else len(errors), e)
     raise errors[0]
-
-
-def _literal(hint: Any, value: Any, where: Where) -> Any:
-    options = typing.get_args(hint)
-    if value not in options or isinstance(value, bool) != isinstance(options[0], bool):
-        raise where.error(f"expected one of {', '.join(map(str, options))}, found {kind_of(value)}")
-    return value
 
 
 def _scalar(hint: Any, value: Any, where: Where) -> Any:
@@ -293,11 +271,19 @@ class Conf:
             if path.is_file():
                 return path
             raise ConfError(f"{name}: no such file")
-        for folder in self.folders:
-            path = folder / kind / f"{name}{suffix}"
-            if path.is_file():
-                return path
-        known = {p.name.removesuffix(suffix) for f in self.folders for p in (f / kind).glob(f"*{suffix}")}
+        return self._first(f"{kind}/{name}{suffix}") or self._unknown(kind, name, suffix, f"*{suffix}")
+
+    def below(self, kind: str, name: str, suffix: str = ".yaml") -> Path:
+        """A file by name under `kind`/, in a folder of its own or not. No name leads out of `kind`/."""
+        found = self._first(f"{kind}/{name}{suffix}") if _NAME.fullmatch(name) else None
+        return found or self._unknown(kind, name, suffix, f"**/*{suffix}")
+
+    def _first(self, name: str) -> Path | None:
+        return next((f / name for f in self.folders if (f / name).is_file()), None)
+
+    def _unknown(self, kind: str, name: str, suffix: str, pattern: str) -> NoReturn:
+        files = ((p, f / kind) for f in self.folders for p in (f / kind).glob(pattern))
+        known = {p.relative_to(root).as_posix().removesuffix(suffix) for p, root in files}
         raise ConfError(f"no {name!r} under {kind}/; {did_you_mean(name, known)}")
 
     def layers(self, name: str) -> list[Path]:
@@ -307,8 +293,7 @@ class Conf:
 
     def file(self, name: str) -> Path:
         """One file next to the folders of kinds, such as models.yaml."""
-        for folder in self.folders:
-            if (folder / name).is_file():
-                return folder / name
+        if (found := self._first(name)) is not None:
+            return found
         looked = ", ".join(str(f) for f in self.folders) or "nowhere"
         raise ConfError(f"no {name} found; looked in: {looked}. Set RAYPIPE_CONF to the folder that has it")

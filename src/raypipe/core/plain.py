@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 
 def to_json(value: Any) -> Any:
-    """Dataclasses, mappings and tuples as JSON takes them.
+    """Dataclasses, mappings, tuples and paths as JSON takes them.
 
     >>> to_json({"a": (1, None)})
     {'a': [1, None]}
@@ -19,4 +20,4 @@ def to_json(value: Any) -> Any:
         return {k: to_json(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [to_json(v) for v in value]
-    return value
+    return str(value) if isinstance(value, Path) else value

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import tee
 
+from raypipe.core.batches import batches
 from raypipe.core.index import Index
 from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, Gold, Question, Quote
 from raypipe.evaluation.golds import FINAL, documents_of, golds_of, ranked_documents
@@ -29,7 +30,7 @@ from raypipe.metrics.ranking import ranked
 from raypipe.metrics.routing import Routing
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.answer_sources import AnswerSources
-from raypipe.pipeline.driver import Pipeline, batches
+from raypipe.pipeline.driver import Pipeline
 from raypipe.pipeline.recipe_tables import searched
 from raypipe.recipes.fits import fits_of, has_seen
 from raypipe.recipes.step_contract import models_of

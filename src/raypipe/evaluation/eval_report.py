@@ -15,25 +15,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe.core.ann import AnnRecall
+from raypipe.core.batches import batches
 from raypipe.evaluation.collect import Collected
 from raypipe.evaluation.golds import Scoring
 from raypipe.evaluation.judge import Judge, Spend
 from raypipe.evaluation.labels import PersonLabels, label_line, labelled
+from raypipe.metrics import kinds
 from raypipe.metrics.calibration import stated_calibration
 from raypipe.metrics.crag import Marks, Prediction
-from raypipe.metrics.kinds import (
-    DataKind,
-    RunScores,
-    gold_form,
-    kind_id,
-    marks_of,
-    right_of,
-    score,
-    summary_of,
-)
 from raypipe.metrics.losses import Losses, losses
 from raypipe.pipeline.counters import Counts, RunCounters
-from raypipe.pipeline.driver import Pipeline, batches
+from raypipe.pipeline.driver import Pipeline
 from raypipe.pipeline.ingest_log import IngestSummary
 from raypipe.recipes.executor import StageCounters
 from raypipe.recipes.fits import fits_of, has_seen
@@ -59,10 +51,10 @@ class ScoredAnswers:
     """What was measured of a run's answers."""
 
     answers: Collected
-    kind: DataKind
+    kind: kinds.DataKind
     rows: Sequence[Prediction]  # those with a gold, with what judge and people say of them
     marks: Marks
-    scores: RunScores
+    scores: kinds.RunScores
     right: Mapping[str, bool | None]  # question id -> whether its answer is right; None: not scored
     lost: Losses | None  # where the misses were lost; None: not looked for
     judge: JudgeLine | None  # None: there was no judge
@@ -81,7 +73,10 @@ def score_answers(
         rows = [replace(r, judge_response=replies.get(r.question)) for r in rows]
     if labels is not None:
         rows = labelled(rows, labels)
-    marks, scores = marks_of(scoring.kind, rows), score(scoring.kind, kind_id(scoring.name), rows)
+    marks, scores = (
+        kinds.marks_of(scoring.kind, rows),
+        kinds.score(scoring.kind, kinds.kind_id(scoring.name), rows),
+    )
     right = verdicts(scoring.kind, rows, scores)
     return ScoredAnswers(
         answers=answers,
@@ -96,13 +91,15 @@ def score_answers(
     )
 
 
-def verdicts(kind: DataKind, rows: Sequence[Prediction], scores: RunScores) -> dict[str, bool | None]:
+def verdicts(
+    kind: kinds.DataKind, rows: Sequence[Prediction], scores: kinds.RunScores
+) -> dict[str, bool | None]:
     """Question -> whether its answer is right; None: not scored. One that failed has no verdict, whatever
     its kind measures of it."""
-    rankings = gold_form(kind) == "grades"
+    rankings = kinds.gold_form(kind) == "grades"
     failed = {r.question for r in rows if (r.ranked if rankings else r.prediction) is None}
     values = ((r.question, scores.values[r.question]) for r in rows)
-    return {id: None if id in failed else right_of(kind, v) for id, v in values}
+    return {id: None if id in failed else kinds.right_of(kind, v) for id, v in values}
 
 
 def eval_report(
@@ -153,7 +150,7 @@ def eval_report(
             )
             for step, on in fits.items()
         ),
-        unseen=summary_of(scored.kind, lead, values, unseen) if len(unseen) < len(texts) else None,
+        unseen=kinds.summary_of(scored.kind, lead, values, unseen) if len(unseen) < len(texts) else None,
         oracle=oracle,
         oracle_golds=oracle_golds,
         ann=tuple(ann),

@@ -7,7 +7,7 @@ labels after ingest.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -22,26 +22,24 @@ from raypipe.evaluation.judge import Judge
 from raypipe.evaluation.labelling import holds_truths
 from raypipe.evaluation.labels import PersonLabels
 from raypipe.evaluation.losses import misses
-from raypipe.evaluation.oracle import Oracle, require_stage
-from raypipe.evaluation.plan_eval import PlannedWork, Planning, oracle_recipe, plan_eval
+from raypipe.evaluation.options import EvalOptions
+from raypipe.evaluation.oracle import require_stage
+from raypipe.evaluation.plan_eval import PlannedWork, oracle_recipe, plan_eval
 from raypipe.evaluation.result_table import ResultTable
 from raypipe.evaluation.stored_questions import StoredQuestions, questions_of, require_questions
 from raypipe.evaluation.view.run_page import write_page
 from raypipe.memo.counts import CallCounts
 from raypipe.memo.disk import memo_versions
 from raypipe.memo.mend import mend_memo
-from raypipe.metrics.crag import Rule
 from raypipe.pipeline.answer_sources import AnswerSources
 from raypipe.pipeline.approximate import require_measured
-from raypipe.pipeline.caps import NO_CAPS, Caps
 from raypipe.pipeline.counters import RunCounters
 from raypipe.pipeline.driver import Pipeline
 from raypipe.pipeline.ingest import ingest
-from raypipe.pipeline.ingest_log import driving
+from raypipe.pipeline.ingest_log import IngestSummary, driving
 from raypipe.pipeline.ingest_tasks import reading_of
 from raypipe.pipeline.recipe_tables import table_names
 from raypipe.pipeline.wall_clock import WallClock
-from raypipe.readers import Format
 from raypipe.recipes.serialize import to_plain
 from raypipe.report.report import EvalReport, RunFolder, write_report
 from raypipe.runs.changes import earlier_run
@@ -64,57 +62,47 @@ class Evaluation:
 
 
 def evaluate(
-    pipeline: Pipeline, data: Sequence[Path], format: Format, limit: int | None, rule: Rule | None, out: Path,
-    judge: Judge | None = None, fresh: bool = False, again: bool = False, origin: Origin = NOWHERE,
-    show: Callable[[Plan], None] = lambda plan: None, refresh: bool = False,
-    measured: Sequence[Manifest] = (), began: float | None = None, only: Sequence[str] | None = None,
-    caps: Caps = NO_CAPS, kind: str | None = None, oracle: Oracle | None = None,
-    labels: PersonLabels | None = None,
+    pipeline: Pipeline, data: Sequence[Path], out: Path, how: EvalOptions, judge: Judge | None = None,
+    labels: PersonLabels | None = None, origin: Origin = NOWHERE, measured: Sequence[Manifest] = (),
 ) -> Evaluation:  # fmt: skip
-    """Runs what is missing, scores every question, and writes the report. Without `data`: all that is stored.
+    """Runs what is missing, scores every question, and writes the report. Without `data`, which have the
+    format of `how`: all that is stored. The manifest is written last.
 
-    `kind` of the data says what is measured; None: as it was read. `rule` of scoring, for a kind that has
-    rules; None: its own. `judge` decides what the rule leaves open; `fresh` asks every language
-    model again; `again` tries failed rows again; `refresh` recomputes what rests on replies of a graph
-    that no longer hold. `show` gets the plan before anything runs; `measured` are runs on other stores that
-    say how fast this machine is. The manifest is written last. `began`: when the command did, in
-    seconds of perf_counter; None: now. `only`: ids of stored questions, of which alone the run is; None: of
-    all. `caps`: what it may spend, and at which prices. `oracle`: the stage in whose place golds are put.
-    `labels`: verdicts of people, which outrank the judge's and the rule's.
+    `judge` and `labels` are those that `how` names, opened; the caps are the pipeline's. `measured` are runs
+    on other stores that say how fast this machine is.
 
-    Raises DataError if there are no questions, or none with a gold of the `kind` that is given, ConfError for
-    a rule or judge that the kind cannot use and for an `oracle` that has nothing to put or no such stage,
+    Raises DataError if there are no questions, or none with a gold of the kind that is given, ConfError for
+    a rule or judge that the kind cannot use and for an oracle that has nothing to put or no such stage,
     CapReached at a cap, and what ingest, index and answer raise.
     """
-    if oracle is not None:
-        require_stage(pipeline.recipe, oracle)
-    started, clock, planning = time.time(), WallClock(began=began), Planning(show, measured)
-    pipeline = replace(pipeline, clock=clock, caps=caps)
-    store = pipeline.store
+    if how.oracle is not None:
+        require_stage(pipeline.recipe, how.oracle)
+    started, clock = time.time(), WallClock(began=how.began)
+    pipeline = replace(pipeline, clock=clock)
+    store, caps = pipeline.store, pipeline.caps
     with driving(store, f"eval {pipeline.recipe.name}"):
         # A cluster that is too small is refused before the hour that a large file may take to read.
         with clock.part("reading"):
-            reading = reading_of(pipeline)
-            how = pipeline.progress, pipeline.start, kind, reading
-            read = ingest(store, data, format, *how) if data else None
-        questions = questions_of(pipeline, only or (read.questions if read else None), limit)
+            read = _read(pipeline, data, how)
+        questions = questions_of(pipeline, how.only or (read.questions if read else None), how.limit)
         require_questions(questions, data, store)
-        scoring = scoring_of(pipeline, read, questions.ids, kind, rule, judge is not None)
+        scoring = scoring_of(pipeline, read, questions.ids, how.kind, how.rule, judge is not None)
         require_rule(scoring, labels)
-        done = RunCounters.load(store, pipeline.recipe.digest() + (f"-oracle-{oracle}" if oracle else ""))
+        suffix = f"-oracle-{how.oracle}" if how.oracle else ""
+        done = RunCounters.load(store, pipeline.recipe.digest() + suffix)
         indexed, golds = None, 0
-        if oracle is not None:
-            recipe, golds, indexed = oracle_recipe(pipeline, oracle, questions, scoring, done, planning)
+        if how.oracle is not None:
+            recipe, golds, indexed = oracle_recipe(pipeline, questions, scoring, done, how, measured)
             pipeline = replace(pipeline, recipe=recipe)
-        if again:
+        if how.retry_faults:
             retry(pipeline, questions)
         with clock.part("storing"):
             damaged = mend_memo(store) + pipeline.builder.merge_memo()
         memo = memo_versions(store)
         with clock.part("planning"):
-            work = plan_eval(pipeline, questions, scoring, judge, fresh, refresh, planning, indexed)
+            work = plan_eval(pipeline, questions, scoring, judge, how, measured, indexed)
         with clock.part("storing"):
-            sources, todo, recalls = _answered(pipeline, questions, work, fresh, done)
+            sources, todo, recalls = _answered(pipeline, questions, work, how.fresh, done)
         folder = RunFolder(out)
 
         def spend(asked: CallCounts) -> None:
@@ -123,9 +111,9 @@ def evaluate(
         with clock.part("scoring"), ResultTable(folder.results) as results:
             answers = collect(pipeline, questions, sources, results, scoring.golds, done.seconds)
             capped = spend if caps.any else None
-            scored = score_answers(store, answers, scoring, judge, labels, fresh, capped)
+            scored = score_answers(store, answers, scoring, judge, labels, how.fresh, capped)
             done.memo_damaged += damaged
-            mark = oracle or ("labels" if holds_truths(pipeline.recipe) else "")
+            mark = how.oracle or ("labels" if holds_truths(pipeline.recipe) else "")
             report = eval_report(
                 pipeline, scored, work.plan, done, read, len(questions), recalls, mark, golds
             )
@@ -137,6 +125,15 @@ def evaluate(
         done.clear()
         undone = undone_rows(pipeline, questions, read.counts if read else {})
         return Evaluation(report, folder, len(questions) - len(todo), manifest, undone)
+
+
+def _read(pipeline: Pipeline, data: Sequence[Path], how: EvalOptions) -> IngestSummary | None:
+    reading = reading_of(pipeline)
+    if not data:
+        return None
+    assert how.format is not None
+    place = pipeline.progress, pipeline.start, how.kind, reading
+    return ingest(pipeline.store, data, how.format, *place)
 
 
 def _answered(

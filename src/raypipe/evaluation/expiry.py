@@ -12,6 +12,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
 
+from raypipe.core.batches import batches
 from raypipe.core.kg import domain_of
 from raypipe.core.protocols import Ask, GraphRef, Step
 from raypipe.core.records import Question
@@ -19,7 +20,7 @@ from raypipe.memo.counts import CallCounts
 from raypipe.memo.disk import StoreMemo, memo_versions
 from raypipe.memo.lookup import CacheOnlyKit, NoReply, NotCached
 from raypipe.memo.memo import cached
-from raypipe.pipeline.driver import Pipeline, batches
+from raypipe.pipeline.driver import Pipeline
 from raypipe.recipes.recipe import Stage
 from raypipe.runs.plan.standing import asking
 

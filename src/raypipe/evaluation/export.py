@@ -54,7 +54,6 @@ def export(
 
 
 def write_predictions(folder: RunFolder) -> None:
-    """Writes predictions.jsonl, as `raypipe score crag` reads it."""
     write_json_lines(folder.predictions, prediction_lines(folder))
 
 

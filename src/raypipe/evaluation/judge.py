@@ -15,6 +15,7 @@ from functools import partial
 from typing import TypeAlias
 
 from raypipe.core import plugins
+from raypipe.core.batches import batches
 from raypipe.core.errors import ConfError
 from raypipe.core.llm import Chat, Generated, Generator, Sampling
 from raypipe.core.plugins import Plugin
@@ -25,7 +26,6 @@ from raypipe.memo.disk import StoreMemo, memo_versions, merge_memo
 from raypipe.memo.memo import cached
 from raypipe.metrics.crag import Prediction, Rule, open_truths
 from raypipe.models.kit import LocalKit
-from raypipe.pipeline.driver import batches
 from raypipe.report.report import JudgeLine
 from raypipe.runs.plan.records import JudgePlan
 from raypipe.store import Store

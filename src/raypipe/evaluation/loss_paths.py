@@ -7,7 +7,7 @@ its contract (`recipes.step_contract`). Pure functions on answered questions; re
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,10 +15,10 @@ from raypipe.core.protocols import GraphReplies, Step
 from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, INVALID, SKIPPED, SKIPPED_REPLY, Question, Reply
 from raypipe.metrics.losses import GoldText, Loss, LostAt
 from raypipe.recipes.recipe import Recipe, Stage
-from raypipe.recipes.step_contract import decides, graph_replies, shows_passages
+from raypipe.recipes.step_contract import decides, graph_replies, named, shows_passages
 from raypipe.steps.ranking import best_first
 
-REPLY, HITS = "replies.", "hits."
+REPLY = "replies."
 KG_ANSWERABLE = "kg_answerable"  # label of invented worlds: "false" where no graph knows the answer
 
 
@@ -61,7 +61,7 @@ class RecipePaths:
         self._everything = recipe.searches_all()
         self._graph = next(((s, g) for s in stages if (g := graph_replies(s.step)) is not None), None)
         self.from_graph = self._following()
-        self._decided = set(_replies(self._deciding.step.reads() if self._deciding else ()))
+        self._decided = set(named(self._deciding.step.reads() if self._deciding else (), "replies"))
 
     def _following(self) -> frozenset[str]:
         """Names of the replies that are made of what the graph says, and of no passage."""
@@ -145,7 +145,7 @@ class RecipePaths:
         routed = stage.step.reads() | stage.gate_reads()
         if (writer := self._writers.get(REPLY + names.calls)) is not None:
             routed |= writer.step.reads() | writer.gate_reads()
-        for name in sorted(_replies(routed)):
+        for name in sorted(named(routed, "replies")):
             reply = e.answered.replies.get(name)
             if name in e.labels and reply and reply.label not in (e.labels[name], SKIPPED, FAULT):
                 return self._writer(REPLY + name)
@@ -184,7 +184,7 @@ class RecipePaths:
     def _repeats(self, stage: Stage[Step], e: GoldEvidence) -> bool:
         """Whether a reply that a stage of `_telling` reads has the gold's words."""
         replies = e.answered.replies
-        read = [replies[n].text for n in _replies(stage.step.reads()) if n in replies]
+        read = [replies[n].text for n in named(stage.step.reads(), "replies") if n in replies]
         return stage not in self.showing and any(map(e.gold.said, read))
 
     def _not_ranked(self, e: GoldEvidence) -> LostAt:
@@ -198,10 +198,10 @@ class RecipePaths:
         stage = outs[first][0]
         if "order" in stage.step.reads():
             return LostAt(Loss.RERANK, stage.name)
-        wanted = {r.removeprefix(HITS) for r in stage.step.reads() if r.startswith(HITS)}
+        wanted = set(named(stage.step.reads(), "hits"))
         if any(h.chunk in e.passages and wanted & h.scores.keys() for h in e.answered.hits):
             return LostAt(Loss.FUSION, stage.name)
-        made = [s for s in self.recalling if {w.removeprefix(HITS) for w in s.step.writes()} & wanted]
+        made = [s for s in self.recalling if wanted.intersection(named(s.step.writes(), "hits"))]
         return LostAt(Loss.RECALL, made[-1].name if made else stage.name)
 
     def _rankings(self, q: Question) -> list[tuple[Stage[Step], frozenset[str]]]:
@@ -209,7 +209,7 @@ class RecipePaths:
         best `top` by the score that it writes. The last is the ranking itself."""
         outs: list[tuple[Stage[Step], frozenset[str]]] = []
         for stage in self.ranking:
-            own = [w.removeprefix(HITS) for w in stage.step.writes() if w.startswith(HITS)]
+            own = named(stage.step.writes(), "hits")
             scores = {h.chunk: h.scores[own[0]] for h in q.hits if own and own[0] in h.scores}
             if scores:
                 top = getattr(stage.step, "top", None)
@@ -237,13 +237,9 @@ class RecipePaths:
     def replied(self, stage: Stage[Step], answered: Question) -> bool:
         """Whether a stage made a reply, be it a fault."""
         return any(
-            answered.replies.get(n, SKIPPED_REPLY).label != SKIPPED for n in _replies(stage.step.writes())
+            answered.replies.get(n, SKIPPED_REPLY).label != SKIPPED
+            for n in named(stage.step.writes(), "replies")
         )
-
-
-def _replies(fields: Iterable[str]) -> list[str]:
-    """The names of the replies among the fields that a step reads or writes."""
-    return [f.removeprefix(REPLY) for f in fields if f.startswith(REPLY)]
 
 
 def _lines(replies: Mapping[str, Reply], names: GraphReplies) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from raypipe.core.batches import batches
 from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.core.index import Index
 from raypipe.core.protocols import Kit, Step
@@ -18,7 +19,7 @@ from raypipe.core.records import FAULT, RANKED, Gold, Question
 from raypipe.evaluation.loss_paths import GoldEvidence, RecipePaths, SourcesHolding
 from raypipe.metrics.losses import GoldText, LostAt, read_through
 from raypipe.metrics.squad import normalized
-from raypipe.pipeline.driver import Pipeline, batches
+from raypipe.pipeline.driver import Pipeline
 from raypipe.recipes.recipe import Stage
 from raypipe.recipes.step_contract import Shown, shown_of
 

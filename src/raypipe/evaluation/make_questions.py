@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
 
+from raypipe.core.batches import batches
 from raypipe.core.llm import Chat, Generated, Generator, Sampling
 from raypipe.core.records import digest
 from raypipe.evaluation.drawn_passages import Draw, DrawnPassage
 from raypipe.metrics import squad
-from raypipe.pipeline.driver import batches
 from raypipe.text.made_questions import PASSAGES, MadeKind, MadeText, Rejected, doubles, read, words
 from raypipe.text.prompt import Prompt
 from raypipe.text.replies import abstains

@@ -5,14 +5,15 @@ Knows plans and prices; the golds of a data set only to put them in the place of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from raypipe.core.errors import ConfError
 from raypipe.evaluation.expiry import expired_answers
 from raypipe.evaluation.golds import Scoring, golds_of
 from raypipe.evaluation.judge import Judge, ModelJudge, judge_plan
-from raypipe.evaluation.oracle import Oracle, with_oracle
+from raypipe.evaluation.options import EvalOptions
+from raypipe.evaluation.oracle import with_oracle
 from raypipe.evaluation.stored_questions import StoredQuestions
 from raypipe.pipeline.counters import RunCounters
 from raypipe.pipeline.driver import Pipeline
@@ -25,14 +26,6 @@ from raypipe.store.disk_space import need
 
 
 @dataclass(frozen=True, slots=True)
-class Planning:
-    """How plans are made and shown."""
-
-    show: Callable[[Plan], None]  # gets a plan before anything of it runs
-    measured: Sequence[Manifest]  # runs on other stores that say how fast this machine is
-
-
-@dataclass(frozen=True, slots=True)
 class PlannedWork:
     """A plan, and the questions that are answered again by it."""
 
@@ -42,38 +35,39 @@ class PlannedWork:
 
 
 def oracle_recipe(
-    pipeline: Pipeline, oracle: Oracle, questions: StoredQuestions, scoring: Scoring, done: RunCounters,
-    planning: Planning,
+    pipeline: Pipeline, questions: StoredQuestions, scoring: Scoring, done: RunCounters, how: EvalOptions,
+    measured: Sequence[Manifest],
 ) -> tuple[Recipe, int, Plan | None]:  # fmt: skip
     """The recipe with golds in the place of a stage, and for how many questions. Those of passages are looked
     for in the tables, which are made before: the plan of that is shown first and returned. Raises ConfError
     where no question has a gold text."""
+    assert how.oracle is not None
     golds = golds_of(pipeline.store, questions.ids, scoring.golds)
     if not any(g.answers for g in golds.values()):
         raise ConfError(
-            f"--oracle {oracle}: expected questions with gold answers, found none of {len(questions)} with "
-            f"one in {pipeline.store.uri}. Use data that has answers, or leave --oracle out"
+            f"--oracle {how.oracle}: expected questions with gold answers, found none of {len(questions)} "
+            f"with one in {pipeline.store.uri}. Use data that has answers, or leave --oracle out"
         )
     indexed = None
-    if oracle == "passages":
-        indexed = _shown(pipeline, questions, (), False, planning, None)[0]
+    if how.oracle == "passages":
+        indexed = _shown(pipeline, questions, (), replace(how, fresh=False), measured, None)[0]
         pipeline.index(questions, done)
-    return *with_oracle(pipeline, oracle, questions, golds), indexed
+    return *with_oracle(pipeline, how.oracle, questions, golds), indexed
 
 
 def plan_eval(
-    pipeline: Pipeline, questions: StoredQuestions, scoring: Scoring, judge: Judge | None, fresh: bool,
-    refresh: bool, planning: Planning, indexed: Plan | None,
+    pipeline: Pipeline, questions: StoredQuestions, scoring: Scoring, judge: Judge | None, how: EvalOptions,
+    measured: Sequence[Manifest], indexed: Plan | None,
 ) -> PlannedWork:  # fmt: skip
-    """Plans a run and shows the plan. `fresh` asks every language model again; `refresh` recomputes what
-    rests on expired replies of a graph. `indexed`: the plan of a corpus half that is done already; None:
-    none is. Raises DiskFull where there is no room for what is planned."""
-    expired = expired_answers(pipeline, questions) if refresh else {}
+    """Plans a run and shows the plan. `measured` are runs on other stores that say how fast this machine is.
+    `indexed`: the plan of a corpus half that is done already; None: none is. Raises DiskFull where there is
+    no room for what is planned."""
+    expired = expired_answers(pipeline, questions) if how.refresh else {}
     judging = None
     if isinstance(judge, ModelJudge):
         golds = golds_of(pipeline.store, questions.ids, scoring.golds)
         judging = judge_plan(judge.model, judge.rule, golds.values())
-    planned, renewed = _shown(pipeline, questions, expired, fresh, planning, judging)
+    planned, renewed = _shown(pipeline, questions, expired, how, measured, judging)
     if indexed is not None:
         before = (s for s in indexed.steps if s.half == "corpus")
         steps = (*before, *(s for s in planned.steps if s.half == "question"))
@@ -82,17 +76,17 @@ def plan_eval(
 
 
 def _shown(
-    pipeline: Pipeline, questions: StoredQuestions, expired: Collection[str], fresh: bool, planning: Planning,
-    judge: JudgePlan | None,
+    pipeline: Pipeline, questions: StoredQuestions, expired: Collection[str], how: EvalOptions,
+    measured: Sequence[Manifest], judge: JudgePlan | None,
 ) -> tuple[Plan, frozenset[str]]:  # fmt: skip
     """The plan, shown, and the ids of the questions that will be answered again."""
-    asked, again = list(questions), set(expired)
+    asked, again, fresh = list(questions), set(expired), how.fresh
     if (left := pipeline.renewing()) is not None:
         asked += pipeline.questions([id for id in left.ids if id not in set(questions.ids)])
         again |= set(left.ids)
         fresh = fresh or left.fresh
-    planned = plan(pipeline, asked, fresh=fresh, old=again, measured=planning.measured)
+    planned = plan(pipeline, asked, fresh=fresh, old=again, measured=measured)
     planned = priced(replace(planned, judge=judge), pipeline.caps.prices, pipeline.recipe)
-    planning.show(planned)
+    how.on_plan(planned)
     need(pipeline.store, planned.bytes_at_least(), "what is planned")
     return planned, frozenset(again)

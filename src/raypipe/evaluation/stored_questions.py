@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raypipe.core import arrow
+from raypipe.core.batches import batches
 from raypipe.core.errors import DataError
 from raypipe.core.records import Question
-from raypipe.pipeline.driver import Pipeline, batches
+from raypipe.pipeline.driver import Pipeline
 from raypipe.runs.captured import OWN_ID
 from raypipe.store import Store
 

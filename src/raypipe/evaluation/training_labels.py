@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from raypipe.core.batches import batches
 from raypipe.core.llm import Chat
 from raypipe.core.records import (
     ABSTAINED,
@@ -30,7 +31,7 @@ from raypipe.evaluation.labelling import Labelling
 from raypipe.evaluation.prompts import Unasked
 from raypipe.evaluation.truth_steps import AGREES, MENTIONED, NO, RIGHT, TRUTH, WRONG, YES
 from raypipe.memo.lookup import ChatRecorder
-from raypipe.pipeline.driver import Pipeline, batches
+from raypipe.pipeline.driver import Pipeline
 from raypipe.pipeline.recipe_tables import searched
 from raypipe.store.index import LanceIndex
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
-from typing import Any, TypeVar
+from itertools import chain
+from typing import Any
 
 from raypipe.core import arrow
+from raypipe.core.batches import batches
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault, Outcome, Question, digest
 from raypipe.memo.disk import memo_versions
+from raypipe.pipeline import recipe_tables
 from raypipe.pipeline.answer_sources import AnswerSources, answer_sources
 from raypipe.pipeline.answers_task import AnswersTask
 from raypipe.pipeline.approximate import ann_names
@@ -24,15 +26,6 @@ from raypipe.pipeline.corpus_builds import CorpusBuilds, failed_ids
 from raypipe.pipeline.counters import RunCounters
 from raypipe.pipeline.dead_letters import final_last
 from raypipe.pipeline.ingest_log import driving
-from raypipe.pipeline.recipe_tables import (
-    lacking,
-    passages_table,
-    postings_tables,
-    searched,
-    table_names,
-    texts_table,
-    vectors_table,
-)
 from raypipe.pipeline.table_build import TableBuild, TableBuilder, again_id, alone, nowhere
 from raypipe.pipeline.tasks import (
     HandedBack,
@@ -55,8 +48,6 @@ from raypipe.store.ids import Ids, stand_in
 from raypipe.store.leftovers import abandon
 from raypipe.store.merged_postings import merge_segments
 
-T = TypeVar("T")
-
 ANSWERS_AT_ONCE = 100  # read in one look: some 40 kB each with fifty citations and twenty hits
 
 SNAPSHOT_QUESTIONS = 128  # of a task; over 400,000 x 384 a question takes 1.9 ms at 256 and 3.3 at 50
@@ -73,17 +64,6 @@ def inline(verb: Verb, work: TableTask, tasks: Sequence[Task]) -> Iterator[TaskR
             if isinstance(result, HandedBack) and result.then == "replace":
                 do = None
             yield result
-
-
-def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """The items in order, `size` at a time.
-
-    >>> list(batches("abcde", 2))
-    [['a', 'b'], ['c', 'd'], ['e']]
-    """
-    rest = iter(items)
-    while some := list(islice(rest, size)):
-        yield some
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +103,7 @@ class Pipeline:
         with driving(self.store, f"index {self.recipe.name}"):
             for table in self.corpus.tables(wanted, self.streams and self._streams):
                 build(table, done)
-            for analyzer, (postings, lengths) in postings_tables(self.recipe).items():
+            for analyzer, (postings, lengths) in recipe_tables.postings_tables(self.recipe).items():
                 # Once they are there, they keep up: a search of the whole store reads them alone.
                 if self.store.has(lengths) or self.searches_all(questions):
                     build(self.corpus.postings(analyzer, postings, lengths), done)
@@ -194,7 +174,6 @@ class Pipeline:
         return begun(self.store, again_id(self.answers_work_id(self.snapshot())))
 
     def questions(self, ids: Sequence[str]) -> Iterator[Question]:
-        """Stored questions, read a batch at a time."""
         for some in batches(ids, ANSWERS_AT_ONCE):
             yield from arrow.question.records(self.store.rows("questions", "id", some))
 
@@ -205,7 +184,9 @@ class Pipeline:
     def answer_sources(self, questions: Iterable[Question]) -> AnswerSources:
         """What these questions are answered from, as the tables are now."""
         asked = list(questions)  # read twice
-        lacks = lacking(self.store, self.recipe, self.sources(asked), {}, self.searches_all(asked))
+        lacks = recipe_tables.lacking(
+            self.store, self.recipe, self.sources(asked), {}, self.searches_all(asked)
+        )
         return answer_sources(self.snapshot(), by_source(lacks), self.recipe.searches_all())
 
     def keys(self, questions: Iterable[Question], sources: AnswerSources) -> dict[str, str]:
@@ -246,7 +227,7 @@ class Pipeline:
         """The rows of `faults` of sources (None: of all) that the corpus half could not do, the last one of
         each source; one that was done since is not among them."""
         rows = []
-        for table in table_names(self.store, self.recipe):
+        for table in recipe_tables.table_names(self.store, self.recipe):
             last = {r["id"]: r for r in final_last(self.store.rows("faults", "digest", [table]))}
             left = self.store.missing(table, "source", list(last))
             rows += [last[id] for id in left if among is None or id in among]
@@ -254,14 +235,14 @@ class Pipeline:
 
     @property
     def texts_table(self) -> str:
-        return texts_table(self.recipe)
+        return recipe_tables.texts_table(self.recipe)
 
     @property
     def passages_table(self) -> str:
-        return passages_table(self.recipe)
+        return recipe_tables.passages_table(self.recipe)
 
     def vectors_table(self, model: Model) -> str:
-        return vectors_table(self.recipe, model)
+        return recipe_tables.vectors_table(self.recipe, model)
 
     def snapshot(self) -> str:
         """Names all that the store can search: the corpus of a question without citations, and the
@@ -288,7 +269,7 @@ class Pipeline:
         """Questions to answers, by the keys of their answers."""
 
         def work(run: Run) -> TableTask:
-            index, memo = searched(self.store, self.recipe), memo_versions(self.store)
+            index, memo = recipe_tables.searched(self.store, self.recipe), memo_versions(self.store)
             return AnswersTask(self.worker, self.recipe, "answers", run.name, sources, index, memo, run.fresh)
 
         return TableBuild(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe.core import arrow
+from raypipe.core.batches import batches
 from raypipe.core.records import digest
 from raypipe.store import Store
 from raypipe.store.layout import READS
@@ -54,9 +55,9 @@ class ShardFiles:
 
     def write_list(self, shard: str, which: str, rows: Iterable[tuple[bytes, str]]) -> None:
         """`rows`: (key, value), sorted by key."""
-        sink, left = pa.BufferOutputStream(), iter(rows)
+        sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, _SCHEMA) as file:
-            while some := list(islice(left, BATCH)):
+            for some in batches(rows, BATCH):
                 keys, values = zip(*some, strict=True)
                 file.write_batch(pa.record_batch([pa.array(keys, pa.binary(KEY)), pa.array(values)], _SCHEMA))
         self.store.files.write(self._name(shard, which), sink.getvalue().to_pybytes())

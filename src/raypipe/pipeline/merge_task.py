@@ -36,7 +36,7 @@ class MergeTask:
 
     def _merge(self, store: Store, task: Task) -> tuple[int, int]:
         """How many values it adds, and how many files were damaged."""
-        table = _table_of(task)
+        table = task.ids[0].split("/")[-2]
         if read_record(store, table, self.run, task.name) is not None:  # by a worker that died after it
             return 0, 0
         some = fold(store, table, task.ids)
@@ -84,7 +84,3 @@ def _merged(
         drop_records(store, table, run)
         store.index(table)
     return damaged
-
-
-def _table_of(task: Task) -> str:
-    return task.ids[0].split("/")[-2]

@@ -14,10 +14,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError, DataError
+
+Fields: TypeAlias = str | Mapping[str, str | Sequence[str]]
+"""Role -> field, or fields, of rows: `{"query": "prompt"}`, or as `--fields` says it, `query=prompt`."""
 
 NAMES: Mapping[str, tuple[str, ...]] = {
     "query": (

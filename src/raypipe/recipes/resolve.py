@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -40,13 +39,11 @@ Read = Callable[[Any, Where], T]
 FITTED: tuple[type[Any], ...] = (Fitted, AnswerProbability, FusionWeights)
 """What a file under fitted/ can hold: numbers for `extract`, `decide` and `fuse`."""
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
-
 
 def resolvers(files: Conf, models: Catalog, graphs: Mapping[str, str] = MappingProxyType({})) -> Resolve:
     """Readers for every type that a field of a step can name. `graphs` says where graphs lie, by name; under
     "" where all others do."""
-    prompt = _written(Prompt, "prompts", partial(_find, files, "prompts"))
+    prompt = _written(Prompt, "prompts", partial(files.below, "prompts"))
     found: dict[Any, Any] = {
         Model: _model(models),
         **{c: _written(c, "fitted", partial(files.find, "fitted")) for c in FITTED},
@@ -57,7 +54,7 @@ def resolvers(files: Conf, models: Catalog, graphs: Mapping[str, str] = MappingP
         Grammar: _grammar(files),
         JsonSchema: _schema(files),
         GraphRef: _graph(files, graphs, models),
-        ExampleBank: _written(ExampleBank, "examples", partial(_find, files, "examples")),
+        ExampleBank: _written(ExampleBank, "examples", partial(files.below, "examples")),
         FactsRef: _file_of(files, graphs, "facts", _facts_ref),
         PoolRef: _file_of(files, graphs, "examples", _pool),
     }
@@ -71,23 +68,8 @@ def resolvers(files: Conf, models: Catalog, graphs: Mapping[str, str] = MappingP
 
 def prompt_file(files: Conf, name: str) -> Prompt:
     """The prompt `prompts/NAME.yaml`. Raises ConfError naming the file and what in it is wrong."""
-    path = _find(files, "prompts", name)
+    path = files.below("prompts", name)
     return config.build(Prompt, config.read_yaml(path), Where(str(path)))
-
-
-def _find(files: Conf, kind: str, name: str, suffix: str = ".yaml") -> Path:
-    """A file under `kind`/, in a folder of its own or not. A name never leads out of `kind`/."""
-    if _NAME.fullmatch(name):
-        for folder in files.folders:
-            path = folder / kind / f"{name}{suffix}"
-            if path.is_file():
-                return path
-    known = {
-        p.relative_to(f / kind).as_posix().removesuffix(suffix)
-        for f in files.folders
-        for p in (f / kind).rglob(f"*{suffix}")
-    }
-    raise ConfError(f"no {name!r} under {kind}/; {did_you_mean(name, known)}")
 
 
 def _named(value: Any, where: Where, what: str, find: Callable[[str], T]) -> T:
@@ -120,9 +102,7 @@ def _grammar(files: Conf) -> Read[Grammar]:
 @dataclass(frozen=True, slots=True)
 class GraphEntry:
     kind: Literal["folder", "server", "facts", "examples"]
-    where: str = (
-        ""  # the folder, the address, or the file of facts or examples; "": to be said when it is used
-    )
+    where: str = ""  # folder, address, or file of facts or examples; "": to be said when it is used
     version: str = ""  # of a server
     refresh: Mapping[str, str | int] = field(default_factory=dict)  # domain -> REFRESH, or seconds
     levels: Mapping[str, tuple[Level, ...]] = field(default_factory=dict)  # kind of name -> how it is linked
@@ -154,10 +134,14 @@ REFRESH: Mapping[str, float] = MappingProxyType({"static": math.inf, "daily": 86
 """Words for how long a reply holds, in seconds."""
 
 
+def _graphs_file(files: Conf) -> tuple[dict[str, Any], Where]:
+    path = files.file("graphs.yaml")
+    return config.read_yaml(path), Where(str(path))
+
+
 def _graph(files: Conf, graphs: Mapping[str, str], models: Catalog) -> Read[GraphRef]:
     def find(name: str) -> GraphRef:
-        path = files.file("graphs.yaml")
-        tree, where = config.read_yaml(path), Where(str(path))
+        tree, where = _graphs_file(files)
         if name not in tree:
             raise where.error(f"no graph {name!r}; {did_you_mean(name, tree)}")
         entry = config.build(GraphEntry, tree[name], where.at(name))
@@ -220,9 +204,8 @@ def _file_of(
     """The name of an entry of graphs.yaml that is one file. `made`: of its name, and its place or ""."""
 
     def find(name: str) -> T:
-        path = files.file("graphs.yaml")
-        tree, where = config.read_yaml(path), Where(str(path))
-        entry = config.build(GraphEntry, tree.get(name, {}), where.at(name)) if name in tree else None
+        tree, where = _graphs_file(files)
+        entry = config.build(GraphEntry, tree[name], where.at(name)) if name in tree else None
         if entry is None or entry.kind != kind:
             known = [n for n, e in tree.items() if isinstance(e, dict) and e.get("kind") == kind]
             raise where.error(f"no {kind} {name!r}; {did_you_mean(name, known)}")
@@ -247,14 +230,14 @@ def _pool(name: str, place: str) -> PoolRef:
 
 
 def _grammar_text(files: Conf, name: str) -> str:
-    return _find(files, "grammar", name, ".lark").read_text(encoding="utf-8")
+    return files.below("grammar", name, ".lark").read_text(encoding="utf-8")
 
 
 def _schema(files: Conf) -> Read[JsonSchema]:
     """The name of a file under schemas/, or a schema spelled out."""
 
     def find(name: str) -> dict[str, Any]:
-        return config.read_yaml(_find(files, "schemas", name))
+        return config.read_yaml(files.below("schemas", name))
 
     def read(value: Any, where: Where) -> JsonSchema:
         if isinstance(value, str):

@@ -6,11 +6,12 @@ Knows records and marks; not how a run is made, and not how a page or a table lo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from raypipe.core.ann import AnnRecall
+from raypipe.core.plain import to_json as json_of
 from raypipe.core.records import FAULT, RANKED, Hit, Question
 from raypipe.metrics.crag import Marks, intervals_to_json, parts_to_json
 from raypipe.metrics.kinds import NOT_SCORED, MeasureSummary, RunScores
@@ -194,7 +195,7 @@ def to_json(report: EvalReport) -> dict[str, Any]:
     """The report as one JSON object: what `eval --json` prints and report.json holds."""
 
     def part(*names: str) -> dict[str, Any]:
-        return {name: _plain(getattr(report, name)) for name in names}
+        return {name: json_of(getattr(report, name)) for name in names}
 
     marks, scores, injection = report.marks, report.scores, report.prompt_injection
     return {
@@ -203,10 +204,9 @@ def to_json(report: EvalReport) -> dict[str, Any]:
             "run", "recipe", "digest", "questions", "citations", "distinct_pages", "empty_pages", "chunks"
         ),
         **part("pages_compared", "parser_fallbacks", "normalized"),
-        "replaced": [{**asdict(r), "ids": list(r.ids), "files": list(r.files)} for r in report.replaced],
-        **part("without_truth"),
+        **part("replaced", "without_truth"),
         "faults": sum(f.rows for f in report.faults),
-        "faults_by_reason": _plain(report.faults),
+        "faults_by_reason": json_of(report.faults),
         "rule": marks.rule,
         **asdict(marks.score),
         "unscored": marks.score.n_unscored,
@@ -215,8 +215,8 @@ def to_json(report: EvalReport) -> dict[str, Any]:
         **parts_to_json(marks),
         "kind": scores.kind,
         "lead": scores.lead,
-        "measures": _plain(scores.measures),
-        "measure_slices": _plain(scores.slices),
+        "measures": json_of(scores.measures),
+        "measure_slices": json_of(scores.slices),
         "blocks": list(scores.blocks),
         **part("answer_cut"),
         "prompt_injection": injection and {**asdict(injection), "rate": injection.rate},
@@ -225,15 +225,6 @@ def to_json(report: EvalReport) -> dict[str, Any]:
         "oracle_golds": report.oracle_golds if report.oracle else None,
         **part("routing", "calibration", "losses", "ann", "steps"),
     }
-
-
-def _plain(value: Any) -> Any:
-    """A value of a report as JSON holds it: records as objects, tuples of them as lists."""
-    if isinstance(value, tuple):
-        return [_plain(v) for v in value]
-    if isinstance(value, Mapping):
-        return dict(value)
-    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
 def ranking(question: Question) -> list[Hit]:
@@ -258,5 +249,4 @@ def answer_of(question: Question) -> str | None:
 
 
 def write_report(folder: RunFolder, report: EvalReport) -> None:
-    """Writes report.json as a whole."""
     write_json(folder.report, to_json(report))

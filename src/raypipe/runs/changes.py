@@ -79,7 +79,6 @@ def _of_same_questions(store: Store, runs: Iterable[Manifest], questions: Contai
 
 
 def changes(store: Store, before: Manifest, after: Manifest) -> Changes:
-    """What the later of two runs changed."""
     old, new = answer_keys(store, before.run), answer_keys(store, after.run)
     common = old.keys() & new.keys()
     own = with_lines(differences(before.stages, after.stages), before, after)

@@ -38,15 +38,7 @@ from raypipe.runs.roots import (
     roots,
     tables_named,
 )
-from raypipe.store import Store, StoreError, read_now, sweep
-from raypipe.store.adapters import (
-    abandoned_trainings,
-    adapter_names,
-    adapter_recipe,
-    remove_adapter,
-    remove_training,
-    training_lease,
-)
+from raypipe.store import Store, StoreError, adapters, read_now, sweep
 from raypipe.store.keep import KEPT, clean, compact, drop, tables, tagged, unfinished, untag
 from raypipe.store.layout import INGESTED
 from raypipe.store.leftovers import abandon, free, free_table, staged
@@ -139,7 +131,7 @@ def _found(
     yield from (Removal("run", r.run, r.questions) for r in older)
     if faults := old_faults(store, left, older):
         yield Removal("faults", "of rows that were done since, or that nothing asks for", len(faults))
-    trainings, parts_of_adapters = abandoned_trainings(store.files, now, young.total_seconds())
+    trainings, parts_of_adapters = adapters.abandoned_trainings(store.files, now, young.total_seconds())
     yield from (Removal("adapter", n, 0) for n in (*given_up_adapters(store, kept), *parts_of_adapters))
     yield from (Removal("training", name, 0) for name in trainings)
     if parts := staged(store):
@@ -157,7 +149,11 @@ def given_up_adapters(store: Store, kept: Roots) -> list[str]:
     named = adapters_named(kept.last, kept.released)
     gone = adapters_named(kept.runs, kept.releases) - named
     files = store.files
-    return [n for n in adapter_names(files) if str(adapter_recipe(files, n).get("adapter", "")) in gone]
+    return [
+        n
+        for n in adapters.adapter_names(files)
+        if str(adapters.adapter_recipe(files, n).get("adapter", "")) in gone
+    ]
 
 
 def uncited(store: Store) -> list[str]:
@@ -194,10 +190,10 @@ def _remove(store: Store, kept: Roots, found: Sequence[Removal], now: float, you
             store.forget(table, "source", gone)
         store.forget("sources", "id", gone)  # last: by them the next prune finds what a kill leaves
     for name in names["adapter"]:
-        remove_adapter(store.files, name)
+        adapters.remove_adapter(store.files, name)
     for training in names["training"]:
-        with training_lease(store.files, training, "prune"):
-            remove_training(store.files, training)
+        with adapters.training_lease(store.files, training, "prune"):
+            adapters.remove_training(store.files, training)
     older = [r for r in kept.runs if r.run in names["run"]]
     for where in filters("_rowid", old_faults(store, set(tables(store)), older)):
         store.dataset("faults").delete(where)

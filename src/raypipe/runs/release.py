@@ -86,15 +86,13 @@ def promote(
     Raises GateFailed, ConfError for an oracle run, and StoreError if a table that the run searched is not
     there at its version; then live is as it was.
     """
-    if manifest.oracle == "labels":
-        raise ConfError(
-            f"run {manifest.run} made training labels: golds stand in one of its stages, so it cannot answer "
-            "live questions. Promote a run of the recipe itself"
-        )
     if manifest.oracle:
+        why = f"is an oracle run: golds stood in the place of its {manifest.oracle}"
+        if manifest.oracle == "labels":
+            why = "made training labels: golds stand in one of its stages"
         raise ConfError(
-            f"run {manifest.run} is an oracle run: golds stood in the place of its {manifest.oracle}, so it "
-            "cannot answer live questions. Promote a run of the recipe itself"
+            f"run {manifest.run} {why}, so it cannot answer live questions. Promote a run of the recipe "
+            "itself"
         )
     keys = answer_keys(store, manifest.run) if gates else {}
     check(manifest, gates, min_scored, sorted(q for q, k in keys.items() if k.verdict == "unscored"))
@@ -145,6 +143,13 @@ def live(store: Store, pointer: str = LIVE) -> Release | None:
     """The release that answers; None before the first. `pointer`: `live`, or `live@NAME` of a tenant."""
     history = _history(store, pointer)
     return release_of(store, history[-1]) if history else None
+
+
+def live_now(store: Store) -> Release:
+    """The release that answers. Raises ConfError before the first."""
+    if (found := live(store)) is None:
+        raise ConfError(f"{store.uri}: nothing is live; `raypipe promote DIR` releases a finished eval")
+    return found
 
 
 def releases(store: Store) -> list[Release]:

@@ -53,7 +53,6 @@ class ModelRecord:
 
 
 def describe(recipe: Recipe) -> tuple[StageRecord, ...]:
-    """The stages of a recipe, corpus half first."""
     chained = chains(recipe)
     corpus = [_describe("corpus", s, chained[s.name]) for s in recipe.corpus]
     return (*corpus, *(_describe("question", s, chained[s.name]) for s in recipe.question))

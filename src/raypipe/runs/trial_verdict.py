@@ -27,17 +27,9 @@ from raypipe.core.errors import ConfError
 from raypipe.core.plain import to_json
 from raypipe.metrics.intervals import mean_interval
 from raypipe.metrics.paired import paired
+from raypipe.runs import trials
 from raypipe.runs.gates import RelativeGate, relative_gate
 from raypipe.runs.release import go_live, live
-from raypipe.runs.trials import (
-    Pair,
-    ReleaseTrial,
-    TrialAnswer,
-    TrialEvidence,
-    read_trial,
-    remove_trial,
-    side_values,
-)
 from raypipe.store import Store, StoreError
 from raypipe.store.layout import TRIAL_REPORTS
 
@@ -80,7 +72,7 @@ class TrialReport:
     """How a trial does, or how it ended."""
 
     format: int
-    trial: ReleaseTrial
+    trial: trials.ReleaseTrial
     verdict: Verdict
     why: str  # one sentence
     at: float  # seconds since the epoch
@@ -106,20 +98,20 @@ def looked_at(questions: int) -> tuple[int, float]:
     return FIRST_LOOK << k, ERROR / 2 ** (k + 1)
 
 
-def report_on(store: Store, trial: ReleaseTrial) -> TrialReport:
+def report_on(store: Store, trial: trials.ReleaseTrial) -> TrialReport:
     """How a trial does now; of a canary with what its gate says."""
-    evidence = TrialEvidence(store, trial)
+    evidence = trials.TrialEvidence(store, trial)
     found = report_of(evidence, evidence.read())
     return looked(found) if trial.role == "canary" else found
 
 
-def report_of(evidence: TrialEvidence, truths: Mapping[str, tuple[str, ...]]) -> TrialReport:
+def report_of(evidence: trials.TrialEvidence, truths: Mapping[str, tuple[str, ...]]) -> TrialReport:
     """The report of what was read. Its p values are drawn: a second for some thousand questions."""
     first, trial = evidence.first, evidence.trial
     asked = list(first.values())
     right = {p.question: truths[p.question] for p in asked if p.question in truths}
     scored = {
-        q: (side_values(first[q].live, t)["f1"], side_values(first[q].trial, t)["f1"])
+        q: (trials.side_values(first[q].live, t)["f1"], trials.side_values(first[q].trial, t)["f1"])
         for q, t in right.items()
     }
     has = {q: (_answered(p.live), _answered(p.trial)) for q, p in first.items()}
@@ -136,7 +128,7 @@ def report_of(evidence: TrialEvidence, truths: Mapping[str, tuple[str, ...]]) ->
     )  # fmt: skip
 
 
-def _answered(side: TrialAnswer) -> float:
+def _answered(side: trials.TrialAnswer) -> float:
     return float(side.outcome in HAS_ANSWER)
 
 
@@ -144,12 +136,12 @@ def _gain(values: tuple[float, float] | None) -> float:
     return 0.0 if values is None else values[1] - values[0]
 
 
-def _example(pair: Pair, values: tuple[float, float] | None) -> Example:
+def _example(pair: trials.Pair, values: tuple[float, float] | None) -> Example:
     before, after = values or (None, None)
     return Example(pair.question, pair.live.answer, pair.trial.answer, before, after)
 
 
-def _times(pairs: Sequence[Pair]) -> dict[str, float]:
+def _times(pairs: Sequence[trials.Pair]) -> dict[str, float]:
     out = {}
     for name, ms in (("live", [p.live.ms for p in pairs]), ("trial", [p.trial.ms for p in pairs])):
         for q in (50, 99) if ms else ():
@@ -168,7 +160,7 @@ def _look(measure: str, values: Sequence[tuple[float, float]]) -> Look:
     return Look(measure, len(values), n, found.before, found.after, found.p, error, least)
 
 
-def decided(trial: ReleaseTrial, found: TrialReport) -> tuple[Verdict, str]:
+def decided(trial: trials.ReleaseTrial, found: TrialReport) -> tuple[Verdict, str]:
     """What the gate of a canary says, and why."""
     gate = relative_gate(trial.gate)
     assert gate is not None
@@ -214,9 +206,9 @@ def _said(look: Look) -> str:
 class TrialWatch:
     """Looks at a trial when enough questions are there, and ends a canary where its gate says so."""
 
-    def __init__(self, store: Store, trial: ReleaseTrial) -> None:
+    def __init__(self, store: Store, trial: trials.ReleaseTrial) -> None:
         self._store, self.trial = store, trial
-        self._evidence = TrialEvidence(store, trial)
+        self._evidence = trials.TrialEvidence(store, trial)
         self._looked_at = (-1, -1)
 
     def look(self) -> TrialReport | None:
@@ -225,7 +217,7 @@ class TrialWatch:
         trial, now = self.trial, live(self._store)
         if now is not None and now.id == trial.release:  # a killed process had made it live
             with self._store.lease("release", f"end {trial.role} {trial.release}"):
-                remove_trial(self._store, trial)
+                trials.remove_trial(self._store, trial)
             return None
         if now is None or now.id != trial.live:
             named = "nothing" if now is None else now.id
@@ -251,22 +243,22 @@ def looked(found: TrialReport) -> TrialReport:
     return replace(found, verdict=verdict, why=why)
 
 
-def end_trial(store: Store, trial: ReleaseTrial, verdict: Verdict, why: str) -> TrialReport:
+def end_trial(store: Store, trial: trials.ReleaseTrial, verdict: Verdict, why: str) -> TrialReport:
     """Ends a trial, whatever its gate says; the live release stays."""
-    evidence = TrialEvidence(store, trial)
+    evidence = trials.TrialEvidence(store, trial)
     return _end(store, replace(report_of(evidence, evidence.read()), verdict=verdict, why=why))
 
 
 def _end(store: Store, found: TrialReport) -> TrialReport:
     trial = found.trial
     with store.lease("release", f"end {trial.role} {trial.release}"):
-        if read_trial(store, trial.role) == trial:
+        if trials.read_trial(store, trial.role) == trial:
             # The trial goes last: after a kill in between, the next look ends it.
             name = f"{TRIAL_REPORTS}/{int(found.at * 1000):015d}-{trial.release}.json"
             store.files.write(name, json.dumps(to_json(found), allow_nan=False).encode())
             if found.verdict == "live":
                 go_live(store, trial.release)
-            remove_trial(store, trial)
+            trials.remove_trial(store, trial)
     return found
 
 

@@ -171,7 +171,6 @@ class Store:
                 ) from e
 
     def version(self, table: str) -> int:
-        """The newest version of a table, to be pinned by readers."""
         version: int = self.dataset(table).version
         return version
 

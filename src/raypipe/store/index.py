@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -29,17 +30,15 @@ from raypipe.core.protocols import Model
 from raypipe.store import Store, approximate
 from raypipe.store.errors import reaching
 from raypipe.store.lookups import rows
-from raypipe.store.page_search import PageVectors, best_within
+from raypipe.store.page_search import best_within
 from raypipe.store.passage_spans import passage_words, word_columns
 from raypipe.store.postings import LancePostings, PostingsTables
 from raypipe.store.products import Product, SnapshotVectors, numpy_product
 from raypipe.store.text_columns import SourceTexts
 from raypipe.store.vector_copy import folder as vector_copies
+from raypipe.store.vector_rows import rows_of
 
 T = TypeVar("T")
-
-READ_BYTES = 128 << 20  # of vectors in one read of pages; one read costs 12 ms whatever it brings
-PAGE_ROWS = 64  # passages of a page, about: 31 of 700 characters, 108 of 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +95,10 @@ def index_spec(
 class LanceIndex(SourceTexts):
     """The tables of a store at pinned versions (`core.index.Index`). Later commits do not show."""
 
-    def __init__(self, spec: IndexSpec, product: Product = numpy_product) -> None:
-        """`product`: of many questions with the vectors. Raises StoreError if a table, its pinned version or
-        a scalar index is missing."""
+    def __init__(self, spec: IndexSpec, product: Product = numpy_product, copies: Path | None = None) -> None:
+        """`product`: of many questions with the vectors. `copies`: where copies of vectors lie; None: this
+        user's folder of temporary files. Raises StoreError if a table, its pinned version or a scalar index
+        is missing."""
         store = Store.open(spec.store)
 
         def at(pinned: Pinned) -> LanceDataset:
@@ -106,11 +106,11 @@ class LanceIndex(SourceTexts):
             return store.dataset(pinned.table, pinned.version)
 
         self._texts, self._passages = at(spec.texts), at(spec.passages)
-        self._vectors = {identity: at(pinned) for identity, pinned in spec.vectors}
-        copies = vector_copies()
-        self._products = {
-            m: Gathering(SnapshotVectors(d, copies, product=product).best) for m, d in self._vectors.items()
+        self._vectors = {
+            identity: SnapshotVectors(at(pinned), copies or vector_copies(), product=product)
+            for identity, pinned in spec.vectors
         }
+        self._products = {identity: Gathering(vectors.best) for identity, vectors in self._vectors.items()}
         self._postings = {name: PostingsTables(at(p), at(q)) for name, p, q in spec.words}
         self._whole: dict[str, PassageWords] = {}  # analyzer -> words of the whole snapshot
         self._gathering = threading.Lock()
@@ -118,21 +118,19 @@ class LanceIndex(SourceTexts):
     async def search(
         self, model: Model, vectors: np.ndarray, scopes: Sequence[tuple[str, ...] | None], top: int
     ) -> list[list[VectorHit]]:
-        dataset = _of_model(self._vectors, model)
-        queries = _checked(vectors, scopes, dataset.schema.field("vector").type.list_size, top)
-
+        held = _of_model(self._vectors, model)
+        queries = _checked(vectors, scopes, held.dim, top)
         if not queries:
             return []
-        whole = [i for i, (_, scope) in enumerate(queries) if scope is None]
-        pages = [i for i, (_, scope) in enumerate(queries) if scope is not None]
+        whole = {i: query for i, (query, scope) in enumerate(queries) if scope is None}
+        pages = {i: (query, scope) for i, (query, scope) in enumerate(queries) if scope is not None}
 
         async def of_whole() -> list[list[VectorHit]]:
             product = self._products[model_identity(model)]
-            return await product((np.stack([queries[i][0] for i in whole]), top)) if whole else []
+            return await product((np.stack(list(whole.values())), top)) if whole else []
 
         async def of_pages() -> list[list[VectorHit]]:
-            some = [queries[i] for i in pages]
-            return await asyncio.to_thread(_of_pages, dataset, some, top) if some else []
+            return await asyncio.to_thread(held.within, list(pages.values()), top) if pages else []
 
         found = await asyncio.gather(of_whole(), of_pages())
         hits = dict(zip([*whole, *pages], [*found[0], *found[1]], strict=True))
@@ -141,9 +139,11 @@ class LanceIndex(SourceTexts):
     async def near(
         self, model: Model, vectors: np.ndarray, top: int, how: Approximate
     ) -> list[list[VectorHit]]:
-        dataset = _of_model(self._vectors, model)
-        _checked(vectors, [None] * len(vectors), dataset.schema.field("vector").type.list_size, top)
-        return await asyncio.to_thread(approximate.near, dataset, np.asarray(vectors, np.float32), top, how)
+        held = _of_model(self._vectors, model)
+        _checked(vectors, [None] * len(vectors), held.dim, top)
+        return await asyncio.to_thread(
+            approximate.near, held.dataset, np.asarray(vectors, np.float32), top, how
+        )
 
     async def _rows(self, sources: Sequence[str], columns: list[str]) -> pa.Table:
         return await asyncio.to_thread(rows, self._texts, "source", sources, columns)
@@ -190,7 +190,7 @@ class MemoryIndex(SourceTexts):
     def __init__(self, texts: pa.Table, passages: pa.Table, vectors: Mapping[str, pa.Table]) -> None:
         self._texts, self._passages = texts, passages.select(SPANS)
         columns = [*SPANS, "vector"]
-        self._vectors = {name: PageVectors(t.select(columns)) for name, t in vectors.items()}
+        self._vectors = {name: rows_of(t.select(columns)) for name, t in vectors.items()}
         self._by_source = dict(zip(texts["source"].to_pylist(), texts["text"].to_pylist(), strict=True))
 
     async def search(
@@ -222,22 +222,6 @@ class MemoryIndex(SourceTexts):
 
     async def postings(self, analyzer: str, words: np.ndarray) -> None:
         return None
-
-
-def _of_pages(
-    dataset: LanceDataset, queries: list[tuple[np.ndarray, tuple[str, ...] | None]], top: int
-) -> list[list[VectorHit]]:
-    """The best of each query within its scope. Rows of pages that several scopes have are read once."""
-    scopes = [scope for _, scope in queries if scope is not None]
-    sources = list(dict.fromkeys(source for scope in scopes for source in scope))
-    row_bytes = dataset.schema.field("vector").type.list_size * 4
-    at_once = max(1, READ_BYTES // (row_bytes * PAGE_ROWS))
-
-    def blocks() -> Iterator[PageVectors]:
-        for at in range(0, len(sources), at_once):
-            yield PageVectors(rows(dataset, "source", sources[at : at + at_once], [*SPANS, "vector"]))
-
-    return best_within(blocks(), queries, top)
 
 
 def _of_model(vectors: Mapping[str, T], model: Model) -> T:

@@ -50,19 +50,54 @@ class _Sign:
     reads: Mapping[str, int] = field(default_factory=dict)  # table -> version; of a reader
 
 
-class Lease:
+class _Beating:
+    """A sign that a thread renews until it is left."""
+
+    WHAT = "sign"  # as a warning calls it
+
+    def __init__(self, files: Files, what: str, owner: str, reads: Mapping[str, int] | None = None) -> None:
+        self._files, self._owner, self._reads = files, owner, dict(reads or {})
+        self._token = uuid.uuid4().hex
+        self._name = ""  # of the sign, once it may be up
+        self._left = threading.Event()
+        self._beating = threading.Thread(target=self._beat, name=what, daemon=True)
+
+    def _sign(self) -> bytes:
+        me, now = psutil.Process(), time.time()
+        host = socket.gethostname()
+        sign = _Sign(self._owner, self._token, host, me.pid, me.create_time(), now, self._reads)
+        return json.dumps(asdict(sign)).encode()
+
+    def _stands(self) -> bool:
+        """Whether the sign is still there, and this one's."""
+        raise NotImplementedError
+
+    def _beat(self) -> None:
+        while not self._left.wait(BEAT_S):
+            try:
+                if not self._stands():
+                    return
+                self._files.write(self._name, self._sign())
+            except OSError as e:  # a full disk, a network that is down: the next beat may come through
+                log.warning("the %s of %s could not be renewed: %s", self.WHAT, self._owner, e)
+
+    def _stop(self) -> None:
+        self._left.set()
+        self._beating.join()
+
+
+class Lease(_Beating):
     """Held inside `with`: `with store.lease("index", owner="eval local"): ...`.
 
     Raises StoreError that names the holder, if there is a live one: its process runs on this host, or it is
     on another host and has given a sign of life in the last STALE_S seconds.
     """
 
+    WHAT = "lease"
+
     def __init__(self, files: Files, name: str, owner: str) -> None:
-        self._files, self._lease, self._owner = files, check_run(name), owner
-        self._token = uuid.uuid4().hex
-        self._name = ""  # of the sign, once it may be up
-        self._left = threading.Event()
-        self._beating = threading.Thread(target=self._beat, name=f"lease {name}", daemon=True)
+        super().__init__(files, f"lease {name}", owner)
+        self._lease = check_run(name)
 
     def __enter__(self) -> Lease:
         try:
@@ -104,15 +139,14 @@ class Lease:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._left.set()
-        self._beating.join()
+        self._stop()
         self._leave()
 
     def _leave(self) -> None:
         """Takes the own sign away. One that cannot be taken away counts no more in this process."""
         _LEFT.add(self._token)
         try:
-            if self._name and self._mine():
+            if self._name and self._stands():
                 unclaim(self._files, self._name)
         except StoreUnavailable as e:
             log.warning("the lease of %s could not be taken away: %s", self._owner, e)
@@ -126,56 +160,31 @@ class Lease:
         numbers = [int(m[1]) for n in claims(self._files, LEASES) if (m := pattern.fullmatch(n))]
         return {n: _read(claimed(self._files, self._place(n))) for n in numbers}
 
-    def _sign(self) -> bytes:
-        return _signed(self._owner, self._token)
-
-    def _mine(self) -> bool:
+    def _stands(self) -> bool:  # False: another took it for a dead driver's
         holder = _read(claimed(self._files, self._name))
         return holder is not None and holder.token == self._token
 
-    def _beat(self) -> None:
-        while not self._left.wait(BEAT_S):
-            try:
-                if not self._mine():
-                    return  # another took it for a dead driver's
-                self._files.write(self._name, self._sign())
-            except OSError as e:  # a full disk, a network that is down: the next beat may come through
-                log.warning("the lease of %s could not be renewed: %s", self._owner, e)
 
-
-class Reading:
+class Reading(_Beating):
     """Any number of processes may read. From `begin` to `end`, and no longer than the process lives,
     housekeeping leaves these versions of these tables."""
 
     def __init__(self, files: Files, owner: str, reads: Mapping[str, int]) -> None:
-        self._files, self._owner, self._reads = files, owner, dict(reads)
-        self._token = uuid.uuid4().hex
+        super().__init__(files, "reading", owner, reads)
         self._name = f"{LEASES}/{_READER}{self._token}.json"
-        self._left = threading.Event()
-        self._beating = threading.Thread(target=self._beat, name="reading", daemon=True)
 
     def begin(self) -> None:
         """Puts up the sign. Raises OSError where the store cannot be written."""
-        self._write()
+        self._files.write(self._name, self._sign())
         self._beating.start()
 
     def end(self) -> None:
         """Takes it away. Raises OSError where the store cannot be written."""
-        self._left.set()
-        self._beating.join()
+        self._stop()
         self._files.remove(self._name)
 
-    def _write(self) -> None:
-        self._files.write(self._name, _signed(self._owner, self._token, self._reads))
-
-    def _beat(self) -> None:
-        while not self._left.wait(BEAT_S):
-            try:
-                if self._files.size(self._name) is None:
-                    return  # the whole store was removed: no sign may create it again
-                self._write()
-            except OSError as e:  # a full disk, a network that is down: the next beat may come through
-                log.warning("the sign of %s could not be renewed: %s", self._owner, e)
+    def _stands(self) -> bool:  # False: the whole store was removed, and no sign may create it again
+        return self._files.size(self._name) is not None
 
 
 def read_now(files: Files) -> dict[str, set[int]]:
@@ -202,12 +211,6 @@ def sweep(files: Files) -> None:
 def _readers(files: Files) -> list[tuple[str, _Sign | None]]:
     names = [f"{LEASES}/{n}" for n in files.names(LEASES) if n.startswith(_READER)]
     return [(name, _read(files.read(name))) for name in names]
-
-
-def _signed(owner: str, token: str, reads: Mapping[str, int] | None = None) -> bytes:
-    me, now = psutil.Process(), time.time()
-    sign = _Sign(owner, token, socket.gethostname(), me.pid, me.create_time(), now, reads or {})
-    return json.dumps(asdict(sign)).encode()
 
 
 def _read(raw: bytes | None) -> _Sign | None:

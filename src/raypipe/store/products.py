@@ -1,13 +1,14 @@
-"""Exact dense search over a whole snapshot: one float32 product for each batch of questions.
+"""Exact dense search over a snapshot: all of it, or the pages that questions name.
 
-A product of 256 questions reads the vectors once, where a scan for each question reads them 256 times. What
-could be among the best within float32's error is then scored in double precision.
+A whole snapshot is one float32 product for each batch of questions: a product of 256 reads the vectors once,
+where a scan for each question reads them 256 times. What could be among the best within float32's error is
+then scored in double precision.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,18 +19,18 @@ from lance import LanceDataset
 from raypipe.core.arrow import SPANS
 from raypipe.core.index import VectorHit
 from raypipe.store.errors import reaching
-from raypipe.store.vector_copy import BLOCK, blocks, matrix_of, vector_matrix
+from raypipe.store.lookups import rows
+from raypipe.store.page_search import best_first, best_within, exact_scores, product_error
+from raypipe.store.vector_copy import BLOCK, blocks, vector_copy
+from raypipe.store.vector_rows import VectorRows, matrix_of, rows_of
 
-OpenMatrix: TypeAlias = Callable[[LanceDataset, Path], np.ndarray | None]
+OpenCopy: TypeAlias = Callable[[LanceDataset, Path, bool], VectorRows | None]
 Product: TypeAlias = Callable[[np.ndarray], Callable[[np.ndarray], np.ndarray]]
 """queries (n, dim) -> what gives a block's (rows, dim) scores, (n, rows); all float32, and none errs by more
 than `product_error`. A GPU's is `models.products.torch_product`."""
+READ_BYTES = 128 << 20  # of vectors in one read of pages; one read costs 12 ms whatever it brings
+PAGE_ROWS = 64  # passages of a page, about: 31 of 700 characters, 108 of 200
 AT_ONCE = 256  # questions of a product: at 400,000 x 384 a question takes 37 ms alone, 3.3 at 50, 1.9 at 256
-
-
-def product_error(dim: int) -> float:
-    """The most by which the float32 inner product of two unit vectors may err: a rounding per dimension."""
-    return 2.0**-22 + dim * 2.0**-24
 
 
 def numpy_product(queries: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
@@ -46,13 +47,18 @@ class SnapshotVectors:
     """The vectors of a table at a pinned version."""
 
     def __init__(
-        self, dataset: LanceDataset, folder: Path, opened: OpenMatrix = vector_matrix,
+        self, dataset: LanceDataset, folder: Path, opened: OpenCopy = vector_copy,
         product: Product = numpy_product,
     ) -> None:  # fmt: skip
-        """`folder`: where a copy on this machine may lie, which `opened` makes at the first call."""
-        self._dataset, self._folder, self._open, self._product = dataset, folder, opened, product
-        self._matrix: np.ndarray | None = None
-        self._opened = False
+        """`folder`: where a copy on this machine may lie. `opened` makes it for the first search of the whole
+        snapshot, or when searches of pages have read as many rows from the store as the table has."""
+        self.dataset, self._folder, self._open, self._product = dataset, folder, opened, product
+        self.dim: int = dataset.schema.field("vector").type.list_size
+        self._rows = dataset.count_rows()
+        self._copy: VectorRows | None = None
+        self._asked: set[bool] = set()  # the values of `make` that the copy was asked for with
+        self._read = 0  # rows of pages that were read from the store
+        self._opening = threading.Lock()
         self._lock = threading.Lock()  # one product at a time: it takes all cores, and its scores' memory
 
     def best(self, calls: list[tuple[np.ndarray, int]]) -> list[list[list[VectorHit]]]:
@@ -61,8 +67,8 @@ class SnapshotVectors:
         queries = np.concatenate([q for q, _ in calls])
         tops = [top for q, top in calls for _ in range(len(q))]
         with self._lock:
-            if not self._opened:
-                self._matrix, self._opened = self._open(self._dataset, self._folder), True
+            with self._opening:
+                self._ask_copy(make=True)
             found = [
                 hits
                 for at in range(0, len(queries), AT_ONCE)
@@ -71,55 +77,73 @@ class SnapshotVectors:
         ends = np.cumsum([len(q) for q, _ in calls]).tolist()
         return [found[end - len(q) : end] for (q, _), end in zip(calls, ends, strict=True)]
 
+    def within(
+        self, queries: Sequence[tuple[np.ndarray, tuple[str, ...]]], top: int
+    ) -> list[list[VectorHit]]:
+        """For each query, (dim,) float32 with its sources, the `top` best of their rows."""
+        if self._copy is None and self._opening.acquire(blocking=False):
+            try:  # while one search makes the copy, the others read the store
+                self._ask_copy(make=self._read >= self._rows)
+            finally:
+                self._opening.release()
+        return best_within(self._pages(queries) if self._copy is None else [self._copy], queries, top)
+
+    def _ask_copy(self, make: bool) -> None:
+        if self._copy is None and not self._asked & {make, True}:
+            self._copy = self._open(self.dataset, self._folder, make)
+            self._asked.add(make)
+
+    def _pages(self, queries: Sequence[tuple[np.ndarray, tuple[str, ...]]]) -> Iterator[VectorRows]:
+        """The rows that the queries name, from the store. Those of pages that several name are read once."""
+        sources = list(dict.fromkeys(source for _, scope in queries for source in scope))
+        at_once = max(1, READ_BYTES // (self.dim * 4 * PAGE_ROWS))
+        for at in range(0, len(sources), at_once):
+            table = rows(self.dataset, "source", sources[at : at + at_once], [*SPANS, "vector"])
+            self._read += table.num_rows
+            yield rows_of(table)
+
     def _some(self, queries: np.ndarray, tops: list[int]) -> list[list[VectorHit]]:
         candidates = near(self._blocks(), queries, max(tops), self._product)
         exact = []
-        for query, rows, top in zip(queries, candidates, tops, strict=True):
-            scores = exact_scores(self._vectors(rows), query)
+        for query, found, top in zip(queries, candidates, tops, strict=True):
+            scores = exact_scores(self._vectors(found), query)
             if len(scores) > top:
                 kept = scores >= np.partition(scores, -top)[-top]
-                rows, scores = rows[kept], scores[kept]
-            exact.append((rows, scores))
+                found, scores = found[kept], scores[kept]
+            exact.append((found, scores))
+        hits = self._named(exact) if self._copy is None else [self._copy.hits(*some) for some in exact]
+        return [best_first(some)[:top] for some, top in zip(hits, tops, strict=True)]
+
+    def _named(self, exact: list[tuple[np.ndarray, np.ndarray]]) -> list[list[VectorHit]]:
+        """Rows of the table with their scores as hits, read from the store."""
         distinct, places = np.unique(
-            np.concatenate([np.zeros(0, np.int64), *(rows for rows, _ in exact)]), return_inverse=True
+            np.concatenate([np.zeros(0, np.int64), *(found for found, _ in exact)]), return_inverse=True
         )
         names = self._take(distinct, SPANS).to_pylist() if len(distinct) else []
         named = iter(places.tolist())
-        hits = [[hit_of(names[next(named)], score) for score in scores.tolist()] for _, scores in exact]
-        return [best_first(some)[:top] for some, top in zip(hits, tops, strict=True)]
+        return [[hit_of(names[next(named)], score) for score in scores.tolist()] for _, scores in exact]
 
     def _blocks(self) -> Iterator[np.ndarray]:
-        if self._matrix is None:
-            return blocks(self._dataset)
-        matrix = self._matrix
-        return (matrix[at : at + BLOCK] for at in range(0, len(matrix), BLOCK))
+        if self._copy is None:
+            return blocks(self.dataset)
+        matrices = self._copy.matrices
+        return (m[at : at + BLOCK] for m in matrices for at in range(0, len(m), BLOCK))
 
-    def _vectors(self, rows: np.ndarray) -> np.ndarray:
+    def _vectors(self, found: np.ndarray) -> np.ndarray:
         """(n, dim) float32."""
-        if self._matrix is not None:
-            return np.asarray(self._matrix[rows])
-        return matrix_of(self._take(rows, ("vector",))["vector"].combine_chunks())
+        if self._copy is not None:
+            return self._copy.vectors(found)
+        return matrix_of(self._take(found, ("vector",))["vector"].combine_chunks())
 
-    def _take(self, rows: np.ndarray, columns: Iterable[str]) -> pa.Table:
-        with reaching(self._dataset.uri):
-            return self._dataset.take(pa.array(rows), columns=list(columns))
+    def _take(self, found: np.ndarray, columns: Iterable[str]) -> pa.Table:
+        with reaching(self.dataset.uri):
+            return self.dataset.take(pa.array(found), columns=list(columns))
 
 
 def hit_of(row: Mapping[str, Any], score: float) -> VectorHit:
     """A row with the columns of passages as what was found."""
     source, start, end, parent_start, parent_end = (row[name] for name in SPANS)
     return VectorHit(source, (start, end), (parent_start, parent_end), score)
-
-
-def best_first(hits: Iterable[VectorHit]) -> list[VectorHit]:
-    """By score, then source, then span."""
-    return sorted(hits, key=lambda f: (-f.score, f.source, f.span))
-
-
-def exact_scores(vectors: np.ndarray, query: np.ndarray) -> np.ndarray:
-    """(n,) float64: the inner products of (n, dim) and (dim,), each in double precision."""
-    scores: np.ndarray = (vectors.astype(np.float64) * query.astype(np.float64)).sum(axis=1)
-    return scores
 
 
 def near(

@@ -194,7 +194,11 @@ def checked(table: str, schema: pa.Schema, data: pa.Table) -> pa.Table:
         rows.validate(full=True)
     except pa.ArrowInvalid as e:
         raise DataError(f"{table}: {e}; a table with such a value cannot be read any more") from e
-    _check_key(table, rows)
+    key = list(kind_of(table).key)
+    counts = rows.group_by(key).aggregate([([], "count_all")])
+    if counts.num_rows < rows.num_rows:
+        twice = counts.filter(pc.greater(counts["count_all"], 1)).slice(0, 1).select(key).to_pylist()[0]
+        raise DataError(f"{table}: {rows.num_rows - counts.num_rows} rows are there twice, such as {twice}")
     return rows
 
 
@@ -209,14 +213,6 @@ def _check_vectors(table: str, column: pa.FixedSizeListArray) -> None:
         raise DataError(
             f"{table}: {int(bad.sum())} vectors are not finite or all zero, first in row {int(bad.argmax())}"
         )
-
-
-def _check_key(table: str, rows: pa.Table) -> None:
-    key = list(kind_of(table).key)
-    counts = rows.group_by(key).aggregate([([], "count_all")])
-    if counts.num_rows < rows.num_rows:
-        twice = counts.filter(pc.greater(counts["count_all"], 1)).slice(0, 1).select(key).to_pylist()[0]
-        raise DataError(f"{table}: {rows.num_rows - counts.num_rows} rows are there twice, such as {twice}")
 
 
 def with_chunkless(passages: pa.Table, sources: pa.Array) -> pa.Table:

@@ -11,16 +11,9 @@ from dataclasses import dataclass, replace
 from raypipe.core.errors import DataError, RaypipeError
 from raypipe.evaluation.compare import RunComparison, compare, same_question
 from raypipe.evaluation.scored_run import scored_run
+from raypipe.evaluation.view import run_page
 from raypipe.evaluation.view.details import RunTable
 from raypipe.evaluation.view.rows import QuestionLine, matrix, paired_line
-from raypipe.evaluation.view.run_page import (
-    MOST_ROWS,
-    ShownParts,
-    changed_lines,
-    fitted_page,
-    page_values,
-    read_report,
-)
 from raypipe.metrics.paired import PairedDifference, paired
 from raypipe.report.report import RunFolder
 from raypipe.report.wording import told_apart
@@ -55,7 +48,7 @@ class OpenPair:
 def open_pair(one: tuple[RunFolder, Manifest], two: tuple[RunFolder, Manifest]) -> OpenPair:
     """Joins two runs. Raises DataError for folders without a table and for runs without a common question."""
     folders, manifests = (one[0], two[0]), (one[1], two[1])
-    report = read_report(folders[0])
+    report = run_page.read_report(folders[0])
     lead = report["lead"] or "score"
     spans = {m["measure"]: m["high"] - m["low"] for m in report["measures"]}
     a, b = (RunTable(f.results) for f in folders)
@@ -70,10 +63,10 @@ def open_pair(one: tuple[RunFolder, Manifest], two: tuple[RunFolder, Manifest]) 
     return OpenPair(folders, manifests, (a, b), lines, lead, spans.get(lead, 2.0))
 
 
-def pair_page(pair: OpenPair, shown: ShownParts) -> tuple[str, str]:
-    lines = pair.lines if shown.served else pair.lines[:MOST_ROWS]
+def pair_page(pair: OpenPair, shown: run_page.ShownParts) -> tuple[str, str]:
+    lines = pair.lines if shown.served else pair.lines[: run_page.MOST_ROWS]
     names, runs = [m.recipe["name"] for m in pair.manifests], [m.run[:8] for m in pair.manifests]
-    values = page_values(pair.tables, lines, shown, runs)
+    values = run_page.page_values(pair.tables, lines, shown, runs)
     values["facts"] |= {"pair": True, "lead": pair.measure, "span": pair.span}
     found, refused = _compared(pair)
     before, after = pair.manifests
@@ -89,7 +82,9 @@ def pair_page(pair: OpenPair, shown: ShownParts) -> tuple[str, str]:
         "questions": len(pair.lines),
         "names": names,
         "runs": runs,
-        "changed": changed_lines(before.recipe, after.recipe, "Recipe of B against A", shown.without),
+        "changed": run_page.changed_lines(
+            before.recipe, after.recipe, "Recipe of B against A", shown.without
+        ),
         "c": found,
         "refused": refused,
         "slices": told_apart(slices)[0],
@@ -101,7 +96,7 @@ def pair_page(pair: OpenPair, shown: ShownParts) -> tuple[str, str]:
         ],
         "matrices": [m for m in matrices if m is not None],
     }
-    return fitted_page(pair.tables, values, shown)
+    return run_page.fitted_page(pair.tables, values, shown)
 
 
 _SLICE = ("label", "value", "found", "p", "verdict")

@@ -96,19 +96,16 @@ class RunList:
             name = RunFolder(place).manifest.name
             for path in sorted(p for depth in range(DEPTH + 1) for p in place.glob("*/" * depth + name)):
                 try:
-                    manifest = self._manifest(path)
+                    stat = path.stat()
+                    sign = stat.st_mtime_ns, stat.st_size
+                    if self._read.get(path, (None,))[0] != sign:
+                        self._read[path] = sign, read(path.parent)
+                    manifest = self._read[path][1]
                 except RaypipeError:
                     unread += 1
                     continue
                 runs.setdefault(manifest.run, (RunFolder(path.parent), manifest))
         return runs, unread
-
-    def _manifest(self, path: Path) -> Manifest:
-        stat = path.stat()
-        sign = stat.st_mtime_ns, stat.st_size
-        if self._read.get(path, (None,))[0] != sign:
-            self._read[path] = sign, read(path.parent)
-        return self._read[path][1]
 
 
 def header(m: Manifest, folder: str | None) -> RunHeader:

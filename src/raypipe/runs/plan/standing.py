@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from raypipe.core import arrow
+from raypipe.core.batches import batches
 from raypipe.core.kg import domain_of
 from raypipe.core.protocols import Ask, GraphRef, Step
 from raypipe.core.records import Question
@@ -19,7 +20,7 @@ from raypipe.memo.counts import CallCounts
 from raypipe.memo.disk import StoreMemo, has_lost, memo_versions
 from raypipe.memo.lookup import CacheOnlyKit, NoReply, NotCached
 from raypipe.memo.memo import MemoTable, cached, graph_replies_of, replies_of, scores_of, vectors_of
-from raypipe.pipeline.driver import Pipeline, batches
+from raypipe.pipeline.driver import Pipeline
 from raypipe.pipeline.recipe_tables import tables_now
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import asked_models, graphs_of
