@@ -4,9 +4,9 @@
     python bench/control_plane.py --sources 1000000 --folder /tmp/control
 
 Makes a store of sources of 200 bytes, and tasks that read and compute nothing: a text without words, one
-chunk, one vector. So all that is measured is the driver: seconds and peak memory of a plan, of an index, of
-an eval and of a second one that changes nothing. Each phase runs in a process of its own. A store that is
-there is used again.
+chunk, one vector, and a search that finds nothing. So all that is measured is the driver: seconds and peak
+memory of a plan, of an index, of an eval and of a second one that changes nothing. Each phase runs in a
+process of its own. A store that is there is used again.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ from __future__ import annotations
 import argparse
 import io
 import json
-import resource
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from memory import highest
 
 from raypipe.api.session import load_recipe
 from raypipe.core import arrow
@@ -32,8 +34,9 @@ from raypipe.core.records import Question
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.stored_questions import questions_of
+from raypipe.pipeline.answers_task import answers_table
 from raypipe.pipeline.counters import RunCounters
-from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
+from raypipe.pipeline.driver import Pipeline, TaskSizes
 from raypipe.pipeline.ingest_log import driving
 from raypipe.pipeline.tasks import HandedBack, Task, TaskResult, WorkerConfig
 from raypipe.report.progress import Progress
@@ -77,26 +80,34 @@ def fill(store: Store, count: int) -> None:
 
 
 class Nothing:
-    """Does tasks without reading or computing: rows that hold nothing. Answers are answered."""
+    """Does tasks without reading or computing: rows that hold nothing, answers of questions that found
+    nothing."""
 
     def __init__(self) -> None:
         self.seconds = 0.0  # that the tasks took: workers would
 
     def __call__(self, verb: str, work: Any, tasks: Sequence[Task]) -> Iterator[TaskResult | HandedBack]:
-        if verb == "answer":
-            yield from inline("answer", work, tasks)
-            return
         store = Store.open(work.worker.store)
         schema = store.dataset(work.table).schema
         for task in tasks:
             start = time.perf_counter()
-            columns = [_filled(f, task.with_ids(store).ids) for f in schema]
-            rows = pa.Table.from_arrays(columns, schema=schema)
+            ids = task.with_ids(store).ids
+            if verb == "answer":
+                rows = _unfound(store, work, ids)
+            else:
+                rows = pa.Table.from_arrays([_filled(f, ids) for f in schema], schema=schema)
             write_part(store, work.table, work.run, task.name, rows, {"counts": {}})
             none = store.dataset("faults").schema.empty_table()
             write_part(store, "faults", work.run, task.name, none, {})
             self.seconds += time.perf_counter() - start
             yield TaskResult(task.name, task.rows, rows.num_rows, 0)
+
+
+def _unfound(store: Store, work: Any, ids: Sequence[str]) -> pa.Table:
+    """The answers of questions for which nothing was found."""
+    recipe = work.recipe.digest()
+    asked = [replace(q, outcome="ranked") for q in arrow.question.records(store.rows("questions", "id", ids))]
+    return answers_table([(work.sources.key(recipe, q), work.sources.row(q), q) for q in asked], recipe)
 
 
 def _filled(field: pa.Field, ids: Sequence[str]) -> pa.Array:
@@ -136,13 +147,12 @@ def run(phase: str, folder: Path) -> dict[str, Any]:
                 tables[build.done_verb] = round(time.perf_counter() - began - runner.seconds, 1)
     else:
         evaluate(pipe, [], folder / phase, EvalOptions("rows"))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     took = time.perf_counter() - start
     return {
         "phase": phase,
         "seconds": round(took, 1),
         "cpu": round(time.process_time() - cpu, 1),
-        "peak": peak,
+        "peak": highest(os.getpid()),  # `ru_maxrss` begins with what the parent had
         "tables": tables,
     }
 

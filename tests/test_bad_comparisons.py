@@ -71,7 +71,7 @@ def at(ran, tmp_path_factory):
 BAD = {  # a command in which {name} is something of `at` -> exit code, what it says
     # two runs
     "compare {here}/good.jsonl": (2, "expected two runs or more, found 1"),
-    "compare {run} {here}/absent": (3, "absent: expected a readable file"),
+    "compare {run} {here}/absent": (3, "absent: expected the folder of a finished eval, a file of predict"),
     "compare {here}/good.jsonl {here}/elsewhere.jsonl": (3, "found 0 common ids of 8 and 8"),
     "compare {run} {here}/elsewhere.jsonl": (3, "found 0 common ids"),
     "compare {here}/good.jsonl {here}/unanswered.jsonl": (3, "expected questions with golds, found none"),
@@ -126,6 +126,7 @@ BAD = {  # a command in which {name} is something of `at` -> exit code, what it 
     "sweep {here}/strange.yaml --set rerank.top=5,7 --store {here}/store": (2, "strange.yaml"),
     # pages
     "view {here}/good.jsonl": (2, "is no folder"),
+    "view {here}/store": (2, "expected finished evals, found none. `raypipe view` shows"),
     "view {run} --without pages": (2, "found no --out"),
     "view {run} --out {here}": (2, "expected the name of a file to write, found the folder"),
     "view {run} --out {here}/binary/x.html": (2, "is a file"),

@@ -102,3 +102,13 @@ def test_a_name_is_found_in_the_first_folder_that_has_it_and_a_path_is_itself(tm
         conf.find("recipes", "lat")
     with pytest.raises(ConfError, match="no such file"):
         conf.find("recipes", "nowhere/x.yaml")
+    with pytest.raises(ConfError, match=r"^both\.yml: no such file"):
+        conf.find("recipes", "both.yml")
+    with pytest.raises(ConfError, match="two: a folder, expected a file"):
+        conf.find("recipes", str(tmp_path / "two"))
+
+
+def test_a_message_repeats_no_more_of_a_value_than_a_line(tmp_path):
+    (tmp_path / "passwd").write_text("root:x:0:0:root:/root:/bin/bash\n" * 100)
+    with pytest.raises(ConfError, match=r"found text \('root:x.{73}\.\.\.\)$"):
+        read_yaml(tmp_path / "passwd")

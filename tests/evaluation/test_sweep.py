@@ -156,7 +156,7 @@ def test_a_sweep_goes_by_a_measure_of_the_kind_of_which_more_is_better():
     ("values", "said"),
     [
         (["rerank.top=5"], "expected two points or more, found 1"),
-        (["rerank.topp=5,10"], "rerank has no field 'topp'; its fields: model, top, candidates"),
+        (["rerank.topp=5,10"], "rerank has no field 'topp'; did you mean 'top'?"),
         (["rerank.top=5,x"], "rerank.top: expected a whole number, found text ('x')"),
         (["rerank=5,6"], "expected STEP.FIELD=VALUE"),
         (["rerank.top=5,10", "rerank.top=6,7"], "sets the same field"),

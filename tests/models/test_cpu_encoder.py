@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,11 +39,6 @@ def test_texts_in_one_row_get_the_hidden_states_that_each_gets_alone(
             assert np.allclose(hidden, alone, atol=1e-5)
             seen.append(row)
     assert sorted(seen) == list(range(len(encodings)))
-    batch = next(encoder.batches(encodings[:4]))
-    with torch.inference_mode():  # and where a caller pads, as a library may that shares the network
-        padded = plain(batch.ids, attention_mask=batch.mask).last_hidden_state
-    ours = encoder.run(batch).last_hidden_state
-    assert np.allclose(ours[batch.mask == 1], padded[batch.mask == 1], atol=1e-5)
 
 
 @pytest.mark.slow
@@ -56,3 +55,58 @@ def test_a_packed_layer_gives_the_numbers_of_the_layer_for_any_number_of_rows() 
             x = torch.randn(*rows, 48)
             with torch.inference_mode():
                 assert torch.allclose(ours(x), after(layer(x)), atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_berts_tokenizer_is_read_as_transformers_reads_it(
+    tiny: Callable[[str, bool], Path], texts: list[str]
+) -> None:
+    from transformers import AutoTokenizer
+
+    from raypipe.models.word_pieces import read_word_pieces
+
+    folder = tiny("bert", False)
+    ours, theirs = read_word_pieces(folder), AutoTokenizer.from_pretrained(folder)
+    assert ours is not None and ours.pad_token_id == theirs.pad_token_id
+    assert ours.model_input_names == tuple(theirs.model_input_names)
+    for text in (*texts, "ÜBER  a\u200b[MASK]x", "x" * 101, ""):
+        found = ours.backend_tokenizer.encode(text, "two")
+        assert (found.ids, found.type_ids) == tuple(
+            theirs(text, "two")[n] for n in theirs.model_input_names[:2]
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("file", "change"),
+    [
+        ("tokenizer_config.json", {"do_lower_case": False}),
+        ("tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"}),
+        ("tokenizer_config.json", {"pad_token": "<pad>"}),
+        ("tokenizer.json", {"normalizer": None}),
+        ("tokenizer.json", {"post_processor": None}),
+    ],
+)
+def test_a_tokenizer_that_transformers_would_make_otherwise_is_left_to_it(
+    tiny: Callable[[str, bool], Path], tmp_path: Path, file: str, change: dict[str, object]
+) -> None:
+    from raypipe.models.word_pieces import read_word_pieces
+
+    here = shutil.copytree(tiny("bert", False), tmp_path / "m")
+    (here / file).write_text(json.dumps({**json.loads((here / file).read_text()), **change}))
+    assert read_word_pieces(here) is None
+
+
+@pytest.mark.slow
+def test_no_class_of_transformers_is_loaded_for_a_bert_on_a_cpu(tiny: Callable[[str, bool], Path]) -> None:
+    code = f"""
+import sys
+from pathlib import Path
+from raypipe.models import load
+from raypipe.models.catalog import read
+entry = {{"kind": "embedder", "loader": "flagembedding", "dim": 32, "pooling": "mean", "max_tokens": 64}}
+model = read({{"e": {{**entry, "path": {str(tiny("bert", False))!r}}}}}, Path("models.yaml")).model("e")
+load.open_embedder(model, "transformers", "cpu").embed(["one"], "passage")
+assert "transformers" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

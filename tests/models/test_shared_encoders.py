@@ -34,8 +34,8 @@ def forwards(encoders: SharedEncoders, model: Model) -> list[int]:
     seen: list[int] = []
     encoder = encoders.encoder(model, lambda: pytest.fail("the network is not loaded"))  # type: ignore[arg-type]
 
-    def note(net: object, args: object, kwargs: dict[str, Any]) -> None:
-        in_one_row = sum(count for _, count in kwargs.get("lengths", ()))
+    def note(net: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        in_one_row = sum(count for _, count in args[-1]) if args else 0
         seen.append(in_one_row or len(kwargs["input_ids"]))
 
     encoder.net.register_forward_pre_hook(note, with_kwargs=True)  # type: ignore[attr-defined]

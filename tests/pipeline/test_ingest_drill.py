@@ -30,8 +30,9 @@ from raypipe.report.progress import Progress
 from raypipe.store import Store
 
 store, cluster = Store.open(sys.argv[1]), read_cluster(sys.argv[3], Conf((Path(sys.argv[4]),)))
-run = RayRun("local", store.uri, None, cluster, (), (), {}, None)
-how = TaskReading(WorkerConfig(store.uri, "transformers", "cpu", 1), run.run, run.connect, 0, 1 << 20)
+worker = WorkerConfig(store.uri, "transformers", "cpu", 1)
+run = RayRun("local", worker, None, cluster, (), (), None)
+how = TaskReading(worker, run.run, run.connect, 0, 1 << 20)
 print(ingest(store, [Path(sys.argv[2])], "crag", Progress(sys.stderr, silent=True), reading=how).read_by)
 run.close()
 """

@@ -114,6 +114,8 @@ def test_a_gate_refuses_a_score_that_rests_on_few_of_the_questions_and_says_how_
     assert f"{scored} of 6 questions of run" in said and "expected at least 95%" in said
     allowed = re.search(r"--min-scored (\S+)\. ", said)[1]
     assert live(store) is None
+    assert main(["releases", "--store", store.uri]) == 0
+    assert capsys.readouterr().out.startswith("no releases; `raypipe promote DIR`")
     assert main(["promote", folder, "--gate", "n_unscored<=6", "--gate", "questions==6"]) == 0
     assert main(["promote", folder, "--gate", "hallucination<=1", "--min-scored", allowed]) == 0
     with pytest.raises(SystemExit, match="2"):

@@ -94,6 +94,9 @@ def test_a_file_of_tenants_is_read_and_holds_no_key_afterwards(tmp_path):
         (BLUE, "short", r"tenants\.blue: key 1: expected at least 16"),
         ("requests_per_minute: 600", "request_per_minute: 6", r"unknown field 'request_per_minute'; did you"),
         ("  blue", "  Blue Inc", r"expected a name of small letters"),
+        ("  blue", f"  {BLUE}=", r"tenants\.\.\.\.: expected a name of small letters"),
+        (f"[{BLUE}]", BLUE, r"tenants\.blue\.keys: expected a list, found text \('\.\.\.'\)"),
+        (f"keys: [{BLUE}]", f"{BLUE}: 1", r"tenants\.blue: unknown field '\.\.\.'; known: filters, keys"),
     ],
 )
 def test_what_is_wrong_in_a_file_of_tenants_is_said_without_a_key(tmp_path, found, put, said):

@@ -76,7 +76,7 @@ def compare(
     trials = traffic_runs(runs, session, store)
     if trials and (rule is not None or options.some()):
         raise ConfError(
-            "compare: both sides of a trial are scored as questions came in; expected no --rule, --rejudge, "
+            "both sides of a trial are scored as questions came in; expected no --rule, --rejudge, "
             "--trim or --labels with them"
         )
     for run in () if trials else runs:
@@ -95,21 +95,17 @@ def traffic_runs(runs: Sequence[str | Path], session: Session, store: Place) -> 
     if not roles or Path(roles[0]).exists():
         return []
     if sorted(map(str, runs)) != sorted(["live", roles[0]]):
-        raise ConfError(
-            f"compare: expected `live {roles[0]}`, the two sides of one trial; found {len(runs)} runs"
-        )
+        raise ConfError(f"expected `live {roles[0]}`, the two sides of one trial; found {len(runs)} runs")
     opened_store = session.store(store)
     trial = read_trial(opened_store, roles[0])
     if trial is None:
-        raise ConfError(
-            f"compare: {opened_store.uri} has no {roles[0]}; `raypipe trial` says how the last ended"
-        )
+        raise ConfError(f"{opened_store.uri} has no {roles[0]}; `raypipe trial` says how the last ended")
     evidence = TrialEvidence(opened_store, trial)
     truths = evidence.read()
     pairs = {q: p for q, p in evidence.first.items() if q in truths}
     if not pairs:
         raise DataError(
-            f"compare: both releases answered {len(evidence.first)} questions, none of which has a gold: a "
+            f"both releases answered {len(evidence.first)} questions, none of which has a gold: a "
             "stored one, or a text that a user gave (/v1/feedback). `raypipe trial` says how many they "
             "answered alike"
         )
@@ -129,7 +125,13 @@ def _scored(
     session: Session, run: str | Path, rule: Rule | None, options: JudgingOptions,
     store: Place,
 ) -> ScoredRun:  # fmt: skip
-    if Path(run).exists() or not _RELEASE.fullmatch(str(run)):
+    named = _RELEASE.fullmatch(str(run))
+    if not (Path(run).exists() or named):
+        raise DataError(
+            f"{run}: expected the folder of a finished eval, a file of predictions, or a release (its id, or "
+            "live), found nothing there"
+        )
+    if Path(run).exists():
         found = None if options.some() else scored_run(Path(run), rule or "official")
         if found is None or (rule is not None and found.rule != rule_id(rule)):
             return judged_again(opened(session, Path(run), rule, options), options.labels)
@@ -137,10 +139,10 @@ def _scored(
     released, opened_store = _release(session, str(run), store)
     manifest = find(opened_store, released.run)
     if manifest is None:
-        raise ConfError(f"compare: {opened_store.uri} has no manifest of run {released.run}; name its folder")
+        raise ConfError(f"{opened_store.uri} has no manifest of run {released.run}; name its folder")
     if options.some() or (rule is not None and manifest.rule != rule_id(rule)):
         raise ConfError(
-            f"compare: release {released.id} has no folder here, and its answers cannot be judged again. "
+            f"release {released.id} has no folder here, and its answers cannot be judged again. "
             f"Name the folder of run {released.run}"
         )
     return stored_run(opened_store, manifest, f"release {released.id}")
@@ -154,7 +156,7 @@ def _release(session: Session, name: str, store: Place) -> tuple[release.Release
     chosen = live if name == "live" else known.get(name)
     if chosen is None:
         has = f"{opened_store.uri} has no such release; {did_you_mean(name, ['live', *known])}"
-        raise ConfError(f"compare: {name} is no folder and no file, and {has}")
+        raise ConfError(f"{name} is no folder and no file, and {has}")
     return chosen, opened_store
 
 

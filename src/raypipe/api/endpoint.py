@@ -233,7 +233,8 @@ def serve(
             from raypipe.serving.ray import start, stop
 
             application = replace(endpoint, log=str(log)).application(settings)
-            connection.connect("local")  # a Serve that runs elsewhere may listen on other addresses
+            # A Serve that runs elsewhere may listen on other addresses.
+            connection.connect("local", dashboard=True)
             preflight({"embed": endpoint.cluster_file(settings).pools["embed"]}, connection.nodes())
             now("loading models")
             ends.callback(stop)

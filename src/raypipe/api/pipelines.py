@@ -47,7 +47,16 @@ def open_pipeline(
     place, sizes, run = _on_cluster(session, store.uri, recipe, answers, judge)
     with session.shown() as progress, closing(run):
         yield Pipeline(
-            store, recipe, place, sizes, run.run, progress, run.workers, run.connect, streams=run.streams
+            store,
+            recipe,
+            place,
+            sizes,
+            run.run,
+            progress,
+            run.workers,
+            run.connect,
+            streams=run.streams,
+            ahead=run.ahead,
         )
 
 
@@ -60,7 +69,7 @@ def open_reading(session: Session, store: Store) -> Iterator[TaskReading]:
 
         @cache
         def run() -> RayRun:
-            made = RayRun(session.settings.ray, store.uri, None, file, (), (), {}, None)
+            made = RayRun(session.settings.ray, worker, None, file, (), (), None)
             stack.callback(made.close)
             return made
 
@@ -111,7 +120,7 @@ def _on_cluster(
     refuse(sized(written, startable(written, models), declared_nodes(written)), recipe.embedders(), asked)
     used = models or (*corpus, *recipe.embedders())
     place, sizes = _placed(session, written, uri, used)
-    run = RayRun(session.settings.ray, uri, recipe, written, models, used, place.endpoints, judge)
+    run = RayRun(session.settings.ray, place, recipe, written, models, used, judge)
     return place, sizes, run
 
 

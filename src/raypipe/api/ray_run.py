@@ -4,17 +4,25 @@ workers next to engines."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from raypipe.api.served import require_answering, require_unchanged
-from raypipe.cluster.capacity import fitting, reachable, side_by_side, startable, this_machine, workers
-from raypipe.cluster.file import Cluster
+from raypipe.cluster.capacity import Node, fitting, reachable, side_by_side, startable, this_machine, workers
+from raypipe.cluster.file import Cluster, Pool
 from raypipe.core.protocols import Model
 from raypipe.models import load
-from raypipe.models.load import EndpointAddress
-from raypipe.pipeline.tasks import HandedBack, TableTask, Task, TaskResult, Verb, Workers, with_worker
+from raypipe.pipeline.tasks import (
+    HandedBack,
+    TableTask,
+    Task,
+    TaskResult,
+    Verb,
+    WorkerConfig,
+    Workers,
+    with_worker,
+)
 from raypipe.pipeline.whole_corpus_task import WholeCorpusTask
 from raypipe.recipes.recipe import Recipe
 from raypipe.store import Store
@@ -42,14 +50,14 @@ class RayRun:
     """
 
     def __init__(
-        self, ray: str, uri: str, recipe: Recipe | None, written: Cluster, engines: Sequence[Model],
-        used: Sequence[Model], endpoints: Mapping[str, EndpointAddress], judge: JudgeKit | None,
+        self, ray: str, worker: WorkerConfig, recipe: Recipe | None, written: Cluster,
+        engines: Sequence[Model], used: Sequence[Model], judge: JudgeKit | None,
     ) -> None:  # fmt: skip
-        """`ray`: the address, or "local" for a Ray of this run; `recipe` None: only files are read;
-        `written`: the cluster file;
-        `engines`: the recipe's models that may get an engine; `used`: all models that tasks ask."""
-        self._ray, self._uri, self._recipe, self._written = ray, uri, recipe, written
-        self._engines, self._used, self._endpoints, self._judge = engines, used, endpoints, judge
+        """`ray`: the address, or "local" for a Ray of this run; `worker`: what workers are told; `recipe`
+        None: only files are read; `written`: the cluster file; `engines`: the recipe's models that may get an
+        engine; `used`: all models that tasks ask."""
+        self._ray, self._worker, self._recipe, self._written = ray, worker, recipe, written
+        self._engines, self._used, self._judge = engines, used, judge
         self._wanted = startable(written, engines)
         self._warm: WarmPool | None = None
         if judge is not None:
@@ -63,26 +71,29 @@ class RayRun:
     def _sized(self) -> Sized:
         for model in self._used:
             load.present(model)
-        require_answering(self._engines, self._endpoints)
-        require_unchanged(Store.open(self._uri), self._used, self._endpoints)
+        require_answering(self._engines, self._worker.endpoints)
+        require_unchanged(Store.open(self._worker.store), self._used, self._worker.endpoints)
         if self._judge is not None:
             self._judge.require_answering()
-        from raypipe.cluster import connection, pools  # Ray takes a second to import
-        from raypipe.cluster.streamed_pool import StreamedPools, most_bytes
+        from raypipe.cluster import connection  # Ray takes a second to import
 
         connection.connect(self._ray)
         if self._recipe is not None:
             connection.carry(self._recipe)
         nodes = reachable(self._written, connection.nodes())
         cluster = fitting(self._written, self._wanted, nodes)
-        both = side_by_side(cluster, nodes)
-        streamed = StreamedPools(*both, most_bytes, cluster.limits) if both else None
-        return Sized(cluster, pools.EngineGroup.of(cluster, self._engines), streamed)
+        return Sized(cluster, _engines_on(cluster, self._engines), _streamed_on(cluster, nodes))
 
     def connect(self) -> None:
         """Joins Ray, once, and sizes the cluster file on its nodes. Raises ClusterTooSmall, and ModelMissing,
         which a worker would find out only at its first row."""
         _ = self._sized
+
+    def ahead(self) -> None:
+        """Starts the workers that stay from table to table: they load what embeds while others go on."""
+        cluster = self._sized.cluster
+        if self._warm is None and self._recipe is not None and cluster.one_pool is not None:
+            self._warm_pool(cluster, cluster.one_pool).begin(self._worker, self._recipe.embedders())
 
     def workers(self, verb: Verb) -> Workers:
         """How many workers do such tasks."""
@@ -103,15 +114,19 @@ class RayRun:
             return streamed.run(cast(WholeCorpusTask, work), tasks)
         if verb == "answer" and group is not None:
             return self._with_engines(cluster, group, work, tasks)
+        if (pool := cluster.one_pool) is not None:
+            return self._warm_pool(cluster, pool).run(work, tasks)
         from raypipe.cluster import pools
+
+        named = cluster.pools["embed" if verb == "index" else verb]
+        return pools.run_tasks(work, tasks, named, cluster.limits)
+
+    def _warm_pool(self, cluster: Cluster, pool: Pool) -> WarmPool:
         from raypipe.cluster.warm_pool import WarmPool
 
-        if (pool := cluster.one_pool) is None:
-            named = cluster.pools["embed" if verb == "index" else verb]
-            return pools.run_tasks(work, tasks, named, cluster.limits)
         if self._warm is None:
             self._warm = WarmPool(pool, cluster.limits)
-        return self._warm.run(work, tasks)
+        return self._warm
 
     def _with_engines(
         self, cluster: Cluster, group: EngineGroup, work: TableTask, tasks: Sequence[Task]
@@ -130,3 +145,21 @@ class RayRun:
         pool, self._warm = self._warm, None
         if pool is not None:
             pool.close()
+
+
+def _engines_on(cluster: Cluster, models: Sequence[Model]) -> EngineGroup | None:
+    """The engines of these models; None where none of them gets one: Ray Data need not be imported."""
+    if not any(m.loader == "vllm" for m in models):
+        return None
+    from raypipe.cluster.pools import EngineGroup
+
+    return EngineGroup.of(cluster, models)
+
+
+def _streamed_on(cluster: Cluster, nodes: Sequence[Node]) -> StreamedPools | None:
+    """The pools that parse and embed at the same time, where there is room for them."""
+    if (both := side_by_side(cluster, nodes)) is None:
+        return None
+    from raypipe.cluster.streamed_pool import StreamedPools, most_bytes
+
+    return StreamedPools(*both, most_bytes, cluster.limits)

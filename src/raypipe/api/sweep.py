@@ -77,7 +77,7 @@ def sweep(
     """
     how, session, given = EvalOptions(**options), session or Session(), several(data)
     if margin <= 0:
-        raise ConfError(f"sweep: expected a margin above 0, found {margin:g}")
+        raise ConfError(f"expected a margin above 0, found {margin:g}")
 
     def load(settings: Sequence[str]) -> Recipe:
         at_point = replace(session, sets=(*session.sets, *settings))

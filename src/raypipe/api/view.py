@@ -122,18 +122,23 @@ def serve_view(
     say: Callable[[str], None], session: Session,
 ) -> None:  # fmt: skip
     """Serves runs to a browser on this machine until the process is interrupted. `labels`: the file that
-    people's marks are written to; None: labels.jsonl in each run's folder. Raises ConfError for a port that
-    is taken."""
+    people's marks are written to; None: labels.jsonl in each run's folder. Raises ConfError for folders
+    without a run, and for a port that is taken."""
     if labels is not None:
         require_file(labels, "--labels")
     runs = _runs(dirs, store, session)
+    headers, unread = runs.listed()
+    if dirs and not headers:
+        raise ConfError(
+            f"{', '.join(map(str, dirs))}: expected finished evals, found none{left_out(unread)}. `raypipe "
+            "view` shows those under $RAYPIPE_HOME"
+        )
     viewer = Viewer(runs, None if labels is None else Path(labels))
     try:
         server = ViewServer(viewer, port)
     except OSError as e:
         raise ConfError(f"--port {port}: cannot listen there: {e}. Choose another port") from e
     with server:
-        headers, unread = runs.listed()
         say(f"{len(headers)} runs{left_out(unread)}; {server.address}/ shows them; Ctrl-C ends it")
         if dirs and len(ids := runs.given()) in (1, 2):
             say(f"{server.address}/{'run' if len(ids) == 1 else 'pair'}/{'/'.join(ids)}/")

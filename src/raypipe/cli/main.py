@@ -128,7 +128,8 @@ def main(argv: Sequence[str] | None = None, whole: bool | None = None) -> int:
         print(f"raypipe {args.command}: {e}", file=sys.stderr)
         return e.exit_code
     except KeyboardInterrupt:
-        kept = "" if args.command == "serve" else "; finished parts are kept, run it again to continue"
+        works = COMMANDS[args.command].group in ("data", "run")
+        kept = "; finished parts are kept, run it again to continue" if works else ""
         print(f"raypipe {args.command}: stopped{kept}", file=sys.stderr)
         return 130
     except BrokenPipeError:

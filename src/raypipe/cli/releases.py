@@ -84,6 +84,9 @@ def _releases(args: Args) -> int:
 
 def _list(found: ReleasesResult) -> None:
     lines = found.to_json()["releases"]
+    if not lines:
+        print("no releases; `raypipe promote DIR` makes one of a finished eval")
+        return
     rows = [(r["id"], ", ".join(r["pointers"]), r["recipe"], r["run"], _score(r)) for r in lines]
     table(("release", "live", "recipe", "run", "score"), rows)
 
@@ -106,7 +109,8 @@ def _prune(args: Args) -> int:
 def _print_removed(found: PruneResult) -> None:
     for r in found.removed:
         print(f"{r.kind} {r.name}: {r.rows} rows")
-    print(f"{len(found.removed)} things {'would be deleted' if found.dry_run else 'deleted'}")
+    things = "1 thing" if len(found.removed) == 1 else f"{len(found.removed)} things"
+    print(f"{things} {'would be deleted' if found.dry_run else 'deleted'}")
 
 
 @command(
@@ -122,7 +126,7 @@ def _print_removed(found: PruneResult) -> None:
 )
 def _trial(args: Args) -> int:
     if (args.run is None) != (args.share is None) or (args.stop and args.share is not None):
-        raise ConfError("trial: expected DIR and --shadow SHARE together, or --stop, or neither")
+        raise ConfError("expected DIR and --shadow SHARE together, or --stop, or neither")
     if args.share is not None:
         called(raypipe.start_shadow, args)
     look = raypipe.stop_trials if args.stop else raypipe.show_trials
@@ -158,7 +162,9 @@ def _print_trial(report: TrialReport) -> None:
 
 def _line(look: Look) -> str:
     if not look.looked:
-        return f"{look.measure}: {look.questions} questions, too few for a look"
+        from raypipe.runs.trial_verdict import FIRST_LOOK
+
+        return f"{look.measure}: {look.questions} of the {FIRST_LOOK} questions of a first look"
     means = f"{look.live:.3f} -> {look.trial:.3f}"
     return f"{look.measure}: {means} over {look.looked} of {look.questions} questions, p {look.p:.3g}"
 

@@ -42,14 +42,21 @@ def is_connected() -> bool:
     return bool(ray.is_initialized())
 
 
-def connect(address: str, tries: int = JOINS, pause_s: float = JOIN_PAUSE_S) -> None:
+def connect(address: str, tries: int = JOINS, pause_s: float = JOIN_PAUSE_S, dashboard: bool = False) -> None:
     """Joins the Ray at `address` ("local" starts one), unless this process has joined one already. Raises
-    ConfError where that fails `tries` times, with pauses from `pause_s` (`core.retry.Backoff`)."""
+    ConfError where that fails `tries` times, with pauses from `pause_s` (`core.retry.Backoff`).
+
+    `dashboard`: whether a Ray that is started here has Ray's dashboard, ten more processes that take two
+    CPU seconds to start and look at all others every few seconds."""
     if not is_connected():
+        options: dict[str, Any] = {"logging_level": logging.ERROR}
         if address == "local":
+            options["include_dashboard"] = dashboard
             # Ray's own 15 leaves a worker a thirtieth of a core as soon as anything else wants it. A Ray that
             # others started has the niceness that they gave it.
             os.environ.setdefault("RAY_worker_niceness", "0")
+            # Serve kills a proxy that takes 5 s to start, as on a busy machine, and its own start fails.
+            os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")
         # Ray's core prints at level E that actors cannot restart without this process; they end with it.
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
         # Its progress lines, for ours are in report/, and dead workers, which are tried again or raised.
@@ -59,7 +66,7 @@ def connect(address: str, tries: int = JOINS, pause_s: float = JOIN_PAUSE_S) -> 
             warnings.filterwarnings("ignore", message="lance is not fork-safe|lancedb fork support")
             stop = signal.getsignal(signal.SIGTERM)
             with _stderr_without(b"RAY_BACKEND_LOG_LEVEL"):
-                join(address, tries, pause_s, logging_level=logging.ERROR)
+                join(address, tries, pause_s, **options)
             signal.signal(signal.SIGTERM, stop)  # Ray's core puts its own there, which aborts the process
 
 

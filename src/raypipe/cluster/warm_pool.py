@@ -8,7 +8,10 @@ models (measured on two cores with fakes: 15 of 25 CPU seconds of an eval). Else
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import ray
@@ -16,11 +19,42 @@ from ray.exceptions import RayTaskError
 
 from raypipe.cluster.file import Pool, Timeouts
 from raypipe.cluster.worker import DIED, TRIES, Worker, cause_of, row_by_row
-from raypipe.pipeline.tasks import HandedBack, TableTask, Task, TaskResult, with_worker
+from raypipe.core.protocols import Model
+from raypipe.pipeline.tasks import HandedBack, TableTask, Task, TaskResult, WorkerConfig, with_worker
+
+AHEAD = 8  # workers that start before it is known how many tasks there are
+
+
+class Stretches:
+    """The tasks of a table that are left, cut into one stretch of neighbours for each worker.
+
+    Tables are cut in the order of the questions. So the worker that embedded a question's pages answers it,
+    and still has the token vectors of its passages. Every second worker begins at the end of its stretch,
+    and who has done its own takes what the one with the most left would do last: a neighbour of its own.
+
+    >>> left = Stretches([Task(n) for n in "abcdefg"], 2)
+    >>> [left.take(worker).name for worker in (0, 1, 1, 1, 1, 1, 0)]
+    ['a', 'g', 'f', 'e', 'd', 'c', 'b']
+    """
+
+    def __init__(self, tasks: Sequence[Task], workers: int) -> None:
+        cuts = [len(tasks) * n // workers for n in range(workers + 1)]
+        self._left = [deque(tasks[a:b]) for a, b in pairwise(cuts)]
+        for stretch in self._left[1::2]:
+            stretch.reverse()
+
+    def __bool__(self) -> bool:
+        return any(self._left)
+
+    def take(self, worker: int) -> Task:
+        """The next task of this worker."""
+        own = self._left[worker % len(self._left)]
+        return own.popleft() if own else max(self._left, key=len).pop()
 
 
 class WarmPool:
-    """Workers that stay from table to table. They start with the first task and end with `close`."""
+    """Workers that stay from table to table. They start with the first task, or before it with `begin`, and
+    end with `close`."""
 
     def __init__(self, pool: Pool, limits: Timeouts) -> None:
         self._pool, self._limits = pool, limits
@@ -28,8 +62,20 @@ class WarmPool:
         self._starting: dict[Any, Any] = {}  # reference to the answer of a worker that has started -> worker
         self._names = itertools.count()
 
+    def begin(self, config: WorkerConfig, models: Sequence[Model]) -> None:
+        """Starts workers ahead of the first task, which load these models meanwhile."""
+        while len(self._workers) < min(self._pool.size, AHEAD):
+            self._start()
+        for worker in self._workers:
+            worker.load.remote(replace(config, threads=self._threads), models)
+
+    @property
+    def _threads(self) -> int:
+        return max(1, int(self._pool.cpus))
+
     def run(self, work: TableTask, tasks: Sequence[Task]) -> Iterator[TaskResult | HandedBack]:
-        """Does every task and yields the results, in any order; a worker has one task at a time.
+        """Does every task and yields the results, in any order; a worker has one task at a time, and of each
+        table those of the same stretch (`Stretches`).
 
         Tasks go to workers that have started: one that finds no room on a full cluster holds none up. A
         worker that hands a task back since it is broken is replaced. A task whose worker dies is tried
@@ -37,19 +83,20 @@ class WarmPool:
         tasks that were done before stay done. A list of tasks that the caller empties begins no more: those
         that run are finished. A generator that is closed ends them.
         """
-        work = with_worker(work, threads=max(1, int(self._pool.cpus)))
+        work = with_worker(work, threads=self._threads)
         name, sent = str(next(self._names)), [ray.put(work)]
-        begun, lost = 0, list[Task]()
+        lost = list[Task]()
         running: dict[Any, tuple[Any, Task]] = {}  # reference to a result -> worker, task
         while len(self._workers) < min(self._pool.size, len(tasks)):
             self._start()
+        left = Stretches(tasks, max(1, len(self._workers)))
         idle = [w for w in self._workers if w not in self._starting.values()]
         try:
-            while begun < len(tasks) or running:
-                while begun < len(tasks) and idle:
-                    worker, task = idle.pop(), tasks[begun]
+            while (tasks and left) or running:
+                while tasks and left and idle:
+                    worker = idle.pop()
+                    task = left.take(self._workers.index(worker))
                     running[worker.take.remote(name, sent, task)] = worker, task
-                    begun += 1
                 [done], _ = ray.wait([*running, *self._starting])
                 if done in self._starting:
                     idle.append(self._starting.pop(done))

@@ -10,8 +10,8 @@ import itertools
 import os
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -20,8 +20,10 @@ from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayActorError, Ray
 
 from raypipe.cluster.file import Pool, Timeouts
 from raypipe.core.errors import RaypipeError
+from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
 from raypipe.models.kit import LocalKit
+from raypipe.models.warm_up import warm_up
 from raypipe.pipeline.dead_letters import FailedRow
 from raypipe.pipeline.tasks import HandedBack, RunTask, TableTask, Task, TaskResult, WorkerConfig
 from raypipe.recipes.executor import StageCounters
@@ -95,6 +97,12 @@ class Worker:
 
     async def ready(self) -> None:
         """Answers when this process has started."""
+
+    async def load(self, config: WorkerConfig, models: Sequence[Model]) -> None:
+        """Loads models before a row needs them. One that cannot be loaded is left to the task that asks it
+        first, which says why."""
+        with suppress(Exception):
+            await warm_up(await self._kit_for(config), models)
 
     async def do(self, task: Task) -> TaskResult | HandedBack:
         await self.open()

@@ -97,7 +97,8 @@ def read_value(text: str, what: str) -> Any:
                 raise ConfError(f"{what}: expected at most {MOST_DEPTH} levels of values, found more")
         value = yaml.load(text, Loader=_StrictLoader)  # a SafeLoader: builds plain values only
     except yaml.YAMLError as e:
-        raise ConfError(f"{what}: is not valid YAML: {' '.join(str(e).split())}") from e
+        said = " ".join(str(e).split()).replace('in "<unicode string>", ', "in ")
+        raise ConfError(f"{what}: is not valid YAML: {said}") from e
     left, count = [value], 0
     while left:  # aliases may repeat values without end, or far too often to be read
         one = left.pop()
@@ -126,12 +127,18 @@ _KINDS: Mapping[type, str] = {
 }
 
 
+SHOWN = 80  # characters of a value that a message repeats: a file of another kind is one long text
+
+
 def kind_of(value: Any) -> str:
     """What a value is, in the words of a configuration file."""
     if value is None:
         return "nothing"
     name = _KINDS.get(type(value), type(value).__name__)
-    return name if isinstance(value, dict | list) else f"{name} ({value!r})"
+    if isinstance(value, dict | list):
+        return name
+    said = repr(value)
+    return f"{name} ({said if len(said) <= SHOWN else f'{said[:SHOWN]}...'})"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -266,11 +273,11 @@ class Conf:
 
     def find(self, kind: str, name: str, suffix: str = ".yaml") -> Path:
         """A file by path or by name under `kind`/. Raises ConfError listing what there is."""
-        if name.endswith(suffix) or "/" in name:
+        if name.endswith((suffix, ".yml")) or "/" in name:
             path = Path(name)
             if path.is_file():
                 return path
-            raise ConfError(f"{name}: no such file")
+            raise ConfError(f"{name}: {'a folder, expected a file' if path.is_dir() else 'no such file'}")
         return self._first(f"{kind}/{name}{suffix}") or self._unknown(kind, name, suffix, f"*{suffix}")
 
     def below(self, kind: str, name: str, suffix: str = ".yaml") -> Path:

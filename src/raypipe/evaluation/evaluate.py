@@ -132,7 +132,7 @@ def _read(pipeline: Pipeline, data: Sequence[Path], how: EvalOptions) -> IngestS
     if not data:
         return None
     assert how.format is not None
-    place = pipeline.progress, pipeline.start, how.kind, reading
+    place = pipeline.progress, pipeline.start_ahead, how.kind, reading
     return ingest(pipeline.store, data, how.format, *place)
 
 

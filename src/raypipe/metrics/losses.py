@@ -100,7 +100,7 @@ class GoldText:
             return bool(content.strip())
         low = html.unescape(content).lower()
         likely = GoldText(tuple(t for t in self.truths if all(w in low for w in _RUN.findall(t.lower()))))
-        return bool(likely.truths) and any(map(likely.said, read_through(content)))
+        return bool(likely.truths) and any(map(likely.said, _readings(low)))
 
 
 def read_through(content: str) -> tuple[str, str]:
@@ -109,7 +109,10 @@ def read_through(content: str) -> tuple[str, str]:
     >>> read_through('<p title="A">B</p>')
     (' b ', ' p title  a  b  p ')
     """
-    low = html.unescape(content).lower()
+    return _readings(html.unescape(content).lower())
+
+
+def _readings(low: str) -> tuple[str, str]:
     return _TAG.sub(" ", low), _MARKUP.sub(" ", low)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers.activations import GELUActivation
 
 ROWS = 1024  # tokens of a batch, for which weights are laid out; any number of them is right
 
@@ -34,6 +33,8 @@ def usable() -> bool:
 
 def pack(net: Any) -> None:
     """Puts packed layers in the place of a network's own, where this machine has them."""
+    from transformers.activations import GELUActivation
+
     if not usable():
         return
     for module in list(net.modules()):

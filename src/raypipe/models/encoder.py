@@ -3,12 +3,13 @@
 Knows torch, transformers and three shapes: an encoder whose token vectors are pooled, a decoder whose last
 token's vector is taken, and an encoder with one logit over a pair. Gives the numbers of FlagEmbedding's
 classes within 1e-5 in float32; it differs in padding less and in tokenising a pair once, where FlagEmbedding
-decodes and tokenises it again.
+decodes and tokenises it again. On a CPU the first shape is a network of `models.bert` where that knows it,
+and the classes of transformers for models, which take 4 seconds to import, are not imported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,15 @@ from typing import Any
 import numpy as np
 import torch
 from tokenizers import Encoding, Tokenizer
-from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 from raypipe.core.errors import ConfError
 from raypipe.core.protocols import Model, Role
-from raypipe.models import cpu_linear, folder, packed
+from raypipe.models import cpu_linear, folder
+from raypipe.models.bert import KINDS, Bert, names, read_config, read_weights
 from raypipe.models.shared_encoders import SharedEncoders, TokenVectors
 from raypipe.models.token_arrays import TokenArray
 from raypipe.models.weight_files import folder_headers
+from raypipe.models.word_pieces import read_word_pieces
 
 # Padded tokens in one batch. CPU: 8,192 were slower than 1,024 to 2,048, which stay in the cache; over 3,400
 # texts 1,024 are as fast as 2,048 and leave a process 0.1 GB smaller, since libc keeps pieces of what
@@ -72,6 +74,15 @@ def by_length(lengths: Sequence[int], budget: int) -> list[list[int]]:
     return groups
 
 
+def require_weights(model: Model, wanted: Sequence[str], held: Container[str]) -> None:
+    """Raises ConfError where weights are missing, which a library would fill with random numbers."""
+    if missing := [name for name in wanted if name not in held]:
+        raise ConfError(
+            f"model {model.name!r}: its folder has no weights for {missing[0]} and {len(missing) - 1} more, "
+            f"which would be random numbers. Is it what loader {model.loader!r} expects?"
+        )
+
+
 def check(model: Model, net: Any, tokenizer: Any) -> None:
     """Raises ConfError for a model that does not fit its entry.
 
@@ -83,19 +94,15 @@ def check(model: Model, net: Any, tokenizer: Any) -> None:
             f"model {model.name!r}: a {net.config.model_type} says no number of positions, as a T5 does "
             f"not, and loader {model.loader!r} needs it. Use loader sentence-transformers, or instructor"
         )
-    # A file may have the encoder's names with or without its prefix, and the norms' older names.
-    prefix = f"{net.base_model_prefix}."
-    older = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
-    held = {name.removeprefix(prefix) for name in folder_headers(Path(model.path))}
-    held |= {name.replace(old, new) for old, new in older.items() for name in held}
-    wanted = [name.removeprefix(prefix) for name, _ in net.named_parameters()]
-    pooler_is_used = model.loader == "flagembedding-reranker"
-    missing = [n for n in wanted if n not in held and (pooler_is_used or not n.startswith("pooler."))]
-    if missing:
-        raise ConfError(
-            f"model {model.name!r}: its folder has no weights for {missing[0]} and {len(missing) - 1} more, "
-            f"which would be random numbers. Is it what loader {model.loader!r} expects?"
-        )
+    if not isinstance(net, Bert):  # whose weights were looked for before it was made
+        # A file may have the encoder's names with or without its prefix, and the norms' older names.
+        prefix = f"{net.base_model_prefix}."
+        older = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+        held = {name.removeprefix(prefix) for name in folder_headers(Path(model.path))}
+        held |= {name.replace(old, new) for old, new in older.items() for name in held}
+        wanted = [name.removeprefix(prefix) for name, _ in net.named_parameters()]
+        pooler_is_used = model.loader == "flagembedding-reranker"
+        require_weights(model, [n for n in wanted if pooler_is_used or not n.startswith("pooler.")], held)
     if model.dim and net.config.hidden_size != model.dim:
         raise ConfError(
             f"model {model.name!r}: dim is {model.dim} in models.yaml, but the weights give "
@@ -146,23 +153,18 @@ class Encoder:
         self.typed = not self.placed and "token_type_ids" in tokenizer.model_input_names
         self.pad = tokenizer.pad_token_id or 0  # Mistral has none; what stands there is masked
         self._kept = kept
-        # A GPU would wait for the many small calls of attention.
-        self._packs = device == "cpu" and not self.placed and net.config.model_type in packed.KINDS
-        if self._packs:
-            packed.pack(net)
 
     @classmethod
     def load(
         cls, model: Model, device: str, kept: Callable[[], TokenVectors | None] = lambda: None
     ) -> Encoder:
-        kind = AutoModelForSequenceClassification if model.loader == "flagembedding-reranker" else AutoModel
         with folder.opened(model) as path:
-            tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
-            net = kind.from_pretrained(
-                path, dtype=torch_dtype(model), use_safetensors=True, local_files_only=True
-            )
+            net = _bert(model, Path(path)) if device == "cpu" else None
+            if net is None:
+                net = _of_transformers(model, path)
+            tokenizer = read_word_pieces(Path(path)) or _tokenizer_of_transformers(path)
         check(model, net, tokenizer)
-        if device == "cpu" and net.config.model_type in packed.KINDS:
+        if device == "cpu" and not isinstance(net, Bert) and net.config.model_type in KINDS:
             cpu_linear.pack(net)
         return cls(model, net, tokenizer, device, kept)
 
@@ -210,7 +212,7 @@ class Encoder:
                 if states is not None:
                     mask = torch.ones(1, len(states), dtype=torch.int64)
                     yield HiddenStates([i], torch.from_numpy(states)[None], mask)
-        compute = self._packed if self._packs else self._padded
+        compute = self._packed if isinstance(self.net, Bert) else self._padded
         for made in compute([encodings[i] for i in left]):
             rows = [left[r] for r in made.rows]
             if kept is not None:
@@ -228,9 +230,42 @@ class Encoder:
             some = [encodings[i] for i in rows]
             types = [e.type_ids for e in some] if self.typed else None
             at = 0
-            for hidden in packed.hidden_states(self.net, [e.ids for e in some], types):
+            for hidden in self.net.hidden_states([e.ids for e in some], types):
                 of, at = rows[at : at + len(hidden)], at + len(hidden)
                 yield HiddenStates(of, hidden, torch.ones(hidden.shape[:2], dtype=torch.int64))
+
+
+def _bert(model: Model, path: Path) -> Bert | None:
+    """The network of `models.bert` for an encoder whose token vectors are wanted; None where it has none. A
+    GPU would wait for its many small calls of attention."""
+    if model.loader == "flagembedding-reranker" or model.pooling == "last":
+        return None
+    if (config := read_config(path)) is None:
+        return None
+    weights = read_weights(path, torch_dtype(model))
+    require_weights(model, names(config), weights)
+    return Bert(config, weights)
+
+
+def _tokenizer_of_transformers(path: str) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(path, local_files_only=True)
+
+
+def no_bars() -> None:
+    """Turns off progress bars of loading weights: a pool of actors would fill the log with them."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+
+
+def _of_transformers(model: Model, path: str) -> Any:
+    from transformers import AutoModel, AutoModelForSequenceClassification
+
+    no_bars()
+    kind = AutoModelForSequenceClassification if model.loader == "flagembedding-reranker" else AutoModel
+    return kind.from_pretrained(path, dtype=torch_dtype(model), use_safetensors=True, local_files_only=True)
 
 
 def pool(hidden: torch.Tensor, mask: torch.Tensor, pooling: str) -> torch.Tensor:

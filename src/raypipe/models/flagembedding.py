@@ -14,7 +14,8 @@ from FlagEmbedding import BGEM3FlagModel, FlagModel, FlagReranker
 
 from raypipe.core.protocols import Model, Role
 from raypipe.models import folder
-from raypipe.models.encoder import QUERY_SHARE, Encoder, check, pooled_rows, rows_of, torch_dtype
+from raypipe.models.bert import Bert
+from raypipe.models.encoder import QUERY_SHARE, Encoder, check, no_bars, pooled_rows, rows_of, torch_dtype
 from raypipe.models.shared_encoders import SharedEncoders
 from raypipe.models.token_arrays import TokenArray
 
@@ -24,6 +25,7 @@ class FlagEmbedder:
     sparse and multi-vector scores are pickles, so they are neither read nor used."""
 
     def __init__(self, model: Model, device: str, encoders: SharedEncoders) -> None:
+        no_bars()
         kind = BGEM3FlagModel if model.loader == "bge-m3" else FlagModel
         with folder.opened(model) as path:
             self._flag = kind(
@@ -38,11 +40,13 @@ class FlagEmbedder:
             )
         owner = self._flag.model if model.loader == "bge-m3" else self._flag
         check(model, owner.model, self._flag.tokenizer)
-        # A MaxSim of these weights runs the same network; where it came first, the library's own goes.
+        # A MaxSim of these weights runs the same network. Where it came first, the library's own goes, unless
+        # the MaxSim's is one that the library cannot call.
         self._shared = encoders.encoder(
             model, lambda: Encoder(model, owner.model, self._flag.tokenizer, device)
         )
-        owner.model = self._shared.net
+        if not isinstance(self._shared.net, Bert):
+            owner.model = self._shared.net
         self._model = model
         self.truncated = 0
 
@@ -69,6 +73,7 @@ class FlagScorer:
     """The sigmoid of FlagReranker's logit over (query, passage)."""
 
     def __init__(self, model: Model, device: str) -> None:
+        no_bars()
         with folder.opened(model) as path:
             self._flag = FlagReranker(
                 path,

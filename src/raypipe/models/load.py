@@ -108,7 +108,7 @@ def open_embedder(
         return fake.HashEmbedder(model.dim)
     if is_path(model.loader):
         return cast(Embedder, from_outside(model, device, "embed"))
-    _prepare(model, backend, device)
+    _computable(model, backend, device)
     if model.loader in ("sentence-transformers", "instructor"):
         from raypipe.models.sentence_models import SentenceEmbedder
 
@@ -129,7 +129,7 @@ def open_reranker(
         return fake.OverlapReranker()
     if is_path(model.loader):
         return cast(Reranker, from_outside(model, device, "score"))
-    _prepare(model, backend, device)
+    _computable(model, backend, device)
     if model.loader == "maxsim":  # FlagEmbedding has no class for it, so both backends are the same here
         from raypipe.models.maxsim import MaxSim
 
@@ -266,9 +266,8 @@ def _token_spans(model: Model) -> Tokenize:
     return spans
 
 
-def _prepare(model: Model, backend: Backend, device: str) -> None:
-    """Refuses a dtype that would silently be computed as another one, before a library is imported. Then
-    turns off progress bars of loading weights: a pool of actors would fill the log with them."""
+def _computable(model: Model, backend: Backend, device: str) -> None:
+    """Refuses a dtype that would silently be computed as another one, before a library is imported."""
     if device == "cpu" and model.dtype == "float16":
         raise ConfError(
             f"model {model.name!r}: float16 is not computed on a CPU, where FlagEmbedding would use float32 "
@@ -281,9 +280,6 @@ def _prepare(model: Model, backend: Backend, device: str) -> None:
             f"model {model.name!r}: FlagEmbedding computes bfloat16 as float32 for a {model.kind} on "
             f"{device}. Use backend: transformers, or a float32 entry"
         )
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
 
 
 def use_threads(model: Model, threads: int) -> None:

@@ -16,7 +16,7 @@ from sentence_transformers import CrossEncoder, SentenceTransformer
 from raypipe.core.errors import ConfError
 from raypipe.core.protocols import Model, Role
 from raypipe.models import folder
-from raypipe.models.encoder import rows_of, torch_dtype
+from raypipe.models.encoder import no_bars, rows_of, torch_dtype
 
 
 def _arguments(model: Model, device: str) -> dict[str, Any]:
@@ -32,6 +32,7 @@ class SentenceEmbedder:
     """Vectors of a SentenceTransformer. An instruction of the entry takes the place of the model's prompt."""
 
     def __init__(self, model: Model, device: str) -> None:
+        no_bars()
         with folder.opened(model) as path:
             self._net = SentenceTransformer(path, **_arguments(model, device))
         found = self._net.get_embedding_dimension()
@@ -71,6 +72,7 @@ class SentenceReranker:
     """Scores of a CrossEncoder, with the activation that its folder says."""
 
     def __init__(self, model: Model, device: str) -> None:
+        no_bars()
         with folder.opened(model) as path:
             self._net = CrossEncoder(path, max_length=model.max_tokens, **_arguments(model, device))
         labels = self._net.num_labels

@@ -91,6 +91,7 @@ class Pipeline:
     # Whether workers that parse and workers that embed run at the same time; asked only while something is
     # missing, since it may connect. None: they never do.
     streams: Callable[[], bool] | None = None
+    ahead: Callable[[], object] = nowhere  # starts workers for tasks that are still to be found
 
     def index(self, questions: Iterable[Question] | None, done: RunCounters | None = None) -> RunCounters:
         """Brings the tables of the corpus half up to date with every source that these questions may search
@@ -148,6 +149,11 @@ class Pipeline:
 
     def start(self) -> None:
         self.builder.start()
+
+    def start_ahead(self) -> None:
+        """As `start`. Workers start, and load models, while files are read and the work is planned."""
+        self.start()
+        self.ahead()
 
     @property
     def builder(self) -> TableBuilder:

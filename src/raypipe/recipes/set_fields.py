@@ -171,8 +171,8 @@ def _set(place: _Place, one: FieldSetting) -> None:
     known = [f.name for f in dataclasses.fields(place.cls) if f.init]
     if one.path[0] not in (*known, "when"):
         raise ConfError(
-            f"--set {one.text!r}: {place.verb} has no field {one.path[0]!r}; its fields: "
-            f"{', '.join(known)}, when"
+            f"--set {one.text!r}: {place.verb} has no field {one.path[0]!r}; "
+            f"{did_you_mean(one.path[0], (*known, 'when'))}"
         )
     at = place.fields
     for depth, key in enumerate(one.path[:-1], 1):

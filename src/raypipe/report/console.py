@@ -151,6 +151,8 @@ def print_undone_rows(console: Console, found: Mapping[str, Any]) -> None:
     if found["rows"]:
         rows = [[t[k] for k in ("kind", "rows", "done", "failed", "pending")] for t in found["rows"]]
         show(console, ("rows", "total", "done", "failed", "pending"), rows)
+    elif not found["faults"]:
+        say(console, "every line and file was read")
     for x in found["faults"]:
         tries = f"after {x['attempts']} attempt{'s' if x['attempts'] != 1 else ''}"
         state = "pending" if x["transient"] else "failed permanently"

@@ -15,6 +15,8 @@ minute is counted at one place for all gateways (`Quotas`).
 
 from __future__ import annotations
 
+import dataclasses
+import difflib
 import math
 import re
 import time
@@ -27,7 +29,7 @@ from raypipe.core import config
 from raypipe.core.config import Where
 from raypipe.core.errors import ConfError
 from raypipe.runs.release import check_pointer
-from raypipe.serving.access import ApiKeys
+from raypipe.serving.access import KEY_CHARS, ApiKeys
 from raypipe.serving.filters import Filters
 from raypipe.store.layout import LIVE
 
@@ -97,6 +99,31 @@ def read_tenants(path: Path) -> tuple[Tenant, ...]:
 def tenants_in(tree: Any, path: str) -> tuple[Tenant, ...]:
     """The tenants of what a file holds, which messages call `path`. Raises ConfError, without any key, for
     what is none, and for a key that could be guessed or that two tenants have."""
+    try:
+        return _tenants(tree, path)
+    except ConfError as e:
+        raise ConfError(_masked(str(e), tree)) from None
+
+
+def _masked(message: str, tree: Any) -> str:
+    """The message without any text of the tree that is as long as a key, since one may stand anywhere. What
+    is nearly the name of a field stays."""
+    known = [f.name for cls in (TenantFile, TenantEntry, Filters) for f in dataclasses.fields(cls)]
+    long = {t for t in _texts(tree) if len(t) >= KEY_CHARS and not difflib.get_close_matches(t, known)}
+    for text in sorted(long, key=len, reverse=True):
+        for form in (repr(text)[1:-1], text):
+            message = message.replace(form, "...").replace(form[: config.SHOWN - 1], "...")
+    return message
+
+
+def _texts(tree: Any) -> set[str]:
+    """Every key and value of a tree, as text."""
+    if isinstance(tree, dict):
+        return {str(k) for k in tree}.union(*map(_texts, tree.values()))
+    return set().union(*map(_texts, tree)) if isinstance(tree, list) else {str(tree)}
+
+
+def _tenants(tree: Any, path: str) -> tuple[Tenant, ...]:
     file = config.build(TenantFile, tree, Where(path))
     found: list[Tenant] = []
     owners: dict[bytes, str] = {}

@@ -305,6 +305,13 @@ def test_an_error_names_the_wrong_field_and_what_is_allowed_and_repeats_nothing(
     assert reply.status_code == 400 and SECRET not in reply.text and "documnets" not in reply.text
 
 
+def test_a_text_in_the_place_of_an_object_is_told_the_fields_of_one(tmp_path):
+    app = served(Answerer(RECIPE, LocalKit(None, "transformers"), str(tmp_path / "none")))
+    [found] = ask(app, {"query": "who?", "documents": [SECRET]}).json()["errors"]
+    assert found["at"] == "documents[0]" and SECRET not in found["problem"]
+    assert found["problem"].startswith("expected an object; its fields: page_name, page_url")
+
+
 def test_the_most_that_a_deadline_may_be_is_the_endpoints_own(filled):
     limits = RequestLimits(max_body_bytes=1 << 20, deadline_s=2, max_deadline_s=5)
     answerer = Answerer(RECIPE, LocalKit(None, "transformers"), filled.store.uri)

@@ -33,9 +33,9 @@ class StrictBody(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _fields_are_known(cls, tree: Any) -> Any:
-        if not isinstance(tree, dict):
-            return tree
         allowed = list(cls.model_fields)
+        if not isinstance(tree, dict):
+            raise mistake(f"expected an object; its fields: {', '.join(allowed)}")
         unknown = [(i, name) for i, name in enumerate(tree, start=1) if name not in allowed]
         found = []
         for number, name in unknown[:MOST_NAMED]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 
 from ray import serve
+from ray.exceptions import RayActorError
 from ray.serve import Application
 from ray.serve.config import BackpressureConfig, HTTPOptions
 from ray.serve.schema import LoggingConfig
 
+from raypipe.core.errors import Unavailable
 from raypipe.pipeline.tasks import WorkerConfig
 from raypipe.recipes.deadlines import DegradePolicy
 from raypipe.recipes.recipe import Recipe
@@ -84,10 +86,17 @@ def build_application(
 
 
 def start(app: Application, host: str, port: int) -> None:
-    """Starts Serve and the application in the connected Ray; returns when its replicas are ready."""
+    """Starts Serve and the application in the connected Ray; returns when its replicas are ready. Raises
+    Unavailable where Serve does not start."""
     quiet = LoggingConfig(log_level=logging.WARNING, enable_access_log=False)
     logging.getLogger("ray.serve").setLevel(logging.WARNING)  # of this process
-    serve.start(http_options=HTTPOptions(host=host, port=port), logging_config=quiet)
+    try:
+        serve.start(http_options=HTTPOptions(host=host, port=port), logging_config=quiet)
+    except (RayActorError, TimeoutError) as e:
+        raise Unavailable(
+            f"Ray Serve's proxy did not start within a minute ({type(e).__name__}): is this machine busy? "
+            "Start it again"
+        ) from e
     serve.run(app, name=APP_NAME, route_prefix="/", logging_config=quiet)
 
 

@@ -1,0 +1,168 @@
+"""BERT, RoBERTa and XLM-R on a CPU: token vectors of a batch of texts as one row of tokens, without padding.
+
+All layers but attention look at one token. Attention keeps to its text here: texts of one length stand side
+by side, and one call without a mask takes all of them. Sentences have an eighth less to compute, passages of
+700 characters a fortieth. Reads config.json and safetensors itself: the classes of transformers take longer
+to import than a hundred passages take to embed. Knows torch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import groupby
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from safetensors import safe_open
+
+from raypipe.models.cpu_linear import PackedLinear, usable
+from raypipe.models.folder import WEIGHTS, matching
+
+Tokens: TypeAlias = list[int] | np.ndarray
+Alike: TypeAlias = Sequence[tuple[int, int]]
+"""Of one row of tokens: tokens of a text, and how many such texts stand side by side."""
+
+KINDS = frozenset({"bert", "roberta", "xlm-roberta"})
+
+
+@dataclass(frozen=True, slots=True)
+class BertConfig:
+    """What is read of a config.json."""
+
+    model_type: str
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    max_position_embeddings: int
+    pad_token_id: int
+    layer_norm_eps: float
+
+    @property
+    def first_place(self) -> int:
+        """The place of a text's first token: RoBERTa and its kin count from behind the padding id."""
+        return self.pad_token_id + 1 if "roberta" in self.model_type else 0
+
+
+def read_config(folder: Path) -> BertConfig | None:
+    """The config of a network that `Bert` computes; None for any other."""
+    tree: dict[str, Any] = json.loads((folder / "config.json").read_bytes())
+    kind = tree.get("model_type")
+    plain = tree.get("position_embedding_type", "absolute") == "absolute" and not tree.get("is_decoder")
+    if kind not in KINDS or tree.get("hidden_act") != "gelu" or not plain:
+        return None
+    found: dict[str, Any] = {f.name: tree.get(f.name) for f in fields(BertConfig)}
+    return None if None in found.values() else BertConfig(**found)
+
+
+def read_weights(folder: Path, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """The tensors of a folder by their names in `Bert`, whichever of the older names the files have."""
+    older = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+    found: dict[str, torch.Tensor] = {}
+    for file in matching(folder, (WEIGHTS,)):
+        with safe_open(file, framework="pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118  # no mapping: it cannot be iterated
+                plain = name.removeprefix("bert.").removeprefix("roberta.")
+                for old, new in older.items():
+                    plain = plain.replace(old, new)
+                found[plain] = tensors.get_tensor(name).to(dtype)
+    return found
+
+
+def names(config: BertConfig) -> list[str]:
+    """The tensors that the network needs."""
+    pairs = ["embeddings.LayerNorm"]
+    for i in range(config.num_hidden_layers):
+        of = f"encoder.layer.{i}"
+        pairs += [f"{of}.attention.self.{x}" for x in ("query", "key", "value")]
+        pairs += [f"{of}.attention.output.dense", f"{of}.attention.output.LayerNorm"]
+        pairs += [f"{of}.intermediate.dense", f"{of}.output.dense", f"{of}.output.LayerNorm"]
+    tables = [f"embeddings.{x}_embeddings.weight" for x in ("word", "position", "token_type")]
+    return tables + [f"{pair}.{x}" for pair in pairs for x in ("weight", "bias")]
+
+
+class Bert(torch.nn.Module):  # type: ignore[misc]  # torch's types are not read
+    """A network of these weights. All of `names` must be there."""
+
+    def __init__(self, config: BertConfig, weights: Mapping[str, torch.Tensor]) -> None:
+        super().__init__()
+        self.config = config
+        tables = ("word", "position", "token_type")
+        self._tables = [weights[f"embeddings.{x}_embeddings.weight"] for x in tables]
+        self._norm = _norm(weights, "embeddings.LayerNorm", config.layer_norm_eps)
+        layers = range(config.num_hidden_layers)
+        self._layers = torch.nn.ModuleList(_Layer(config, weights, f"encoder.layer.{i}") for i in layers)
+
+    def forward(
+        self, ids: torch.Tensor, types: torch.Tensor, places: torch.Tensor, alike: Alike
+    ) -> torch.Tensor:
+        """(tokens,) each -> (tokens, hidden)."""
+        word, place, kind = self._tables
+        x = self._norm(word[ids] + kind[types] + place[places])
+        for layer in self._layers:
+            x = layer(x, alike)
+        return x
+
+    def hidden_states(
+        self, ids: Sequence[Tokens], types: Sequence[Tokens | int] | None
+    ) -> Iterator[torch.Tensor]:
+        """The last hidden states of some texts, ascending by length: for each length (texts, tokens, dim).
+
+        `ids` and `types` of tokens, by text; None: all of type 0."""
+        lengths = list(map(len, ids))
+        alike = [(n, len(list(some))) for n, some in groupby(lengths)]
+        first = self.config.first_place
+        places = [np.arange(first, first + n) for n in lengths]
+        kinds = [np.broadcast_to(t, n) for t, n in zip(types or [0] * len(ids), lengths, strict=True)]
+        row = (torch.from_numpy(np.concatenate(x).astype(np.int64)) for x in (ids, kinds, places))
+        with torch.inference_mode():
+            found = self(*row, alike).float()
+        for (n, count), states in zip(alike, found.split([n * count for n, count in alike]), strict=True):
+            yield states.unflatten(0, (count, n))
+
+
+class _Layer(torch.nn.Module):  # type: ignore[misc]
+    def __init__(self, config: BertConfig, weights: Mapping[str, torch.Tensor], of: str) -> None:
+        super().__init__()
+        self._heads = config.num_attention_heads
+        self._scale = (config.hidden_size // self._heads) ** -0.5
+        asked = ("query", "key", "value")
+        self._asked = torch.nn.ModuleList(_linear(weights, f"{of}.attention.self.{x}") for x in asked)
+        self._joined = _linear(weights, f"{of}.attention.output.dense")
+        self._wide = _linear(weights, f"{of}.intermediate.dense", gelu=True)
+        self._narrow = _linear(weights, f"{of}.output.dense")
+        eps = config.layer_norm_eps
+        self._norms = [_norm(weights, f"{of}.{x}.LayerNorm", eps) for x in ("attention.output", "output")]
+
+    def forward(self, x: torch.Tensor, alike: Alike) -> torch.Tensor:
+        x = self._norms[0](self._joined(self._attended(x, alike)) + x)
+        return self._norms[1](self._narrow(self._wide(x)) + x)
+
+    def _attended(self, x: torch.Tensor, alike: Alike) -> torch.Tensor:
+        """(tokens, hidden) -> (tokens, hidden): each token over those of its own text."""
+        asked = [of(x).unflatten(1, (self._heads, -1)) for of in self._asked]
+        found, at = [], 0
+        for n, count in alike:
+            end = at + n * count
+            each = (a[at:end].unflatten(0, (count, n)).transpose(1, 2) for a in asked)
+            own = torch.nn.functional.scaled_dot_product_attention(*each, scale=self._scale)
+            found.append(own.transpose(1, 2).flatten(0, 1))
+            at = end
+        return torch.cat(found).flatten(1)
+
+
+def _linear(weights: Mapping[str, torch.Tensor], of: str, gelu: bool = False) -> torch.nn.Module:
+    weight, bias = weights[f"{of}.weight"], weights[f"{of}.bias"]
+    layer = torch.nn.utils.skip_init(torch.nn.Linear, *reversed(weight.shape), dtype=weight.dtype)
+    layer.weight, layer.bias = (torch.nn.Parameter(w, requires_grad=False) for w in (weight, bias))
+    if usable() and weight.dtype == torch.float32:
+        return PackedLinear(layer, gelu)
+    return torch.nn.Sequential(layer, torch.nn.GELU()) if gelu else layer
+
+
+def _norm(weights: Mapping[str, torch.Tensor], of: str, eps: float) -> Callable[[torch.Tensor], torch.Tensor]:
+    weight, bias = weights[f"{of}.weight"], weights[f"{of}.bias"]
+    return lambda x: torch.nn.functional.layer_norm(x, weight.shape, weight, bias, eps)
