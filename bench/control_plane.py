@@ -32,8 +32,8 @@ from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.records import Question
 from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.golds import questions_of
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.stored_questions import questions_of
 from raypipe.pipeline.answers_task import answers_table
 from raypipe.pipeline.counters import RunCounters
 from raypipe.pipeline.driver import Pipeline, TaskSizes

@@ -26,8 +26,8 @@ from raypipe.core.prices import Prices
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
 from raypipe.pipeline.caps import Caps
-from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
-from raypipe.pipeline.tasks import WorkerConfig
+from raypipe.pipeline.driver import Pipeline, TaskSizes
+from raypipe.pipeline.tasks import WorkerConfig, inline
 from raypipe.report.costs import hours, ranged
 from raypipe.report.progress import Progress
 from raypipe.report.wording import seconds

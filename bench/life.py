@@ -23,9 +23,9 @@ from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
-from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
+from raypipe.pipeline.driver import Pipeline, TaskSizes
 from raypipe.pipeline.ingest import ingest
-from raypipe.pipeline.tasks import Runner, WorkerConfig
+from raypipe.pipeline.tasks import Runner, WorkerConfig, inline
 from raypipe.recipes.step_contract import asked_models
 from raypipe.report.progress import Progress
 from raypipe.runs.manifest import read

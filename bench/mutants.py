@@ -27,8 +27,8 @@ from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.records import Question, Source, source_id
 from raypipe.evaluation.fault_budget import undone_rows
-from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
-from raypipe.pipeline.tasks import WorkerConfig
+from raypipe.pipeline.driver import Pipeline, TaskSizes
+from raypipe.pipeline.tasks import WorkerConfig, inline
 from raypipe.report.progress import Progress
 from raypipe.store import Store, put
 from raypipe.text.html import storable

@@ -44,10 +44,10 @@ from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.records import Question
 from raypipe.models.kit import LocalKit
-from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
+from raypipe.pipeline.driver import Pipeline, TaskSizes
 from raypipe.pipeline.ingest import ingest
 from raypipe.pipeline.recipe_tables import searched
-from raypipe.pipeline.tasks import WorkerConfig
+from raypipe.pipeline.tasks import WorkerConfig, inline
 from raypipe.recipes.executor import QuestionExecutor
 from raypipe.recipes.recipe import Recipe
 from raypipe.report.progress import Progress

@@ -40,8 +40,8 @@ from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.kits import ForwardingKit
 from raypipe.core.records import Source, source_id
-from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
-from raypipe.pipeline.tasks import HandedBack, Task, TaskResult, WorkerConfig
+from raypipe.pipeline.driver import Pipeline, TaskSizes
+from raypipe.pipeline.tasks import HandedBack, Task, TaskResult, WorkerConfig, inline
 from raypipe.pipeline.whole_corpus_task import EmbedTask, Prepare, Prepared, WholeCorpusTask
 from raypipe.report.progress import Progress
 from raypipe.store import Store, put

@@ -34,9 +34,9 @@ from raypipe.api.session import load_recipe
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.models.kit import LocalKit
-from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
+from raypipe.pipeline.driver import Pipeline, TaskSizes
 from raypipe.pipeline.ingest import ingest
-from raypipe.pipeline.tasks import WorkerConfig
+from raypipe.pipeline.tasks import WorkerConfig, inline
 from raypipe.report.progress import Progress
 from raypipe.serving.access import ApiKeys, RequestLimits, ServerConfig
 from raypipe.serving.answerer import Answerer

@@ -264,9 +264,9 @@ def filled(world, tmp_path_factory) -> Filled:
     from raypipe.api.session import load_recipe
     from raypipe.core import arrow
     from raypipe.core.config import Conf
-    from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
+    from raypipe.pipeline.driver import Pipeline, TaskSizes
     from raypipe.pipeline.ingest import ingest
-    from raypipe.pipeline.tasks import WorkerConfig
+    from raypipe.pipeline.tasks import WorkerConfig, inline
     from raypipe.report.progress import Progress
     from raypipe.store import Store
 

@@ -12,10 +12,10 @@ from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.records import parse_chunk_id
 from raypipe.models.kit import LocalKit
-from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
+from raypipe.pipeline.driver import Pipeline, TaskSizes
 from raypipe.pipeline.ingest import ingest
 from raypipe.pipeline.recipe_tables import searched
-from raypipe.pipeline.tasks import WorkerConfig
+from raypipe.pipeline.tasks import WorkerConfig, inline
 from raypipe.report.progress import Progress
 from raypipe.serving.documents import answer_over_documents
 from raypipe.store import Store

@@ -36,8 +36,8 @@ from raypipe.memo.disk import StoreMemo, memo_versions
 from raypipe.memo.memo import cached
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import EndpointAddress
-from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
-from raypipe.pipeline.tasks import WorkerConfig
+from raypipe.pipeline.driver import Pipeline, TaskSizes
+from raypipe.pipeline.tasks import WorkerConfig, inline
 from raypipe.recipes.deadlines import DegradePolicy
 from raypipe.report.progress import Progress
 from raypipe.steps.extract import Extract

@@ -23,8 +23,8 @@ from raypipe.models import catalog
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import EndpointAddress
 from raypipe.pipeline.corpus_tasks import TextsTask
-from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
-from raypipe.pipeline.tasks import WorkerConfig, with_worker
+from raypipe.pipeline.driver import Pipeline, TaskSizes
+from raypipe.pipeline.tasks import WorkerConfig, inline, with_worker
 from raypipe.report.progress import Progress
 from raypipe.store import Store
 

@@ -14,14 +14,14 @@ from raypipe.cli.main import main
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.evaluation.evaluate import evaluate
-from raypipe.evaluation.expiry import expired_answers
 from raypipe.evaluation.options import EvalOptions
+from raypipe.evaluation.plan_eval import expired_answers
 from raypipe.kg.server import serve
 from raypipe.memo.disk import merge_memo
 from raypipe.memo.memo import graph_replies_of
-from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
+from raypipe.pipeline.driver import Pipeline, TaskSizes
 from raypipe.pipeline.ingest import ingest
-from raypipe.pipeline.tasks import WorkerConfig
+from raypipe.pipeline.tasks import WorkerConfig, inline
 from raypipe.report.progress import Progress
 from raypipe.runs.prune import Removal, prune
 from raypipe.store import Store

@@ -20,8 +20,8 @@ from raypipe.core import arrow
 from raypipe.core.records import Question
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.compact_task import compact_all
-from raypipe.pipeline.driver import inline
 from raypipe.pipeline.table_build import nowhere
+from raypipe.pipeline.tasks import inline
 from raypipe.runs.manifest import read
 from raypipe.runs.prune import prune
 from raypipe.runs.release import promote

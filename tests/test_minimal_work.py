@@ -13,8 +13,7 @@ import pytest
 from reruns import SIZES, Bench, TaskSizes, WorkerKit
 
 from raypipe.core import arrow
-from raypipe.pipeline.driver import inline
-from raypipe.pipeline.tasks import WorkerConfig, Workers
+from raypipe.pipeline.tasks import WorkerConfig, Workers, inline
 from raypipe.steps.rerank import Rerank
 
 pytestmark = pytest.mark.slow

@@ -25,8 +25,8 @@ from raypipe.evaluation.result_table import each
 from raypipe.metrics import ranking
 from raypipe.models.kit import LocalKit
 from raypipe.models.scripted import Scripted
-from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
-from raypipe.pipeline.tasks import WorkerConfig
+from raypipe.pipeline.driver import Pipeline, TaskSizes
+from raypipe.pipeline.tasks import WorkerConfig, inline
 from raypipe.recipes.executor import QuestionExecutor, build
 from raypipe.report.progress import Progress
 from raypipe.store import Store

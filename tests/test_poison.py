@@ -18,8 +18,8 @@ from raypipe.core.errors import ConfError, FaultBudgetExceeded
 from raypipe.core.records import Source, source_id
 from raypipe.evaluation.fault_budget import check, retry, undone_rows
 from raypipe.pipeline.dead_letters import Suspects
-from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
-from raypipe.pipeline.tasks import HandedBack, WorkerConfig
+from raypipe.pipeline.driver import Pipeline, TaskSizes
+from raypipe.pipeline.tasks import HandedBack, WorkerConfig, inline
 from raypipe.report.progress import Progress
 from raypipe.store import Store, put
 from raypipe.store.ids import Ids
@@ -181,7 +181,7 @@ def test_what_a_caller_can_mend_ends_the_run_at_once_with_its_own_type(
 
 def evaluated(bench, pipe):
     """Tallies and letters after an eval."""
-    from raypipe.evaluation.stored_questions import questions_of
+    from raypipe.evaluation.golds import questions_of
 
     bench.run(pipe=pipe, in_vain=True)
     questions = list(questions_of(pipe, None, None))

@@ -17,8 +17,8 @@ from raypipe.core.records import Question
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
 from raypipe.models.kit import LocalKit
-from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
-from raypipe.pipeline.tasks import WorkerConfig
+from raypipe.pipeline.driver import Pipeline, TaskSizes
+from raypipe.pipeline.tasks import WorkerConfig, inline
 from raypipe.report.progress import Progress
 from raypipe.serving.answerer import Answerer
 from raypipe.serving.query import QueryRequest

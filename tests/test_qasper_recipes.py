@@ -22,8 +22,8 @@ from raypipe.evaluation.options import EvalOptions
 from raypipe.metrics.qasper import answer_f1
 from raypipe.models.kit import LocalKit
 from raypipe.models.scripted import Scripted, echo
-from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
-from raypipe.pipeline.tasks import WorkerConfig
+from raypipe.pipeline.driver import Pipeline, TaskSizes
+from raypipe.pipeline.tasks import WorkerConfig, inline
 from raypipe.readers.example_pool import write_pool
 from raypipe.readers.qasper import ARXIV, annotators
 from raypipe.recipes.executor import QuestionExecutor, build

@@ -13,9 +13,10 @@ from reruns import Bench
 from raypipe.core.errors import Unavailable
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.fault_budget import undone_rows
+from raypipe.evaluation.golds import questions_of
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.stored_questions import questions_of
-from raypipe.pipeline.driver import Pipeline, inline
+from raypipe.pipeline.driver import Pipeline
+from raypipe.pipeline.tasks import inline
 from raypipe.store import Store, StoreError
 from raypipe.store.claims import claims
 from raypipe.store.errors import StoreUnavailable

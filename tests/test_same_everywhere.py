@@ -16,9 +16,9 @@ from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
 from raypipe.models.kit import LocalKit
-from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
+from raypipe.pipeline.driver import Pipeline, TaskSizes
 from raypipe.pipeline.ingest import ingest
-from raypipe.pipeline.tasks import WorkerConfig
+from raypipe.pipeline.tasks import WorkerConfig, inline
 from raypipe.recipes.executor import QuestionExecutor, build
 from raypipe.report.progress import Progress
 from raypipe.store import Store

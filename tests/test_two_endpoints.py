@@ -18,8 +18,8 @@ from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import EndpointAddress
-from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
-from raypipe.pipeline.tasks import WorkerConfig
+from raypipe.pipeline.driver import Pipeline, TaskSizes
+from raypipe.pipeline.tasks import WorkerConfig, inline
 from raypipe.report.progress import Progress
 from raypipe.store import Store
 

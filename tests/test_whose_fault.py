@@ -16,11 +16,10 @@ from raypipe.cluster.file import Budget
 from raypipe.core.errors import FaultBudgetExceeded, OutOfMemory, Unavailable, WorkerBroken
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.fault_budget import check, undone_rows
+from raypipe.evaluation.golds import questions_of
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.stored_questions import questions_of
 from raypipe.models.device_errors import computing, loading
-from raypipe.pipeline.driver import inline
-from raypipe.pipeline.tasks import WorkerConfig
+from raypipe.pipeline.tasks import WorkerConfig, inline
 
 pytestmark = pytest.mark.slow
 

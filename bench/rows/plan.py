@@ -21,11 +21,11 @@ from raypipe.api.session import load_recipe
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.records import Citation, Question, Source, SourceKind, source_id
-from raypipe.evaluation.stored_questions import questions_of
+from raypipe.evaluation.golds import questions_of
 from raypipe.models.machine_limits import Machine
 from raypipe.pipeline.answers_task import answers_table
-from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
-from raypipe.pipeline.tasks import WorkerConfig
+from raypipe.pipeline.driver import Pipeline, TaskSizes
+from raypipe.pipeline.tasks import WorkerConfig, inline
 from raypipe.report.progress import Progress
 from raypipe.runs.plan.planner import plan
 from raypipe.store import PASSAGES, Store, commit, put, vectors_schema, write_part

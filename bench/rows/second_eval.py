@@ -17,8 +17,8 @@ from raypipe.core.config import Conf
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
 from raypipe.models.machine_limits import Machine
-from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
-from raypipe.pipeline.tasks import WorkerConfig
+from raypipe.pipeline.driver import Pipeline, TaskSizes
+from raypipe.pipeline.tasks import WorkerConfig, inline
 from raypipe.report.progress import Progress
 from raypipe.store import Store
 from raypipe.synth import write

@@ -14,8 +14,8 @@ from raypipe.cluster.file import Cluster, Machines, Pool
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.records import Source, source_id
-from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
-from raypipe.pipeline.tasks import WorkerConfig
+from raypipe.pipeline.driver import Pipeline, TaskSizes
+from raypipe.pipeline.tasks import WorkerConfig, inline
 from raypipe.pipeline.whole_corpus_task import WholeCorpusTask
 from raypipe.report.progress import Progress
 from raypipe.store import Store, put

@@ -13,8 +13,8 @@ import pytest
 from raypipe.cli.main import main
 from raypipe.core.errors import DataError
 from raypipe.evaluation.compare import NOISE, compare
-from raypipe.evaluation.repeats import repeats
 from raypipe.evaluation.scored_run import ScoredRun, scored_run
+from raypipe.evaluation.sweep import repeats
 from raypipe.metrics.crag import VALUES
 from raypipe.metrics.paired import holm
 

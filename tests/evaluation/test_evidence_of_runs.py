@@ -16,9 +16,9 @@ from raypipe.cli.main import main
 from raypipe.core.errors import ConfError
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.repeats import repeats
 from raypipe.evaluation.result_table import each
 from raypipe.evaluation.scored_run import scored_run
+from raypipe.evaluation.sweep import repeats
 from raypipe.metrics.ranking import read_run
 from raypipe.models.load import EndpointAddress
 from raypipe.recipes.swap import swapped

@@ -33,8 +33,8 @@ from raypipe.models.load import EndpointAddress
 from raypipe.models.scripted import Scripted
 from raypipe.pipeline.caps import Caps
 from raypipe.pipeline.counters import RunCounters
-from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
-from raypipe.pipeline.tasks import WorkerConfig
+from raypipe.pipeline.driver import Pipeline, TaskSizes
+from raypipe.pipeline.tasks import WorkerConfig, inline
 from raypipe.recipes.resolve import prompt_file
 from raypipe.report.progress import Progress
 from raypipe.report.report import RunFolder

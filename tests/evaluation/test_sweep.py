@@ -15,8 +15,8 @@ from raypipe.core.plain import to_json
 from raypipe.core.prices import Prices, TokenPrice
 from raypipe.evaluation import sweep as sweeping
 from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.golds import questions_of
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.stored_questions import questions_of
 from raypipe.pipeline.caps import Caps
 from raypipe.pipeline.ingest import ingest
 from raypipe.report.sweep import plot, print_plans, print_sweep

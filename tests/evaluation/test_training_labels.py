@@ -17,7 +17,7 @@ from raypipe.api.session import load_recipe
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import IDK, INVALID_QUESTION, Gold, Reply
 from raypipe.evaluation.evaluate import Evaluation, evaluate
-from raypipe.evaluation.golds import golds_of
+from raypipe.evaluation.golds import golds_of, questions_of
 from raypipe.evaluation.label_set import (
     examples_of,
     labels_from,
@@ -30,7 +30,6 @@ from raypipe.evaluation.label_set import (
 )
 from raypipe.evaluation.labelling import CHECK, CONTEXT, labelling
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.stored_questions import questions_of
 from raypipe.evaluation.training_labels import JudgedAnswer, judged_answers, label_of
 from raypipe.pipeline.driver import TaskSizes
 from raypipe.recipes.resolve import prompt_file

@@ -9,13 +9,13 @@ from reruns import FAKES, Bench
 from raypipe.core import arrow
 from raypipe.core.records import Fault, Question
 from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.golds import questions_of
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.stored_questions import questions_of
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.dead_letters import FailedRow
-from raypipe.pipeline.driver import inline
 from raypipe.pipeline.ingest import ingest
 from raypipe.pipeline.recipe_tables import searched
+from raypipe.pipeline.tasks import inline
 from raypipe.readers.crag import cited
 from raypipe.recipes.executor import answer
 from raypipe.runs.changes import changes, compared_with

@@ -14,12 +14,12 @@ from raypipe.core.config import Conf
 from raypipe.core.errors import ClusterTooSmall, DataError
 from raypipe.core.records import Fault, Question
 from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.golds import questions_of
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.stored_questions import questions_of
 from raypipe.pipeline.dead_letters import faults_table
-from raypipe.pipeline.driver import ANSWERS_AT_ONCE, Pipeline, TaskSizes, inline
+from raypipe.pipeline.driver import ANSWERS_AT_ONCE, Pipeline, TaskSizes
 from raypipe.pipeline.ingest import ingest
-from raypipe.pipeline.tasks import WorkerConfig, Workers
+from raypipe.pipeline.tasks import WorkerConfig, Workers, inline
 from raypipe.report.progress import Progress
 from raypipe.store import Store, commit, write_part
 

@@ -5,7 +5,7 @@ from reruns import FAKES, TaskSizes
 
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
-from raypipe.pipeline.driver import inline
+from raypipe.pipeline.tasks import inline
 from raypipe.store import Store
 from raypipe.store.keep import unfinished
 

@@ -27,9 +27,10 @@ from raypipe.core.records import Question
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
 from raypipe.models.kit import LocalKit
-from raypipe.pipeline.driver import TaskSizes, inline
+from raypipe.pipeline.driver import TaskSizes
 from raypipe.pipeline.ingest_folder import ingest_folder
 from raypipe.pipeline.ingest_log import Decision, driving
+from raypipe.pipeline.tasks import inline
 from raypipe.report.progress import Progress
 from raypipe.serving.answerer import Answerer
 from raypipe.serving.http.responses import answer_response

@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from raypipe.core.errors import DataError
-from raypipe.pipeline.driver import inline, nowhere
+from raypipe.pipeline.driver import nowhere
 from raypipe.pipeline.ingest import ingest
 from raypipe.pipeline.ingest_tasks import TaskReading
-from raypipe.pipeline.tasks import WorkerConfig
+from raypipe.pipeline.tasks import WorkerConfig, inline
 from raypipe.report.progress import Progress
 from raypipe.store import Store
 from raypipe.store.layout import READS

@@ -14,10 +14,9 @@ from raypipe.core.records import Source
 from raypipe.memo.disk import StoreMemo, memo_versions, merge_memo
 from raypipe.memo.memo import MemoTable
 from raypipe.pipeline.compact_task import compact_all
-from raypipe.pipeline.driver import inline
 from raypipe.pipeline.merge_task import merge
 from raypipe.pipeline.table_build import nowhere
-from raypipe.pipeline.tasks import HandedBack, WorkerConfig
+from raypipe.pipeline.tasks import HandedBack, WorkerConfig, inline
 from raypipe.store import Store
 from raypipe.store import put as put_rows
 from raypipe.store.files import Files

@@ -19,9 +19,9 @@ from raypipe.evaluation.fault_budget import undone_rows
 from raypipe.evaluation.options import EvalOptions
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.dead_letters import faults_table
-from raypipe.pipeline.driver import inline
 from raypipe.pipeline.ingest import ingest
 from raypipe.pipeline.recipe_tables import postings_tables, searched
+from raypipe.pipeline.tasks import inline
 from raypipe.recipes.executor import QuestionExecutor
 from raypipe.runs.manifest import read
 from raypipe.runs.prune import prune

@@ -12,8 +12,8 @@ from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.records import Source, source_id
 from raypipe.pipeline.counters import RunCounters
-from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
-from raypipe.pipeline.tasks import WorkerConfig
+from raypipe.pipeline.driver import Pipeline, TaskSizes
+from raypipe.pipeline.tasks import WorkerConfig, inline
 from raypipe.report.progress import Progress
 from raypipe.store import Store, begun, done_parts, put
 from raypipe.store.ids import Ids

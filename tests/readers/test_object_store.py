@@ -18,9 +18,9 @@ from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.result_table import each
 from raypipe.evaluation.view.run_list import RemoteRuns, RunList
 from raypipe.evaluation.view.viewer import Viewer
-from raypipe.pipeline.driver import Pipeline, inline
+from raypipe.pipeline.driver import Pipeline
 from raypipe.pipeline.recipe_tables import postings_tables
-from raypipe.pipeline.tasks import WorkerConfig
+from raypipe.pipeline.tasks import WorkerConfig, inline
 from raypipe.readers.object_store import TRIES, copy_with_retries, download, upload
 from raypipe.report.progress import Progress
 from raypipe.runs.release import live, promote

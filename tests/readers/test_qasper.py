@@ -10,7 +10,7 @@ import pytest
 from raypipe import readers
 from raypipe.core import arrow
 from raypipe.core.errors import DataError
-from raypipe.core.papers import paragraph
+from raypipe.core.records import paragraph
 from raypipe.readers.formats import kind_of
 from raypipe.text.blocks import plain_blocks
 from raypipe.text.html import fold, storable

@@ -9,9 +9,8 @@ import pytest
 from reruns import FAKES, Bench, TaskSizes
 from rich.console import Console
 
-from raypipe.evaluation.stored_questions import questions_of
-from raypipe.pipeline.driver import inline
-from raypipe.pipeline.tasks import Workers
+from raypipe.evaluation.golds import questions_of
+from raypipe.pipeline.tasks import Workers, inline
 from raypipe.recipes.recipe import Stage
 from raypipe.report.plans import print_plan
 from raypipe.runs.manifest import answer_keys, read, recent

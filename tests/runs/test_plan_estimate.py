@@ -11,7 +11,7 @@ from raypipe.api.measured import KEPT, keep, measured
 from raypipe.api.session import Settings
 from raypipe.api.starting_points import DEMO
 from raypipe.core.config import Conf
-from raypipe.evaluation.stored_questions import questions_of
+from raypipe.evaluation.golds import questions_of
 from raypipe.report.report import RunFolder
 from raypipe.runs.plan.new_files import read_questions
 from raypipe.runs.plan.planner import plan

@@ -5,9 +5,9 @@ import shutil
 import pytest
 from reruns import FAKES, Bench
 
-from raypipe.evaluation.stored_questions import questions_of
+from raypipe.evaluation.golds import questions_of
 from raypipe.memo.disk import merge_memo
-from raypipe.pipeline.driver import inline
+from raypipe.pipeline.tasks import inline
 from raypipe.runs.plan.planner import plan
 
 pytestmark = pytest.mark.slow

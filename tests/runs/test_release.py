@@ -57,7 +57,7 @@ def test_live_follows_promote_and_rollback_while_another_embedder_is_indexed(tmp
     seen = []
 
     def asks_between_parts(verb, fill, parts):
-        from raypipe.pipeline.driver import inline
+        from raypipe.pipeline.tasks import inline
 
         for part in inline(verb, fill, parts):
             seen.append(ask(store, questions))

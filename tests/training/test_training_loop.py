@@ -161,7 +161,7 @@ def test_an_adapter_is_the_same_bytes_each_time_and_peft_reads_it(job, whole, tm
     from peft import LoraConfig, PeftModel
     from transformers import AutoModelForCausalLM
 
-    from raypipe.training.adapter_files import write_adapter
+    from raypipe.training.model import write_adapter
 
     state, _ = whole
     first = write_adapter(tmp_path / "a", state.final(), job.model, job.preset, {"labels": {"digest": "d"}})

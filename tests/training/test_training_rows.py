@@ -9,9 +9,17 @@ from tuned import CONF, examples
 
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.llm import Message
-from raypipe.training.batches import batches, learning_rate, share
 from raypipe.training.preset import read_preset
-from raypipe.training.rows import TrainingExample, TrainingRow, fitting, shown, tokenized
+from raypipe.training.rows import (
+    TrainingExample,
+    TrainingRow,
+    batches,
+    fitting,
+    learning_rate,
+    share,
+    shown,
+    tokenized,
+)
 
 pytestmark = pytest.mark.slow  # transformers
 

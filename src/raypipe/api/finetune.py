@@ -147,8 +147,8 @@ def _train(
 ) -> None:  # fmt: skip
     """Trains, checks that the adapter acts, and puts it into the store."""
     from raypipe.cluster import connection
-    from raypipe.training.adapter_files import write_adapter
     from raypipe.training.engine_check import require_effect
+    from raypipe.training.model import write_adapter
     from raypipe.training.workers import TrainingPlace, train_on_ray
 
     connection.connect(session.settings.ray)

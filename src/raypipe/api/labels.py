@@ -20,10 +20,10 @@ from raypipe.core.errors import ConfError, DataError
 from raypipe.core.plain import to_json
 from raypipe.core.protocols import Model
 from raypipe.evaluation import label_set
+from raypipe.evaluation.golds import questions_of
 from raypipe.evaluation.label_files import Label, counts, write_labels
 from raypipe.evaluation.labelling import CHECK, CONTEXT, Labelling, labelling
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.stored_questions import questions_of
 from raypipe.evaluation.training_labels import PATHS, WHY, JudgedAnswer, data_digest, judged_answers
 from raypipe.evaluation.truth_steps import WORDS, Words
 from raypipe.kg.language.program import Bad

@@ -20,13 +20,12 @@ from raypipe.core.plain import to_json
 from raypipe.evaluation.export import FileShape
 from raypipe.evaluation.export import export as write
 from raypipe.evaluation.fault_budget import UndoneRows, undone_rows, unread_rows
-from raypipe.evaluation.golds import documents_of
+from raypipe.evaluation.golds import documents_of, questions_of
 from raypipe.evaluation.result_table import read_table
-from raypipe.evaluation.stored_questions import questions_of
 from raypipe.metrics.losses import Loss, Losses, of_report
 from raypipe.metrics.textfile import require_file
-from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
-from raypipe.pipeline.tasks import WorkerConfig
+from raypipe.pipeline.driver import Pipeline, TaskSizes
+from raypipe.pipeline.tasks import WorkerConfig, inline
 from raypipe.recipes.serialize import description
 from raypipe.report.progress import Progress
 from raypipe.report.report import RunFolder

@@ -37,8 +37,7 @@ from raypipe.evaluation.fault_budget import RowCounts, UndoneRow
 from raypipe.evaluation.fit_decide import DecideFitReport
 from raypipe.evaluation.fit_fuse import FuseFitReport
 from raypipe.evaluation.judge_check import JudgeCheck
-from raypipe.evaluation.repeats import Repeats
-from raypipe.evaluation.sweep import PlannedPoint, Sweep
+from raypipe.evaluation.sweep import PlannedPoint, Repeats, Sweep
 from raypipe.evaluation.view.run_list import RunHeader
 from raypipe.kg.public_data import BuildSummary
 from raypipe.metrics.crag import CragScore, Rule

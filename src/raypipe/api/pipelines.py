@@ -21,9 +21,9 @@ from raypipe.core.protocols import Model
 from raypipe.models import load
 from raypipe.models.entry import REMOTE
 from raypipe.pipeline.caps import MACHINES
-from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
+from raypipe.pipeline.driver import Pipeline, TaskSizes
 from raypipe.pipeline.ingest_tasks import TaskReading
-from raypipe.pipeline.tasks import Verb, WorkerConfig, Workers
+from raypipe.pipeline.tasks import Verb, WorkerConfig, Workers, inline
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import models_of
 from raypipe.report.progress import Progress

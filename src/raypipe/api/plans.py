@@ -22,11 +22,10 @@ from raypipe.cluster.placement import asked_by, bottleneck, placement, refuse
 from raypipe.core.errors import ConfError
 from raypipe.core.plain import to_json
 from raypipe.core.records import Gold
-from raypipe.evaluation.expiry import expired_answers
-from raypipe.evaluation.golds import golds_of, require_golds
+from raypipe.evaluation.golds import golds_of, questions_of, require_golds, require_questions
 from raypipe.evaluation.judge import judge_plan
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.stored_questions import questions_of, require_questions
+from raypipe.evaluation.plan_eval import expired_answers
 from raypipe.metrics.crag import DEFAULT_RULE
 from raypipe.metrics.kinds import GoldForm, gold_form, open_kind
 from raypipe.readers.formats import Format

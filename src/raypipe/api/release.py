@@ -233,7 +233,7 @@ def stop_trials(store: Place = None, session: Session | None = None) -> TrialRes
     if not running:
         raise ConfError(f"{opened.uri}: there is no canary and no shadow to stop")
     for trial in running:
-        trial_verdict.end_trial(opened, trial, "stopped", "it was stopped by hand")
+        trial_verdict.stop_trial(opened, trial, "it was stopped by hand")
     return _found(opened)
 
 

@@ -19,12 +19,10 @@ from raypipe.core.errors import ConfError
 from raypipe.core.plain import to_json
 from raypipe.evaluation import sweep as sweeping
 from raypipe.evaluation.evaluate import Evaluation
-from raypipe.evaluation.golds import kind_of_data
+from raypipe.evaluation.golds import StoredQuestions, kind_of_data, questions_of, require_questions
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.repeats import Repeats, repeats
 from raypipe.evaluation.scored_run import scored_run
-from raypipe.evaluation.stored_questions import StoredQuestions, questions_of, require_questions
-from raypipe.evaluation.sweep import PlannedPoint, Sweep
+from raypipe.evaluation.sweep import PlannedPoint, Repeats, Sweep, repeats
 from raypipe.metrics.paired import MARGIN
 from raypipe.metrics.textfile import require_writable, write_json, write_text
 from raypipe.readers.object_store import is_remote

@@ -22,7 +22,7 @@ from raypipe.core.plain import to_json
 from raypipe.core.protocols import Model
 from raypipe.models.entry import ModelEntry
 from raypipe.recipes import check
-from raypipe.recipes.problems import problems as recipe_problems
+from raypipe.recipes.read_recipe import problems as recipe_problems
 from raypipe.recipes.read_recipe import read_tree
 from raypipe.recipes.resolve import GraphEntry, resolvers
 from raypipe.steps.answer_probability import AnswerProbability

@@ -141,7 +141,7 @@ def _questions(args: Args) -> int:
 
 def _print_made(made: MadeQuestionsResult) -> None:
     if made.out is not None:
-        from raypipe.report.made_questions import print_made
+        from raypipe.report.previews import print_made
 
         print_made(console(), made.to_json())
 

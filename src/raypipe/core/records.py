@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 SourceKind: TypeAlias = Literal["page", "snippet", "name", "document"]
 
@@ -228,3 +228,18 @@ class Gold:
     labels: Mapping[str, str] = field(default_factory=dict)  # domain, question_type, static_or_dynamic, ...
     grades: Mapping[str, int] = field(default_factory=dict)  # document id -> relevance, relevant from 1 on
     annotators: tuple[AnnotatorAnswer, ...] = ()  # of a paper's question, in the order of the file
+
+
+UNANSWERABLE: Final = "Unanswerable"
+FLOAT: Final = "FLOAT SELECTED"
+"""How evidence begins that is a figure or a table; its caption follows."""
+_CAPTION = f"{FLOAT}: "
+
+
+def paragraph(evidence: str) -> str:
+    """A paragraph as the parsed text of its paper has it: white space folded, of a float its caption.
+
+    >>> paragraph("FLOAT SELECTED: Table 1:  Sizes.")
+    'Table 1: Sizes.'
+    """
+    return " ".join(evidence.removeprefix(_CAPTION).split())

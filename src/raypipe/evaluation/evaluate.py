@@ -17,7 +17,13 @@ from raypipe.evaluation.collect import collect
 from raypipe.evaluation.eval_report import eval_report, score_answers
 from raypipe.evaluation.export import write_predictions
 from raypipe.evaluation.fault_budget import UndoneRows, retry, undone_rows
-from raypipe.evaluation.golds import require_rule, scoring_of
+from raypipe.evaluation.golds import (
+    StoredQuestions,
+    questions_of,
+    require_questions,
+    require_rule,
+    scoring_of,
+)
 from raypipe.evaluation.judge import Judge
 from raypipe.evaluation.labelling import holds_truths
 from raypipe.evaluation.labels import PersonLabels
@@ -26,7 +32,6 @@ from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.oracle import require_stage
 from raypipe.evaluation.plan_eval import PlannedWork, oracle_recipe, plan_eval
 from raypipe.evaluation.result_table import ResultTable
-from raypipe.evaluation.stored_questions import StoredQuestions, questions_of, require_questions
 from raypipe.evaluation.view.run_page import write_page
 from raypipe.memo.counts import CallCounts
 from raypipe.memo.disk import memo_versions

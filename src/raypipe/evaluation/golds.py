@@ -1,12 +1,14 @@
-"""The golds of stored questions, the kind of data that they belong to, and rankings as documents, which golds
-judge. Knows the store and the kinds."""
+"""Stored questions, read a batch at a time, their golds, the kind of data that they belong to, and rankings
+as documents, which golds judge. Knows the store and the kinds."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from raypipe.core import arrow
+from raypipe.core.batches import batches
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Gold, Question
 from raypipe.evaluation.labels import PersonLabels
@@ -15,6 +17,7 @@ from raypipe.metrics.kinds import DataKind, GoldForm, gold_form, open_kind, rule
 from raypipe.pipeline.driver import Pipeline
 from raypipe.pipeline.ingest_log import IngestSummary, kinds_of
 from raypipe.recipes.step_contract import decides
+from raypipe.runs.captured import OWN_ID
 from raypipe.store import Store
 
 EARLIER = "crag"  # kind of what was read before data had one: all was scored by CRAG's rules
@@ -153,3 +156,39 @@ def ranked_documents(
         for id in listed.get(source_id, ()):
             best[id] = max(score, best.get(id, score))
     return dict(sorted(best.items(), key=lambda item: (-item[1], item[0]))[:top])
+
+
+AT_ONCE = 100  # questions in memory: some 20 kB each with fifty citations
+
+
+@dataclass(frozen=True, slots=True)
+class StoredQuestions:
+    """Stored questions, in order: read a batch at a time, on every iteration."""
+
+    store: Store
+    ids: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __iter__(self) -> Iterator[Question]:
+        for some in batches(self.ids, AT_ONCE):
+            found = self.store.rows("questions", "id", some)
+            by_id = {q.id: q for q in arrow.question.records(found)}
+            yield from (by_id[id] for id in some)
+
+
+def questions_of(pipeline: Pipeline, ids: Sequence[str] | None, limit: int | None) -> StoredQuestions:
+    """Stored questions by id, in that order; None: all of them, by id, but those that an endpoint captured,
+    which are evaluated when they are named. Only the first `limit`."""
+    if ids is None:
+        found = sorted(pipeline.store.scan("questions", ["id"])["id"].to_pylist())
+        ids = [id for id in found if not id.startswith(OWN_ID)]
+    return StoredQuestions(pipeline.store, tuple(ids[:limit]))
+
+
+def require_questions(questions: Sized, data: Sequence[Path], store: Store) -> None:
+    """Raises DataError where there is nothing to answer."""
+    if not len(questions):
+        where = ", ".join(map(str, data)) or store.uri
+        raise DataError(f"{where}: no questions. `raypipe ingest PATH` reads some into a store")

@@ -20,6 +20,7 @@ from raypipe.metrics.textfile import TextLine, filled, write_json_lines
 from raypipe.text.fitted_on import part_of
 from raypipe.text.replies import abstains
 
+EXAMPLES = 2  # of each path that are shown
 _PARTS = 1000  # of which a share of questions is held out
 
 
@@ -156,15 +157,13 @@ def paths_of(judged: Sequence[JudgedAnswer], reviewed: Mapping[str, str]) -> tup
     return (*found, *(LabelPath("", w, n) for w, n in sorted(whys.items())))
 
 
-def examples_of(
-    judged: Sequence[JudgedAnswer], labels: Sequence[Label], each: int = 2
-) -> tuple[LabelExample, ...]:
+def examples_of(judged: Sequence[JudgedAnswer], labels: Sequence[Label]) -> tuple[LabelExample, ...]:
     """The first questions of each path."""
     by_id, seen = {x.question_id: x for x in labels}, Counter[str]()
     found = []
     for a in judged:
         label = by_id.get(a.question.id)
-        if label is None or seen[label.rule] >= each:
+        if label is None or seen[label.rule] >= EXAMPLES:
             continue
         seen[label.rule] += 1
         said, q = a.reply.text if a.reply is not None else "", a.question

@@ -34,10 +34,10 @@ class Leak:
     overlap: float  # of their words, weighted by rarity: 0..1
 
 
-def leaks(training: Mapping[str, str], evaluated: Mapping[str, str], near: float = NEAR) -> list[Leak]:
+def leaks(training: Mapping[str, str], evaluated: Mapping[str, str]) -> list[Leak]:
     """Every training question with an evaluated one that is the same or nearly so: id -> text of both.
 
-    Nearly: their stems without stop words, each weighted by its rarity in both splits, overlap by `near`
+    Nearly: their stems without stop words, each weighted by its rarity in both splits, overlap by NEAR
     (Jaccard), and they have the same numbers: another year or another name is another question.
 
     >>> leaks({"a": "Who wrote Sea of Glass?"}, {"b": "who wrote sea of glass"})[0].kind
@@ -53,13 +53,13 @@ def leaks(training: Mapping[str, str], evaluated: Mapping[str, str], near: float
         if id not in found and (other := spelled.get(_plain(text))) is not None:
             found[id] = Leak("text", id, other, text, evaluated[other], 1.0)
     rest = {id: text for id, text in training.items() if id not in found}
-    for id, other, overlap in _near(rest, evaluated, near):
+    for id, other, overlap in _near(rest, evaluated):
         if id not in found or found[id].overlap < overlap:
             found[id] = Leak("near", id, other, rest[id], evaluated[other], overlap)
     return [found[id] for id in training if id in found]
 
 
-def groups(questions: Mapping[str, str], near: float = NEAR) -> dict[str, str]:
+def groups(questions: Mapping[str, str]) -> dict[str, str]:
     """Question id -> id of the first question that it, or one that is near it, is nearly the same as."""
     first = {id: id for id in questions}
 
@@ -70,18 +70,16 @@ def groups(questions: Mapping[str, str], near: float = NEAR) -> dict[str, str]:
 
     spelled: dict[str, str] = {}
     pairs = [(id, spelled.setdefault(_plain(text), id)) for id, text in questions.items()]
-    pairs += [(a, b) for a, b, _ in _near(questions, questions, near) if a != b]
+    pairs += [(a, b) for a, b, _ in _near(questions, questions) if a != b]
     for a, b in pairs:
         low, high = sorted((root(a), root(b)))
         first[high] = low
     return {id: root(id) for id in questions}
 
 
-def _near(
-    training: Mapping[str, str], evaluated: Mapping[str, str], near: float
-) -> Iterator[tuple[str, str, float]]:
-    """Pairs whose weighted overlap is at least `near`. A pair shares one of the rarest words of each of the
-    two, up to a share 1 - `near` of its weight: only such pairs are looked at."""
+def _near(training: Mapping[str, str], evaluated: Mapping[str, str]) -> Iterator[tuple[str, str, float]]:
+    """Pairs whose weighted overlap is at least NEAR. A pair shares one of the rarest words of each of the
+    two, up to a share 1 - NEAR of its weight: only such pairs are looked at."""
     stem = Stemmer.Stemmer("english")
     words = {
         (side, id): frozenset(stem.stemWords([w for w in _WORD.findall(text.lower()) if w not in STOP_WORDS]))
@@ -100,7 +98,7 @@ def _near(
         total, left = sum(weight[w] for w in mine), 0.0
         others: set[str] = set()
         for w in sorted(mine, key=lambda w: (-weight[w], w)):
-            if total - left < near * total:
+            if total - left < NEAR * total:
                 break
             others.update(holding[w])
             left += weight[w]
@@ -108,7 +106,7 @@ def _near(
             theirs = words[1, other]
             both = sum(weight[w] for w in mine & theirs)
             overlap = both / (total + sum(weight[w] for w in theirs) - both)
-            if overlap >= near and _numbers(mine) == _numbers(theirs):
+            if overlap >= NEAR and _numbers(mine) == _numbers(theirs):
                 yield id, other, overlap
 
 

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, get_args
 
-from raypipe.core.papers import FLOAT
-from raypipe.core.records import AnnotatorAnswer, AnswerKind
+from raypipe.core.records import FLOAT, AnnotatorAnswer, AnswerKind
 from raypipe.metrics import squad
 
 KINDS: Final[tuple[AnswerKind, ...]] = get_args(AnswerKind)

@@ -10,8 +10,7 @@ from raypipe.core import arrow
 from raypipe.core.protocols import Model
 from raypipe.memo.disk import memo_versions
 from raypipe.memo.memo import vectors_of
-from raypipe.pipeline.corpus_tasks import PassagesTask, TextsTask, VectorsTask
-from raypipe.pipeline.postings_task import PART_SOURCES, PostingsTask
+from raypipe.pipeline.corpus_tasks import PART_SOURCES, PassagesTask, PostingsTask, TextsTask, VectorsTask
 from raypipe.pipeline.recipe_tables import passages_table, texts_table, vectors_table, whole_corpus
 from raypipe.pipeline.table_build import TableBuild
 from raypipe.pipeline.tasks import TableTask, WorkerConfig

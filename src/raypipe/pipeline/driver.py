@@ -1,12 +1,11 @@
 """A data set through a recipe over a store: index the corpus, answer the questions; what is missing, no more.
 
 Which rows a table lacks is in `corpus_builds` and here; `table_build` has tasks run and commits. The runner
-decides where: workers on Ray (`cluster`) or this process (`inline`). One driver at a time.
+decides where: workers on Ray (`cluster`) or this process (`tasks.inline`). One driver at a time.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -27,16 +26,7 @@ from raypipe.pipeline.counters import RunCounters
 from raypipe.pipeline.dead_letters import final_last
 from raypipe.pipeline.ingest_log import driving
 from raypipe.pipeline.table_build import TableBuild, TableBuilder, again_id, alone, nowhere
-from raypipe.pipeline.tasks import (
-    HandedBack,
-    Runner,
-    TableTask,
-    Task,
-    TaskResult,
-    Verb,
-    WorkerConfig,
-    Workers,
-)
+from raypipe.pipeline.tasks import Runner, TableTask, Verb, WorkerConfig, Workers
 from raypipe.pipeline.wall_clock import WallClock
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import asked_models
@@ -51,19 +41,6 @@ from raypipe.store.merged_postings import merge_segments
 ANSWERS_AT_ONCE = 100  # read in one look: some 40 kB each with fifty citations and twenty hits
 
 SNAPSHOT_QUESTIONS = 128  # of a task; over 400,000 x 384 a question takes 1.9 ms at 256 and 3.3 at 50
-
-
-def inline(verb: Verb, work: TableTask, tasks: Sequence[Task]) -> Iterator[TaskResult | HandedBack]:
-    """One task after the other in this process. What was opened is opened again once it is broken."""
-    do = None
-    with asyncio.Runner() as loop:
-        for task in tasks:  # none more once the caller has emptied it
-            if do is None:
-                do = loop.run(work.open())
-            result = loop.run(do(task))
-            if isinstance(result, HandedBack) and result.then == "replace":
-                do = None
-            yield result
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,12 +22,12 @@ from raypipe.core.disk_map import key_of
 from raypipe.core.errors import DataError, Unavailable
 from raypipe.core.records import digest
 from raypipe.models.kit import LocalKit
-from raypipe.pipeline.driver import Pipeline, inline
+from raypipe.pipeline.driver import Pipeline
 from raypipe.pipeline.ingest import READER, FileReading, StagedFiles, batches, read_here
 from raypipe.pipeline.ingest_joins import KEY, ShardFiles, came_before, held, staged_twice
 from raypipe.pipeline.ingest_staging import StagedRows, Staging, sources_left
 from raypipe.pipeline.recipe_task import retried
-from raypipe.pipeline.tasks import HandedBack, Runner, RunTask, Task, TaskResult, WorkerConfig
+from raypipe.pipeline.tasks import HandedBack, Runner, RunTask, Task, TaskResult, WorkerConfig, inline
 from raypipe.pipeline.tombstones import tombstones
 from raypipe.readers import Format, ReadCounts, shards
 from raypipe.readers.rows import DuplicateCheck, Newest, Seen

@@ -1,11 +1,12 @@
 """Tasks as plain values: some rows of the work on one table, what came of them, and what a worker is told.
 
 A `TableTask` is a frozen record that any process can be handed; `open` makes it ready once, then it runs task
-after task. The kinds are in `corpus_tasks`, `answers_task` and `postings_task`. Knows nothing of Ray.
+after task. The kinds are in `corpus_tasks` and `answers_task`. Knows nothing of Ray.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -131,6 +132,19 @@ class TableTask(Protocol):
 Runner: TypeAlias = Callable[[Verb, TableTask, Sequence[Task]], Iterator[TaskResult | HandedBack]]
 """Runs tasks somewhere and yields the results, in any order. The verb says which pool it is for. Once the
 caller has emptied its list of tasks, no more begin; a warm pool finishes those that run, others end them."""
+
+
+def inline(verb: Verb, work: TableTask, tasks: Sequence[Task]) -> Iterator[TaskResult | HandedBack]:
+    """One task after the other in this process. What was opened is opened again once it is broken."""
+    do = None
+    with asyncio.Runner() as loop:
+        for task in tasks:  # none more once the caller has emptied it
+            if do is None:
+                do = loop.run(work.open())
+            result = loop.run(do(task))
+            if isinstance(result, HandedBack) and result.then == "replace":
+                do = None
+            yield result
 
 
 def results_of(runner: Runner, verb: Verb, work: TableTask, tasks: Sequence[Task]) -> Iterator[TaskResult]:

@@ -23,8 +23,16 @@ from pathlib import Path
 from typing import Any
 
 from raypipe.core.errors import DataError
-from raypipe.core.papers import UNANSWERABLE
-from raypipe.core.records import AnnotatorAnswer, Citation, Document, Gold, Layout, Mark, Question
+from raypipe.core.records import (
+    UNANSWERABLE,
+    AnnotatorAnswer,
+    Citation,
+    Document,
+    Gold,
+    Layout,
+    Mark,
+    Question,
+)
 from raypipe.readers import files, lines, row_files
 from raypipe.readers.rows import (
     LIMITS,

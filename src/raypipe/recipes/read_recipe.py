@@ -1,4 +1,5 @@
-"""Recipes from YAML: steps by their verbs, gates, and variants of another recipe."""
+"""Recipes from YAML: steps by their verbs, gates, and variants of another recipe; or all that is wrong in
+one."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import Any
 
 from raypipe.core import config
 from raypipe.core.config import Resolve, Where, did_you_mean
-from raypipe.core.errors import ConfError
+from raypipe.core.errors import ConfError, RaypipeError
 from raypipe.core.plugins import Plugin, is_path
 from raypipe.recipes.recipe import Labels, Recipe, Stage
 from raypipe.recipes.step_contract import step_class
@@ -147,3 +148,40 @@ def _labels(tree: Any, where: Where) -> tuple[str, ...]:
     if not isinstance(tree, list) or not all(isinstance(x, str) for x in tree):
         raise where.error(f"expected a list of labels, found {config.kind_of(tree)}")
     return tuple(tree)
+
+
+def problems(tree: Mapping[str, Any], where: Where, resolve: Resolve) -> list[RaypipeError]:
+    """What is wrong in a recipe's tree: each field; then, where all are right, steps that do not fit."""
+    found: list[RaypipeError] = [
+        where.at(str(key)).error(f"unknown field; {did_you_mean(str(key), KEYS)}")
+        for key in tree
+        if key not in KEYS
+    ]
+    for half, table in HALVES.items():
+        items, here = tree.get(half, []), where.at(half)
+        if not isinstance(items, list):
+            found.append(here.error(f"expected a list of steps, found {config.kind_of(items)}"))
+            continue
+        for i, item in enumerate(items):
+            found += _of_step(item, table, here.at(i), resolve)
+    if found:
+        return found
+    corpus, question = (read_stages(tree.get(h, []), t, where.at(h), resolve) for h, t in HALVES.items())
+    return list(misfits(Recipe("checked", "", corpus, question), where))
+
+
+def _of_step(item: Any, table: Mapping[str, type[Any]], where: Where, resolve: Resolve) -> list[RaypipeError]:
+    try:
+        verb, fields = one_step(item, where)
+        cls, _ = stage_class(verb, table, where)
+    except RaypipeError as e:
+        return [e]
+    if not isinstance(fields, dict | None):
+        return [where.at(verb).error(f"expected a mapping, found {config.kind_of(fields)}")]
+    own = dict(fields or {})
+    found: list[RaypipeError] = []
+    try:
+        read_gate(own.pop("when", {}), where.at(verb).at("when"))
+    except RaypipeError as e:
+        found.append(e)
+    return [*found, *config.problems(cls, own, where.at(verb), resolve)]

@@ -1,4 +1,5 @@
-"""How files would be read, on a console (`raypipe ingest --dry-run`). Text from data is printed as it is."""
+"""Data on a console: how files would be read (`raypipe ingest --dry-run`), and questions that were made. Text
+from data is printed as it is."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from rich.console import Console
 
 from raypipe.report.console import say
 from raypipe.report.wording import cut
+from raypipe.text.made_questions import REASONS
 
 CHARS = 90  # of a value that is shown
 DOCUMENTS = 3  # of a question, that are shown
@@ -64,3 +66,24 @@ def _document(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _cut(text: str) -> str:
     """A text in one line, its beginning where it is long."""
     return cut(" ".join(text.split()), CHARS, "...")
+
+
+def print_made(console: Console, made: Mapping[str, Any]) -> None:
+    """The result of `raypipe questions`. Text from data is printed as it is."""
+    kinds = ", ".join(f"{kind} {n}" for kind, n in made["kinds"].items())
+    out, store, wanted = made["out"], made["plan"]["store"], made["plan"]["wanted"]
+    say(console, f"{made['questions']} questions of {wanted} wanted ({kinds})", style="bold")
+    for q in made["first"]:
+        say(console, f"  {q['question_type']}: {q['question']}", f"    {' | '.join(q['answers'])}")
+        for e in q["evidence"]:
+            say(console, f"    \u201c{e['quote']}\u201d ({e['title'] or e['document'] or e['source'][:8]})")
+    if made["rejected"]:
+        rejected = sorted(made["rejected"].items(), key=lambda r: (-r[1], r[0]))
+        total = f"{sum(made['rejected'].values())} of {made['written']} written were rejected:"
+        say(console, total, *(f"  {n:>5}  {REASONS[reason]}" for reason, n in rejected), fold=True)
+    say(console, f"calls: {made['computed']} computed, {made['cached']} cached", fold=True)
+    say(
+        console,
+        f'review {out}: a line with `"review": "drop"` is not read, one with keep is marked as reviewed. '
+        f"Then: raypipe eval RECIPE --data {out} --store {store}",
+    )

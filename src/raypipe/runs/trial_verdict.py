@@ -222,7 +222,7 @@ class TrialWatch:
         if now is None or now.id != trial.live:
             named = "nothing" if now is None else now.id
             why = f"{named} is live now, and the {trial.role} was held against {trial.live}"
-            return end_trial(self._store, trial, "stopped", why)
+            return stop_trial(self._store, trial, why)
         truths = self._evidence.read()
         first = self._evidence.first
         sizes = looked_at(sum(q in truths for q in first))[0], looked_at(len(first))[0]
@@ -243,10 +243,10 @@ def looked(found: TrialReport) -> TrialReport:
     return replace(found, verdict=verdict, why=why)
 
 
-def end_trial(store: Store, trial: trials.ReleaseTrial, verdict: Verdict, why: str) -> TrialReport:
+def stop_trial(store: Store, trial: trials.ReleaseTrial, why: str) -> TrialReport:
     """Ends a trial, whatever its gate says; the live release stays."""
     evidence = trials.TrialEvidence(store, trial)
-    return _end(store, replace(report_of(evidence, evidence.read()), verdict=verdict, why=why))
+    return _end(store, replace(report_of(evidence, evidence.read()), verdict="stopped", why=why))
 
 
 def _end(store: Store, found: TrialReport) -> TrialReport:

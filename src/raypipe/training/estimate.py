@@ -16,10 +16,9 @@ from typing import Any
 
 from raypipe.core.errors import ClusterTooSmall, ConfError
 from raypipe.models.weight_files import BYTES, GIB
-from raypipe.training.batches import batches
 from raypipe.training.model import tensor_shapes
 from raypipe.training.preset import Preset
-from raypipe.training.rows import TrainingRow
+from raypipe.training.rows import TrainingRow, batches
 
 ADAPTER_BYTES = 20  # of one number: weight, gradient, its sum, two moments of AdamW; float32
 NF4_BYTES = 0.5625  # of one weight: 4 bits, and a float32 scale for each 64 (QLoRA, section 3)

@@ -17,10 +17,9 @@ from typing import Any
 
 from raypipe.core.errors import DataError
 from raypipe.core.protocols import Model
-from raypipe.training.batches import Batch, batches, learning_rate, share
 from raypipe.training.model import Device, Trainable, open_trainable
 from raypipe.training.preset import Preset
-from raypipe.training.rows import TrainingRow
+from raypipe.training.rows import Batch, TrainingRow, batches, learning_rate, share
 
 NAMED = 8  # rows of a batch that an error names
 

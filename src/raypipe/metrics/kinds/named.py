@@ -9,9 +9,8 @@ from typing import ClassVar
 from raypipe.core import plugins
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError
-from raypipe.core.papers import UNANSWERABLE, paragraph
 from raypipe.core.plugins import is_path
-from raypipe.core.records import AnnotatorAnswer
+from raypipe.core.records import UNANSWERABLE, AnnotatorAnswer, paragraph
 from raypipe.metrics import qasper, squad
 from raypipe.metrics.crag import DEFAULT_RULE, VALUES, Marks, Prediction, Rule, judge, mark, rule_id
 from raypipe.metrics.kinds.contract import DataKind, GoldForm, Measure, missing_part, rule_of, with_rule
