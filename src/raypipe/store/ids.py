@@ -128,7 +128,7 @@ def digest_bytes(ids: pa.Array) -> bytes | None:
         return None
     digits = np.frombuffer(text, np.uint8)[ends[0] : ends[-1]]
     try:
-        raw = binascii.unhexlify(digits)
+        raw = binascii.unhexlify(digits.data)
     except ValueError:
         return None
     # Not where a digit is a capital. As memory views they would be compared one by one, in 20 ns each.
