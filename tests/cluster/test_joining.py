@@ -105,8 +105,8 @@ def test_engines_join_a_job_one_that_dies_costs_no_reply_and_all_make_room_for_a
     from raypipe.cluster.joining import FIRST, Joining
     from raypipe.models import engine_actors as actors
     from raypipe.models import engine_actors as places
+    from raypipe.models.engine_actors import JoiningEngines
     from raypipe.models.engine_routing import routed
-    from raypipe.models.joining_engines import JoiningEngines
 
     local_ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     diary = tmp_path / "diary"

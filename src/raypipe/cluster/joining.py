@@ -3,7 +3,7 @@
 The job's first engines have their places all or none. Each further one has a placement group of its own,
 asked for only where the nodes that there are leave the workers their room. One that dies is given up and
 asked for again; all of them go where another job waits for its first engines, so that no two jobs hold half
-of what each needs. A thread of the driver does this; workers learn of it by `models.joining_engines`.
+of what each needs. A thread of the driver does this; workers learn of it by `models.engine_actors`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from ray.util.placement_group import placement_group_table, remove_placement_gro
 
 from raypipe.models import engine_actors as engines
 from raypipe.models.engine_actor import Make
-from raypipe.models.engine_actors import held
-from raypipe.models.joining_engines import LOOK_S, announce, withdraw
+from raypipe.models.engine_actors import LOOK_S, announce, held, withdraw
 
 FIRST = "raypipe-first-engines"  # name of the placement group that a job's engines wait for
 TURN_S = 1.0  # between two looks at what is there

@@ -180,20 +180,18 @@ def _year_info(api: MockApi, body: Body) -> Any:
 _BARS: Final = ("Open", "High", "Low", "Close", "Volume")
 
 
-def _bars(table: str) -> Answer:
+def _history(table: str, shown: Callable[[Row], Any]) -> Answer:
+    """Time of a row -> what is shown of it."""
+
     def answer(api: MockApi, body: Body) -> Any:
-        stamped = (
-            (f"{r['date']} {r.get('time', '00:00')}:00 EST", r)
-            for r in api.rows(table, "ticker = ?", (body["query"],))
-        )
-        return {at: {b: r[b.lower()] for b in _BARS} for at, r in stamped} or None
+        rows = api.rows(table, "ticker = ?", (body["query"],))
+        return {f"{r['date']} {r.get('time', '00:00')}:00 EST": shown(r) for r in rows} or None
 
     return answer
 
 
-def _dividends(api: MockApi, body: Body) -> Any:
-    rows = api.rows("dividend", "ticker = ?", (body["query"],))
-    return {f"{r['date']} 00:00:00 EST": r["value"] for r in rows} or None
+def _bar(row: Row) -> Row:
+    return {b: row[b.lower()] for b in _BARS}
 
 
 @_or_raw
@@ -294,9 +292,9 @@ ENDPOINTS: Final[Mapping[str, MockEndpoint]] = {
     "/movie/get_person_info_by_id": MockEndpoint(_one("person", "id", _human), _NUMBER),
     "/finance/get_company_name": MockEndpoint(_search("company")),
     "/finance/get_ticker_by_name": MockEndpoint(_field("company", "ticker")),
-    "/finance/get_price_history": MockEndpoint(_bars("price")),
-    "/finance/get_detailed_price_history": MockEndpoint(_bars("price_detail")),
-    "/finance/get_dividends_history": MockEndpoint(_dividends),
+    "/finance/get_price_history": MockEndpoint(_history("price", _bar)),
+    "/finance/get_detailed_price_history": MockEndpoint(_history("price_detail", _bar)),
+    "/finance/get_dividends_history": MockEndpoint(_history("dividend", lambda row: row["value"])),
     "/finance/get_info": MockEndpoint(_one("company", "ticker", _company)),
     "/music/search_artist_entity_by_name": MockEndpoint(_search("artist", RARE)),
     "/music/search_song_entity_by_name": MockEndpoint(_search("song", RARE)),

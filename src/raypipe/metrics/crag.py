@@ -266,8 +266,7 @@ def mark(rows: Sequence[Prediction], rule: Rule) -> Marks:
 
 def intervals_to_json(marks: Marks) -> dict[str, Any]:
     """What reports say of how sure a score is."""
-    rates = rate_intervals(marks.score)
-    return {"interval": marks.interval, "rate_intervals": rates, "bounds": marks.bounds}
+    return {"interval": marks.interval, "rate_intervals": rate_intervals(marks.score), "bounds": marks.bounds}
 
 
 def parts_to_json(marks: Marks) -> dict[str, Any]:

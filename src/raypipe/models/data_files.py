@@ -31,15 +31,13 @@ class DataFiles:
         return self._once(ref, f"graph {ref.name!r}", lambda ref: self._open_graph(ref, embedder))
 
     def facts(self, ref: FactsRef) -> PublicFacts:
-        """Raises ConfError for a table without a location or that is not what its version says, DataError for
-        a file that is none."""
+        """Raises as `graph`, DataError for a file that is no table."""
         from raypipe.kg import public_data
 
         return self._once(ref, "facts", public_data.open_facts)
 
     def pool(self, ref: PoolRef) -> Sequence[ExampleRow]:
-        """Raises ConfError for a pool without a location or that is not what its version says, DataError for
-        a file that is none."""
+        """Raises as `graph`, DataError for a file that is no pool."""
         return self._once(ref, "examples", example_pool.open_pool)
 
     def _once(self, ref: R, what: str, opened: Callable[[R], T]) -> T:

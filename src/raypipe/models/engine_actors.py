@@ -5,6 +5,10 @@ job get theirs all or none, each further one by itself (`held`). `Client.generat
 `llm.Generator` from any process of the job. An engine that dies is restarted, after a longer pause each time
 (`engine_actor`), and only what was in flight is sent again. A chat that kills its engine costs its own row
 and at most three attempts. Knows Ray; the engine does not.
+
+Some engines come and go while a job runs (`JoiningEngines`). Who starts one announces it in the cluster once
+it has loaded its model, under a token of that start; who asks looks every `LOOK_S`. What was in flight on one
+that goes is sent to one that stays (`engine_routing`).
 """
 
 from __future__ import annotations
@@ -12,18 +16,20 @@ from __future__ import annotations
 import asyncio
 import functools
 import hashlib
+import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from raypipe.core.errors import ClusterTooSmall, ConfError, RaypipeError, Unavailable
-from raypipe.core.llm import STEP, Chat, Chats, Generated, Replies, ReplyPieces, Sampling
+from raypipe.core.llm import STEP, Chat, Chats, Generated, Generator, Replies, ReplyPieces, Sampling
 from raypipe.core.records import Fault
 from raypipe.models.engine_actor import (
     LONGEST_PAUSE_S,
@@ -240,3 +246,48 @@ def reserved(places: Sequence[Needs], wait_s: float, name: str = "engines") -> I
 
 def _group(bundles: list[dict[str, float]], name: str) -> PlacementGroup:
     return placement_group(bundles, strategy="PACK", name=f"{name}-{uuid.uuid4().hex}")
+
+
+LOOK_S = 2.0  # between two looks of a process: a request to Ray's head takes a millisecond
+
+
+def announce(name: str, token: str) -> None:
+    _internal_kv_put(_key(name), token, overwrite=True)
+
+
+def withdraw(name: str) -> None:
+    _internal_kv_del(_key(name))
+
+
+def _key(name: str) -> str:
+    return f"raypipe-engine-{name}"
+
+
+class JoiningEngines:
+    """The engines of these names that are up, as one process sees them."""
+
+    def __init__(self, names: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
+        self._names, self._clock = names, clock
+        self._looked = float("-inf")
+        self._up: dict[int, str] = {}  # number -> token
+        self._clients: dict[int, tuple[str, Client]] = {}  # number -> token of its start, client
+
+    def up(self) -> list[int]:
+        if self._clock() - self._looked >= LOOK_S:
+            self._looked = self._clock()
+            found = {n: _internal_kv_get(_key(name)) for n, name in enumerate(self._names)}
+            self._up = {n: token.decode() for n, token in found.items() if token}
+        return list(self._up)
+
+    def generator(self, number: int) -> Generator:
+        async def generate(chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies:
+            token = self._up.get(number, "")
+            try:
+                if number not in self._clients or self._clients[number][0] != token:
+                    self._clients[number] = token, find(self._names[number], stays=False)
+                return await self._clients[number][1].generate(chats, sampling, adapter)
+            except EngineGone:
+                self._up.pop(number, None)  # until the next look
+                raise
+
+        return generate

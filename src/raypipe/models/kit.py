@@ -277,13 +277,11 @@ def _shared(
             f"model {model.name!r}: no engine was started for it. Jobs start engines, `raypipe ask` its own; "
             f"a run in one process has none"
         )
-    from raypipe.models.engine_actors import find
+    from raypipe.models.engine_actors import JoiningEngines, find
 
     stay = [find(name).generate for name in names]
     if not (come_and_go := passing.get(identity)):
         return routed(stay)
-    from raypipe.models.joining_engines import JoiningEngines
-
     joining = JoiningEngines(come_and_go)
     return routed(stay, [joining.generator(n) for n in range(len(come_and_go))], joining.up)
 

@@ -32,6 +32,7 @@ OPERATOR = {401: "unauthorised", 402: "unpaid", 403: "forbidden", 404: "not_foun
 """Statuses that say nothing about the row: the operator has to correct something."""
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0  # before the second try, doubling, with jitter
+SAMPLED = ("max_tokens", "temperature", "top_p", "frequency_penalty", "presence_penalty")
 SHOWN = 300  # characters of an endpoint's answer in a fault
 
 
@@ -90,11 +91,7 @@ class OpenAIClient:
             )
         body: dict[str, Any] = {
             "model": self._adapters[adapter] if adapter else self.endpoint.model,
-            "max_tokens": sampling.max_tokens,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "frequency_penalty": sampling.frequency_penalty,
-            "presence_penalty": sampling.presence_penalty,
+            **{name: getattr(sampling, name) for name in SAMPLED},
         }
         if sampling.temperature:
             body["seed"] = sampling.seed
