@@ -37,9 +37,9 @@ from raypipe.evaluation.options import EvalOptions
 from raypipe.pipeline.answers_task import answers_table
 from raypipe.pipeline.compact_task import CompactTask
 from raypipe.pipeline.counters import RunCounters
-from raypipe.pipeline.driver import Pipeline, TaskSizes, inline
+from raypipe.pipeline.driver import Pipeline, TaskSizes
 from raypipe.pipeline.ingest_log import driving
-from raypipe.pipeline.tasks import HandedBack, Task, TaskResult, WorkerConfig
+from raypipe.pipeline.tasks import HandedBack, Task, TaskResult, WorkerConfig, inline
 from raypipe.report.progress import Progress
 from raypipe.runs.plan.planner import plan
 from raypipe.store import Store, commit, put, write_part
