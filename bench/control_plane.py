@@ -39,7 +39,7 @@ from raypipe.pipeline.compact_task import CompactTask
 from raypipe.pipeline.counters import RunCounters
 from raypipe.pipeline.driver import Pipeline, TaskSizes
 from raypipe.pipeline.ingest_log import driving
-from raypipe.pipeline.tasks import HandedBack, Task, TaskResult, WorkerConfig, inline
+from raypipe.pipeline.tasks import HandedBack, Task, TaskResult, Verb, WorkerConfig, inline
 from raypipe.report.progress import Progress
 from raypipe.runs.plan.planner import plan
 from raypipe.store import Store, commit, put, write_part
@@ -87,7 +87,7 @@ class Nothing:
     def __init__(self) -> None:
         self.seconds = 0.0  # that the tasks took: workers would
 
-    def __call__(self, verb: str, work: Any, tasks: Sequence[Task]) -> Iterator[TaskResult | HandedBack]:
+    def __call__(self, verb: Verb, work: Any, tasks: Sequence[Task]) -> Iterator[TaskResult | HandedBack]:
         if isinstance(work, CompactTask):  # of what is there: it fills nothing
             yield from inline(verb, work, tasks)
             return
