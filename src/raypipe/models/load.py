@@ -114,7 +114,7 @@ def open_embedder(
 
         return SentenceEmbedder(model, device)
     if backend == "transformers" or model.loader == "last-token":
-        from raypipe.models.encoder import TransformersEmbedder
+        from raypipe.models.transformers_backend import TransformersEmbedder
 
         return TransformersEmbedder(model, device, encoders)
     from raypipe.models.flagembedding import FlagEmbedder
@@ -139,7 +139,7 @@ def open_reranker(
 
         return SentenceReranker(model, device)
     if backend == "transformers":
-        from raypipe.models.encoder import TransformersReranker
+        from raypipe.models.transformers_backend import TransformersReranker
 
         return TransformersReranker(model, device)
     from raypipe.models.flagembedding import FlagScorer
