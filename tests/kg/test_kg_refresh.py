@@ -25,10 +25,8 @@ def graphs(tmp_path, monkeypatch):
     return path
 
 
-def propose(*more):
-    return main(
-        ["kg", "refresh", "--graph", "crag-mock", "--propose", "llama-3-8b", "--models", MODELS, *more]
-    )
+def propose(*more, graph="crag-mock", model="llama-3-8b"):
+    return main(["kg", "refresh", "--graph", graph, "--propose", model, "--models", MODELS, *more])
 
 
 def test_a_proposal_is_shown_and_changes_nothing_until_it_is_accepted(graphs, capsys):
@@ -76,13 +74,13 @@ def test_an_entry_that_is_written_otherwise_is_left_to_a_person(tmp_path, entry)
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("other", "said"),
     [
-        (["--graph", "world"], "no server 'world'"),
-        (["--graph", "crag-mok"], "did you mean 'crag-mock'?"),
-        (["--propose", "bge-base-en-v1.5"], "expected a generator"),
+        ({"graph": "world"}, "no server 'world'"),
+        ({"graph": "crag-mok"}, "did you mean 'crag-mock'?"),
+        ({"model": "bge-base-en-v1.5"}, "expected a generator"),
     ],
 )
-def test_what_cannot_propose_or_be_asked_is_refused(graphs, capsys, more, said):
-    assert propose(*more) == 2
+def test_what_cannot_propose_or_be_asked_is_refused(graphs, capsys, other, said):
+    assert propose(**other) == 2
     assert said in capsys.readouterr().err

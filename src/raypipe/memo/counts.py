@@ -16,6 +16,8 @@ class CallCount:
 
 @dataclass(slots=True)
 class Tokens:
+    """Tokens of computed replies; cached ones cost none."""
+
     prompt: int = 0  # of the rendered chats
     cached: int = 0  # of these, not computed again
     generated: int = 0  # of the replies

@@ -19,6 +19,8 @@ _DRAWS = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
+    """A judge and people over the same answers."""
+
     n: int  # answers that both decided
     both_right: int
     both_wrong: int

@@ -45,6 +45,8 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True)
 class CalibrationReport:
+    """How well the probabilities of some answers hold."""
+
     n: int  # answers
     ece: float  # expected calibration error: mean distance of a bin's probability from its share right
     ece_interval: Interval  # percentile bootstrap over answers; it holds the noise of the bins, too
