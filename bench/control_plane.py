@@ -131,6 +131,11 @@ def _filled(field: pa.Field, ids: Sequence[str]) -> pa.Array:
     return pa.array(["x" if field.name == "text" else ""] * count, kind)
 
 
+def read_bytes() -> int:
+    """What this process has asked the kernel to read of files so far."""
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
 def run(phase: str, folder: Path) -> dict[str, Any]:
     """One phase in this process: its seconds and peak memory. Of an index also, for each table, what the
     driver did without the tasks: cut, plan, commit and index."""
@@ -140,7 +145,7 @@ def run(phase: str, folder: Path) -> dict[str, Any]:
     silent = Progress(io.StringIO(), silent=True)
     runner, tables = Nothing(), dict[str, float]()
     pipe = Pipeline(store, recipe, worker, TaskSizes(PER_TASK, 10), runner, silent)
-    start, cpu = time.perf_counter(), time.process_time()
+    start, cpu, already = time.perf_counter(), time.process_time(), read_bytes()
     if phase == "plan":
         plan(pipe, list(questions_of(pipe, None, None)))
     elif phase == "index":
@@ -156,6 +161,7 @@ def run(phase: str, folder: Path) -> dict[str, Any]:
         "phase": phase,
         "seconds": round(took, 1),
         "cpu": round(time.process_time() - cpu, 1),
+        "read": read_bytes() - already,
         "peak": highest(os.getpid()),  # `ru_maxrss` begins with what the parent had
         "tables": tables,
     }
@@ -188,7 +194,8 @@ def main() -> None:
             raise SystemExit(said.stderr)
         found = json.loads(said.stdout.splitlines()[-1])
         print(
-            f"{phase}: {found['seconds']} s, {found['cpu']} of CPU, peak {found['peak'] >> 20} MiB",
+            f"{phase}: {found['seconds']} s, {found['cpu']} of CPU, peak {found['peak'] >> 20} MiB, "
+            f"read {found['read'] / 2**20:.1f} MiB",
             *(f"{verb}: {took} s without its tasks" for verb, took in found["tables"].items()),
             flush=True,
         )
