@@ -14,8 +14,7 @@ from raypipe.core.errors import ConfError, DataError, ModelMissing
 from raypipe.core.protocols import Model
 from raypipe.core.records import digest
 from raypipe.evaluation.label_files import LabelFolder, counts, read_labels
-from raypipe.models import folder, generator
-from raypipe.models.generator import EngineSetup
+from raypipe.models import generator
 from raypipe.training import estimate as estimates
 from raypipe.training import rows as training_rows
 from raypipe.training.loop import TrainingJob
@@ -147,8 +146,7 @@ def base_model(session: Session, name: str) -> Model:
             f"{model.kind} of loader {model.loader!r}"
         )
     model = replace(model, adapters=(), adapter_paths=())
-    folder.require(model)
-    generator.check(EngineSetup(model.path, model.max_model_len, "float32"))
+    generator.check(model)
     if importlib.util.find_spec("peft") is None:
         raise ModelMissing(
             "finetune needs the package peft, and it is not here. Get it with: pip install 'raypipe[local]'"

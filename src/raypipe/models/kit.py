@@ -186,13 +186,15 @@ class LocalKit:
             adapters = [name for name, _ in model.adapters]
             return Scripted(adapters=adapters, max_model_len=model.max_model_len).generate
         if model.loader == "openai":
-            endpoint = load.open_endpoint(model, self.endpoints)
-            self._closing_models[_key(model)] = endpoint.close
-            return endpoint.generate
+            from raypipe.models.openai import OpenAIClient
+
+            client = OpenAIClient(model, load.address_of(model, self.endpoints))
+            self._closing_models[_key(model)] = client.close
+            return client.generate
         if self._engines is not None:
             return _shared(model, self._engines, self._passing)
-        setup = load.engine_setup(model, self._engine_limits)
-        own = OwnEngine(setup, self._loading_s.append, model.thought_tokens > 0, self._sink)
+        load.require_startable(model)
+        own = OwnEngine(model, self._engine_limits, self._loading_s.append, self._sink)
         self._own[_key(model)], self._closing_models[_key(model)] = own, own.close
         return own.generate
 

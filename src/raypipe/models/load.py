@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast
 
@@ -24,11 +24,9 @@ from raypipe.core.records import Span
 from raypipe.models import fake, folder, generator
 from raypipe.models.catalog import loader_id
 from raypipe.models.entry import LLM, REMOTE, WEIGHTLESS
-from raypipe.models.generator import Adapter, EngineSetup
 from raypipe.models.shared_encoders import SharedEncoders
 
 if TYPE_CHECKING:
-    from raypipe.models.openai import OpenAIClient
     from raypipe.models.remote_vectors import RemoteEmbedder, RemoteReranker
 
 Backend: TypeAlias = Literal["flagembedding", "transformers"]
@@ -166,6 +164,15 @@ class EndpointAddress:
     timeout_s: float = 120.0  # of one try
     tries: int = 5
 
+    def __post_init__(self) -> None:
+        if not self.url.startswith(("http://", "https://")):
+            raise ConfError(f"url: expected http://... or https://..., found {self.url!r}")
+        if "@" in self.url.split("/")[2]:
+            raise ConfError("url: it has a name or password in it, which logs would show; use a key")
+        for name in ("concurrency", "per_minute", "timeout_s", "tries"):
+            if not getattr(self, name) > 0:
+                raise ConfError(f"{self.url}: {name}: expected a number above 0, found {getattr(self, name)}")
+
     @property
     def headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.key}"} if self.key else {}
@@ -193,37 +200,10 @@ def address_of(model: Model, endpoints: Mapping[str, EndpointAddress]) -> Endpoi
     return at
 
 
-def open_endpoint(model: Model, endpoints: Mapping[str, EndpointAddress]) -> OpenAIClient:
-    from raypipe.models.openai import ChatEndpoint, OpenAIClient
-
-    return OpenAIClient(
-        ChatEndpoint(
-            **asdict(address_of(model, endpoints)),
-            model=model.repo,
-            dialect="vllm" if model.dialect == "vllm" else "openai",
-            adapters=tuple(zip((name for name, _ in model.adapters), model.adapter_paths, strict=True)),
-            template=model.template,
-        )
-    )
-
-
-def engine_setup(model: Model, limits: EngineLimits) -> EngineSetup:
-    """The settings of a vLLM model's engine. Raises ModelMissing or ConfError if it cannot start."""
+def require_startable(model: Model) -> None:
+    """Raises ModelMissing or ConfError for a vLLM model whose engine cannot start."""
     present(model)
-    names = (name for name, _ in model.adapters)
-    setup = EngineSetup(
-        folder=model.path,
-        max_model_len=model.max_model_len,
-        dtype=model.dtype,  # type: ignore[arg-type]  # one of the three: the catalog's
-        quantization=model.quantization,
-        adapters=tuple(Adapter(n, p) for n, p in zip(names, model.adapter_paths, strict=True)),
-        tensor_parallel=model.tensor_parallel,
-        template=model.template,
-        weights=model.weights,
-        **asdict(limits),
-    )
-    generator.check(setup)
-    return setup
+    generator.check(model)
 
 
 def open_tokenizer(model: Model) -> Tokenize:

@@ -12,23 +12,25 @@ from typing import Any
 
 from raypipe.core.errors import Unavailable
 from raypipe.core.llm import STEP, Chat, Chats, Generated, Replies, ReplyPieces, Sampling
+from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
 from raypipe.models.device_errors import loading
+from raypipe.models.load import EngineLimits
 from raypipe.text.thoughts import DraftText
 
 
 class OwnEngine:
     def __init__(
         self,
-        setup: Any,
+        model: Model,
+        limits: EngineLimits,
         started: Callable[[float], None],
-        thinking: bool = False,
         sink: Callable[[str], None] | None = None,
     ) -> None:
-        """`setup`: what an engine is made from. `started` gets the seconds that a start took. `thinking`: the
-        model's replies begin with thoughts. `sink` gets the pieces of a reply whose chat is sent alone."""
-        self._setup, self._starting, self._told = setup, asyncio.Lock(), started
-        self._thinking, self._sink = thinking, sink
+        """`started` gets the seconds that a start took, `sink` the pieces of a reply whose chat is sent
+        alone."""
+        self._model, self._limits, self._starting = model, limits, asyncio.Lock()
+        self._told, self._sink = started, sink
         self._started: list[Any] = []  # none or one
 
     async def generate(self, chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies:
@@ -75,7 +77,7 @@ class OwnEngine:
     async def _told_on(
         self, sink: Callable[[str], None], engine: Any, chat: Chat, sampling: Sampling, adapter: str | None
     ) -> Generated | Fault:
-        draft = DraftText(thinking=self._thinking)
+        draft = DraftText(thinking=self._model.thought_tokens > 0)
         async for piece in engine.stream(chat, sampling, adapter):
             if text := draft.rest() if isinstance(piece, Generated | Fault) else draft.add(piece):
                 sink(text)
@@ -91,8 +93,8 @@ class OwnEngine:
                 start = time.perf_counter()
                 from raypipe.models.engine import Engine
 
-                with loading(self._setup.folder, self._setup.device):
-                    self._started.append(Engine(self._setup))
+                with loading(self._model.path, self._limits.device):
+                    self._started.append(Engine(self._model, self._limits))
                     await self._started[0].ready()
                 self._told(time.perf_counter() - start)
             return self._started[0]
