@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatch
 from functools import lru_cache
@@ -84,9 +84,12 @@ def files_read(folder: Path, kind: str, loader: str = "") -> list[Path]:
 def modules(folder: Path) -> list[str]:
     """The folders of a sentence-transformers model's modules, "" for its own; [] where it says none. Raises
     ConfError for a module of its own code, or outside the folder."""
-    if not (folder / "modules.json").is_file():
-        return []
-    listed = json_object(folder / "modules.json", list)
+    path = folder / "modules.json"
+    return module_folders(json_object(path, list), str(folder)) if path.is_file() else []
+
+
+def module_folders(listed: Sequence[Any], folder: str) -> list[str]:
+    """As `modules`, of the content of its modules.json."""
     found = []
     for module in listed:
         kind, path = (str(module.get(k, "")) if isinstance(module, dict) else "" for k in ("type", "path"))
