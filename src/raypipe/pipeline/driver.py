@@ -35,8 +35,8 @@ from raypipe.store import ANSWERS, Run, Store, begun
 from raypipe.store.corpus_sum import corpus_sum
 from raypipe.store.coverage import all_sources, by_source
 from raypipe.store.ids import Ids, stand_in
+from raypipe.store.inverter import Inverter, merge_segments
 from raypipe.store.leftovers import abandon
-from raypipe.store.merged_postings import merge_segments
 
 ANSWERS_AT_ONCE = 100  # read in one look: some 40 kB each with fifty citations and twenty hits
 
@@ -86,7 +86,8 @@ class Pipeline:
                 if self.store.has(lengths) or self.searches_all(questions):
                     build(self.corpus.postings(analyzer, postings, lengths), done)
                     if not begun(self.store, lengths):
-                        merge_segments(self.store, postings, lengths)
+                        inverter = Inverter(self.store, self.texts_table, self.passages_table, analyzer)
+                        merge_segments(self.store, postings, lengths, inverter)
         return done
 
     def answer(
