@@ -30,13 +30,12 @@ from raypipe.core.protocols import Model
 from raypipe.store import Store, approximate
 from raypipe.store.errors import reaching
 from raypipe.store.lookups import rows
-from raypipe.store.page_search import best_within
 from raypipe.store.passage_spans import passage_words, word_columns
 from raypipe.store.postings import LancePostings, PostingsTables
 from raypipe.store.products import Product, SnapshotVectors, numpy_product
 from raypipe.store.text_columns import SourceTexts
 from raypipe.store.vector_copy import folder as vector_copies
-from raypipe.store.vector_rows import rows_of
+from raypipe.store.vector_rows import best_within, rows_of
 
 T = TypeVar("T")
 
