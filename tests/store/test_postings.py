@@ -327,7 +327,9 @@ def test_a_merge_that_is_killed_changes_no_score_and_the_next_one_ends_it(tmp_pa
     before = hits(store)
     script = Path(__file__).parent / "killed_merge.py"
     killed = subprocess.run(
-        [sys.executable, str(script), store.uri, TEXTS, PARTS, WORDS, LENGTH, at], capture_output=True, text=True
+        [sys.executable, str(script), store.uri, TEXTS, PARTS, WORDS, LENGTH, at],
+        capture_output=True,
+        text=True,
     )
     assert killed.returncode == -9, killed.stderr
     assert hits(store) == before

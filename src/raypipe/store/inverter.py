@@ -135,9 +135,7 @@ class _Part:
     words: int
 
 
-def merge_segments(
-    store: Store, postings: str, lengths: str, inverter: Inverter, at: int = MERGED_AT
-) -> int:
+def merge_segments(store: Store, postings: str, lengths: str, inverter: Inverter, at: int = MERGED_AT) -> int:
     """Merges the small segments of an analyzer where there are at least `at` fragments of them, and removes
     rows that no segment of `lengths` names. Returns how many segments there are fewer.
 
