@@ -39,7 +39,7 @@ class Store:
         self._held: set[str] = set()  # leases
         self._changing: set[str] = set()  # tables inside a block of `durable`
         self.kept: object = None  # the `Ids` of all sources that were read last (`sources.all_sources`)
-        self.sums: dict[str, list[Any]] = {}  # fragment of sources -> sum and count of its ids (`sources.corpus_sum`)
+        self.sums: dict[str, list[Any]] = {}  # fragment of sources -> sum and count of its ids
 
     @classmethod
     def open(cls, uri: str) -> Store:
