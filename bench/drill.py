@@ -112,7 +112,8 @@ def main() -> int:
         os.environ.update(RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0", RAY_worker_niceness="0")
         ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
         make = functools.partial(Engine, model, ROOM, True)
-        client = engine_actors.start("engine-drill", make, {"CPU": 0.5})
+        client = engine_actors.start_actor("engine-drill", make, {"CPU": 0.5})
+        client.ready()
         calm = asyncio.run(ask(client.generate))
         sound = len(set(calm)) == ROWS and not any(row.startswith("FAULT") for row in calm)
         for what in ("worker", "core", "actor"):

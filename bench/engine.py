@@ -161,7 +161,9 @@ def actor(setup: Setup, sampling: Sampling) -> Iterator[Say]:
     from raypipe.models import engine_actors
 
     ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
-    client = engine_actors.start("engine-bench-0", functools.partial(Engine, *setup, True), {"CPU": 0.5})
+    make = functools.partial(Engine, *setup, True)
+    client = engine_actors.start_actor("engine-bench-0", make, {"CPU": 0.5})
+    client.ready()
 
     async def ask(asked: list[Chat]) -> Run:
         spent = Spent()

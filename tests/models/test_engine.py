@@ -25,7 +25,7 @@ from raypipe.core.records import Fault
 from raypipe.kg.language.parser import parser
 from raypipe.kg.language.program import Bad
 from raypipe.models import standins
-from raypipe.models.constraint import bounds
+from raypipe.models.constraint import longest_reply
 from raypipe.models.engine import Engine
 from raypipe.models.load import EngineLimits
 
@@ -319,7 +319,7 @@ def test_a_folder_that_must_not_be_started_starts_no_process(tmp_path: Path):
 
 def test_programs_that_the_call_grammar_constrains_end_by_themselves_and_parse(running):
     grammar = (Path(__file__).parents[2] / "conf/grammar/calls.lark").read_text(encoding="utf-8")
-    longest = bounds(Grammar(grammar)).longest
+    longest = longest_reply(Grammar(grammar))
     sampling = Sampling(max_tokens=min(longest, CONTEXT - 200), temperature=1.0, constraint=Grammar(grammar))
     replies = running.ask(chats(100, seed=9, context=False), sampling)
     programs = texts(replies)

@@ -159,5 +159,5 @@ def test_a_folder_without_a_fast_tokenizer_or_with_broken_json_says_so(
     with pytest.raises(ConfError, match=r"no tokenizer.json.*save_pretrained"):
         folder.require(entries(m=EMBEDDER).model("m"))
     (here / "config.json").write_text("{")
-    with pytest.raises(ConfError, match=r"config.json is not valid JSON"):
+    with pytest.raises(ConfError, match=r"config.json: not valid JSON"):
         folder.require(entries(m=EMBEDDER).model("m"))

@@ -234,10 +234,12 @@ def json_object(path: Path, kind: type = dict) -> Any:
     try:
         tree = json.loads(path.read_bytes())
     except ValueError as e:
-        raise ConfError(f"{path} is not valid JSON: {e}. Fetch the folder again") from e
+        raise ConfError(f"{path}: not valid JSON: {e}. Fetch the folder again") from e
     if not isinstance(tree, kind):
         what = "object" if kind is dict else "list"
-        raise ConfError(f"{path} is no JSON {what}. Fetch the folder again")
+        raise ConfError(
+            f"{path}: expected a JSON {what}, found {type(tree).__name__}. Fetch the folder again"
+        )
     return tree
 
 

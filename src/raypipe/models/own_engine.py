@@ -37,10 +37,10 @@ class OwnEngine:
         """A reply or a transient fault for each chat."""
         from raypipe.models.engine import EngineDied
 
+        if self._sink is not None and len(chats) == 1:
+            return [await self._told_on(self._sink, chats[0], sampling, adapter)]
         engine = await self._running()
         try:
-            if self._sink is not None and len(chats) == 1:
-                return [await self._told_on(self._sink, engine, chats[0], sampling, adapter)]
             replies: Replies = await engine.generate(chats, sampling, adapter)
             return replies
         except EngineDied as e:
@@ -75,17 +75,14 @@ class OwnEngine:
             self._started.pop().close()
 
     async def _told_on(
-        self, sink: Callable[[str], None], engine: Any, chat: Chat, sampling: Sampling, adapter: str | None
+        self, sink: Callable[[str], None], chat: Chat, sampling: Sampling, adapter: str | None
     ) -> Generated | Fault:
         draft = DraftText(thinking=self._model.thought_tokens > 0)
-        async for piece in engine.stream(chat, sampling, adapter):
-            if text := draft.rest() if isinstance(piece, Generated | Fault) else draft.add(piece):
+        async for piece in self.stream(chat, sampling, adapter):
+            if text := draft.add(piece) if isinstance(piece, str) else draft.rest():
                 sink(text)
-            if isinstance(piece, Generated | Fault):
-                return piece
-        [reply] = await engine.generate([chat], sampling, adapter)
-        found: Generated | Fault = reply
-        return found
+        assert not isinstance(piece, str)  # the last one is the reply
+        return piece
 
     async def _running(self) -> Any:
         async with self._starting:

@@ -8,7 +8,7 @@ from raypipe.core.llm import STEP, Constraint, Generated, Sampling
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
 from raypipe.models import generator
-from raypipe.models.constraint import bounds, structured
+from raypipe.models.constraint import longest_reply, structured
 from raypipe.models.load import EngineLimits
 
 GIB = 2**30
@@ -73,7 +73,7 @@ def _structured(constraint: Constraint | None) -> Any:
 
     if constraint is None:
         return None
-    bounds(constraint)
+    longest_reply(constraint)
     return StructuredOutputsParams(**structured(constraint))
 
 
