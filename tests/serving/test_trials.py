@@ -295,7 +295,10 @@ def test_stopping_a_canary_and_a_shadow_names_both(two, capsys):
     start_canary(folder / "bad", 0.5, ["better"])
     start_shadow(folder / "bad", 0.5, store)
     found = stop_trials(store)
-    assert [(r.trial.role, r.verdict) for r in found.stopped] == [("canary", "stopped"), ("shadow", "stopped")]
+    assert [(r.trial.role, r.verdict) for r in found.stopped] == [
+        ("canary", "stopped"),
+        ("shadow", "stopped"),
+    ]
     assert [r["role"] for r in found.rows()] == ["canary", "shadow"] and not found.running
     assert found.ended == found.stopped[1] and show_trials(store).over == (found.ended,)
 

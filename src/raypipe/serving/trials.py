@@ -16,7 +16,7 @@ from raypipe.recipes.serialize import description
 from raypipe.runs.release import release_of
 from raypipe.runs.trials import ReleaseTrial
 from raypipe.serving.answerer import Answerer
-from raypipe.serving.answering import AnswererProtocol, ForwardingAnswerer
+from raypipe.serving.answering import AnswererProtocol
 from raypipe.serving.query import NULL_LISTENER, Listener, QueryRequest, QueryResult
 from raypipe.serving.release_follower import CLOSE_AFTER_S, POLL_S, REOPEN_S, ReleaseFollowers
 from raypipe.serving.second_answers import SecondAnswers
@@ -82,20 +82,21 @@ class TrialRouter:
         log.info("release %s is on trial as %s, share %g", trial.release, trial.role, trial.share)
 
 
-class _TriedAnswerer(ForwardingAnswerer):
+class _TriedAnswerer:
     def __init__(
         self, live: AnswererProtocol, trial: ReleaseTrial, other: Answerer, seconds: SecondAnswers
     ) -> None:
-        super().__init__(live)
-        self._trial, self._other, self._seconds = trial, other, seconds
+        self.recipe, self.release = live.recipe, live.release
+        self.ready, self.snapshot = live.ready, live.snapshot
+        self._live, self._trial, self._other, self._seconds = live, trial, other, seconds
 
     async def answer(self, request: QueryRequest, listener: Listener = NULL_LISTENER) -> QueryResult:
         with self._seconds.in_flight.one():
             if not self._trial.takes(request.question.text):
-                return await self._answerer.answer(request, listener)
+                return await self._live.answer(request, listener)
             if self._trial.role == "canary":
                 return await self._by_canary(request, listener)
-            result = await self._answerer.answer(request, listener)
+            result = await self._live.answer(request, listener)
         self._seconds.ask(self._trial, self._other, request, result)
         return result
 
@@ -106,12 +107,12 @@ class _TriedAnswerer(ForwardingAnswerer):
         except Exception as e:  # the client asked for an answer, not for this release
             log.error("canary %s failed, %s answers: %s", trial.release, trial.live, type(e).__name__)
             ms = (time.perf_counter() - start) * 1000
-            result = await self._answerer.answer(request, listener)
+            result = await self._live.answer(request, listener)
             self._seconds.failed(trial, request, result, ms)
             return result
-        self._seconds.ask(trial, self._answerer, request, result)
+        self._seconds.ask(trial, self._live, request, result)
         return result
 
     async def retrieve(self, request: QueryRequest, listener: Listener = NULL_LISTENER) -> QueryResult:
         with self._seconds.in_flight.one():
-            return await self._answerer.retrieve(request, listener)
+            return await self._live.retrieve(request, listener)
