@@ -49,7 +49,7 @@ from raypipe.serving.query import (
     RankedPassage,
     narrow,
 )
-from raypipe.serving.shared_kit import PromptRecorder, SharedKit, WithoutGenerators
+from raypipe.serving.serve_kit import PromptRecorder, SharedKit, WithoutGenerators
 from raypipe.serving.store_snapshot import StoreSnapshot
 from raypipe.store import StoreError
 from raypipe.text.places import Place, heading_sections, place

@@ -13,7 +13,7 @@ from typing import Any
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 
-from raypipe.core.errors import ConfError
+from raypipe.core.errors import ConfError, Overloaded, Unavailable
 from raypipe.report import web_page
 from raypipe.serving.access import ServerConfig
 from raypipe.serving.answering import AnswererProtocol, ReleaseRouter
@@ -27,7 +27,7 @@ from raypipe.serving.http.openai import ChatBody
 from raypipe.serving.http.openapi import ROUTES, openapi_document
 from raypipe.serving.http.reply_types import AnswerResponse, FeedbackResponse, IndexResponse
 from raypipe.serving.http.requests import AnswerBody, B, BatchBody, FeedbackBody, RetrieveBody
-from raypipe.serving.http.responses import answer_response, retrieve_response
+from raypipe.serving.http.stream import answer_response, retrieve_response
 from raypipe.serving.query import NULL_LISTENER, Listener, QueryRequest
 from raypipe.serving.release_follower import ReleaseFollowers
 from raypipe.serving.tenants import QuotaCounter
@@ -126,7 +126,7 @@ class Routes:
     async def chat(self, request: Request) -> Response:
         try:
             return await self._chat(request)
-        except (RequestRefused, *errors.EXPECTED_ERRORS) as e:
+        except (RequestRefused, Overloaded, Unavailable) as e:
             return openai.error_response(to_problem(e))
 
     async def _chat(self, request: Request) -> Response:
