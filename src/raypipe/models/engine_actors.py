@@ -1,7 +1,7 @@
 """vLLM engines as named Ray actors: one per model and device group, shared by all steps and blocks of a job.
 
-`start_actor` starts an engine or finds the running one, in a place in the cluster (`reserved`): the first of a
-job get theirs all or none, each further one by itself (`held`). `Client.generate` keeps the contract of
+`start_actor` starts an engine or finds the running one, in a place in the cluster (`reserved`): the first of
+a job get theirs all or none, each further one by itself (`held`). `Client.generate` keeps the contract of
 `llm.Generator` from any process of the job. An engine that dies is restarted, after a longer pause each time
 (`engine_actor`), and only what was in flight is sent again. A chat that kills its engine costs its own row
 and at most three attempts. Knows Ray; the engine does not.
