@@ -10,8 +10,7 @@ from raypipe.core.config import Where, did_you_mean
 from raypipe.core.errors import ConfError
 from raypipe.core.protocols import Model
 from raypipe.recipes.fits import misfitted
-from raypipe.recipes.ranking import ranking_of
-from raypipe.recipes.recipe import Recipe, Stage
+from raypipe.recipes.recipe import Recipe, Stage, ranking_of
 from raypipe.recipes.step_contract import decides, embedder_of, table_of
 
 GIVEN = frozenset({"text", "body", "asked_at", "citations"})
