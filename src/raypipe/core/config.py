@@ -215,6 +215,11 @@ def problems(
     return found
 
 
+def reader(hint: Any, resolve: Resolve = types.MappingProxyType({})) -> Callable[[Any, Where], Any]:
+    """Reads a value of this type, as a field of it is read."""
+    return lambda value, where: _value(hint, value, where, resolve)
+
+
 def _value(hint: Any, value: Any, where: Where, resolve: Resolve, found: Found = None) -> Any:
     origin = typing.get_origin(hint)
     if hint in resolve:

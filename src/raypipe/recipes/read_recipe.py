@@ -130,7 +130,7 @@ def problems(tree: Mapping[str, Any], where: Where, resolve: Resolve) -> list[Ra
         if key not in KEYS
     ]
     corpus, question = (_stages(tree, half, where, resolve, found) for half in HALVES)
-    return found or list(misfits(Recipe("checked", "", corpus, question), where))
+    return found or misfits(Recipe("checked", "", corpus, question), where)
 
 
 def checked(recipe: Recipe, where: Where) -> Recipe:

@@ -9,11 +9,11 @@ from typing import Any
 
 from raypipe.core import config
 from raypipe.core.config import Where
-from raypipe.core.plain import to_json
 from raypipe.core.records import Question
 from raypipe.pipeline.tombstones import Tombstone, without_sources
 from raypipe.runs.forget.mentions import Mentions
 from raypipe.runs.forget.target import Target
+from raypipe.runs.store_records import write_record
 from raypipe.store import Store
 from raypipe.store.layout import FORGETTING
 from raypipe.store.rewrite import Rows
@@ -72,7 +72,7 @@ class ForgetDecision:
 
 def save(store: Store, decision: ForgetDecision) -> None:
     """Writes a decision down, in the place of an earlier state of it."""
-    store.files.write(_place(decision.tombstone.id), json.dumps(to_json(decision)).encode())
+    write_record(store, _place(decision.tombstone.id), decision)
 
 
 def begun(store: Store, given: str) -> ForgetDecision | None:
