@@ -138,8 +138,8 @@ class _Search:
             for row in batch.to_pylist():
                 if row["question"] not in self.target.questions:
                     own.subtract(" ".join(row["answers"]))
-        for made in (*self.kept.runs, *self.kept.releases):
-            own.subtract(json.dumps(to_json(made.recipe), ensure_ascii=False))  # prompts are in it
+        for recipe in (*(r.recipe for r in self.kept.runs), *(r.recipe for r in self.kept.releases)):
+            own.subtract(json.dumps(to_json(recipe), ensure_ascii=False))  # prompts are in it
         return shared
 
     def subtract_answers(self, own: OwnWords) -> None:
