@@ -21,7 +21,7 @@ from rich.console import Console
 
 import raypipe
 from raypipe.core.errors import RaypipeError
-from raypipe.report.fit import print_decide_fit
+from raypipe.report.experiments import print_decide_fit
 from raypipe.text.asked import read
 
 PAGES, PAGE_CHARS = 5, 1500  # of a question

@@ -17,8 +17,7 @@ from raypipe.evaluation.labels import read_labels
 from raypipe.evaluation.result_table import each
 from raypipe.evaluation.view.run_list import RunList
 from raypipe.evaluation.view.run_page import IN_ONE_FILE, run_page
-from raypipe.evaluation.view.server import ViewServer
-from raypipe.evaluation.view.viewer import Viewer
+from raypipe.evaluation.view.viewer import Viewer, ViewServer
 from raypipe.metrics.paired import paired
 from raypipe.runs.manifest import read
 

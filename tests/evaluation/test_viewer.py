@@ -20,8 +20,7 @@ from raypipe.evaluation.labels import read_labels
 from raypipe.evaluation.result_table import each
 from raypipe.evaluation.view.rows import facts, matrix, paired_line
 from raypipe.evaluation.view.run_list import RunList
-from raypipe.evaluation.view.server import ViewServer
-from raypipe.evaluation.view.viewer import Viewer
+from raypipe.evaluation.view.viewer import Viewer, ViewServer
 from raypipe.runs.manifest import read
 from raypipe.store import Store
 from raypipe.store.layout import MANIFESTS

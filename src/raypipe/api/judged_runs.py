@@ -15,7 +15,8 @@ from raypipe.core.errors import ConfError
 from raypipe.core.plain import to_json
 from raypipe.evaluation import judge_check as checking
 from raypipe.evaluation.judge_check import JudgeCheck
-from raypipe.evaluation.judged_run import (
+from raypipe.evaluation.labels import PersonLabels, read_labels, require_none
+from raypipe.evaluation.scored_run import (
     JudgedRun,
     judged_run,
     rejudged,
@@ -23,7 +24,6 @@ from raypipe.evaluation.judged_run import (
     require_readable,
     trimmed,
 )
-from raypipe.evaluation.labels import PersonLabels, read_labels, require_none
 from raypipe.metrics.crag import Rule
 from raypipe.metrics.textfile import require_file, write_json_lines
 from raypipe.report.report import RunFolder

@@ -29,7 +29,7 @@ from raypipe.evaluation.truth_steps import WORDS, Words
 from raypipe.kg.language.program import Bad
 from raypipe.metrics.textfile import TextLine, require_file, require_writable, write_text
 from raypipe.recipes.resolve import prompt_file
-from raypipe.report.labels import page
+from raypipe.report.training import labels_page
 from raypipe.text.fitted_on import row_digest
 
 HELD_OUT = 0.1  # share of questions that training is stopped by: open, no source says one
@@ -93,7 +93,7 @@ def make_labels(
         data_named = data_digest(questions, asked.golds)
         named = write_labels(folder, labels, made.base.digest(), data_named, about, texts)
     found = _found(made, folder, labels, judged, given, asked, run, named, files.review)
-    write_text(folder / "labels.html", page(found))
+    write_text(folder / "labels.html", labels_page(found))
     deliver(out, folder)
     return LabelsResult(folder, labels, found, run)
 

@@ -192,7 +192,7 @@ def _to_mlflow(folder: RunFolder, address: str, experiment: str) -> ExportResult
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
 
-    from raypipe.evaluation.mlflow_run import log_run
+    from raypipe.evaluation.export import log_run
 
     try:
         made = log_run(folder, MlflowClient(tracking_uri=address), experiment)

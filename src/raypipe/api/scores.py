@@ -93,7 +93,7 @@ def score_crag(
     were scored. Raises ConfError, DataError, ModelMissing.
     """
     from raypipe.api.judged_runs import JudgingOptions, opened
-    from raypipe.evaluation import judged_run as judging
+    from raypipe.evaluation import scored_run as judging
     from raypipe.evaluation.labels import read_labels
 
     if out is not None:
@@ -128,7 +128,7 @@ def score_qasper(
     """Scores answers about papers as QASPER's evaluator does. `gold` is its JSON of papers; a line of
     `predictions` holds `question_id, predicted_answer, predicted_evidence`. `text_evidence_only`: figures and
     tables are taken out of the golds' evidence. Raises DataError."""
-    from raypipe.metrics.qasper_files import score_files
+    from raypipe.metrics.qasper import score_files
 
     return QasperScoreResult(score_files(Path(gold), Path(predictions), text_evidence_only))
 

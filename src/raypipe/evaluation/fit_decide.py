@@ -16,18 +16,20 @@ import numpy.typing as npt
 
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import IDK, digest
-from raypipe.evaluation.answer_policies import (
+from raypipe.evaluation.fits import (
     AnsweredSlice,
     DecidedAnswer,
+    FitRun,
     PolicyScore,
     answered_slices,
+    measure_of,
+    open_run,
     policies_of,
     policy_scores,
+    question_of,
     short,
 )
-from raypipe.evaluation.fit_rows import FitRun, measure_of, open_run, question_of
-from raypipe.metrics import fitting
-from raypipe.metrics.calibration import CalibrationReport, best_threshold, calibration
+from raypipe.metrics.calibration import CalibrationReport, best_threshold, calibration, fit
 from raypipe.metrics.crag import Prediction
 from raypipe.metrics.kinds import DataKind, Measure, gold_form, open_kind, rule_of
 from raypipe.recipes.step_contract import decides, given_by_fit
@@ -162,15 +164,15 @@ def _fitted(
             "or one whose steps abstain less (such as --set extract.threshold=0)"
         )
     names, x = _matrix(answered)
-    found = fitting.fit(x, right, folds_of(folder, answered, right))
+    found = fit(x, right, folds_of(folder, answered, right))
     values, idle = (np.array([getattr(a, n) for a in answered]) for n in ("value", "abstained"))
     threshold = best_threshold(found.held_out, values, idle)
     pairs = zip(names, found.weights, found.means, x.std(0), strict=True)
     kept = [(n, short(w), short(m), float(w * s)) for n, w, m, s in pairs]
     weights, means = {n: w for n, w, _, _ in kept}, {n: m for n, _, m, _ in kept}
     effects = {n: effect for n, _, _, effect in kept}
-    fit = AnswerProbability(short(threshold), short(found.bias), weights, means, on)
-    return fit, found.strength, effects
+    probability = AnswerProbability(short(threshold), short(found.bias), weights, means, on)
+    return probability, found.strength, effects
 
 
 def folds_of(folder: Path, answered: Sequence[DecidedAnswer], right: Floats) -> Integers:

@@ -12,8 +12,7 @@ from raypipe.core.errors import DataError, RaypipeError
 from raypipe.evaluation.compare import RunComparison, compare, same_question
 from raypipe.evaluation.scored_run import scored_run
 from raypipe.evaluation.view import run_page
-from raypipe.evaluation.view.details import RunTable
-from raypipe.evaluation.view.rows import QuestionLine, matrix, paired_line
+from raypipe.evaluation.view.rows import QuestionLine, RunTable, matrix, paired_line
 from raypipe.metrics.paired import PairedDifference, paired
 from raypipe.report.report import RunFolder
 from raypipe.report.wording import told_apart

@@ -14,8 +14,17 @@ from typing import Any
 
 from raypipe.core.errors import DataError
 from raypipe.evaluation.labels import PersonLabels
-from raypipe.evaluation.view.details import BLOCK, Kept, Part, RunTable, block, packed
-from raypipe.evaluation.view.rows import QuestionLine, facts, line_of
+from raypipe.evaluation.view.rows import (
+    BLOCK,
+    Kept,
+    Part,
+    QuestionLine,
+    RunTable,
+    block,
+    facts,
+    line_of,
+    packed,
+)
 from raypipe.metrics.losses import funnel
 from raypipe.metrics.textfile import write_text
 from raypipe.report import plot, web_page
@@ -194,7 +203,6 @@ def _head(
         "omitted": omitted,
         "segments": plot.segments(report),
         "dots": plot.dots(report, slices),
-        "bars": plot.bars(report["steps"]),
         "changed": changed,
         "funnel": funnel(report["losses"]) if report["losses"] else [],
         "calibration": calibration_line("Confidence", report["calibration"]) if report["calibration"] else "",
