@@ -128,7 +128,7 @@ def losses(run: str | Path) -> LossesResult:
     `run` is the folder of an eval. Raises DataError where there is no finished run, for one of before its
     table had the places, and for one that asks for no answers.
     """
-    from raypipe.evaluation.view.run_page import stored_report  # the parts of pages: `why` needs none
+    from raypipe.evaluation.view.pages import stored_report  # the parts of pages: `why` needs none
 
     folder = RunFolder(Path(run))
     report = stored_report(folder)

@@ -15,10 +15,10 @@ from raypipe.api.release import TrialResult
 from raypipe.api.reproduce import Verdict
 from raypipe.cluster.placement import Bottleneck, Placement
 from raypipe.core.ann import AnnRecall
-from raypipe.evaluation.label_set import LabelExample, LabelPath, MixLine
+from raypipe.evaluation.training_labels import LabelExample, LabelPath, MixLine
 from raypipe.metrics.calibration import CalibrationReport
+from raypipe.metrics.certainty import Interval
 from raypipe.metrics.crag import CragScore, Rule
-from raypipe.metrics.intervals import Interval
 from raypipe.metrics.kinds.contract import MeasureSlice, MeasureSummary
 from raypipe.metrics.losses import Loss
 from raypipe.metrics.prompt_injection import PromptInjection

@@ -23,7 +23,7 @@ from raypipe.evaluation.golds import StoredQuestions, kind_of_data, questions_of
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.scored_run import scored_run
 from raypipe.evaluation.sweep import PlannedPoint, Repeats, Sweep, repeats
-from raypipe.metrics.paired import MARGIN
+from raypipe.metrics.certainty import MARGIN
 from raypipe.metrics.textfile import require_writable, write_json, write_text
 from raypipe.readers.object_store import is_remote
 from raypipe.recipes.recipe import Recipe

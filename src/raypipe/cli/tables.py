@@ -12,7 +12,7 @@ from raypipe.api.sweep import RepeatsResult
 from raypipe.cli.command import console
 from raypipe.evaluation.compare import RunComparison
 from raypipe.evaluation.judge_check import Agreement
-from raypipe.metrics.paired import PairedDifference
+from raypipe.metrics.certainty import PairedDifference
 from raypipe.report.console import say, show
 from raypipe.report.wording import ends, signed
 

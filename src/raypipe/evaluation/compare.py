@@ -13,8 +13,8 @@ from typing import NoReturn
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError, DataError
 from raypipe.evaluation.scored_run import ScoredRun
+from raypipe.metrics.certainty import MARGIN, Conclusion, PairedDifference, conclude, holm, paired
 from raypipe.metrics.kinds import Measure, open_kind
-from raypipe.metrics.paired import MARGIN, Conclusion, PairedDifference, conclude, holm, paired
 from raypipe.metrics.routing import by_label
 from raypipe.runs.changes import causes
 from raypipe.store import Store

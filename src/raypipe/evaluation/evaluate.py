@@ -32,7 +32,7 @@ from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.oracle import require_stage
 from raypipe.evaluation.plan_eval import PlannedWork, oracle_recipe, plan_eval
 from raypipe.evaluation.result_table import ResultTable
-from raypipe.evaluation.view.run_page import write_page
+from raypipe.evaluation.view.pages import write_page
 from raypipe.memo.counts import CallCounts
 from raypipe.memo.disk import memo_versions
 from raypipe.memo.mend import mend_memo

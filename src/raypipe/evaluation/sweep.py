@@ -24,8 +24,8 @@ from raypipe.core.prices import Prices
 from raypipe.evaluation.compare import RunComparison, compare, measures_of, require_measure
 from raypipe.evaluation.evaluate import Evaluation
 from raypipe.evaluation.scored_run import ScoredRun, scored_run
+from raypipe.metrics.certainty import Conclusion, PairedDifference, conclude, max_t, paired
 from raypipe.metrics.kinds import Measure
-from raypipe.metrics.paired import Conclusion, PairedDifference, conclude, max_t, paired
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.set_fields import read_points
 from raypipe.report.costs import Costs, Estimate

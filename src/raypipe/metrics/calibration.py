@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from raypipe.metrics.intervals import Interval, rate_interval
+from raypipe.metrics.certainty import Interval, rate_interval
 
 Floats = npt.NDArray[np.float64]
 

@@ -25,8 +25,7 @@ from raypipe.core import config
 from raypipe.core.config import Where
 from raypipe.core.errors import ConfError
 from raypipe.core.plain import to_json
-from raypipe.metrics.intervals import mean_interval
-from raypipe.metrics.paired import paired
+from raypipe.metrics.certainty import mean_interval, paired
 from raypipe.runs import trials
 from raypipe.runs.gates import RelativeGate, relative_gate
 from raypipe.runs.release import go_live, live
