@@ -13,7 +13,7 @@ from hostile_run import hostile_run
 
 from raypipe.api.view import write_view
 from raypipe.core.records import parse_chunk_id
-from raypipe.evaluation.labels import read_labels
+from raypipe.evaluation.judged_run import read_labels
 from raypipe.evaluation.result_table import each
 from raypipe.evaluation.view.pages import IN_ONE_FILE, run_page
 from raypipe.evaluation.view.run_list import RunList

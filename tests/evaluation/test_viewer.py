@@ -16,7 +16,7 @@ import pytest
 from raypipe.api.view import list_runs, write_view
 from raypipe.cli.main import main
 from raypipe.core.errors import ConfError, DataError
-from raypipe.evaluation.labels import read_labels
+from raypipe.evaluation.judged_run import read_labels
 from raypipe.evaluation.result_table import each
 from raypipe.evaluation.view.rows import facts, matrix, paired_line
 from raypipe.evaluation.view.run_list import RunList

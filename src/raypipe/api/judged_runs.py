@@ -15,12 +15,14 @@ from raypipe.core.errors import ConfError
 from raypipe.core.plain import to_json
 from raypipe.evaluation import judge_check as checking
 from raypipe.evaluation.judge_check import JudgeCheck
-from raypipe.evaluation.labels import PersonLabels, read_labels, require_none
-from raypipe.evaluation.scored_run import (
+from raypipe.evaluation.judged_run import (
     JudgedRun,
+    PersonLabels,
     judged_run,
+    read_labels,
     rejudged,
     require_distinct,
+    require_none,
     require_readable,
     trimmed,
 )

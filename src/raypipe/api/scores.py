@@ -94,7 +94,7 @@ def score_crag(
     """
     from raypipe.api.judged_runs import JudgingOptions, opened
     from raypipe.evaluation import scored_run as judging
-    from raypipe.evaluation.labels import read_labels
+    from raypipe.evaluation.judged_run import read_labels
 
     if out is not None:
         require_file(out, "--out")

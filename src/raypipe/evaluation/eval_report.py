@@ -19,7 +19,7 @@ from raypipe.core.batches import batches
 from raypipe.evaluation.collect import Collected
 from raypipe.evaluation.golds import Scoring
 from raypipe.evaluation.judge import Judge, Spend
-from raypipe.evaluation.labels import PersonLabels, label_line, labelled
+from raypipe.evaluation.judged_run import PersonLabels, label_line, labelled
 from raypipe.metrics import kinds
 from raypipe.metrics.calibration import stated_calibration
 from raypipe.metrics.crag import Marks, Prediction

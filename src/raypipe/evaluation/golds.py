@@ -11,7 +11,7 @@ from raypipe.core import arrow
 from raypipe.core.batches import batches
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Gold, Question
-from raypipe.evaluation.labels import PersonLabels
+from raypipe.evaluation.judged_run import PersonLabels
 from raypipe.metrics.crag import Rule
 from raypipe.metrics.kinds import DataKind, GoldForm, gold_form, open_kind, rule_of
 from raypipe.pipeline.driver import Pipeline

@@ -16,8 +16,13 @@ from typing import Any
 import numpy as np
 
 from raypipe.core.errors import ConfError, DataError
-from raypipe.evaluation.labels import PersonLabels
-from raypipe.evaluation.scored_run import NEEDS_JUDGE, JudgedRun, decided_by_judge, prediction_lines
+from raypipe.evaluation.judged_run import (
+    NEEDS_JUDGE,
+    JudgedRun,
+    PersonLabels,
+    decided_by_judge,
+    prediction_lines,
+)
 from raypipe.metrics.certainty import Interval, rate_interval
 from raypipe.metrics.crag import RIGHT, Prediction, Verdict
 from raypipe.metrics.routing import by_label

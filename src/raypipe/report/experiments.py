@@ -120,8 +120,8 @@ def print_points(console: Console, plans: Sequence[Mapping[str, Any]]) -> None:
 
 def print_sweep(console: Console, sweep: Mapping[str, Any]) -> None:
     """The one table of a sweep, and what became of its winner."""
-    heads = ("point", sweep["measure"], "difference", "95 % interval", "p", "verdict", "calls a question",
-             "new calls", "new tokens", "usd")  # fmt: skip
+    heads = ["point", sweep["measure"], "difference", "95 % interval", "p", "verdict"]
+    heads += ["calls a question", "new calls", "new tokens", "usd"]
     rows = []
     for p in sweep["points"]:
         cost = (_calls(p), f"{p['cost']['calls']:,}", f"{p['cost']['tokens']:,}", usd(p["cost"]["usd"]))
@@ -178,9 +178,7 @@ def sweep_plot(sweep: Mapping[str, Any]) -> str:
     low, high = min(low for _, low, _ in lines), max(high for _, _, high in lines)
     margin = 0.05 * (high - low) or 0.05
     low, high = low - margin, high + margin
-    found = web_page.templates().get_template("sweep.svg")
-    return found.render(
-        s=sweep, title=_conclusion(sweep), lines=lines, calls=_calls, first=first, ends=(low, high),
-        left=LEFT, right=RIGHT, line=LINE, height=86 + LINE * len(points),
-        x=plot.scale(low, high, LEFT, RIGHT),
-    )  # fmt: skip
+    values = {"s": sweep, "title": _conclusion(sweep), "lines": lines, "calls": _calls, "first": first}
+    values |= {"ends": (low, high), "left": LEFT, "right": RIGHT, "x": plot.scale(low, high, LEFT, RIGHT)}
+    values |= {"line": LINE, "height": 86 + LINE * len(points)}
+    return web_page.templates().get_template("sweep.svg").render(**values)

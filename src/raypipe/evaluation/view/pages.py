@@ -15,7 +15,7 @@ from typing import Any
 from raypipe.core.batches import batches
 from raypipe.core.errors import DataError, RaypipeError
 from raypipe.evaluation.compare import compare, same_question
-from raypipe.evaluation.labels import PersonLabels
+from raypipe.evaluation.judged_run import PersonLabels
 from raypipe.evaluation.scored_run import scored_run
 from raypipe.evaluation.view.rows import (
     BLOCK,

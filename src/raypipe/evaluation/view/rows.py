@@ -17,7 +17,7 @@ from typing import Any, Literal
 from urllib.parse import urlencode
 
 from raypipe.core.records import parse_chunk_id
-from raypipe.evaluation.labels import PersonLabel, PersonLabels
+from raypipe.evaluation.judged_run import PersonLabel, PersonLabels
 from raypipe.evaluation.result_table import about, open_table
 
 SOURCE_CHARS = 16  # of a source's id, in the list of what answers rest on: 64 bits tell a run's sources apart

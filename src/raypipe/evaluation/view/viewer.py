@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from urllib.parse import SplitResult, parse_qs, quote, urlsplit
 
 from raypipe.core.errors import DataError, RaypipeError
-from raypipe.evaluation.labels import PersonLabels, add_label, read_labels
+from raypipe.evaluation.judged_run import PersonLabels, add_label, read_labels
 from raypipe.evaluation.view.pages import STYLES, OpenPair, ShownParts, open_pair, pair_page, run_page
 from raypipe.evaluation.view.rows import BLOCK, LABELS, RunTable, block
 from raypipe.evaluation.view.run_list import RunList
