@@ -17,7 +17,7 @@ from raypipe.evaluation import sweep as sweeping
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.golds import questions_of
 from raypipe.evaluation.options import EvalOptions
-from raypipe.pipeline.caps import Caps
+from raypipe.pipeline.counters import Caps
 from raypipe.pipeline.ingest import ingest
 from raypipe.report.experiments import print_points, print_sweep, sweep_plot
 from raypipe.runs.plan import planner
