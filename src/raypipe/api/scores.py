@@ -93,8 +93,7 @@ def score_crag(
     were scored. Raises ConfError, DataError, ModelMissing.
     """
     from raypipe.api.judged_runs import JudgingOptions, opened
-    from raypipe.evaluation import scored_run as judging
-    from raypipe.evaluation.judged_run import read_labels
+    from raypipe.evaluation.judged_run import prediction_lines, read_labels
 
     if out is not None:
         require_file(out, "--out")
@@ -102,7 +101,7 @@ def score_crag(
     run = opened(session or Session(), Path(predictions), rule, options)
     marks, people = run.marks(options.labels)
     if out is not None:
-        write_json_lines(Path(out), judging.prediction_lines(run, marks))
+        write_json_lines(Path(out), prediction_lines(run, marks))
     found = score_to_json(marks, run.normalized)
     called = asdict(run.called) if run.called else None
     return CragScoreResult({**found, "judge": called, "trim": run.trim, "people": people})

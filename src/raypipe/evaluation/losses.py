@@ -9,8 +9,8 @@ hits, passages and store. Runs no model and changes nothing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from raypipe.core.batches import batches
 from raypipe.core.errors import ConfError, ModelMissing
@@ -31,14 +31,6 @@ AT_ONCE = 10  # questions whose passages are in memory: some 400 kB each with 20
 PAGES_AT_ONCE = 8  # sources whose content is: some 300 kB each
 
 
-@dataclass(slots=True)
-class _Search:
-    """A question that may search everything, and whose gold no hit holds: looked for at the end."""
-
-    evidence: GoldEvidence
-    found: SourcesHolding = field(default_factory=SourcesHolding)
-
-
 class LossFinder:
     """Finds the places of the questions of a run, a batch at a time, and of the rest at the end.
 
@@ -55,7 +47,7 @@ class LossFinder:
                 self._shown.append((stage, shown_of(stage.step, kit)))
             except (ConfError, ModelMissing) as e:
                 self.notes.append(f"{stage.name}: its context is not known, so none is lost at answer: {e}")
-        self._waiting: dict[str, _Search] = {}
+        self._waiting: dict[str, GoldEvidence] = {}  # that may search everything; no hit holds their gold
 
     async def of(
         self, pairs: Sequence[tuple[Question, Question]], golds: Mapping[str, Gold]
@@ -73,7 +65,7 @@ class LossFinder:
             seen = {e.asked.id: e for e in await self._evidence(near)}
             for e in (seen.get(e.asked.id, e) for e in some):
                 if self._paths.searched(e.asked) is None and self._paths.needs_sources(e):
-                    self._waiting[e.asked.id] = _Search(e)
+                    self._waiting[e.asked.id] = replace(e, sources=SourcesHolding())
                 else:
                     found[e.asked.id] = self._paths.place(e)
         return found
@@ -81,10 +73,9 @@ class LossFinder:
     def rest(self) -> dict[str, LostAt]:
         """The same of the questions that may search everything: one pass over the store for all of them."""
         if self._waiting:
-            self._search_texts()
-            self._search_contents()
+            self._search()
         waiting, self._waiting = self._waiting, {}
-        return {id: self._paths.place(replace(s.evidence, sources=s.found)) for id, s in waiting.items()}
+        return {id: self._paths.place(e) for id, e in waiting.items()}
 
     async def _evidence(self, rows: Sequence[GoldEvidence]) -> list[GoldEvidence]:
         chunks = list(dict.fromkeys(h.chunk for e in rows for h in e.answered.hits))
@@ -125,43 +116,40 @@ class LossFinder:
         spans = {(r["source"], r["parent_start"], r["parent_end"]) for r in found.to_pylist()}
         return frozenset(s for s, start, end in spans if gold.held(texts[s][start:end]))
 
-    def _search_texts(self) -> None:
-        """One pass over all texts, which notes those that hold a gold, until a passage of one does."""
-        near = _by_first_word(list(self._waiting.values()))
-        for batch in self._pipeline.store.batches(self._pipeline.texts_table, ["source", "text"]):
+    def _search(self) -> None:
+        """One pass over all texts, which notes those that hold a gold, until a passage of one does; and one
+        over all sources, for the golds that no text holds."""
+        p, waiting = self._pipeline, self._waiting
+        near = _by_first_word(waiting.values())
+        for batch in p.store.batches(p.texts_table, ["source", "text"]):
             for row in batch.to_pylist():
                 source, text = row["source"], row["text"] or ""
-                for search in _likely(text, near):
-                    gold, found = search.evidence.gold, search.found
-                    if not found.passages and gold.held(text):
-                        whole = self._whole({source: text}, gold)
-                        search.found = SourcesHolding(True, found.texts | {source}, found.passages | whole)
-
-    def _search_contents(self) -> None:
-        """One pass over all sources, for the golds that no text holds."""
-        near = _by_first_word([s for s in self._waiting.values() if not s.found.texts])
-        if not near:
+                for id in _likely(text, near):
+                    e, found = waiting[id], waiting[id].sources or SourcesHolding()
+                    if not found.passages and e.gold.held(text):
+                        whole = self._whole({source: text}, e.gold)
+                        found = SourcesHolding(True, found.texts | {source}, found.passages | whole)
+                        waiting[id] = replace(e, sources=found)
+        if not (near := _by_first_word([e for e in waiting.values() if e.sources == SourcesHolding()])):
             return
-        batches_of = self._pipeline.store.batches("sources", ["content"], PAGES_AT_ONCE)
-        contents = (content for batch in batches_of for content in batch["content"].to_pylist())
-        for text in (t for content in contents for t in read_through(content)):
-            for search in _likely(text, near):
-                if not search.found.content and search.evidence.gold.held(text):
-                    search.found = SourcesHolding(True)
+        for batch in p.store.batches("sources", ["content"], PAGES_AT_ONCE):
+            for text in (t for content in batch["content"].to_pylist() for t in read_through(content)):
+                for id in _likely(text, near):
+                    if waiting[id].sources == SourcesHolding() and waiting[id].gold.held(text):
+                        waiting[id] = replace(waiting[id], sources=SourcesHolding(True))
 
 
-def _by_first_word(searches: Sequence[_Search]) -> dict[str, list[_Search]]:
-    """First word of a truth -> the questions that look for it; "": those that any text may answer."""
-    near: dict[str, list[_Search]] = {}
-    for search in searches:
-        gold = search.evidence.gold
-        for truth in gold.truths:
+def _by_first_word(waiting: Iterable[GoldEvidence]) -> dict[str, list[str]]:
+    """First word of a truth -> ids of the questions that look for it; "": those that any text may answer."""
+    near: dict[str, list[str]] = {}
+    for e in waiting:
+        for truth in e.gold.truths:
             words = normalized(truth).split()
-            near.setdefault("" if gold.judgement or not words else words[0], []).append(search)
+            near.setdefault("" if e.gold.judgement or not words else words[0], []).append(e.asked.id)
     return near
 
 
-def _likely(text: str, near: Mapping[str, list[_Search]]) -> Iterator[_Search]:
+def _likely(text: str, near: Mapping[str, list[str]]) -> Iterator[str]:
     """The questions of which a text has the first word."""
     for word in {*normalized(text).split(), ""} & near.keys():
         yield from near[word]
