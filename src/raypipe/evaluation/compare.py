@@ -127,8 +127,11 @@ def compare(
             _require_same(first, other, what, *(getattr(r, what) or "none" for r in (first, other)))
     joined = [_joined(first, other, known[name], group) for other in others]
     scores = [pairs.difference() for pairs in joined]
-    found = zip(others, joined, scores, holm([s.p for s in scores]), strict=True)
-    return tuple(_comparison(first, other, known, name, *rest, margin) for other, *rest in found)
+    corrected = holm([s.p for s in scores])
+    return tuple(
+        _comparison(first, other, known, name, pairs, score, p, margin)
+        for other, pairs, score, p in zip(others, joined, scores, corrected, strict=True)
+    )
 
 
 def measures_of(kind: str) -> Sequence[Measure]:

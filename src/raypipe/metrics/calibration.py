@@ -1,7 +1,10 @@
-"""Numbers fitted to data: logistic regression with a ridge, and weights that make a measure largest.
+"""Numbers fitted to answers: how likely they are right and how well that holds; weights of rankers.
 
-The strength of the ridge is chosen by cross-validation. Ranking measures are steps in the weights: they have
-no slope. Coordinate ascent needs none (Metzler and Croft 2007) and is exact for two weights but for the grid.
+Pure functions on arrays; knows no question. Logistic regression has a ridge whose strength cross-validation
+chooses. Ranking measures are steps in the weights: they have no slope, and coordinate ascent needs none
+(Metzler and Croft 2007) and is exact for two weights but for the grid. Reliability diagram and expected
+calibration error: Naeini, Cooper and Hauskrecht 2015, in bins of equally many answers (Nixon et al. 2019).
+Risk and coverage: El-Yaniv and Wiener 2010.
 """
 
 from __future__ import annotations
@@ -129,8 +132,6 @@ def _from(value: Callable[[Floats], float], w: Floats, now: float) -> tuple[Floa
             break
     return w, now
 
-
-Floats = npt.NDArray[np.float64]
 
 BINS = 10  # of a reliability diagram
 FEWEST = 50  # answers of a report: five a bin

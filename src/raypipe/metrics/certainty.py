@@ -1,6 +1,10 @@
-"""Confidence intervals over few questions. Pure functions on counts and values; knows no metric.
+"""How sure means over few questions are: confidence intervals, and paired tests of two runs or several.
 
-Which interval belongs where, and its coverage, stands with each function; bench/certainty.py measures it.
+Pure functions on counts and values; knows no metric and no file. Which interval belongs where, and its
+coverage, stands with each function; bench/certainty.py measures it. Where paired values are whole numbers the
+test is exact: if the runs are equally good, the sign of each difference is as likely + as - (Fisher's
+randomization test; Smucker, Allan and Carterette 2007), and the sum over all signs is a convolution of
+binomials. For a rate this is the exact test of McNemar.
 """
 
 from __future__ import annotations
@@ -121,7 +125,6 @@ def group_sums(x: Floats, groups: Sequence[str]) -> tuple[Floats, Floats]:
     return np.bincount(member, weights=x).astype(np.float64), np.bincount(member).astype(np.float64)
 
 
-Floats = npt.NDArray[np.float64]
 Conclusion = Literal["better", "worse", "same", "cannot tell"]
 
 _AT_ONCE = 1_000  # draws of several runs: some 20 MB at 2,706 questions
