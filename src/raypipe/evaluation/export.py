@@ -1,6 +1,6 @@
-"""Files of other shapes, made from a run's table of results: predictions, submissions, a TREC run.
+"""A finished run in other shapes: predictions, submissions, a TREC run, and a run of MLflow.
 
-Knows the table; changes nothing of it.
+Knows the run's folder, its table and the calls of MLflow's client; changes nothing of it, imports no MLflow.
 """
 
 from __future__ import annotations

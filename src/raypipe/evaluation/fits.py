@@ -1,6 +1,6 @@
-"""The rows of a finished run as a fit sees them: each question with its half, and the marks of earlier fits.
+"""What fits share: the rows of a finished run, each in its half, and what a way to answer is worth on some.
 
-Reads the run's folder and its recipe; knows no model.
+Reads the run's folder and its recipe; fits nothing and knows no model.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""A judge against people: how often they agree, and the score with the judge's errors taken out.
+"""A judge measured by people's labels: how often they agree, the score with the judge's errors taken out, and
+which answers people should look at next.
 
-Pure functions on counts; knows no file. The correction is prediction-powered inference (Angelopoulos et al.
-2023), done for the answers that the judge called right and for those that it called wrong by themselves: the
-labelled ones of each tell how often the judge errs there, and the interval grows by what they leave open.
+Knows judged runs and labels; asks no model. The correction is prediction-powered inference (Angelopoulos et
+al. 2023), done for the answers that the judge called right and for those that it called wrong by themselves:
+the labelled ones of each tell how often the judge errs there, and the interval grows by what they leave open.
 """
 
 from __future__ import annotations

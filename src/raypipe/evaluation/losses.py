@@ -1,4 +1,4 @@
-"""Looks for the golds of answered questions in what the run was made of, to find where each was lost.
+"""Holds answered questions against their golds while they pass: where each was lost, how they were routed.
 
 Reads passages, parsed texts and sources of the store, for the questions whose gold is not in what comes
 later: an answer that has it is not looked through any further. A question whose golds are judged documents is

@@ -1,7 +1,9 @@
-"""Passages drawn from a store's documents: what questions are made from. Knows the store; asks no model.
+"""Makes questions from a store's documents: passages are drawn, a model writes, rules and a second ask decide.
 
 Passages are sentences, up to PASSAGE_CHARS together, of the text that `parse` gives of a source; their spans
 are those of that text. The draw follows from the seed and from the documents alone, so a second one is equal.
+Every call goes through the memo, so a run that was stopped begins again where it was, and a longer one asks
+only for what is new.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Training labels from the answers of a labelling recipe: db3's rules 1, 2, 3.1, 3.2.1 and 3.2.2.
 
-Each question takes one path through the rules, or none, with the reason. Knows `labelling`, the store and the
-golds; asks no model: the judgements are replies that the recipe has stored.
+Each question takes one path through the rules, or none, with the reason; then people's corrections, splits
+and the share of abstentions. Knows `labelling`, the store and the golds; asks no model: the judgements are
+replies that the recipe has stored.
 """
 
 from __future__ import annotations

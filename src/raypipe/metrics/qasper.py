@@ -1,8 +1,8 @@
 """QASPER's measures of answers and of their evidence, equal to its published evaluator.
 
 Answer F1 is SQuAD's token F1 against the best annotator, and the question counts under that annotator's kind
-of answer. Evidence F1 compares paragraphs as whole strings. Files are QASPER's JSON of papers, and predictions
-as JSON lines of `question_id, predicted_answer, predicted_evidence`.
+of answer. Evidence F1 compares paragraphs as whole strings. Files are QASPER's JSON of papers, and
+predictions as JSON lines of `question_id, predicted_answer, predicted_evidence`.
 """
 
 from __future__ import annotations

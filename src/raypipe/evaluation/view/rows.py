@@ -1,6 +1,6 @@
-"""What the page says of each question in its line, and by what it can be searched, filtered and sorted.
+"""Questions on a page: the line of each, by what it is searched, filtered and sorted, and what opens on click.
 
-Pure functions over rows of results.parquet; knows no file.
+Details come in blocks: a few rows of results.parquet of each run, with each passage's text once.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """What `raypipe view` answers to the browser: the list of runs, the page of one or two, details, labels.
 
-Knows paths and bodies, no socket. Not for several threads at once.
+Its server is for this machine alone, one request after the other. Names of other hosts are refused, so that a
+page of the web cannot reach it by a name that leads here, and marks are taken as JSON from its own pages.
 """
 
 from __future__ import annotations
