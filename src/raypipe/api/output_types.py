@@ -19,7 +19,7 @@ from raypipe.evaluation.training_labels import LabelExample, LabelPath, MixLine
 from raypipe.metrics.calibration import CalibrationReport
 from raypipe.metrics.certainty import Interval
 from raypipe.metrics.crag import CragScore, Rule
-from raypipe.metrics.kinds.contract import MeasureSlice, MeasureSummary
+from raypipe.metrics.kinds import MeasureSlice, MeasureSummary
 from raypipe.metrics.losses import Loss
 from raypipe.metrics.prompt_injection import PromptInjection
 from raypipe.pipeline.recipe_tables import AnnState

@@ -27,7 +27,7 @@ from raypipe.evaluation.judged_run import read_labels
 from raypipe.evaluation.options import EvalOptions
 from raypipe.memo.mend import mend_memo
 from raypipe.metrics.crag import DEFAULT_RULE, Rule, rule_id
-from raypipe.metrics.kinds import open_kind
+from raypipe.metrics.named_kinds import open_kind
 from raypipe.metrics.textfile import require_writable, write_json
 from raypipe.pipeline.counters import Caps, RunCounters
 from raypipe.pipeline.ingest_log import driving

@@ -11,7 +11,7 @@ from raypipe.api.results import Result, as_json
 from raypipe.api.session import Session
 from raypipe.metrics.crag import Rule
 from raypipe.metrics.files import score_ranking_files, score_to_json
-from raypipe.metrics.kinds import open_kind
+from raypipe.metrics.named_kinds import open_kind
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
 from raypipe.metrics.textfile import require_file, write_json_lines
 from raypipe.report.report import RunFolder

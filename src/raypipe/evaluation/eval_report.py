@@ -24,6 +24,7 @@ from raypipe.metrics import kinds
 from raypipe.metrics.calibration import stated_calibration
 from raypipe.metrics.crag import Marks, Prediction
 from raypipe.metrics.losses import Losses, losses
+from raypipe.metrics.named_kinds import kind_id
 from raypipe.pipeline.counters import Counts, RunCounters
 from raypipe.pipeline.driver import Pipeline
 from raypipe.pipeline.ingest_log import IngestSummary
@@ -73,10 +74,7 @@ def score_answers(
         rows = [replace(r, judge_response=replies.get(r.question)) for r in rows]
     if labels is not None:
         rows = labelled(rows, labels)
-    marks, scores = (
-        kinds.marks_of(scoring.kind, rows),
-        kinds.score(scoring.kind, kinds.kind_id(scoring.name), rows),
-    )
+    marks, scores = kinds.marks_of(scoring.kind, rows), kinds.score(scoring.kind, kind_id(scoring.name), rows)
     right = verdicts(scoring.kind, rows, scores)
     return ScoredAnswers(
         answers=answers,

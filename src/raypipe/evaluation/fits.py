@@ -18,7 +18,8 @@ from raypipe.evaluation.compare import require_measure
 from raypipe.evaluation.result_table import each
 from raypipe.metrics.calibration import best_threshold
 from raypipe.metrics.certainty import Conclusion, Interval, PairedDifference, conclude, mean_interval, paired
-from raypipe.metrics.kinds import Measure, open_kind
+from raypipe.metrics.kinds import Measure
+from raypipe.metrics.named_kinds import open_kind
 from raypipe.metrics.routing import by_label
 from raypipe.recipes.fits import basis, fits_of, has_seen
 from raypipe.recipes.recipe import Recipe

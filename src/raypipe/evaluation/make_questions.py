@@ -1,4 +1,4 @@
-"""Makes questions from a store's documents: passages are drawn, a model writes, rules and a second ask decide.
+"""Makes questions from a store's documents: passages are drawn, a model writes, rules and a second ask keep.
 
 Passages are sentences, up to PASSAGE_CHARS together, of the text that `parse` gives of a source; their spans
 are those of that text. The draw follows from the seed and from the documents alone, so a second one is equal.

@@ -20,7 +20,7 @@ from raypipe.evaluation.judged_run import (
 )
 from raypipe.evaluation.result_table import about, each
 from raypipe.metrics import crag
-from raypipe.metrics.kinds.named import answer_values
+from raypipe.metrics.named_kinds import answer_values
 from raypipe.metrics.routing import shared
 from raypipe.recipes.fits import fits_of, has_seen
 from raypipe.recipes.serialize import description

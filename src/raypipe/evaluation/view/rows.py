@@ -1,4 +1,4 @@
-"""Questions on a page: the line of each, by what it is searched, filtered and sorted, and what opens on click.
+"""Questions on a page: the line of each, by what it is searched and sorted, and the details behind it.
 
 Details come in blocks: a few rows of results.parquet of each run, with each passage's text once.
 """
@@ -9,6 +9,7 @@ import base64
 import json
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -155,9 +156,8 @@ LINKED = ("person", "lost", "A", "B", "lost in A", "lost in B")
 
 def _facet(name: str, lines: Sequence[QuestionLine]) -> dict[str, Any]:
     found = {line.facets[name] for line in lines if name in line.facets}
-    values = {v: i for i, v in enumerate(LABELS if name == "person" else sorted(found))}
-    for value in sorted(found):
-        values.setdefault(value, len(values))
+    listed = dict.fromkeys([*(LABELS if name == "person" else ()), *sorted(found)])
+    values = {value: i for i, value in enumerate(listed)}
     of = [values.get(line.facets.get(name, ""), -1) for line in lines]
     return {"name": name, "label": name not in OWN, "values": list(values), "of": of}
 
@@ -173,17 +173,14 @@ class Matrix:
 
 def matrix(title: str, lines: Iterable[QuestionLine], before: str, after: str) -> Matrix | None:
     """Questions counted by two facets; None where they have none."""
-    counts: dict[tuple[str, str], int] = {}
-    for line in lines:
-        if before in line.facets and after in line.facets:
-            key = line.facets[before], line.facets[after]
-            counts[key] = counts.get(key, 0) + 1
+    both = (line.facets for line in lines if {before, after} <= line.facets.keys())
+    counts = Counter((facets[before], facets[after]) for facets in both)
     if not counts:
         return None
     names = sorted({name for key in counts for name in key})
 
     def cell(a: str, b: str) -> tuple[int, str]:
-        return counts.get((a, b), 0), urlencode([("f", f"{before}:{a}"), ("f", f"{after}:{b}")])
+        return counts[a, b], urlencode([("f", f"{before}:{a}"), ("f", f"{after}:{b}")])
 
     return Matrix(title, names, [(a, [cell(a, b) for b in names]) for a in names])
 

@@ -131,11 +131,9 @@ class Viewer:
         return _json(block(tables, some))
 
     def _label(self, run: str, id: str, label: Any) -> ViewReply:
-        folder, _ = self._folder(run)
-        table = self._table(run)
+        file, table = self._file(self._folder(run)[0]), self._table(run)
         if id not in table or (answer := table.row(id)["answer"]) is None:
             raise DataError(f"{id}: expected a question of run {run} that was answered")
-        file = self._file(folder)
         add_label(file, id, answer, label)
         return _json({"file": str(file)})
 
@@ -161,17 +159,6 @@ def known_before(manifest: Manifest) -> Manifest | None:
         return compared_with(Store.open(manifest.store), manifest)
     except RaypipeError:
         return None
-
-
-def refused(error: RaypipeError) -> ViewReply:
-    """What the browser gets for what cannot be shown."""
-    return _json({"detail": str(error)}, 404)
-
-
-def failed(error: OSError) -> ViewReply:
-    """What the browser gets where this machine reads or writes a file in vain."""
-    place = f"{error.filename}: " if error.filename else ""
-    return _json({"detail": f"{place}{error.strerror or error}. Mend that and try again"}, 500)
 
 
 def _page(text: str, policy: str) -> ViewReply:
@@ -218,15 +205,20 @@ class _Requests(BaseHTTPRequestHandler):
             self._require_own()
             body = None if length is None else self._body(length)
             with self.server.turn:
-                if length is None:
-                    reply = self.server.viewer.get(self.path)
-                else:
-                    reply = self.server.viewer.post(self.path, body)
-        except RaypipeError as e:
-            reply = refused(e)
-        except OSError as e:
-            reply = failed(e)
-        self._send(reply)
+                viewer = self.server.viewer
+                reply = viewer.get(self.path) if length is None else viewer.post(self.path, body)
+        except RaypipeError as e:  # cannot be shown
+            reply = _json({"detail": str(e)}, 404)
+        except OSError as e:  # this machine reads or writes a file in vain
+            place = f"{e.filename}: " if e.filename else ""
+            reply = _json({"detail": f"{place}{e.strerror or e}. Mend that and try again"}, 500)
+        self.connection.settimeout(None)  # a browser may take a large page slowly
+        self.send_response(reply.status)
+        headers = {"content-type": reply.kind, "content-length": str(len(reply.body)), **reply.headers}
+        for name, said in {**headers, "x-content-type-options": "nosniff"}.items():
+            self.send_header(name, said)
+        self.end_headers()
+        self.wfile.write(reply.body)
 
     def _require_own(self) -> None:
         """Raises DataError for a request that another host's name, or another page, makes."""
@@ -247,15 +239,6 @@ class _Requests(BaseHTTPRequestHandler):
             raise DataError(f"expected {length} bytes within {PATIENCE:.0f} s") from e
         except (ValueError, RecursionError) as e:
             raise DataError(f"expected JSON ({e})") from e
-
-    def _send(self, reply: ViewReply) -> None:
-        self.connection.settimeout(None)  # a browser may take a large page slowly
-        self.send_response(reply.status)
-        headers = {"content-type": reply.kind, "content-length": str(len(reply.body)), **reply.headers}
-        for name, said in {**headers, "x-content-type-options": "nosniff"}.items():
-            self.send_header(name, said)
-        self.end_headers()
-        self.wfile.write(reply.body)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Says nothing of each request: it is one person's own."""
