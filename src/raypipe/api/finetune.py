@@ -18,7 +18,7 @@ from raypipe.api.session import Place, Session
 from raypipe.core.errors import ConfError
 from raypipe.core.plain import to_json
 from raypipe.metrics.textfile import require_writable
-from raypipe.report.training import finetune_page
+from raypipe.report.experiments import finetune_page
 from raypipe.store import Store, adapters
 from raypipe.store.layout import TRAININGS
 from raypipe.training.estimate import TrainingEstimate

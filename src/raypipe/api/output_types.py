@@ -24,8 +24,7 @@ from raypipe.metrics.losses import Loss
 from raypipe.metrics.prompt_injection import PromptInjection
 from raypipe.pipeline.recipe_tables import AnnState
 from raypipe.recipes.executor import StageCounters
-from raypipe.report.costs import Estimate
-from raypipe.report.report import EvalReport, FaultCount
+from raypipe.report.report import Estimate, EvalReport, FaultCount
 from raypipe.runs.plan.records import JudgePlan
 from raypipe.serving.http.reply_types import AnswerResponse
 from raypipe.text.made_questions import MadeKind

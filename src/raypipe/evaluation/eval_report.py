@@ -32,8 +32,16 @@ from raypipe.recipes.executor import StageCounters
 from raypipe.recipes.fits import fits_of, has_seen
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import answer_cut, asked_models
-from raypipe.report.costs import CostReport
-from raypipe.report.report import AnswerCut, EvalReport, FaultCount, FitLine, JudgeLine, LabelLine, StepLine
+from raypipe.report.report import (
+    AnswerCut,
+    CostReport,
+    EvalReport,
+    FaultCount,
+    FitLine,
+    JudgeLine,
+    LabelLine,
+    StepLine,
+)
 from raypipe.runs.plan.money import asking, estimated, spent
 from raypipe.runs.plan.records import Plan
 from raypipe.store import Store

@@ -28,7 +28,7 @@ from raypipe.metrics.certainty import Conclusion, PairedDifference, conclude, ma
 from raypipe.metrics.kinds import Measure
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.set_fields import read_points
-from raypipe.report.costs import Costs, Estimate
+from raypipe.report.report import Costs, Estimate
 from raypipe.runs.manifest import recent
 from raypipe.runs.plan.money import asking, estimated
 from raypipe.runs.plan.planner import LOOKED_BACK

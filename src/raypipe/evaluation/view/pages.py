@@ -34,9 +34,8 @@ from raypipe.metrics.certainty import PairedDifference, paired
 from raypipe.metrics.losses import funnel
 from raypipe.metrics.textfile import write_text
 from raypipe.report import plot, web_page
-from raypipe.report.costs import cost_rows
 from raypipe.report.report import RunFolder
-from raypipe.report.wording import calibration_line, told_apart
+from raypipe.report.wording import calibration_line, cost_rows, told_apart
 from raypipe.runs.field_diff import recipe_lines, recipe_text
 from raypipe.runs.manifest import Manifest
 

@@ -9,8 +9,7 @@ from typing import Any, Literal
 
 from raypipe.core.records import Gold, Source
 from raypipe.pipeline.recipe_tables import AnnState
-from raypipe.report.costs import Estimate
-from raypipe.report.report import JSON_FORMAT
+from raypipe.report.report import JSON_FORMAT, Estimate
 from raypipe.runs.plan.rates import Cost, ExpectedCalls
 
 
