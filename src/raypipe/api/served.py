@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
 
 import numpy as np
 
@@ -27,7 +26,7 @@ from raypipe.core.records import Fault
 from raypipe.models import load
 from raypipe.models.entry import LLM, REMOTE
 from raypipe.models.kit import LocalKit
-from raypipe.models.load import Embedder, EndpointAddress, Reranker
+from raypipe.models.load import EndpointAddress
 from raypipe.store import Store
 from raypipe.store.layout import PROBES
 
@@ -169,6 +168,5 @@ def distance(old: np.ndarray, new: np.ndarray) -> float:
 def _answers(model: Model, endpoints: Mapping[str, EndpointAddress]) -> np.ndarray:
     opened = load.open_remote(model, endpoints)
     if model.kind == "reranker":
-        return cast(Reranker, opened).score([(TEXTS[0], text) for text in TEXTS])
-    embedder = cast(Embedder, opened)
-    return np.concatenate([embedder.embed(TEXTS, "query"), embedder.embed(TEXTS, "passage")])
+        return opened.score([(TEXTS[0], text) for text in TEXTS])
+    return np.concatenate([opened.embed(TEXTS, "query"), opened.embed(TEXTS, "passage")])
