@@ -32,7 +32,7 @@ Backend: TypeAlias = Literal["flagembedding", "transformers"]
 
 
 SHOWN = 200  # characters of a server's answer in a message
-OWN_LIBRARY = frozenset({"maxsim", "sentence-transformers", "instructor", "cross-encoder", "last-token"})
+OWN_LIBRARY = folder.SENTENCE_LOADERS | {"maxsim", "last-token"}
 """Loaders that are the same with either backend."""
 
 
@@ -48,13 +48,10 @@ def present(model: Model) -> None:
         require_libraries(model)
 
 
-LIBRARIES: Mapping[str, tuple[str, ...]] = {"tokens": ("tokenizers",), "vllm": ("vllm",)}
-"""Loader -> libraries that it needs; those that are not here need torch and transformers."""
-
-
 def require_libraries(model: Model) -> None:
     """Raises ModelMissing, with the command that installs it, for a library that the model's loader needs."""
-    for name in LIBRARIES.get(model.loader, ("torch", "transformers")):
+    needed = {"tokens": ("tokenizers",), "vllm": ("vllm",)}
+    for name in needed.get(model.loader, ("torch", "transformers")):
         if importlib.util.find_spec(name) is None:
             get = f"pip install 'raypipe[{'gpu' if name == 'vllm' else 'local'}]'"
             also = "; on a machine without a GPU, in a checkout: make setup" if name == "vllm" else ""
@@ -80,9 +77,9 @@ def from_outside(model: Model, device: str, method: str) -> Any:
 
 
 def open_model(model: Model, backend: Backend, device: str, encoders: SharedEncoders | None = None) -> Any:
-    """An object with `embed` for an embedder: at least one text, role -> (texts, dim) float32, unit rows; with
-    `score` for a reranker: at least one pair -> (pairs,) float32, bigger is better. `encoders`: the networks
-    of this process, which a model of the same weights shares."""
+    """An object with `embed` for an embedder: at least one text, role -> (texts, dim) float32, unit rows;
+    with `score` for a reranker: at least one pair -> (pairs,) float32, bigger is better. `encoders`: the
+    networks of this process, which a model of the same weights shares."""
     encoders = encoders or SharedEncoders()
     embeds = model.kind == "embedder"
     if model.loader in WEIGHTLESS:

@@ -10,7 +10,6 @@ of an entry from a server. Knows HTTP, no model library.
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +27,7 @@ from raypipe.models.load import SHOWN, EndpointAddress
 
 LISTING_TIMEOUT_S = 10.0
 BATCH = 64  # texts, or passages of one query, in a request: what servers take by default
-FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0  # before the second try, doubling, with jitter
+FIRST_WAIT_S = 0.5  # before the second try, doubling, with jitter
 INPUT_STATUSES = frozenset({400, 413, 422})
 """Statuses that may say something about an input: too long, or not a text."""
 
@@ -39,11 +38,11 @@ class RemoteModel:
     where that may help, at most `concurrency` at a time."""
 
     def __init__(
-        self, model: Model, at: EndpointAddress, sleep: Callable[[float], None] = time.sleep, seed: int = 0
+        self, model: Model, at: EndpointAddress, sleep: Callable[[float], None] = time.sleep
     ) -> None:
-        """`sleep` and `seed` of the jitter are for tests."""
+        """`sleep` is for tests."""
         self._model, self._at, self._named = model, at, f"model {model.name!r} at {at.url}"
-        self._sleep, self._random = sleep, random.Random(seed)
+        self._sleep = sleep
         self._client = httpx.Client(timeout=at.timeout_s, headers=at.headers, follow_redirects=False)
         self._threads = ThreadPoolExecutor(at.concurrency, thread_name_prefix="requests")
 
@@ -56,7 +55,7 @@ class RemoteModel:
         url = f"{self._at.url.rstrip('/')}/{path}"
         if path.startswith("/"):  # next to /v1, and not under it
             url = f"{self._at.url.rstrip('/').removesuffix('/v1')}{path}"
-        backoff = Backoff(self._at.tries, FIRST_WAIT_S, LONGEST_WAIT_S, self._random.random)
+        backoff = Backoff(self._at.tries, FIRST_WAIT_S)
         while True:
             wanted_s, trouble = 0.0, ""
             try:
