@@ -85,7 +85,7 @@ def drive(uri, log):
                     with open(log, "a") as file:
                         file.write(f"{table} {part}\n")
                     write_part(
-                        store, table, run.name, part, rows_of(table, run.parts[part]), {"by": os.getpid()}
+                        store, table, run.name, part, rows_of(table, run.part(part)), {"by": os.getpid()}
                     )
             commit(store, table, run.name, run.parts)
         if run:

@@ -318,8 +318,8 @@ def test_a_task_reads_its_own_ids_alone_from_the_plan_of_its_run(store):
     assert sum(t.rows for t in tasks) == len(ids)
     assert all(len(pickle.dumps(t)) < 500 for t in tasks), "what goes to a worker does not grow"
     for task in (tasks[0], tasks[1], tasks[-1]):
-        assert task.with_ids(Store.open(store.uri)).ids == run.parts[task.name]
-    assert list(run.ids_of(["000005", "000001"])) == [*run.parts["000001"], *run.parts["000005"]]
+        assert task.with_ids(Store.open(store.uri)).ids == run.part(task.name)
+    assert list(run.ids_of(["000005", "000001"])) == [*run.part("000001"), *run.part("000005")]
     for none in ("000006", "-1", "x"):
         with pytest.raises(KeyError):
             run.rows(none)

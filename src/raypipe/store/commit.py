@@ -88,9 +88,13 @@ def _replace(
     version that it was made against; None where another driver has committed the run meanwhile."""
     while committed(store, table, run) is None:
         checked_at, units = _check_staged(store, table, run, records)
-        dataset = store.dataset(table, checked_at)
+        dataset, unit = store.dataset(table, checked_at), kind_of(table).unit
+        if unit is None:
+            raise StoreError(f"{table}: a table without units has nothing to replace")
         units = Ids(units).joined(Ids.of(gone))
-        removed, updated = _without(dataset, kind_of(table).unit, units)
+        there = list(units.where(present(dataset, unit, units.array)))
+        old = rows(dataset, unit, there, [unit, "_rowaddr"])["_rowaddr"].to_numpy()
+        removed, updated = without_rows(dataset, old)
         operation = lance.LanceOperation.Update(removed, updated, fragments)
         try:
             transact(store, table, run, operation, checked_at)
@@ -100,21 +104,11 @@ def _replace(
     return None
 
 
-def _without(
-    dataset: lance.LanceDataset, unit: str | None, units: Ids
-) -> tuple[list[int], list[lance.FragmentMetadata]]:
-    """What becomes of the fragments that hold rows of some units, without these rows: ids of those that have
-    no row left, and the others as they then are."""
-    if unit is None:
-        raise StoreError("a table without units has nothing to replace")
-    there = list(units.where(present(dataset, unit, units.array)))
-    return without_rows(dataset, rows(dataset, unit, there, [unit, "_rowaddr"])["_rowaddr"].to_numpy())
-
-
 def without_rows(
     dataset: lance.LanceDataset, addresses: np.ndarray
 ) -> tuple[list[int], list[lance.FragmentMetadata]]:
-    """The same of rows by their addresses ((n,) uint64)."""
+    """What becomes of the fragments that hold some rows ((n,) uint64 addresses), without these rows: ids of
+    those that have no row left, and the others as they then are."""
     removed, updated = [], []
     for fragment in np.unique(addresses >> 32).tolist():
         offsets = (addresses[addresses >> 32 == fragment] & 0xFFFFFFFF).tolist()
