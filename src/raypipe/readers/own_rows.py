@@ -244,10 +244,12 @@ def _found(item: Any, files: NamedFiles, where: str, inner: Mapping[str, str]) -
     named = values.get("path")
     if not html and not text and isinstance(named, str) and named:
         file = files.read(named, where)
-        if file.marked:  # its content is its text alone, in which its pages are spans
-            source, url, title = source_of("document", file.text), url or quote(named), title or file.title
-            return Found(source, url, title, modified, None, file.pages, file.sections, file.faults)
-        url, html, text = url or named, file.html, file.text
+        if file.kind in ("pdf", "docx"):  # its content is its text alone, in which its pages are spans
+            source, lost = source_of("document", file.content), tuple(f for _, f in file.faults)
+            url, title = url or quote(named), title or file.title
+            return Found(source, url, title, modified, None, file.pages, file.sections, lost)
+        url = url or named
+        html, text = (file.content, "") if file.kind == "html" else ("", file.content)
     if not html and _HTML.match(text):
         html = text
     if html and not html.isspace():

@@ -40,35 +40,10 @@ _TIMED: Final = frozenset({"price", "nba", "soccer"})
 _BEFORE = re.compile(r"\$([0-9])")
 
 
-def schema() -> dict[str, Any]:
-    """The JSON schema of a reply, every length bounded: what a decoder is held to."""
-    name = {"type": "string", "maxLength": 80}
-    key = {"type": "string", "maxLength": 30}
-    condition = _object(("key", "op", "value"), key=key, op={"enum": list(OPS)}, value=name)
-    call = _object(
-        ("function", "name"),
-        function={"enum": list(FUNCTIONS)},
-        name=name,
-        other=name,
-        time={"type": "string", "maxLength": 40},
-        attribute=key,
-        conditions={"type": "array", "items": condition, "maxItems": MOST_CONDITIONS},
-        order=key,
-        take={"enum": list(TAKES)},
-    )
-    calls = {"type": "array", "items": call, "maxItems": MOST_CALLS}
-    return _object(("calls", "operation"), calls=calls, operation={"enum": list(RULES)})
-
-
-def _object(required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
-    return {
-        "type": "object", "properties": properties, "required": list(required), "additionalProperties": False,
-    }  # fmt: skip
-
-
 def program_of(text: str) -> tuple[str, str]:
     """The program in the call language, "None" where there is no call, and its rule (`answer_rules.RULES`).
-    Raises UnreadableReply for anything else than an object of `schema`; what may be empty may be omitted.
+    Raises UnreadableReply for anything else than an object of conf/schemas/functions.yaml; what may be empty
+    may be omitted.
 
     >>> call = {"function": "song", "name": "last song", "attribute": "author"}
     >>> program_of(json.dumps({"calls": [call], "operation": "value"}))
