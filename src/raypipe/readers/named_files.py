@@ -82,4 +82,6 @@ def _plain(named: str, where: str, ending: str, data: bytes) -> FileText:
             raise UnusableLine("not_utf8", f"{where}: {named!r}: byte {e.start}; expected UTF-8") from e
         content = e.object.decode("utf-8", "replace")  # as `raypipe parse` reads a page
     content = content.replace("\0", "")
-    return FileText("html", "", content, "page") if ending in PAGES else FileText("txt", "", content, "document")
+    return (
+        FileText("html", "", content, "page") if ending in PAGES else FileText("txt", "", content, "document")
+    )
