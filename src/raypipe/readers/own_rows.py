@@ -69,13 +69,14 @@ def rows(
             counts.dropped_rows += 1
         elif fetch is not None and not seen.newest.has(*fetch, line.where):
             counts.older_pages += 1
-        elif row := settled(line.where, partial(make, line, fields, files, counts), counts, seen.repeats):
-            if row.used:
-                made = bool(_said(fields.get(value, "made_by")))
-                counts.page_faults += len(row.faults)
-                counts.made_questions += made
-                counts.unreviewed_questions += made and not review
-            yield row
+        else:
+            for row in settled(line.where, partial(make, line, fields, files, counts), counts, seen.repeats):
+                if row.used:
+                    made = bool(_said(fields.get(value, "made_by")))
+                    counts.page_faults += len(row.faults)
+                    counts.made_questions += made
+                    counts.unreviewed_questions += made and not review
+                yield row
 
 
 def paths_in(plain: Iterable[JsonLine], fields: FieldMap, folder: Path) -> Iterator[Path]:
