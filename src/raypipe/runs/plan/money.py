@@ -14,9 +14,7 @@ from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import asked_models
 from raypipe.report.costs import Costs, Estimate
 from raypipe.report.report import JudgeLine, StepLine
-from raypipe.runs.plan.records import JudgePlan, Plan, StepPlan
-
-Range = tuple[float, float]
+from raypipe.runs.plan.records import JudgePlan, Plan, Range, StepPlan
 
 
 def asking(recipe: Recipe) -> frozenset[str]:
