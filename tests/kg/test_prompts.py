@@ -23,7 +23,7 @@ from raypipe.kg.language.function_calls import (
 )
 from raypipe.kg.language.program import Bad, print_program
 from raypipe.kg.language.time_words import moment
-from raypipe.models.constraint import bounds
+from raypipe.models.constraint import longest_reply
 
 PROMPTS = Path(__file__).parents[2] / "conf/prompts/db3"
 SCHEMA = PROMPTS.parents[1] / "schemas/functions.yaml"
@@ -98,7 +98,7 @@ def test_the_schema_allows_every_example_and_bounds_every_reply():
     for domain in DOMAINS:
         for _, reply in function_examples(domain):
             jsonschema.validate(json.loads(reply), wanted)
-    assert bounds(JsonSchema(json.dumps(wanted))).longest < 12_000, "bytes, of up to four a character"
+    assert longest_reply(JsonSchema(json.dumps(wanted))) < 12_000, "bytes, of up to four a character"
 
 
 def test_the_schema_of_the_recipes_allows_what_the_reader_knows():
