@@ -113,7 +113,7 @@ def evaluate(
             todo = {*new, *(renewed & set(questions.ids))}
             pipeline.answer(questions, how.fresh, done, expired)
         folder, caps = RunFolder(out), pipeline.caps
-        spend = (lambda asked: caps.check_judge(done, asked, clock.total())) if caps.any else None
+        spend = (lambda asked: caps.check(done, clock.total(), asked)) if caps.any else None
         with clock.part("scoring"), ResultTable(folder.results) as results:
             answers = collect(pipeline, questions, sources, results, scoring.golds, done.seconds)
             scored = score_answers(store, answers, scoring, judge, labels, how.fresh, spend)

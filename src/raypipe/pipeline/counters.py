@@ -156,42 +156,36 @@ class Caps:
         """Whether something is capped."""
         return any(cap is not None for cap in (self.calls, self.usd, self.hours))
 
-    def check_judge(self, done: RunCounters, judged: CallCounts, seconds: float) -> None:
-        """The same before more answers are judged; `judged`: what the judge was asked so far. A command that
-        did no task judges some answers whatever that costs."""
-        if not judged.computed and done.tasks_since <= 0:
-            return
-        if spent := self._spent(
-            calls_now(done) + judged.computed,
-            usd_now(done, seconds, self.prices) + self._usd_of_judge(judged),
-            seconds,
-        ):
+    def check(self, done: RunCounters, seconds: float, judged: CallCounts | None = None) -> None:
+        """Raises CapReached where this attempt has spent as much as it may. `seconds`: since it began;
+        `judged`: what a judge was asked so far."""
+        if spent := self.reached(done, seconds, judged):
             raise CapReached(spent)
 
-    def _usd_of_judge(self, judged: CallCounts) -> float:
-        price, t = self.prices.tokens.get(JUDGE), judged.tokens
-        return 0.0 if price is None else price.usd(t.prompt, t.cached, t.generated)
-
-    def check(self, done: RunCounters, seconds: float) -> None:
-        """Raises CapReached where this attempt has spent as much as it may. `seconds`: since it began."""
-        if spent := self.reached(done, seconds):
-            raise CapReached(spent)
-
-    def reached(self, done: RunCounters, seconds: float) -> str:
-        """Which cap is reached, and what then, in words; "" for none. Each command does a task at least, so
-        that as many of them as it takes come to an end."""
-        if done.tasks_since <= 0:
+    def reached(self, done: RunCounters, seconds: float, judged: CallCounts | None = None) -> str:
+        """Which cap is reached, and what then, in words; "" for none. Each command does a task at least, or
+        judges some answers, so that as many of them as it takes come to an end."""
+        judged = judged or CallCounts()
+        if done.tasks_since <= 0 and not judged.computed:
             return ""
-        return self._spent(calls_now(done), usd_now(done, seconds, self.prices), seconds)
-
-    def _spent(self, calls: int, usd: float, seconds: float) -> str:
         if self.hours is not None and seconds >= self.hours * HOUR_S:
             return f"--max-hours {self.hours:g} is reached after {seconds / HOUR_S:.3g} hours{_THEN}"
+        calls = judged.computed + sum(c.calls.computed for c in done.since().values())
         if self.calls is not None and calls >= self.calls:
             return f"--max-calls {self.calls} is reached after {calls} calls{_THEN}"
+        usd = self._usd(done, seconds, judged)
         if self.usd is not None and usd >= self.usd:
             return f"--max-usd {self.usd:g} is reached after about {usd:.4g} US dollars{_THEN}"
         return ""
+
+    def _usd(self, done: RunCounters, seconds: float, judged: CallCounts) -> float:
+        """US dollars that this attempt has cost, of what has a price."""
+        tokens = {JUDGE: judged.tokens, **{name: c.calls.tokens for name, c in done.since().items()}}
+        asked = (
+            (self.prices.tokens[name], tokens[name]) for name in tokens.keys() & self.prices.tokens.keys()
+        )
+        usd = sum(price.usd(t.prompt, t.cached, t.generated) for price, t in asked)
+        return usd + (self.prices.machines or 0.0) * seconds / HOUR_S
 
 
 MACHINES = "machines"
@@ -199,17 +193,3 @@ _THEN = (
     ". What was done is stored, and the same command continues from there, with the cap counted from 0 again"
 )
 NO_CAPS = Caps()
-
-
-def calls_now(done: RunCounters) -> int:
-    """Calls to models and graphs that this attempt has made."""
-    return sum(c.calls.computed for c in done.since().values())
-
-
-def usd_now(done: RunCounters, seconds: float, prices: Prices) -> float:
-    """US dollars that this attempt has cost, of what has a price."""
-    now, usd = done.since(), (prices.machines or 0.0) * seconds / HOUR_S
-    for step in now.keys() & prices.tokens.keys():
-        t = now[step].calls.tokens
-        usd += prices.tokens[step].usd(t.prompt, t.cached, t.generated)
-    return usd
