@@ -1,4 +1,4 @@
-"""Counters of a run, accumulated across restarts, and caps: what one command may spend.
+"""Counters of a run, accumulated across restarts; caps: what one command may spend; and where its time goes.
 
 Each task's counts are in its completion record. Those go when a table is committed; what they came to is
 then kept in one small file of the store until a report has said it. A run stops before a task that would
@@ -9,7 +9,9 @@ and no step.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import TypeAlias
 
@@ -193,3 +195,75 @@ _THEN = (
     ". What was done is stored, and the same command continues from there, with the cap counted from 0 again"
 )
 NO_CAPS = Caps()
+
+
+PARTS = ("opening", "reading", "planning", "starting", "loading", "computing", "storing", "scoring", "rest")
+"""Python, imports and recipe; files into the store; the plan; Ray, engines and workers; imports and weights
+of models in workers; the steps; tables and cached values; answers to scores; all that no other part has."""
+
+
+class WallClock:
+    """Seconds by part. At any moment one part is on: a part inside another takes the time from it.
+
+    So all parts add up to the wall time, whatever is forgotten: that is `rest`.
+
+    >>> moments = iter([10.0, 11.0, 14.0, 15.0, 17.0])
+    >>> clock = WallClock(lambda: next(moments), began=9.0)
+    >>> with clock.part("reading"):
+    ...     with clock.part("starting"):
+    ...         pass
+    >>> clock.parts()["opening"], clock.parts()["reading"], clock.parts()["rest"]
+    (1.0, 5.0, 1.0)
+    """
+
+    def __init__(self, now: Callable[[], float] = time.perf_counter, began: float | None = None) -> None:
+        """`began`: when the run did, by the clock `now`; None: now."""
+        self._now, self._last, self._on = now, now(), ["rest"]
+        self._seconds = dict.fromkeys(PARTS, 0.0)
+        if began is not None:
+            self._seconds["opening"] = self._last - began
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Books the time of the block on a part."""
+        self._book()
+        self._on.append(name)
+        try:
+            yield
+        finally:
+            self._book()
+            self._on.pop()
+
+    @contextmanager
+    def tasks(self) -> Iterator[dict[str, dict[str, float]]]:
+        """Books the time of tasks that workers do: what the busiest of them did on its parts, and that for
+        which not even this one worked on `starting`. The block fills worker -> part -> seconds."""
+        busy: dict[str, dict[str, float]] = {}
+        self._book()
+        self._on.append("starting")
+        before = self._seconds["starting"]
+        try:
+            yield busy
+        finally:
+            self._book()
+            self._on.pop()
+            busiest = max(busy.values(), key=lambda parts: sum(parts.values()), default={})
+            whole, most = sum(busiest.values()), self._seconds["starting"] - before
+            share = min(1.0, most / whole) if whole > 0 else 0.0  # workers may do several tasks at once
+            for name, seconds in busiest.items():
+                self._seconds[name] += seconds * share
+                self._seconds["starting"] -= seconds * share
+
+    def _book(self) -> None:
+        now = self._now()
+        self._seconds[self._on[-1]] += now - self._last
+        self._last = now
+
+    def parts(self) -> dict[str, float]:
+        """Seconds of each part until the last change of part; their sum is the wall time until then."""
+        return dict(self._seconds)
+
+    def total(self) -> float:
+        """The wall time until now, of which `parts` then gives the parts."""
+        self._book()
+        return sum(self._seconds.values())
