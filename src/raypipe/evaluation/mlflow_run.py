@@ -14,8 +14,8 @@ from raypipe.core.records import digest
 from raypipe.evaluation.result_table import about
 from raypipe.evaluation.view.run_page import read_report
 from raypipe.report.report import RunFolder
-from raypipe.runs.field_diff import recipe_text, recipe_values
 from raypipe.runs.manifest import Manifest, read
+from raypipe.runs.stage_records import recipe_text, recipe_values
 
 RUN_TAG = "raypipe.run"  # by which a run that is there already is found
 MOST_CHARS = 500  # of a param: servers of MLflow before 2.8 take no more; the recipe's text has prompts whole
