@@ -15,8 +15,7 @@ from typing import Any
 
 from raypipe.core import config
 from raypipe.core.errors import ConfError, RaypipeError
-from raypipe.metrics.intervals import Interval, rate_interval, score_interval
-from raypipe.metrics.paired import MARGIN
+from raypipe.metrics.certainty import MARGIN, Interval, rate_interval, score_interval
 from raypipe.runs.manifest import Manifest
 
 MIN_SCORED = 0.95

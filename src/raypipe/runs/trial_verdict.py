@@ -20,8 +20,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from raypipe.metrics.intervals import mean_interval
-from raypipe.metrics.paired import paired
+from raypipe.metrics.certainty import mean_interval, paired
 from raypipe.runs import trials
 from raypipe.runs.gates import relative_gate
 from raypipe.runs.release import go_live, live

@@ -17,7 +17,7 @@ from raypipe.core import arrow
 from raypipe.core.errors import ConfError
 from raypipe.core.records import digest
 from raypipe.metrics.crag import Prediction
-from raypipe.metrics.kinds.named import answer_values
+from raypipe.metrics.named_kinds import answer_values
 from raypipe.runs.captured import feedback_since
 from raypipe.runs.gates import Gate, check
 from raypipe.runs.manifest import Manifest
