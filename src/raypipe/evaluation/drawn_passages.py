@@ -17,7 +17,7 @@ from raypipe.store import Store
 from raypipe.text.bm25 import DEFAULTS, Bm25Corpus, scores
 from raypipe.text.html import ParsedPage, fold, storable
 from raypipe.text.page_parser import ParseJob, ParseRefused, SandboxedParser
-from raypipe.text.sentences import sentences
+from raypipe.text.windows import sentences
 from raypipe.text.words import analyse
 
 PASSAGE_CHARS, LEAST_CHARS = 900, 200

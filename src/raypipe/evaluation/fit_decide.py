@@ -33,8 +33,8 @@ from raypipe.metrics.kinds import DataKind, Measure, gold_form, open_kind, rule_
 from raypipe.recipes.step_contract import decides, given_by_fit
 from raypipe.steps.answer_probability import AnswerProbability, absent, features_of
 from raypipe.steps.decide import Decide
-from raypipe.text.by_label import ByLabel
 from raypipe.text.fitted_on import FittedOn
+from raypipe.text.template import ByLabel
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]

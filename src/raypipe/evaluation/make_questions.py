@@ -17,9 +17,9 @@ from raypipe.core.records import digest
 from raypipe.evaluation.drawn_passages import Draw, DrawnPassage
 from raypipe.metrics import squad
 from raypipe.text.made_questions import PASSAGES, MadeKind, MadeText, Rejected, doubles, read, words
-from raypipe.text.prompt import Prompt
 from raypipe.text.replies import abstains
 from raypipe.text.sanitize import escape_markup
+from raypipe.text.template import Prompt
 
 PROMPTS = ("fact", "two", "list", "comparison", "unanswerable", "answer", "alone")
 """Prompts under prompts/questions: one to write each kind, and two that check."""
