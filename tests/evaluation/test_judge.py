@@ -21,7 +21,7 @@ from raypipe.core.prices import JUDGE, Prices, TokenPrice
 from raypipe.core.records import Fault, Gold
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.judge import PROMPTS, ModelJudge, judge_plan, judged
-from raypipe.evaluation.labels import add_label, read_labels
+from raypipe.evaluation.judged_run import add_label, read_labels
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.result_table import each
 from raypipe.evaluation.scored_run import scored_run

@@ -17,13 +17,15 @@ from raypipe.evaluation import judge_check as checking
 from raypipe.evaluation.judge_check import JudgeCheck
 from raypipe.evaluation.judged_run import (
     JudgedRun,
+    PersonLabels,
     judged_run,
+    read_labels,
     rejudged,
     require_distinct,
+    require_none,
     require_readable,
     trimmed,
 )
-from raypipe.evaluation.labels import PersonLabels, read_labels, require_none
 from raypipe.metrics.crag import Rule
 from raypipe.metrics.textfile import require_file, write_json_lines
 from raypipe.report.report import RunFolder

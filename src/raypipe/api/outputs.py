@@ -40,8 +40,8 @@ from raypipe.evaluation.judge_check import JudgeCheck
 from raypipe.evaluation.sweep import PlannedPoint, Repeats, Sweep
 from raypipe.evaluation.view.run_list import RunHeader
 from raypipe.kg.public_data import BuildSummary
+from raypipe.metrics.certainty import Interval
 from raypipe.metrics.crag import CragScore, Rule
-from raypipe.metrics.intervals import Interval
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
 from raypipe.readers import BadLine, ReadCounts
 from raypipe.recipes.check import StepCheck

@@ -55,7 +55,7 @@ def _labels(args: Args) -> int:
 
 
 def _print_made(done: LabelsResult) -> None:
-    from raypipe.report.labels import print_labels
+    from raypipe.report.experiments import print_labels
 
     print_labels(console(), done.to_json())
     if done.labels:
@@ -90,7 +90,7 @@ def _finetune(args: Args) -> int:
     plan = called(raypipe.plan_finetune, args, sets=args.preset_sets)
     from rich.console import Console
 
-    from raypipe.report.finetune import print_plan
+    from raypipe.report.experiments import print_plan
 
     if args.plan:
         return printed(args, plan, on_console(print_plan))
@@ -102,7 +102,7 @@ def _finetune(args: Args) -> int:
 def _print_trained(made: FinetuneResult) -> None:
     import yaml
 
-    from raypipe.report.finetune import print_finetune
+    from raypipe.report.experiments import print_finetune
 
     done = made.to_json()
     entry = yaml.safe_dump(done["entry"], sort_keys=False, allow_unicode=True)
@@ -129,9 +129,9 @@ COMMON = """
     about="Fit the probability that an answer is right, and the threshold below which none is given.",
 )
 def _decide(args: Args) -> int:
-    from raypipe.report.fit import print_decide_fit
+    from raypipe.report.experiments import print_fit
 
-    return printed(args, called(raypipe.fit_decide, args), _shown(print_decide_fit))
+    return printed(args, called(raypipe.fit_decide, args), _shown(print_fit))
 
 
 @command(
@@ -147,9 +147,9 @@ def _decide(args: Args) -> int:
     about="Fit the weights of a fuse step to the ranking measure of the data.",
 )
 def _fuse(args: Args) -> int:
-    from raypipe.report.fit import print_fuse_fit
+    from raypipe.report.experiments import print_fit
 
-    return printed(args, called(raypipe.fit_fuse, args), _shown(print_fuse_fit))
+    return printed(args, called(raypipe.fit_fuse, args), _shown(print_fit))
 
 
 def _shown(show: Callable[..., None]) -> Callable[[FitResult], None]:
@@ -192,7 +192,7 @@ def _sweep(args: Args) -> int:
 
 def _print_sweep(done: SweepResult) -> None:
     if (found := done.to_json()["sweep"]) is not None:
-        from raypipe.report.sweep import print_sweep
+        from raypipe.report.experiments import print_sweep
 
         print_sweep(console(), found)
         for name in ("sweep.json", "sweep.svg"):
@@ -202,6 +202,6 @@ def _print_sweep(done: SweepResult) -> None:
 def _print_plans(plans: Sequence[PlannedPoint]) -> None:
     from dataclasses import asdict
 
-    from raypipe.report.sweep import print_plans
+    from raypipe.report.experiments import print_points
 
-    print_plans(console(), [asdict(p) for p in plans])
+    print_points(console(), [asdict(p) for p in plans])
