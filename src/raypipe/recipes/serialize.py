@@ -25,7 +25,7 @@ from raypipe.core.protocols import GraphRef, Kit, Model
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import step_class
 from raypipe.recipes.verbs import STEPS
-from raypipe.text.by_label import ByLabel
+from raypipe.text.template import ByLabel
 
 _CLASS, _TUPLE, _MAP = "is", "tuple", "map"
 
