@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from raypipe.core.ann import AnnRecall
+from raypipe.core.index import AnnRecall
 from raypipe.core.plain import to_json as json_of
 from raypipe.core.records import FAULT, RANKED, Hit, Question
 from raypipe.metrics.crag import Marks, intervals_to_json, parts_to_json
