@@ -165,7 +165,7 @@ class EvalReport:
     recipe: str  # its name
     digest: str  # of the recipe
     seconds: float  # wall time from the start of the command until this report
-    clock: Mapping[str, float]  # of that, seconds of each part (`wall_clock.PARTS`); they add up
+    clock: Mapping[str, float]  # of that, seconds of each part (`counters.PARTS`); they add up
     questions: int
     citations: int
     distinct_pages: int  # not empty, equal pages once

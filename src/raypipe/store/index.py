@@ -30,7 +30,7 @@ from raypipe.core.records import Block, Span, parse_chunk_id
 from raypipe.core.singleflight import Gathering
 from raypipe.store import Store, approximate
 from raypipe.store.errors import reaching
-from raypipe.store.lookups import rows
+from raypipe.store.ids import rows
 from raypipe.store.passage_spans import passage_words, word_columns
 from raypipe.store.postings import LancePostings, PostingsTables
 from raypipe.store.products import Product, SnapshotVectors, numpy_product
