@@ -11,7 +11,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,6 @@ from raypipe.api.results import Result
 from raypipe.core.checkout import commit_of
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError
-from raypipe.core.plain import to_json
 from raypipe.models.machine_limits import Machine
 
 TURNS = 5  # the median of five: one turn that other work disturbed moves it little
@@ -114,7 +113,10 @@ class BenchResult:
 class BenchReport(Result):
     """The rows of one run of the bench."""
 
-    SCHEMA = "name unit rate:float64 peer_rate:float64 ratio:float64 cpu_s:float64 wall_s:float64"
+    SCHEMA = (
+        "name unit rate:float64 peer_rate:float64 ratio=ratio.median:float64 cpu_s:float64 wall_s:float64"
+    )
+    ROWS = "results"
     day: str  # YYYY-MM-DD
     commit: str  # of the checkout; "" outside of git
     machine: Mapping[str, Any]  # processor, cores, and the limits that a row needed
@@ -124,10 +126,6 @@ class BenchReport(Result):
     @property
     def equal(self) -> bool:
         return not any(r.unequal for r in self.results)
-
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        for r in self.results:
-            yield {**to_json(r), "ratio": r.ratio.median if r.ratio else None}
 
 
 def bench(names: Sequence[str] = (), quick: bool = False, record: bool = False,

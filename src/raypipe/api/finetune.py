@@ -39,7 +39,6 @@ class FinetunePlanResult(Result):
     """What a training would take; one row."""
 
     SCHEMA = "rows:int64 steps:int64 tokens:int64 trained:int64 memory_gib:float64"
-    TITLE = "{0.preset} on {0.base}"
     preset: str  # its name
     base: str  # name of the model
     labels: str  # folder
@@ -57,11 +56,8 @@ class FinetuneResult(Result):
     """A trained adapter; a row for each step."""
 
     SCHEMA = "step:int64 epoch:int64 loss:float64 norm:float64 lr:float64 trained:int64"
-    TITLE = "{0.record[adapter]} on {0.record[base_name]}"
+    ROWS = "record.steps"
     record: Mapping[str, Any]  # as RECORD has it, with `folder`, `models` and `entry`
-
-    def rows(self) -> Sequence[Mapping[str, Any]]:
-        return self.record["steps"]  # type: ignore[no-any-return]
 
     def to_json(self) -> dict[str, Any]:
         return as_json(**self.record)

@@ -100,10 +100,6 @@ class JudgeCheckResult(Result):
     JSON = "found"
     found: JudgeCheck
 
-    @property
-    def title(self) -> str:
-        return f"{self.found.judge or 'judge'}: {self.found.labelled} labelled answers"
-
     def rows(self) -> Iterator[Mapping[str, Any]]:
         of = [("", "", self.found.found)] if self.found.found else []
         for label, value, a in [*of, *((s.label, s.value, s.found) for s in self.found.slices)]:

@@ -79,7 +79,6 @@ class KgScoreResult(Result):
     """Accuracy of written calls; a row for each question: both programs, what is the same, and why not."""
 
     SCHEMA = "id query gold calls parsed:bool exact:bool result:bool answer:bool why"
-    TITLE = "calls of {1} questions"
     scored: tuple[ScoredCalls, ...]
     extra: int  # predictions that no gold asks for
 

@@ -41,7 +41,6 @@ class LabelsResult(Result):
 
     SCHEMA = "question_id label rule domain split gold"
     ROWS = "labels"
-    TITLE = "{1} labels, {0.folder}"
     folder: Path
     labels: tuple[Label, ...]
     found: Mapping[str, Any]  # what --json prints

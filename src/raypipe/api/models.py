@@ -57,7 +57,6 @@ class ModelNeedsResult(Result):
 
     SCHEMA = "name kind loader state where bytes:int64 get"
     ROWS = "models"
-    TITLE = "{0.recipe}"
     recipe: str  # its name
     models: tuple[ModelNeed, ...]
 
@@ -155,8 +154,10 @@ def _need(model: Model, catalog: _All) -> ModelNeed:
 class ModelAddResult(Result):
     """An entry that was added, and what its model takes; one row."""
 
-    SCHEMA = "name file kind loader bytes:int64 memory_gib:float64 context_gib:float64 licence gated:bool get"
-    TITLE = "{0.name} in {0.file}"
+    SCHEMA = (
+        "name file kind=entry.kind loader=entry.loader bytes:int64 memory_gib:float64 context_gib:float64 "
+        "licence gated:bool get"
+    )
     name: str  # in the models file
     file: str  # that it was added to
     entry: Mapping[str, Any]  # its fields
@@ -167,9 +168,6 @@ class ModelAddResult(Result):
     gated: bool  # whether its owner admits who may download it
     get: str  # the command that downloads it; "": it is here, or behind an address
     endpoints: Mapping[str, Any]  # what belongs under `endpoints` of the cluster file; {}: nothing
-
-    def rows(self) -> list[Mapping[str, Any]]:
-        return [{"kind": self.entry["kind"], "loader": self.entry["loader"], **self.to_json()}]
 
 
 @dataclass(frozen=True, slots=True)

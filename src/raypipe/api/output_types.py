@@ -12,7 +12,7 @@ from typing_extensions import TypedDict
 from raypipe.api.finetune import FinetunePlanResult
 from raypipe.api.kg_score import CallRate
 from raypipe.api.release import TrialResult
-from raypipe.api.reproduce import Verdict
+from raypipe.api.reproduce import CheckedNumber
 from raypipe.cluster.placement import Bottleneck, Placement
 from raypipe.core.ann import AnnRecall
 from raypipe.evaluation.label_set import LabelExample, LabelPath, MixLine
@@ -128,15 +128,7 @@ Call = record(
     fault=record("_CallFault", reason=str, detail=str, transient=bool) | None,
 )
 CallSlice = record("_CallSlice", label=str, value=str, measures=list[CallRate])
-Number = record(
-    "_NumberCheck",
-    measure=str,
-    by=str,  # of a ranking: the score that ranks; of files: the file's name
-    expected=float,
-    found=float | None,  # null: the run has no such number
-    difference=float | None,
-    verdict=Verdict,
-)
+Number = record("_NumberCheck", "", CheckedNumber)
 AnnLine = record("_AnnStage", "", AnnRecall, stage=str, built=bool)  # by this command; false: it was there
 
 

@@ -28,7 +28,7 @@ from raypipe.api.made_data import ExamplePoolResult, QuestionsPlan
 from raypipe.api.models import ModelAddResult, ModelNeedsResult
 from raypipe.api.output_types import listed, printed, record
 from raypipe.api.previews import Preview
-from raypipe.api.reproduce import Reproductions, Verdict
+from raypipe.api.reproduce import ReproduceResult, Reproductions
 from raypipe.api.starting_points import ProjectResult
 from raypipe.api.usage import UsageResult
 from raypipe.api.validate import ValidateResult
@@ -149,9 +149,7 @@ OUTPUTS: Mapping[str, Any] = {
     "reproduce": printed(
         "ReproduceOutput",
         "`reproduce NAME --check --json`.",
-        name=str,
-        about=str,
-        verdict=Verdict,  # the worst of the numbers'
+        ReproduceResult,
         numbers=listed(parts.Number),
     )
     | printed("ReproductionsOutput", "`reproduce --json`: what can be run.", Reproductions),

@@ -43,8 +43,6 @@ from raypipe.synth import write
 class PlanResult(Result):
     """The plan of an eval; its rows are the steps."""
 
-    TITLE = "{0.recipe} on {0.placement[cluster]}"
-    recipe: str  # its name
     plan: Plan
     expired: int  # answers that rest on expired replies of a graph
     placement: Mapping[str, Any]  # pools, their machines and memory, and the slowest step
@@ -105,7 +103,7 @@ def plan(
     if judging is not None:
         planned = replace(planned, judge=judge_plan(judging, rule, here))
     planned = priced(planned, prices_of(session, found, judging), found)
-    return PlanResult(found.title, planned, len(old), _placement(session, found, steps))
+    return PlanResult(planned, len(old), _placement(session, found, steps))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +111,6 @@ class AssumedResult(Result):
     """What a corpus of some size would take; its rows are the steps."""
 
     ROWS = "plan.steps"
-    TITLE = "{0.plan.assumed.pages:,.0f} pages on {0.plan.cluster}"
     plan: AssumedPlan
 
     def to_json(self) -> dict[str, Any]:

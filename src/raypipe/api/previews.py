@@ -69,7 +69,6 @@ class Preview(Result):
     """How files are read; its rows are the fields that were found."""
 
     SCHEMA = "file role field"
-    TITLE = "read as {0.data_format}"
     data_format: str  # what --format calls it
     files: tuple[FileFields, ...]  # of rows; other formats have fixed fields
     question: FirstQuestion | None

@@ -34,7 +34,6 @@ class ReleaseResult(Result):
     """One release; one row."""
 
     SCHEMA = COLUMNS
-    TITLE = "{0.pointer} in {0.store}: {0.release.id}"
     release: release.Release
     store: str  # URI of the store in which it is live
     pointer: str = LIVE  # that names it
@@ -52,10 +51,6 @@ class ReleasesResult(Result):
     releases: tuple[release.Release, ...]
     live: str  # id; "": nothing is live
     pointers: Mapping[str, str] = field(default_factory=dict)  # pointer -> id
-
-    @property
-    def title(self) -> str:
-        return f"live: {self.live or 'nothing'}"
 
     def rows(self) -> Sequence[Mapping[str, Any]]:
         return [release.summary(r, self.pointers) for r in self.releases]
@@ -176,10 +171,6 @@ class TrialResult(Result):
     store: str  # URI
     running: tuple[TrialReport, ...]
     ended: TrialReport | None  # the last; None: none has
-
-    @property
-    def title(self) -> str:
-        return f"trials in {self.store}: {len(self.running)} running"
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
         for r in (*self.running, *([self.ended] if self.ended else [])):

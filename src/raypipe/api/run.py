@@ -42,7 +42,6 @@ from raypipe.store import Store
 class RunResult(Result):
     """Counts of the steps that ran; a row for each."""
 
-    TITLE = "{0.recipe}"
     recipe: str  # its name
     counters: RunCounters
 
@@ -68,15 +67,10 @@ class EvalResult(Result):
         """The run's folder: report.json, predictions.jsonl, report.html, manifest.json."""
         return self.evaluation.folder.path
 
-    @property
-    def title(self) -> str:
-        report = self.evaluation.report
-        return f"{report.recipe}, run {report.run}: {report.questions} questions, {self.folder}"
-
     def rows(self) -> Iterator[Mapping[str, Any]]:
         with self.evaluation.folder.predictions.open(encoding="utf-8") as lines:
             for line in map(json.loads, lines):
-                yield {name: line[name] for name in self.columns()}
+                yield {name: line[name] for name, _, _ in self.columns()}
 
     def to_json(self) -> dict[str, Any]:
         return to_json(self.evaluation.report)
@@ -91,20 +85,10 @@ class ReprocessResult(Result):
     """A finished eval, and how its answers differ from those of the run before; a row for each that changed:
     `step` is the first that came out differently."""
 
-    SCHEMA = "question query step before after"
+    SCHEMA = "question query step before=before.answer after=after.answer"
+    ROWS = "changes.changed"
     eval: EvalResult
     changes: Changes | None  # None: no earlier run has answered any of these questions
-
-    @property
-    def title(self) -> str:
-        if (found := self.changes) is None:
-            return "no earlier run"
-        return f"{len(found.changed)} answers changed, {found.same} the same"
-
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        for c in self.changes.changed if self.changes else ():
-            named = {"question": c.question, "query": c.query, "step": c.step}
-            yield {**named, "before": c.before.answer, "after": c.after.answer}
 
     def to_json(self) -> dict[str, Any]:
         plan = self.eval.evaluation.manifest.plan

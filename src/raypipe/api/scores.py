@@ -34,7 +34,6 @@ class CragScoreResult(_FoundScores):
     """The score of CRAG predictions; one row."""
 
     __slots__ = ()
-    TITLE = "rule {0.found[rule]}"
 
     def rows(self) -> list[Mapping[str, Any]]:
         return [{k: v for k, v in self.found.items() if not isinstance(v, Mapping)}]
@@ -44,18 +43,14 @@ class QaScoreResult(_FoundScores):
     """The measures of answers to anyone's questions; a row for each: its mean, over how many questions."""
 
     __slots__ = ()
-    TITLE = "{0.found[measures][0][of]} questions"
-
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        for m in self.found["measures"]:
-            yield {name: m[name] for name in ("measure", "mean", "scored", "of")}
+    SCHEMA = "measure mean:float64 scored:int64 of:int64"
+    ROWS = "found.measures"
 
 
 class RankingScoreResult(_FoundScores):
     """The measures of a TREC run; a row for the mean of each."""
 
     __slots__ = ()
-    TITLE = "mean of {0.found[queries]} judged queries"
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
         for name in (*MEASURES, MAP_CUT_20_MIN):
@@ -66,8 +61,11 @@ class RankingScoreResult(_FoundScores):
 class QasperScoreResult(Result):
     """The means of QASPER's evaluator; a row for each."""
 
-    TITLE = "{0.found.questions} questions; {0.found.missing} have no prediction and count 0"
     found: QasperScore
+
+    @property
+    def title(self) -> str:
+        return f"{self.found.questions} questions; {self.found.missing} have no prediction and count 0"
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
         yield {"measure": "Answer F1", "mean": self.found.answer_f1}

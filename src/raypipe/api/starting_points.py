@@ -159,7 +159,6 @@ class ProjectResult(Result):
     """The files that were written; a row for each."""
 
     SCHEMA = "file"
-    TITLE = "{0.folder}: {1} files"
     folder: str
     files: tuple[str, ...]  # relative to the folder
 

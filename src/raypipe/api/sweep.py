@@ -3,7 +3,7 @@ and again, which says how much of a difference is the engine's noise."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -37,21 +37,14 @@ class SweepResult(Result):
     """A finished sweep, or its plan; a row for each point; the first has no difference."""
 
     SCHEMA = (
-        "point score:float64 difference:float64 p:float64 verdict calls_per_question:float64 new_calls:int64"
+        "point score:float64 difference=against_first.difference:float64 p:float64 verdict "
+        "calls_per_question:float64 new_calls=cost.calls:int64"
     )
+    ROWS = "done.points"
     recipe: str  # its name
     plans: tuple[PlannedPoint, ...]
     done: Sweep | None  # None: only planned
     folder: Path  # sweep.json, the plot, and a folder for each run
-
-    @property
-    def title(self) -> str:
-        return f"{self.recipe}: {len(self.plans)} points, {self.folder}"
-
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        for p in self.done.points if self.done else ():
-            apart = None if p.against_first is None else p.against_first.difference
-            yield {**to_json(p), "difference": apart, "new_calls": p.cost.calls}
 
     def to_json(self) -> dict[str, Any]:
         return as_json(recipe=self.recipe, plans=self.plans, sweep=self.done)
@@ -127,10 +120,6 @@ class RepeatsResult(Result):
     ROWS = "found.questions"
     folder: Path
     found: Repeats
-
-    @property
-    def title(self) -> str:
-        return f"{len(self.found.runs)} runs, {self.found.moved} verdicts moved"
 
     def to_json(self) -> dict[str, Any]:
         return as_json(folder=self.folder, **to_json(self.found))

@@ -76,10 +76,6 @@ class ValidateResult(Result):
     files: tuple[CheckedFile, ...]
     problems: tuple[Problem, ...]
 
-    @property
-    def title(self) -> str:
-        return f"{len(self.files)} files, {len(self.problems)} problems"
-
 
 def validate(*names: str | Path, session: Session | None = None) -> ValidateResult:
     """Finds every problem of recipes (by name or path) and of models, cluster, graph and prompt files
@@ -218,7 +214,6 @@ class StepCheckResult(Result):
     """What the laws of steps say of one step; a row for each law: whether it holds, and what was found."""
 
     ROWS = "found.laws"
-    TITLE = "{0.found.step}, a {0.found.half} step, version {0.found.version}"
     found: check.StepCheck
 
     def to_json(self) -> dict[str, Any]:

@@ -136,12 +136,12 @@ def _reproduce(args: Args) -> int:
 def _show(found: ReproduceResult) -> None:
     print(found.about)
     rows = []
-    for row in found.rows():
-        apart = "" if row["difference"] is None else f"{row['difference']:+.4f}"
-        said = "none" if row["found"] is None else f"{row['found']:.4f}"
-        rows.append((row["measure"], row["by"], f"{row['expected']:.4f}", said, apart, row["verdict"]))
+    for n in found.numbers:
+        apart = "" if n.difference is None else f"{n.difference:+.4f}"
+        said = "none" if n.found is None else f"{n.found:.4f}"
+        rows.append((n.measure, n.by, f"{n.expected:.4f}", said, apart, n.verdict))
     table(("measure", "by", "expected", "found", "difference", ""), rows)
-    print(found.title)
+    print(f"{found.name}: {found.verdict}")
 
 
 def _list(known: Reproductions) -> None:

@@ -10,6 +10,7 @@ from raypipe.cli.command import Args, called, command, on_console, printed
 
 if TYPE_CHECKING:
     from raypipe.api.results import Result
+    from raypipe.api.scores import QasperScoreResult
 
 
 @command
@@ -57,7 +58,7 @@ def _score_qasper(args: Args) -> int:
     json
     """
 
-    def show(found: Result) -> None:
+    def show(found: QasperScoreResult) -> None:
         means = {row["measure"]: row["mean"] for row in found.rows()}
         on_console("console.print_means", means, found.title)
 
