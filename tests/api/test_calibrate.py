@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from raypipe.api.measured import chip
 from raypipe.api.plans import calibrate
+from raypipe.api.run import chip
 from raypipe.api.session import Session, from_environment, read_cluster
 from raypipe.cli.main import main
 from raypipe.cluster.capacity import is_here

@@ -20,7 +20,7 @@ SHARDS = 1000
 READ = """
 import sys
 from pathlib import Path
-from raypipe.api.ray_run import RayRun
+from raypipe.api.pipelines import RayRun
 from raypipe.api.session import read_cluster
 from raypipe.core.config import Conf
 from raypipe.pipeline.ingest import ingest

@@ -53,7 +53,7 @@ def opened(session: Session, path: Path, rule: Rule | None, options: JudgingOpti
     if options.judge is None:
         return found
 
-    from raypipe.api.judges import open_judge
+    from raypipe.api.served import open_judge
     from raypipe.pipeline.ingest_log import driving
     from raypipe.store import Store
 

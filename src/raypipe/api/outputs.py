@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 from raypipe.api import output_types as parts
 from raypipe.api.bench import BenchReport
 from raypipe.api.compare import CompareResult
-from raypipe.api.data import ParsedFile
+from raypipe.api.data import ParsedFile, Preview
 from raypipe.api.forget import ForgetResult
 from raypipe.api.kg_score import CallRate
 from raypipe.api.look import LossesResult, Shape
@@ -27,7 +27,6 @@ from raypipe.api.machine import Finding
 from raypipe.api.made_data import ExamplePoolResult, QuestionsPlan
 from raypipe.api.models import ModelAddResult, ModelNeedsResult
 from raypipe.api.output_types import listed, printed, record
-from raypipe.api.previews import Preview
 from raypipe.api.reproduce import ReproduceResult, Reproductions
 from raypipe.api.starting_points import ProjectResult
 from raypipe.api.usage import UsageResult

@@ -1,5 +1,6 @@
-"""The composition root: a recipe over a store, ready to run on the cluster that the session names, and what
-it costs there."""
+"""The composition root: a recipe over a store, ready to run on the cluster that the session names; where
+its tasks go on Ray (one warm pool, a pool for each table, two pools at the same time, or workers next to
+engines); and what it costs there."""
 
 from __future__ import annotations
 
@@ -7,14 +8,23 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import replace
-from functools import cache, partial
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
+from typing import TYPE_CHECKING, NamedTuple, cast
 
-from raypipe.api.ray_run import RayRun
+from raypipe.api.served import JudgeKit, require_answering, require_unchanged
 from raypipe.api.session import Session, endpoint_addresses, require_graphs
-from raypipe.cluster.capacity import declared_nodes, sized, startable, workers
-from raypipe.cluster.file import Cluster
+from raypipe.cluster.capacity import (
+    declared_nodes,
+    fitting,
+    reachable,
+    side_by_side,
+    sized,
+    startable,
+    this_machine,
+    workers,
+)
+from raypipe.cluster.file import Cluster, Pool
 from raypipe.cluster.placement import asked_by, placement, pools_of_stages, refuse, stage_models
 from raypipe.core.prices import JUDGE, Prices
 from raypipe.core.protocols import Model
@@ -23,14 +33,150 @@ from raypipe.models.entry import REMOTE
 from raypipe.pipeline.caps import MACHINES
 from raypipe.pipeline.driver import Pipeline, TaskSizes
 from raypipe.pipeline.ingest_tasks import TaskReading
-from raypipe.pipeline.tasks import Verb, WorkerConfig, Workers, inline
+from raypipe.pipeline.tasks import (
+    HandedBack,
+    TableTask,
+    Task,
+    TaskResult,
+    Verb,
+    WorkerConfig,
+    Workers,
+    inline,
+    with_worker,
+)
+from raypipe.pipeline.whole_corpus_task import WholeCorpusTask
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import models_of
 from raypipe.report.progress import Progress
 from raypipe.store import Store
 
 if TYPE_CHECKING:
-    from raypipe.api.judges import JudgeKit
+    from raypipe.cluster.pools import EngineGroup
+    from raypipe.cluster.streamed_pool import StreamedPools
+    from raypipe.cluster.warm_pool import WarmPool
+
+
+class Sized(NamedTuple):
+    """A cluster file on the nodes that there are, and the engines of the recipe on it."""
+
+    cluster: Cluster
+    group: EngineGroup | None
+    streamed: StreamedPools | None  # where parsing and embedding run at the same time
+
+
+@dataclass
+class RayRun:
+    """Runs the tasks of a recipe over a store.
+
+    Ray is connected to when the first task is run: starting it takes seconds, and a run with nothing missing
+    needs none. Where the judge is one of the models, its engine is the recipe's, and stays up.
+    """
+
+    ray: str  # the address, or "local" for a Ray of this run
+    worker: WorkerConfig  # what workers are told
+    recipe: Recipe | None  # None: only files are read
+    written: Cluster  # the cluster file
+    engines: Sequence[Model]  # the recipe's models that may get an engine
+    used: Sequence[Model]  # all models that tasks ask
+    judge: JudgeKit | None
+    warm: WarmPool | None = None  # workers that stay from table to table
+
+    def __post_init__(self) -> None:
+        self._wanted = startable(self.written, self.engines)
+        if self.judge is not None:
+            self.judge.before_start(self.close)
+        if "ray" in sys.modules and sys.modules["ray"].is_initialized():
+            self.connect()
+        elif self.ray == "local":  # the most that a Ray started here can have
+            fitting(self.written, self._wanted, reachable(self.written, [this_machine()]))
+
+    @cached_property
+    def _sized(self) -> Sized:
+        for model in self.used:
+            load.present(model)
+        require_answering(self.engines, self.worker.endpoints)
+        require_unchanged(Store.open(self.worker.store), self.used, self.worker.endpoints)
+        if self.judge is not None:
+            self.judge.require_answering()
+        from raypipe.cluster import connection  # Ray takes a second to import
+
+        connection.connect(self.ray)
+        if self.recipe is not None:
+            connection.carry(self.recipe)
+        nodes = reachable(self.written, connection.nodes())
+        cluster = fitting(self.written, self._wanted, nodes)
+        group, streamed = None, None
+        if any(m.loader == "vllm" for m in self.engines):  # else Ray Data need not be imported
+            from raypipe.cluster.pools import EngineGroup
+
+            group = EngineGroup.of(cluster, self.engines)
+        if (both := side_by_side(cluster, nodes)) is not None:
+            from raypipe.cluster.streamed_pool import StreamedPools, most_bytes
+
+            streamed = StreamedPools(*both, most_bytes, cluster.limits)
+        return Sized(cluster, group, streamed)
+
+    def connect(self) -> None:
+        """Joins Ray, once, and sizes the cluster file on its nodes. Raises ClusterTooSmall, and ModelMissing,
+        which a worker would find out only at its first row."""
+        _ = self._sized
+
+    def ahead(self) -> None:
+        """Starts the workers that stay from table to table: they load what embeds while others go on."""
+        cluster = self._sized.cluster
+        if self.warm is None and self.recipe is not None and cluster.one_pool is not None:
+            self._warm_pool(cluster, cluster.one_pool).begin(self.worker, self.recipe.embedders())
+
+    def workers(self, verb: Verb) -> Workers:
+        """How many workers do such tasks."""
+        return workers(self._sized.cluster, verb, bool(self._wanted))
+
+    @property
+    def streams(self) -> Callable[[], bool] | None:
+        """Says, on the joined cluster, whether parsing and embedding run at the same time; None where the
+        cluster file's embedders have no GPU."""
+        return (lambda: self._sized.streamed is not None) if self.written.pools["embed"].gpus else None
+
+    def run(self, verb: Verb, work: TableTask, tasks: Sequence[Task]) -> Iterator[TaskResult | HandedBack]:
+        """Does the tasks, in the order in which they end."""
+        if not tasks:
+            return iter(())
+        cluster, group, streamed = self._sized
+        if verb == "index" and streamed is not None:
+            return streamed.run(cast(WholeCorpusTask, work), tasks)
+        if verb == "answer" and group is not None:
+            return self._with_engines(cluster, group, work, tasks)
+        if (pool := cluster.one_pool) is not None:
+            return self._warm_pool(cluster, pool).run(work, tasks)
+        from raypipe.cluster import pools
+
+        named = cluster.pools["embed" if verb == "index" else verb]
+        return pools.run_tasks(work, tasks, named, cluster.limits)
+
+    def _warm_pool(self, cluster: Cluster, pool: Pool) -> WarmPool:
+        from raypipe.cluster.warm_pool import WarmPool
+
+        if self.warm is None:
+            self.warm = WarmPool(pool, cluster.limits)
+        return self.warm
+
+    def _with_engines(
+        self, cluster: Cluster, group: EngineGroup, work: TableTask, tasks: Sequence[Task]
+    ) -> Iterator[TaskResult | HandedBack]:
+        from raypipe.cluster import pools
+
+        self.close()  # the engines and their workers take its room
+        work = with_worker(work, engines=group.names, passing_engines=group.passing)
+        if self.judge is None or not self.judge.share(group):
+            return pools.run_with_engines(group, work, tasks, cluster.limits)
+        self.judge.start()
+        return pools.run_tasks(work, tasks, group.engines.answer, cluster.limits)
+
+    def close(self) -> None:
+        """Ends the workers that stay between tables."""
+        pool, self.warm = self.warm, None
+        if pool is not None:
+            pool.close()
 
 
 @contextmanager
@@ -46,18 +192,8 @@ def open_pipeline(
         require_graphs(recipe)
     place, sizes, run = _on_cluster(session, store.uri, recipe, answers, judge)
     with session.shown() as progress, closing(run):
-        yield Pipeline(
-            store,
-            recipe,
-            place,
-            sizes,
-            run.run,
-            progress,
-            run.workers,
-            run.connect,
-            streams=run.streams,
-            ahead=run.ahead,
-        )
+        made = Pipeline(store, recipe, place, sizes, run.run, progress, run.workers, run.connect)
+        yield replace(made, streams=run.streams, ahead=run.ahead)
 
 
 @contextmanager

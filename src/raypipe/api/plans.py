@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from raypipe.api.captured import open_data
-from raypipe.api.judges import judge_model, open_judge
-from raypipe.api.measured import measured
 from raypipe.api.paths import Data, several
 from raypipe.api.pipelines import as_declared, offline_pipeline, open_pipeline, prices_of, workers_of
 from raypipe.api.results import Result, outside_loop
-from raypipe.api.run import evaluate
+from raypipe.api.run import evaluate, measured
+from raypipe.api.served import judge_model, open_judge
 from raypipe.api.session import Named, Place, Session
 from raypipe.cluster.capacity import declared_nodes, fitting, is_here
 from raypipe.cluster.placement import asked_by, bottleneck, placement, refuse

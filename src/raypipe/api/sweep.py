@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from raypipe.api.data import ingest
-from raypipe.api.measured import measured
 from raypipe.api.paths import Data, deliver, run_folder, several
 from raypipe.api.pipelines import offline_pipeline, prices_of
 from raypipe.api.results import Result, as_json, outside_loop
-from raypipe.api.run import check_names, evaluate, opened
+from raypipe.api.run import check_names, evaluate, measured, opened
 from raypipe.api.session import Named, Place, Session
 from raypipe.core.errors import ConfError
 from raypipe.core.plain import to_json
