@@ -20,6 +20,7 @@ import raypipe
 from raypipe.api.outputs import schemas
 from raypipe.cli.commands import COMMANDS, GROUPS
 from raypipe.cli.main import main, parser
+from raypipe.serving.access import MEMO_MB
 from raypipe.store import Store
 
 HERE = Path(__file__).parent
@@ -710,3 +711,7 @@ def test_what_a_command_takes_reaches_what_it_calls(module):
     for words, made in commands(parser([first])).items():
         dests = {a.dest for a in made._actions}
         assert dests - names <= shared, f"{words}: nothing takes {dests - names - shared}"
+
+
+def test_the_memory_of_a_gateway_is_what_help_says_it_is():
+    assert parser().parse_args(["serve"]).memo_mb == MEMO_MB

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import yaml
 
 from raypipe.api.release import finished
-from raypipe.api.results import Result, as_json
+from raypipe.api.results import Result
 from raypipe.api.session import Place, Session
 from raypipe.core.errors import ConfError
 from raypipe.core.plain import to_json
@@ -31,6 +31,7 @@ class FitResult(Result):
     """A fit; a row for what was fitted and for each that it is held against, on the unseen half."""
 
     ROWS = "report.unseen"
+    FLAT, HIDDEN = "report", "fitted"
     file: Path  # the numbers, for `fitted` of the step; their report lies next to it, as .json and .html
     fitted: AnswerProbability | FusionWeights
     report: DecideFitReport | FuseFitReport
@@ -39,9 +40,6 @@ class FitResult(Result):
     def step(self) -> str:
         """The step that takes the numbers."""
         return self.report.step if isinstance(self.report, FuseFitReport) else "decide"
-
-    def to_json(self) -> dict[str, Any]:
-        return as_json(file=self.file, **to_json(self.report))
 
 
 class DecideFitResult(FitResult):

@@ -97,7 +97,7 @@ class JudgeCheckResult(Result):
     """A judge against people; a row for all answers, and one for each slice."""
 
     SCHEMA = "label value n:int64 agreement:float64 kappa:float64"
-    JSON = "found"
+    FLAT = "found"
     found: JudgeCheck
 
     def rows(self) -> Iterator[Mapping[str, Any]]:

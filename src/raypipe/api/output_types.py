@@ -13,6 +13,7 @@ from raypipe.api.finetune import FinetunePlanResult
 from raypipe.api.kg_score import CallRate
 from raypipe.api.release import TrialResult
 from raypipe.api.reproduce import CheckedNumber
+from raypipe.api.run import RunResult
 from raypipe.cluster.placement import Bottleneck, Placement
 from raypipe.core.ann import AnnRecall
 from raypipe.evaluation.label_set import LabelExample, LabelPath, MixLine
@@ -23,7 +24,6 @@ from raypipe.metrics.kinds.contract import MeasureSlice, MeasureSummary
 from raypipe.metrics.losses import Loss
 from raypipe.metrics.prompt_injection import PromptInjection
 from raypipe.pipeline.approximate import AnnState
-from raypipe.recipes.executor import StageCounters
 from raypipe.report.costs import Estimate
 from raypipe.report.report import EvalReport, FaultCount
 from raypipe.runs.plan.records import JudgePlan
@@ -35,10 +35,18 @@ from raypipe.training.loop import LookPoint, StepPoint
 from raypipe.training.model import Device, FourBit
 
 
+def fields_of(of: type[Any] | None) -> dict[str, Any]:
+    """Field -> type of a dataclass; of a Result as its JSON has them. None: none."""
+    found = get_type_hints(of) if of is not None else {}
+    flat, hidden = getattr(of, "FLAT", ""), getattr(of, "HIDDEN", "").split()
+    own = {n: hint for n, hint in found.items() if n not in (flat, *hidden)}
+    return own | fields_of(found.get(flat))
+
+
 def record(name: str, about: str = "", of: type[Any] | None = None, /, **types: Any) -> Any:
     """The type of a JSON object: the fields of a dataclass, and `types`, which may replace some of them.
     `about` is its description."""
-    hints = {**(get_type_hints(of) if of is not None else {}), **types}
+    hints = {**fields_of(of), **types}
     typed: Any = TypedDict
     made = typed(name, {n: str if hint is Path else hint for n, hint in hints.items()})
     made.__doc__ = about or None
@@ -47,8 +55,7 @@ def record(name: str, about: str = "", of: type[Any] | None = None, /, **types: 
 
 def printed(name: str, about: str = "", of: type[Any] | None = None, /, **types: Any) -> Any:
     """The type of what a command prints with --json: a `record` that says its format."""
-    own = get_type_hints(of) if of is not None else {}
-    return record(name, about, **{"format": Literal[2], **own, **types})
+    return record(name, about, of, **{"format": Literal[2], **types})
 
 
 def listed(of: Any) -> Any:
@@ -104,9 +111,7 @@ LiveRelease = printed(
     store=str,  # URI of the store in which it is live
 )  # fmt: skip
 Trials = printed("Trials", "`trial --json` and `promote --canary --json`.", TrialResult)
-StepCounts = printed(
-    "StepCounts", "`index --json` and `answer --json`.", recipe=str, steps=dict[str, StageCounters]
-)
+StepCounts = printed("StepCounts", "`index --json` and `answer --json`.", RunResult)
 Lost = record(
     "_LostQuestion",
     id=str,

@@ -40,8 +40,10 @@ class Result:
     calls it (string); "": as the rows have them."""
     ROWS = ""
     """The field whose records are the rows, or a path to it with dots; "": one row, the JSON."""
-    JSON = ""
-    """The field whose record is the JSON; "": the result itself."""
+    FLAT = ""
+    """The field in whose place its own fields stand in the JSON; "": none."""
+    HIDDEN = ""
+    """Fields that the JSON has not."""
 
     def rows(self) -> Iterable[Mapping[str, Any]]:
         """The rows of the table."""
@@ -51,8 +53,8 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         """What the command prints with --json."""
-        whole = getattr(self, self.JSON) if self.JSON else self
-        return as_json(**{f.name: getattr(whole, f.name) for f in fields(whole)})
+        found = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in self.HIDDEN.split()}
+        return as_json(**found, **to_json(found.pop(self.FLAT, {})))
 
     def columns(self) -> list[tuple[str, str, str]]:
         """Of each column: its name, its place in a row or "", its Arrow type or ""."""

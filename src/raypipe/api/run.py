@@ -38,8 +38,8 @@ from raypipe.metrics.crag import DEFAULT_RULE, Rule, rule_id
 from raypipe.metrics.kinds import open_kind
 from raypipe.metrics.textfile import require_writable, write_json
 from raypipe.pipeline.caps import Caps
-from raypipe.pipeline.counters import RunCounters
 from raypipe.pipeline.ingest_log import driving
+from raypipe.recipes.executor import StageCounters
 from raypipe.recipes.recipe import Recipe
 from raypipe.report.report import RunFolder, to_json
 from raypipe.runs.changes import Changes, changes, compared_with
@@ -52,14 +52,11 @@ class RunResult(Result):
     """Counts of the steps that ran; a row for each."""
 
     recipe: str  # its name
-    counters: RunCounters
+    steps: Mapping[str, StageCounters]
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
         for name, count in self.to_json()["steps"].items():
             yield {"step": name, **count}
-
-    def to_json(self) -> dict[str, Any]:
-        return as_json(recipe=self.recipe, steps=self.counters.counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +138,7 @@ def index(
         mend_memo(opened)
         if retry_faults:
             fault_budget.retry(pipeline, ())
-        return RunResult(found.name, pipeline.index(None))
+        return RunResult(found.name, pipeline.index(None).counts)
 
 
 @outside_loop
@@ -162,7 +159,7 @@ def answer(
         require_questions(questions, (), opened)
         if retry_faults:
             fault_budget.retry(pipeline, questions)
-        return RunResult(found.name, pipeline.answer(questions, fresh))
+        return RunResult(found.name, pipeline.answer(questions, fresh).counts)
 
 
 @outside_loop

@@ -29,7 +29,7 @@ class SynthResult(Result):
     """Counts of an invented dataset or collection; a row for each."""
 
     SCHEMA = "what count:int64"
-    JSON = "summary"
+    FLAT = "summary"
     summary: SynthSummary | CollectionSummary
 
     @property

@@ -11,11 +11,10 @@ from typing import Any
 from raypipe.api.data import ingest
 from raypipe.api.paths import Data, deliver, run_folder, several
 from raypipe.api.pipelines import offline_pipeline, prices_of
-from raypipe.api.results import Result, as_json, outside_loop
+from raypipe.api.results import Result, outside_loop
 from raypipe.api.run import check_names, evaluate, measured, opened
 from raypipe.api.session import Named, Place, Session
 from raypipe.core.errors import ConfError
-from raypipe.core.plain import to_json
 from raypipe.evaluation import sweep as sweeping
 from raypipe.evaluation.evaluate import Evaluation
 from raypipe.evaluation.golds import StoredQuestions, kind_of_data, questions_of, require_questions
@@ -39,14 +38,12 @@ class SweepResult(Result):
         "point score:float64 difference=against_first.difference:float64 p:float64 verdict "
         "calls_per_question:float64 new_calls=cost.calls:int64"
     )
-    ROWS = "done.points"
+    ROWS = "sweep.points"
+    HIDDEN = "folder"
     recipe: str  # its name
     plans: tuple[PlannedPoint, ...]
-    done: Sweep | None  # None: only planned
+    sweep: Sweep | None  # null: --dry-run
     folder: Path  # sweep.json, the plot, and a folder for each run
-
-    def to_json(self) -> dict[str, Any]:
-        return as_json(recipe=self.recipe, plans=self.plans, sweep=self.done)
 
 
 @outside_loop
@@ -117,11 +114,9 @@ class RepeatsResult(Result):
 
     SCHEMA = "question mean:float64 spread:float64"
     ROWS = "found.questions"
+    FLAT = "found"
     folder: Path
     found: Repeats
-
-    def to_json(self) -> dict[str, Any]:
-        return as_json(folder=self.folder, **to_json(self.found))
 
 
 @outside_loop

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import yaml
 
 from raypipe.api.results import Result, as_json
-from raypipe.api.session import Session, read_catalog
+from raypipe.api.session import Session
 from raypipe.cluster.file import Cluster
 from raypipe.core import config
 from raypipe.core.config import MisplacedValue, Where
@@ -129,7 +129,7 @@ def kind_of(tree: Mapping[str, Any]) -> FileKind | None:
 def _in_recipe(tree: Mapping[str, Any], path: Path, session: Session) -> list[RaypipeError]:
     files, where = session.settings.conf, Where(str(path))
     try:
-        resolve = resolvers(files, read_catalog(session.models, files), session.graphs)
+        resolve = resolvers(files, session.catalog(), session.graphs)
         whole = read_tree(path, lambda name: files.find("recipes", name))
     except RaypipeError as e:
         return [e]

@@ -172,7 +172,7 @@ def _kg_refresh(args: Args) -> int:
     def show(found: RefreshProposal) -> None:
         table(("domain", "now", "proposed"), [list(row.values()) for row in found.rows()])
         what = "is written to" if args.accept else "is not written: --accept puts it into"
-        seen = [f"{d} {r.changed} of {r.pairs} changed" for d, r in found.seen.items()]
+        seen = [f"{d} {r['changed']} of {r['pairs']} changed" for d, r in found.seen.items()]
         by = ", ".join(seen) or "nothing" if args.observed else args.propose
         print(f"by {by}; it {what} {found.file}")
 

@@ -34,9 +34,9 @@ def _answer(args: Args) -> int:
 
 
 def _counts(done: RunResult) -> None:
-    if not done.counters.counts:
+    if not done.steps:
         print("nothing was missing")
-    for name, count in done.counters.counts.items():
+    for name, count in done.steps.items():
         work = f"{count.rows} rows, {count.calls.computed} model calls, {count.faults} faults"
         print(f"{name:<12} {work}, {count.seconds:.1f} s")
 
