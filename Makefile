@@ -67,7 +67,7 @@ schemas: $(tested) ## docs/schemas, from the classes of what commands print
 	$(py) -c "from pathlib import Path; from raypipe.api.outputs import write_schemas; write_schemas(Path('docs/schemas'))"
 
 docs: $(tested)   ## out/site, from docs/, the README and docstrings; a broken link fails it
-	@NO_MKDOCS_2_WARNING=1 $(py) -m mkdocs build --strict --quiet && echo "out/site/index.html"
+	@NO_MKDOCS_2_WARNING=1 $(py) -m mkdocs build --strict --quiet && echo "out/site/index.html; its search works where it is served: python -m http.server -d out/site"
 
 # $(1): the lists. The package's own byte code is written too: where PYTHONDONTWRITEBYTECODE is set, each start and
 # each worker would compile 370 modules again.

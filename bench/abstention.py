@@ -22,7 +22,7 @@ from rich.console import Console
 import raypipe
 from raypipe.core.errors import RaypipeError
 from raypipe.report.fit import print_decide_fit
-from raypipe.text.asked import read
+from raypipe.text.spans import read
 
 PAGES, PAGE_CHARS = 5, 1500  # of a question
 

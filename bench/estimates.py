@@ -25,7 +25,7 @@ from raypipe.core.config import Conf
 from raypipe.core.prices import Prices
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
-from raypipe.pipeline.caps import Caps
+from raypipe.pipeline.counters import Caps
 from raypipe.pipeline.driver import Pipeline, TaskSizes
 from raypipe.pipeline.tasks import WorkerConfig, inline
 from raypipe.report.costs import hours, ranged

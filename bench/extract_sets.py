@@ -24,12 +24,11 @@ from raypipe.api.starting_points import DEMO
 from raypipe.core.records import Block, Source, Span, chunk_id, digest, source_id
 from raypipe.synth import write as write_synth
 from raypipe.text import bm25, windows
-from raypipe.text.asked import AskedQuestion, read
 from raypipe.text.blocks import plain_blocks
 from raypipe.text.compare import day_of
 from raypipe.text.evidence import ANALYZER
 from raypipe.text.html import fold, storable, to_text
-from raypipe.text.spans import dates
+from raypipe.text.spans import AskedQuestion, dates, read
 from raypipe.text.words import analyse
 
 NQ, SQUAD = "openqa/nq_gold_passage_odd.jsonl.gz", "squad/xquad.en.json.gz"

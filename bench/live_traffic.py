@@ -46,9 +46,8 @@ from raypipe.serving.access import CaptureConfig
 from raypipe.serving.capture import Capture
 from raypipe.serving.http import create_app
 from raypipe.serving.release_follower import ReleaseFollowers
-from raypipe.serving.second_answers import SecondAnswers
-from raypipe.serving.shared_kit import InFlight, YieldingKit
-from raypipe.serving.trials import TrialRouter
+from raypipe.serving.serve_kit import InFlight, YieldingKit
+from raypipe.serving.trials import SecondAnswers, TrialRouter
 from raypipe.store import Store
 from raypipe.synth import write
 

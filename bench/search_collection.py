@@ -36,14 +36,14 @@ from raypipe.core.index import VectorHit
 from raypipe.core.records import Question, source_id
 from raypipe.models import load
 from raypipe.models.kit import LocalKit
-from raypipe.pipeline.corpus_tasks import PART_SOURCES, PostingsTask
+from raypipe.pipeline.table_tasks import PART_SOURCES, PostingsTask
 from raypipe.pipeline.tasks import Task, WorkerConfig
 from raypipe.steps.bm25 import Bm25
 from raypipe.store import PASSAGES, Store, commit, vectors_schema, write_part
-from raypipe.store.coverage import lacked
 from raypipe.store.ids import Ids
 from raypipe.store.index import LanceIndex, index_spec
 from raypipe.store.lookups import distinct
+from raypipe.store.sources import lacked
 from raypipe.store.tables import LENGTHS, POSTINGS
 from raypipe.store.vector_copy import folder as copies
 from raypipe.store.vector_copy import vector_copy

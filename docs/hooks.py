@@ -20,7 +20,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the README, its links made those of the site, and a page with all that `import raypipe` gives."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8").replace("](docs/", "](")
     files.append(File.generated(config, "index.md", content=readme))
-    names = "".join(f"::: {module}.{name}\n\n" for name, module in sorted(EXPORTS.items()))
+    functions_first = sorted(EXPORTS.items(), key=lambda export: (export[0][0].isupper(), export[0]))
+    names = "".join(f"::: {module}.{name}\n\n" for name, module in functions_first)
     files.append(File.generated(config, "api.md", content=f"# The API\n\n{names}"))
     return files
 

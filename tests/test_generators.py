@@ -22,8 +22,8 @@ from raypipe.evaluation.options import EvalOptions
 from raypipe.models import catalog
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import EndpointAddress
-from raypipe.pipeline.corpus_tasks import TextsTask
 from raypipe.pipeline.driver import Pipeline, TaskSizes
+from raypipe.pipeline.table_tasks import TextsTask
 from raypipe.pipeline.tasks import WorkerConfig, inline, with_worker
 from raypipe.report.progress import Progress
 from raypipe.store import Store

@@ -19,17 +19,17 @@ from raypipe.cli.main import main
 from raypipe.core import arrow
 from raypipe.core.records import Question
 from raypipe.models.kit import LocalKit
-from raypipe.pipeline.compact_task import compact_all
 from raypipe.pipeline.table_build import nowhere
 from raypipe.pipeline.tasks import inline
+from raypipe.pipeline.upkeep import compact_all
 from raypipe.runs.manifest import read
 from raypipe.runs.prune import prune
 from raypipe.runs.release import promote
 from raypipe.serving.answerer import Answerer
 from raypipe.serving.query import QueryRequest
 from raypipe.store import Store, StoreError, begin, end, read_now, sweep
-from raypipe.store.disk_space import need
 from raypipe.store.errors import DiskFull, is_full
+from raypipe.store.files import need
 from raypipe.store.keep import clean, compact, tables, unfinished
 from raypipe.store.lease import FORGOTTEN_S, STALE_S
 
@@ -234,9 +234,9 @@ def test_a_clock_that_jumps_takes_no_version_and_no_lease(bench, store, monkeypa
 
 
 def test_work_that_cannot_fit_is_refused_with_numbers_before_it_starts(store):
-    need(store, 0, "nothing")
+    need(store.files, 0, "nothing")
     with pytest.raises(DiskFull, match=r"the plan needs at least 1,000,000,000,000.0 MB at .* are free"):
-        need(store, 10**18, "the plan")
+        need(store.files, 10**18, "the plan")
     assert is_full(OSError(28, "No space left on device"))
     assert is_full(OSError("LanceError(IO): ... No space left on device (os error 28)"))
     assert not is_full(OSError(2, "No such file")) and not is_full(ValueError("No space left on device"))

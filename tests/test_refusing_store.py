@@ -18,8 +18,8 @@ from raypipe.evaluation.options import EvalOptions
 from raypipe.pipeline.driver import Pipeline
 from raypipe.pipeline.tasks import inline
 from raypipe.store import Store, StoreError
-from raypipe.store.claims import claims
 from raypipe.store.errors import StoreUnavailable
+from raypipe.store.files import claims
 from raypipe.store.layout import LEASES
 
 pytestmark = pytest.mark.slow

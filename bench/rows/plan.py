@@ -23,13 +23,13 @@ from raypipe.core.config import Conf
 from raypipe.core.records import Citation, Question, Source, SourceKind, source_id
 from raypipe.evaluation.golds import questions_of
 from raypipe.models.machine_limits import Machine
-from raypipe.pipeline.answers_task import answers_table
 from raypipe.pipeline.driver import Pipeline, TaskSizes
+from raypipe.pipeline.table_tasks import answers_table
 from raypipe.pipeline.tasks import WorkerConfig, inline
 from raypipe.report.progress import Progress
 from raypipe.runs.plan.planner import plan
 from raypipe.store import PASSAGES, Store, commit, put, vectors_schema, write_part
-from raypipe.store.sizes import write_sizes
+from raypipe.store.sources import write_sizes
 
 ROOT = Path(__file__).parents[2]
 QUESTIONS, PAGES = 2706, 50

@@ -31,8 +31,7 @@ from raypipe.models import catalog
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import EndpointAddress
 from raypipe.models.scripted import Scripted
-from raypipe.pipeline.caps import Caps
-from raypipe.pipeline.counters import RunCounters
+from raypipe.pipeline.counters import Caps, RunCounters
 from raypipe.pipeline.driver import Pipeline, TaskSizes
 from raypipe.pipeline.tasks import WorkerConfig, inline
 from raypipe.recipes.resolve import prompt_file

@@ -17,7 +17,7 @@ from raypipe.evaluation import sweep as sweeping
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.golds import questions_of
 from raypipe.evaluation.options import EvalOptions
-from raypipe.pipeline.caps import Caps
+from raypipe.pipeline.counters import Caps
 from raypipe.pipeline.ingest import ingest
 from raypipe.report.sweep import plot, print_plans, print_sweep
 from raypipe.runs.plan import planner

@@ -12,8 +12,7 @@ from raypipe.core.errors import ConfError
 from raypipe.evaluation.ann import built, measured
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
-from raypipe.pipeline.approximate import RecallTooLow, ann_states
-from raypipe.pipeline.recipe_tables import searched
+from raypipe.pipeline.recipe_tables import RecallTooLow, ann_states, searched
 from raypipe.report.report import to_json
 from raypipe.report.wording import ann_lines, ann_plan
 from raypipe.runs.manifest import read

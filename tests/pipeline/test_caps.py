@@ -15,7 +15,7 @@ from raypipe.core.errors import CapReached, ConfError
 from raypipe.core.prices import Prices, TokenPrice
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
-from raypipe.pipeline.caps import Caps
+from raypipe.pipeline.counters import Caps
 from raypipe.pipeline.driver import TaskSizes
 from raypipe.report.report import StepLine
 from raypipe.runs.plan.money import spent

@@ -33,7 +33,7 @@ from raypipe.pipeline.ingest_log import Decision, driving
 from raypipe.pipeline.tasks import inline
 from raypipe.report.progress import Progress
 from raypipe.serving.answerer import Answerer
-from raypipe.serving.http.responses import answer_response
+from raypipe.serving.http.stream import answer_response
 from raypipe.serving.query import QueryRequest
 from raypipe.store import Store
 from raypipe.store.parts import sealed

@@ -13,10 +13,9 @@ from raypipe.core.llm import Generated
 from raypipe.core.records import Source
 from raypipe.memo.disk import StoreMemo, memo_versions, merge_memo
 from raypipe.memo.memo import MemoTable
-from raypipe.pipeline.compact_task import compact_all
-from raypipe.pipeline.merge_task import merge
 from raypipe.pipeline.table_build import nowhere
 from raypipe.pipeline.tasks import HandedBack, WorkerConfig, inline
+from raypipe.pipeline.upkeep import compact_all, merge
 from raypipe.store import Store
 from raypipe.store import put as put_rows
 from raypipe.store.files import Files

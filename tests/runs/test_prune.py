@@ -21,7 +21,7 @@ from raypipe.store import Store, begin, commit, write_part
 from raypipe.store.adapters import RECIPE, adapter_folder, adapter_names, put_adapter, training_lease
 from raypipe.store.ids import Ids
 from raypipe.store.keep import tag, tagged, unfinished
-from raypipe.store.sizes import sizes
+from raypipe.store.sources import sizes
 
 pytestmark = pytest.mark.slow
 

@@ -20,11 +20,11 @@ from raypipe.runs.forget.mentions import words
 from raypipe.serving.access import ApiKeys, CaptureConfig, RequestLimits, ServerConfig
 from raypipe.serving.answerer import Answerer, CorpusMemo
 from raypipe.serving.capture import Capture
-from raypipe.serving.filters import Filters, host_matches
 from raypipe.serving.http import create_app
 from raypipe.serving.http.admission import Admission, FairSlots
 from raypipe.serving.http.errors import RequestRefused
 from raypipe.serving.http.middleware import RequestMetrics
+from raypipe.serving.query import Filters, host_matches
 from raypipe.serving.tenants import Quotas, Tenant, read_tenants
 from raypipe.store import Store
 

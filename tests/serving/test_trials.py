@@ -22,9 +22,8 @@ from raypipe.serving.access import CaptureConfig
 from raypipe.serving.capture import Capture, RedactionFailed
 from raypipe.serving.http import create_app
 from raypipe.serving.release_follower import ReleaseFollowers
-from raypipe.serving.second_answers import SecondAnswers
-from raypipe.serving.shared_kit import InFlight, YieldingKit, background
-from raypipe.serving.trials import TrialRouter
+from raypipe.serving.serve_kit import InFlight, YieldingKit, background
+from raypipe.serving.trials import SecondAnswers, TrialRouter
 from raypipe.store import Store
 
 pytestmark = pytest.mark.slow
@@ -282,6 +281,25 @@ def test_what_cannot_be_tried_is_refused_and_live_stays(two, capsys, tmp_path):
     ):
         assert main([*args, "--store", store.uri]) == 2
         assert says in capsys.readouterr().err
+
+
+def test_stopping_a_canary_and_a_shadow_names_both(two, capsys):
+    store, folder, _ = two
+    start_canary(folder / "bad", 0.5, ["better"])
+    start_shadow(folder / "bad", 0.5, store)
+    assert main(["trial", "--stop", "--store", store.uri]) == 0
+    said = capsys.readouterr().out
+    assert said.index("no canary and no shadow") < said.index("canary r") < said.index("shadow r")
+    assert said.count("it was stopped by hand") == 2 and "the last" not in said
+    start_canary(folder / "bad", 0.5, ["better"])
+    start_shadow(folder / "bad", 0.5, store)
+    found = stop_trials(store)
+    assert [(r.trial.role, r.verdict) for r in found.stopped] == [
+        ("canary", "stopped"),
+        ("shadow", "stopped"),
+    ]
+    assert [r["role"] for r in found.rows()] == ["canary", "shadow"] and not found.running
+    assert found.ended == found.stopped[1] and show_trials(store).over == (found.ended,)
 
 
 def test_a_release_that_cannot_be_opened_is_not_tried_and_live_answers(two):

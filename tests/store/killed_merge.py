@@ -1,4 +1,6 @@
-"""Merges the segments of a store and is killed: `killed_merge.py STORE POSTINGS LENGTHS EVENT:FUNCTION:N`.
+"""Merges the segments of a store and is killed.
+
+    killed_merge.py STORE TEXTS PASSAGES POSTINGS LENGTHS EVENT:FUNCTION:N
 
 SIGKILL at the Nth call or return of a function.
 """
@@ -8,10 +10,10 @@ import signal
 import sys
 
 from raypipe.store import Store
-from raypipe.store.merged_postings import merge_segments
+from raypipe.store.inverter import Inverter, merge_segments
 
 
-def main(store: str, postings: str, lengths: str, at: str) -> None:
+def main(store: str, texts: str, passages: str, postings: str, lengths: str, at: str) -> None:
     event, function, number = at.split(":")
     opened, seen = Store.open(store), 0
 
@@ -23,7 +25,7 @@ def main(store: str, postings: str, lengths: str, at: str) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.setprofile(profile)
-    merge_segments(opened, postings, lengths)
+    merge_segments(opened, postings, lengths, Inverter(opened, texts, passages, "plain"))
     sys.setprofile(None)
 
 

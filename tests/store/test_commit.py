@@ -30,8 +30,7 @@ from raypipe.store import (
     write_part,
 )
 from raypipe.store.commit import append
-from raypipe.store.keep import compact, unfinished
-from raypipe.store.leftovers import free_table
+from raypipe.store.keep import compact, free_table, unfinished
 from raypipe.store.parts import PLAN_BATCH, read_record
 
 pytestmark = pytest.mark.slow

@@ -17,8 +17,7 @@ from raypipe.models.kit import LocalKit
 from raypipe.steps.bm25 import Bm25
 from raypipe.store import PASSAGES, Store, commit, with_chunkless, write_part
 from raypipe.store.index import LanceIndex, MemoryIndex, index_spec
-from raypipe.store.inverter import Inverter
-from raypipe.store.merged_postings import merge_segments
+from raypipe.store.inverter import Inverter, merge_segments
 from raypipe.store.tables import LENGTHS, POSTINGS
 from raypipe.text.words import analyse
 
@@ -284,6 +283,10 @@ def ingested_in_small_pieces(folder, large=0):
     return made
 
 
+def inverter(store, *segment_words):
+    return Inverter(store, TEXTS, PARTS, "plain", *segment_words)
+
+
 def hits(store, top=25):
     steps = [Bm25(top=top, words="plain", variant=variant) for variant in ("lucene", "okapi")]
     return [asked(indexes(store)[0], step, questions(11)) for step in steps]
@@ -301,18 +304,18 @@ def test_merging_segments_changes_no_score_and_frees_what_was_taken_out(tmp_path
     left = {r["source"] for r in store.scan(LENGTH, ["source"]).to_pylist()}
     *small, large = words_of_segments(store)
     kept = store.dataset(WORDS).get_fragments()[0].fragment_id
-    assert merge_segments(store, WORDS, LENGTH, segment_words=sum(small[:5])) > 0
+    assert merge_segments(store, WORDS, LENGTH, inverter(store, sum(small[:5]))) > 0
     some = words_of_segments(store)
     assert len(some) < 9 and sum(some) == sum(small) + large, "groups stay below the size of a segment"
     assert max(some[:-1]) <= sum(small[:5])
     assert kept in {f.fragment_id for f in store.dataset(WORDS).get_fragments()}, "it is large"
     assert hits(store) == before
-    assert merge_segments(store, WORDS, LENGTH, at=2) == len(some) - 1
+    assert merge_segments(store, WORDS, LENGTH, inverter(store), at=2) == len(some) - 1
     assert len(words_of_segments(store)) == 1 and store.count(WORDS) < rows
     assert hits(store) == before
     assert asked(pinned, Bm25(top=25, words="plain"), questions(11)) == before[0], "as it was opened"
     assert {r["source"] for r in store.scan(LENGTH, ["source"]).to_pylist()} == left
-    assert merge_segments(store, WORDS, LENGTH) == 0
+    assert merge_segments(store, WORDS, LENGTH, inverter(store)) == 0
     looked_up, gathered, _ = (asked(i, Bm25(top=9999, words="plain"), questions(12)) for i in indexes(store))
     assert looked_up == gathered
 
@@ -324,9 +327,11 @@ def test_a_merge_that_is_killed_changes_no_score_and_the_next_one_ends_it(tmp_pa
     before = hits(store)
     script = Path(__file__).parent / "killed_merge.py"
     killed = subprocess.run(
-        [sys.executable, str(script), store.uri, WORDS, LENGTH, at], capture_output=True, text=True
+        [sys.executable, str(script), store.uri, TEXTS, PARTS, WORDS, LENGTH, at],
+        capture_output=True,
+        text=True,
     )
     assert killed.returncode == -9, killed.stderr
     assert hits(store) == before
-    merge_segments(store, WORDS, LENGTH)
+    merge_segments(store, WORDS, LENGTH, inverter(store))
     assert len(store.scan(WORDS, ["segment"])["segment"].unique()) == 1 and hits(store) == before

@@ -12,8 +12,8 @@ from synth_programs import Graph, answer
 
 from raypipe.kg.language.answer_rules import RULES
 from raypipe.synth.ask.questions import DOMAIN_SHARES, SHAPES, TYPE_SHARES, Posed, pose, templates
-from raypipe.synth.tables import SCHEMAS, write_tables
 from raypipe.synth.world.world import World, build_world
+from raypipe.synth.write import SCHEMAS, write_tables
 
 MANY = 2_000
 

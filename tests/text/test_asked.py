@@ -1,7 +1,7 @@
 import pytest
 
-from raypipe.text.asked import read
 from raypipe.text.compare import decide
+from raypipe.text.spans import read
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """An answer quotes the sentence that has its words, then everything that the model was shown."""
 
 from raypipe.core.records import Quote
-from raypipe.text.cite import cite
+from raypipe.text.evidence import cite
 
 PAGE = "Velora is a film of 1994. Anna Lindqvist directed it. Olo Bran wrote the music."
 OTHER = "The film festival gave Lindqvist a prize."

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from raypipe.text import evidence
-from raypipe.text.asked import read
 from raypipe.text.candidates import Sentence
 from raypipe.text.evidence import ANSWER, RANKING, SPAN, Fitted, FittedOn, Logistic
-from raypipe.text.spans import TypedSpan
+from raypipe.text.spans import TypedSpan, read
 
 ON = FittedOn("a file and its digest", "even rows", "log loss")
 NONE = Logistic(0.0, {})

@@ -52,7 +52,6 @@ class ServeArgs:
     fallback: str | None = None  # recipe whose extract step answers while a language model is down
     page: bool = True  # the web page at /
     gateways: int = 1  # processes that speak HTTP and run the recipe; with two, one may die
-    traces: str | None = None  # collector of traces, as OTLP over HTTP: http://collector:4318/v1/traces
     log: str | None = None  # file for a line of each request; None: stderr of the gateway, which Ray keeps
     graphs: Mapping[str, str] = field(default_factory=dict)  # name -> where it lies; "": all others
     limits: RequestLimits = field(default_factory=RequestLimits)
@@ -141,9 +140,7 @@ class ServeArgs:
         if tenants and self.auth == "none":
             raise ConfError("auth none and tenants: expected one of them, found both")
         keys = ApiKeys(open=True) if self.auth == "none" else ApiKeys.of(given)
-        return ServerConfig(
-            keys, self.limits, self.page, self.traces, self.log, self.capture, self.memo_mb, tenants
-        )
+        return ServerConfig(keys, self.limits, self.page, self.log, self.capture, self.memo_mb, tenants)
 
     def degrade_policy(self, settings: Settings) -> DegradePolicy:
         """How unavailable services are handled."""

@@ -19,12 +19,12 @@ from raypipe.core.errors import ConfError
 from raypipe.core.plain import to_json
 from raypipe.evaluation import ann as measuring
 from raypipe.evaluation.fault_budget import unread_rows
-from raypipe.pipeline.approximate import AnnStage, ann_stages, require_recall
 from raypipe.pipeline.driver import Pipeline
+from raypipe.pipeline.recipe_tables import AnnStage, ann_stages, require_recall
 from raypipe.recipes.recipe import Recipe
 from raypipe.store import Store
 from raypipe.store.ids import Ids
-from raypipe.store.sizes import sizes
+from raypipe.store.sources import sizes
 
 HERE_CHARS = 3_000_000
 """Characters of new texts up to which they are indexed in this process: some two minutes of MiniLM on two

@@ -23,7 +23,7 @@ from raypipe.metrics.intervals import Interval
 from raypipe.metrics.kinds.contract import MeasureSlice, MeasureSummary
 from raypipe.metrics.losses import Loss
 from raypipe.metrics.prompt_injection import PromptInjection
-from raypipe.pipeline.approximate import AnnState
+from raypipe.pipeline.recipe_tables import AnnState
 from raypipe.report.costs import Estimate
 from raypipe.report.report import EvalReport, FaultCount
 from raypipe.runs.plan.records import JudgePlan

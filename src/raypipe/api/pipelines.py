@@ -30,7 +30,7 @@ from raypipe.core.prices import JUDGE, Prices
 from raypipe.core.protocols import Model
 from raypipe.models import load
 from raypipe.models.entry import REMOTE
-from raypipe.pipeline.caps import MACHINES
+from raypipe.pipeline.counters import MACHINES
 from raypipe.pipeline.driver import Pipeline, TaskSizes
 from raypipe.pipeline.ingest_tasks import TaskReading
 from raypipe.pipeline.tasks import (

@@ -4,7 +4,7 @@ the live release, as a canary or as a shadow."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -165,15 +165,22 @@ def prune(
 
 @dataclass(frozen=True, slots=True)
 class TrialResult(Result):
-    """The canary and the shadow as they do now, and how the last trial ended; a row for each."""
+    """The canary and the shadow as they do now, those that were stopped, else how the last trial ended; a
+    row for each."""
 
     SCHEMA = "role release live share:float64 gate verdict why questions:int64 same:int64"
     store: str  # URI
     running: tuple[TrialReport, ...]
     ended: TrialReport | None  # the last; None: none has
+    stopped: tuple[TrialReport, ...] = ()  # by this call, the canary before the shadow
+
+    @property
+    def over(self) -> tuple[TrialReport, ...]:
+        """Those that this call stopped, else the last that ended; () where none has."""
+        return self.stopped or ((self.ended,) if self.ended else ())
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        for r in (*self.running, *([self.ended] if self.ended else [])):
+        for r in (*self.running, *self.over):
             yield {**to_json(r), **to_json(r.trial)}
 
 
@@ -223,9 +230,8 @@ def stop_trials(store: Place = None, session: Session | None = None) -> TrialRes
     running = trials(opened)
     if not running:
         raise ConfError(f"{opened.uri}: there is no canary and no shadow to stop")
-    for trial in running:
-        trial_verdict.stop_trial(opened, trial, "it was stopped by hand")
-    return _found(opened)
+    stopped = tuple(trial_verdict.stop_trial(opened, t, "it was stopped by hand") for t in running)
+    return replace(_found(opened), stopped=stopped)
 
 
 def _found(store: Store) -> TrialResult:

@@ -37,7 +37,7 @@ from raypipe.memo.mend import mend_memo
 from raypipe.metrics.crag import DEFAULT_RULE, Rule, rule_id
 from raypipe.metrics.kinds import open_kind
 from raypipe.metrics.textfile import require_writable, write_json
-from raypipe.pipeline.caps import Caps
+from raypipe.pipeline.counters import Caps
 from raypipe.pipeline.ingest_log import driving
 from raypipe.recipes.executor import StageCounters
 from raypipe.recipes.recipe import Recipe

@@ -129,9 +129,10 @@ def print_trials(found: TrialResult) -> None:
         _print_trial(report)
     if not found.running:
         print(f"no canary and no shadow in {found.store}")
-    if found.ended is not None:
-        print("the last that ended:")
-        _print_trial(found.ended)
+    if found.over:
+        print("stopped:" if found.stopped else "the last that ended:")
+    for report in found.over:
+        _print_trial(report)
 
 
 def _print_trial(report: TrialReport) -> None:

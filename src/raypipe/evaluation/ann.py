@@ -21,10 +21,9 @@ from raypipe.core.records import Question, digest
 from raypipe.memo.counts import CallCounts
 from raypipe.memo.disk import StoreMemo, memo_versions
 from raypipe.memo.memo import cached
-from raypipe.pipeline.approximate import AnnStage, ann_stages
 from raypipe.pipeline.driver import Pipeline
 from raypipe.pipeline.ingest_log import driving
-from raypipe.pipeline.recipe_tables import tables_now
+from raypipe.pipeline.recipe_tables import AnnStage, ann_stages, tables_now
 from raypipe.store.approximate import ann_index, build_ann, keep_recall
 from raypipe.store.index import LanceIndex
 from raypipe.text.template import PLAIN, query_reads, query_renderer

@@ -29,9 +29,8 @@ from raypipe.metrics.prompt_injection import PromptInjection, followed
 from raypipe.metrics.ranking import ranked
 from raypipe.metrics.routing import Routing
 from raypipe.models.kit import LocalKit
-from raypipe.pipeline.answer_sources import AnswerSources
 from raypipe.pipeline.driver import Pipeline
-from raypipe.pipeline.recipe_tables import searched
+from raypipe.pipeline.recipe_tables import AnswerSources, searched
 from raypipe.recipes.fits import fits_of, has_seen
 from raypipe.recipes.step_contract import models_of
 from raypipe.report.report import answer_of

@@ -36,14 +36,12 @@ from raypipe.evaluation.view.run_page import write_page
 from raypipe.memo.counts import CallCounts
 from raypipe.memo.disk import memo_versions
 from raypipe.memo.mend import mend_memo
-from raypipe.pipeline.answer_sources import AnswerSources
-from raypipe.pipeline.approximate import require_measured
 from raypipe.pipeline.counters import RunCounters
 from raypipe.pipeline.driver import Pipeline
 from raypipe.pipeline.ingest import ingest
 from raypipe.pipeline.ingest_log import IngestSummary, driving
 from raypipe.pipeline.ingest_tasks import reading_of
-from raypipe.pipeline.recipe_tables import table_names
+from raypipe.pipeline.recipe_tables import AnswerSources, require_measured, table_names
 from raypipe.pipeline.wall_clock import WallClock
 from raypipe.recipes.serialize import to_plain
 from raypipe.report.report import EvalReport, RunFolder, write_report

@@ -34,7 +34,7 @@ from raypipe.runs.plan.money import priced
 from raypipe.runs.plan.planner import plan
 from raypipe.runs.plan.records import JudgePlan, Plan
 from raypipe.runs.plan.standing import asking
-from raypipe.store.disk_space import need
+from raypipe.store.files import need
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def _shown(
     planned = plan(pipeline, asked, fresh=fresh, old=again, measured=measured)
     planned = priced(replace(planned, judge=judge), pipeline.caps.prices, pipeline.recipe)
     how.on_plan(planned)
-    need(pipeline.store, planned.bytes_at_least(), "what is planned")
+    need(pipeline.store.files, planned.bytes_at_least(), "what is planned")
     return planned, frozenset(again)
 
 

@@ -10,18 +10,17 @@ from raypipe.core import arrow
 from raypipe.core.protocols import Model
 from raypipe.memo.disk import memo_versions
 from raypipe.memo.memo import vectors_of
-from raypipe.pipeline.corpus_tasks import PART_SOURCES, PassagesTask, PostingsTask, TextsTask, VectorsTask
 from raypipe.pipeline.recipe_tables import passages_table, texts_table, vectors_table, whole_corpus
 from raypipe.pipeline.table_build import TableBuild
+from raypipe.pipeline.table_tasks import PART_SOURCES, PassagesTask, PostingsTask, TextsTask, VectorsTask
 from raypipe.pipeline.tasks import TableTask, WorkerConfig
 from raypipe.pipeline.whole_corpus_task import WholeCorpusTask
 from raypipe.recipes.executor import CorpusExecutor
 from raypipe.recipes.recipe import Recipe
 from raypipe.store import PASSAGES, Run, Store, begun, vectors_schema
-from raypipe.store.corpus_sum import rows_id
-from raypipe.store.coverage import lacked, noted
 from raypipe.store.ids import Ids
 from raypipe.store.lookups import distinct, sources_with_chunks
+from raypipe.store.sources import lacked, noted, rows_id
 from raypipe.store.tables import LENGTHS, POSTINGS
 
 

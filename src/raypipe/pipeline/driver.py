@@ -17,26 +17,23 @@ from raypipe.core.protocols import Model
 from raypipe.core.records import Fault, Outcome, Question, digest
 from raypipe.memo.disk import memo_versions
 from raypipe.pipeline import recipe_tables
-from raypipe.pipeline.answer_sources import AnswerSources, answer_sources
-from raypipe.pipeline.answers_task import AnswersTask
-from raypipe.pipeline.approximate import ann_names
-from raypipe.pipeline.caps import NO_CAPS, Caps
 from raypipe.pipeline.corpus_builds import CorpusBuilds, failed_ids
-from raypipe.pipeline.counters import RunCounters
+from raypipe.pipeline.counters import NO_CAPS, Caps, RunCounters
 from raypipe.pipeline.dead_letters import final_last
 from raypipe.pipeline.ingest_log import driving
+from raypipe.pipeline.recipe_tables import AnswerSources, ann_names, answer_sources
 from raypipe.pipeline.table_build import TableBuild, TableBuilder, again_id, alone, nowhere
+from raypipe.pipeline.table_tasks import AnswersTask
 from raypipe.pipeline.tasks import Runner, TableTask, Verb, WorkerConfig, Workers
 from raypipe.pipeline.wall_clock import WallClock
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import asked_models
 from raypipe.report.progress import Progress
 from raypipe.store import ANSWERS, Run, Store, begun
-from raypipe.store.corpus_sum import corpus_sum
-from raypipe.store.coverage import all_sources, by_source
 from raypipe.store.ids import Ids, stand_in
-from raypipe.store.leftovers import abandon
-from raypipe.store.merged_postings import merge_segments
+from raypipe.store.inverter import Inverter, merge_segments
+from raypipe.store.keep import abandon
+from raypipe.store.sources import all_sources, by_source, corpus_sum
 
 ANSWERS_AT_ONCE = 100  # read in one look: some 40 kB each with fifty citations and twenty hits
 
@@ -86,7 +83,8 @@ class Pipeline:
                 if self.store.has(lengths) or self.searches_all(questions):
                     build(self.corpus.postings(analyzer, postings, lengths), done)
                     if not begun(self.store, lengths):
-                        merge_segments(self.store, postings, lengths)
+                        inverter = Inverter(self.store, self.texts_table, self.passages_table, analyzer)
+                        merge_segments(self.store, postings, lengths, inverter)
         return done
 
     def answer(

@@ -36,7 +36,7 @@ from raypipe.readers.named_files import read_by
 from raypipe.report.progress import Progress, ProgressTask
 from raypipe.report.report import ReplacedRows
 from raypipe.store import Store
-from raypipe.store.disk_space import need
+from raypipe.store.files import need
 
 PART_BYTES = 16 << 20  # of records per part, one Lance fragment: it takes three times as much memory
 ROW_BYTES = 500  # of a record on top of its content, about
@@ -87,7 +87,7 @@ def ingest(
         if (known := noted(store, of)) is not None:  # a killed process had read them
             return known if kind is None else note_kind(store, known, kind)
         before()
-        need(store, 0, "reading files")
+        need(store.files, 0, "reading files")
         read = read_here if reading is None else reading
         found = read(store, of, paths, format, progress)
         readers.require_rows(paths, found.counts, found.rows.bad_lines())

@@ -25,7 +25,7 @@ from raypipe.readers.documents.walk import content_digest, fresh_bytes
 from raypipe.readers.rows import ReadCounts, UnusableLine
 from raypipe.report.progress import Progress
 from raypipe.store import Store
-from raypipe.store.disk_space import need
+from raypipe.store.files import need
 from raypipe.store.layout import FOLDERS
 
 UNREAD = "none"  # kind of a file that no reader takes
@@ -69,7 +69,7 @@ def ingest_folder(store: Store, root: Path, globs: Sequence[str], progress: Prog
     """
     of = folder_id(root)
     with driving(store, f"ingest {root}"):
-        need(store, 0, "reading files")
+        need(store.files, 0, "reading files")
         read = _Read(of, root, _known(store, of), Tombstones(tombstones(store)))
         files = list(walk(root, globs, DOCUMENT_LIMITS))
         staging = Staging(store, of, "files")

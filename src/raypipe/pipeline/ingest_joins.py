@@ -104,16 +104,9 @@ class ShardFiles:
 
 def _between(table: pa.Table, low: int, high: int) -> pa.Table:
     """The rows of a sorted list whose keys begin with two bytes in a range."""
-    heads = _words(table)[0] >> np.uint64(48)
+    heads = np.frombuffer(b"".join(map(_bytes, table["key"].chunks)), ">u2")[:: KEY // 2]
     start, stop = np.searchsorted(heads, [low, high])
     return table.slice(start, stop - start)
-
-
-def _words(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-    """((n,), (n,)) uint64: the halves of each key, which compare as its bytes do."""
-    raw = b"".join(_bytes(chunk) for chunk in table["key"].chunks)
-    halves = np.frombuffer(raw, ">u8").astype(np.uint64).reshape(-1, 2)
-    return halves[:, 0], halves[:, 1]
 
 
 def _bytes(chunk: pa.FixedSizeBinaryArray) -> bytes:
@@ -123,38 +116,31 @@ def _bytes(chunk: pa.FixedSizeBinaryArray) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class JoinedLists:
-    """Rows of the lists of all shards, sorted by key and then by shard."""
+    """Rows of the lists of all shards, one list after the other."""
 
-    rows: pa.Table  # in the order in which they were read
-    order: np.ndarray  # (n,) int64: places in `rows`, sorted
-    shard: np.ndarray  # (n,) int32, by place in `rows`
-    first: np.ndarray  # (n,) int64, sorted: where in `order` the rows of the same key begin
+    rows: pa.Table
+    shard: np.ndarray  # (n,) int32
+    first: np.ndarray  # (n,) int64: the first row with the same key, of the earliest shard that has it
 
     @classmethod
     def of(cls, tables: Sequence[pa.Table]) -> JoinedLists:
-        rows = pa.concat_tables(tables)
+        rows = pa.concat_tables(tables).combine_chunks()
         shard = np.repeat(np.arange(len(tables), dtype=np.int32), [t.num_rows for t in tables])
-        high, low = _words(rows)
-        order = np.lexsort((shard, low, high))
-        fresh = np.ones(len(order), bool)
-        fresh[1:] = (high[order][1:] != high[order][:-1]) | (low[order][1:] != low[order][:-1])
-        first = np.maximum.accumulate(np.where(fresh, np.arange(len(order)), 0))
-        return cls(rows, order, shard, first)
+        coded = rows["key"].combine_chunks().dictionary_encode().indices.to_numpy()
+        _, first = np.unique(coded, return_index=True)
+        return cls(rows, shard, first[coded])
 
     def repeated(self) -> np.ndarray:
-        """(m,) int64: where in `order` rows stand whose key an earlier shard has."""
-        return np.flatnonzero(self.first != np.arange(len(self.order)))
+        """(m,) int64: rows whose key an earlier shard has."""
+        return np.flatnonzero(self.first != np.arange(len(self.first)))
 
-    def value(self, at: int) -> str:
-        text: str = self.rows["value"][int(self.order[at])].as_py()
+    def value(self, row: int) -> str:
+        text: str = self.rows["value"][row].as_py()
         return text
 
-    def key(self, at: int) -> bytes:
-        raw: bytes = self.rows["key"][int(self.order[at])].as_py()
+    def key(self, row: int) -> bytes:
+        raw: bytes = self.rows["key"][row].as_py()
         return raw
-
-    def shard_of(self, at: int) -> int:
-        return int(self.shard[self.order[at]])
 
 
 def came_before(found: ShardFiles, shards: Sequence[str]) -> dict[int, Before]:
@@ -163,20 +149,20 @@ def came_before(found: ShardFiles, shards: Sequence[str]) -> dict[int, Before]:
     newer = dict[int, Before]()
     for joined in found.joined(shards, "newest"):
         for at, best in _older(joined):
-            newer.setdefault(joined.shard_of(at), {}).setdefault("newest", {})[joined.key(at)] = best
+            newer.setdefault(int(joined.shard[at]), {}).setdefault("newest", {})[joined.key(at)] = best
     if newer:
         return newer
     before = dict[int, Before]()
     for which in ("questions", "documents"):
         for joined in found.joined(shards, which):
             for at in joined.repeated().tolist():
-                rows = before.setdefault(joined.shard_of(at), {}).setdefault(which, {})
+                rows = before.setdefault(int(joined.shard[at]), {}).setdefault(which, {})
                 rows[joined.key(at)] = joined.value(int(joined.first[at]))
     return before
 
 
 def _older(joined: JoinedLists) -> Iterator[tuple[int, str]]:
-    """Where in the order a page stands that another shard has fetched later, and that later fetch."""
+    """The row of each page that another shard has fetched later, and that later fetch."""
     groups = dict[int, list[int]]()
     for at in joined.repeated().tolist():
         start = int(joined.first[at])
@@ -191,10 +177,10 @@ def staged_twice(found: ShardFiles, shards: Sequence[str]) -> dict[int, bytes]:
     """Shard, by its place -> keys of sources that an earlier shard keeps."""
     dropped = dict[int, bytes]()
     for joined in found.joined(shards, "sources"):
-        places = joined.order[joined.repeated()]
-        owners = joined.shard[places]
+        repeated = joined.repeated()
+        owners = joined.shard[repeated]
         for shard in np.unique(owners).tolist():
-            rows = joined.rows.select(["key"]).take(np.sort(places[owners == shard]))
+            rows = joined.rows.select(["key"]).take(repeated[owners == shard])
             dropped[shard] = dropped.get(shard, b"") + b"".join(map(_bytes, rows["key"].chunks))
     return dropped
 

@@ -15,9 +15,8 @@ from typing import Any
 from raypipe.pipeline.counters import forget_runs
 from raypipe.report.report import ReplacedRows
 from raypipe.store import AddedMeanwhile, Store, commit
-from raypipe.store.keep import tables, unfinished
+from raypipe.store.keep import abandon, tables, unfinished
 from raypipe.store.layout import INGESTED, RUNS
-from raypipe.store.leftovers import abandon
 from raypipe.store.parts import begun, sealed, unsealed
 from raypipe.store.tables import INGEST_TABLES, OF_SOURCES
 

@@ -22,7 +22,7 @@ from raypipe.pipeline.dead_letters import faults_table
 from raypipe.pipeline.tombstones import Tombstones, tombstones
 from raypipe.readers import BadLine
 from raypipe.store import Store, stage, write_part
-from raypipe.store.sizes import write_sizes
+from raypipe.store.sources import write_sizes
 
 SHOWN = 3  # ids of replaced rows that a summary names
 BAD_SHOWN = 3  # lines that could not be read, in messages; the table of faults has all

@@ -1,4 +1,8 @@
-"""The tables that a recipe searches: their names in a store, and which sources they lack.
+"""What a recipe searches in a store: its tables and approximate indexes, and the sources that they lack.
+
+A page whose parser met a time limit has no rows in the searched tables. A question is answered without it,
+and the key of that answer names what was absent. Once the page is there, the question has another key, so its
+answer is missing and made. Nothing is replaced: each answer stays true of what it was made from.
 
 Knows recipes and the store; reads, and changes nothing.
 """
@@ -6,19 +10,70 @@ Knows recipes and the store; reads, and changes nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from raypipe.core.ann import AnnRecall, Approximate
 from raypipe.core.digests import model_identity
+from raypipe.core.errors import ConfError, RaypipeError
 from raypipe.core.protocols import Model
-from raypipe.core.records import digest
-from raypipe.pipeline.answer_sources import WORDS
-from raypipe.pipeline.approximate import require_measured
-from raypipe.recipes.recipe import Recipe
+from raypipe.core.records import Question, digest
+from raypipe.recipes.recipe import Recipe, row_key
+from raypipe.recipes.step_contract import approximate, embedder_of
 from raypipe.store import Store
-from raypipe.store.coverage import lacking as lacking_tables
-from raypipe.store.coverage import sources_without
+from raypipe.store.approximate import ann_index, recall_of, require_ann
 from raypipe.store.ids import Ids
 from raypipe.store.index import IndexSpec, Pinned, index_spec
+from raypipe.store.sources import lacking as lacking_tables
+from raypipe.store.sources import sources_without
+
+WORDS = "words "  # begins what a source lacks that is not in the postings of an analyzer
+
+Lacks = Mapping[str, tuple[str, ...]]
+"""Source -> what it lacks (`recipe_tables.lacking`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerSources:
+    """What some questions are answered from by one recipe. Make it with `answer_sources`."""
+
+    snapshot: str  # names all that the store can search: the corpus of a question without citations
+    lacks: Lacks  # of all sources that these questions may search
+    whole: str  # names all of `lacks`: what a question without citations is answered without
+    everything: bool = False  # True: the recipe searches the whole store whatever a question cites
+
+    def row(self, question: Question) -> str:
+        """Names what the question asks, and of what it should be answered (`recipe.row_key`)."""
+        return row_key(question, self.snapshot, self.everything)
+
+    def absent(self, question: Question) -> str:
+        """Names what the question is answered without; "" where all that it may search is there."""
+        cited = question.sources()
+        if cited is None or self.everything:
+            return self.whole
+        return _named({s: left for s in self.lacks.keys() & set(cited) if (left := _own(self.lacks[s]))})
+
+    def key(self, recipe: str, question: Question) -> str:
+        return answer_key(recipe, question.id, self.row(question), self.absent(question))
+
+
+def _own(labels: tuple[str, ...]) -> tuple[str, ...]:
+    """What is read for a question that is searched for in its own sources: no postings."""
+    return tuple(x for x in labels if not x.startswith(WORDS))
+
+
+def answer_sources(snapshot: str, lacks: Lacks, everything: bool = False) -> AnswerSources:
+    """`lacks`: of all sources that the questions may search; `everything`: `Recipe.searches_all`."""
+    return AnswerSources(snapshot, lacks, _named(lacks), everything)
+
+
+def answer_key(recipe: str, question: str, row: str, absent: str) -> str:
+    """Key of an answer: recipe digest, question id, row key, and what was absent."""
+    return digest(recipe, question, row, *([absent] if absent else []))
+
+
+def _named(lacks: Lacks) -> str:
+    return digest("absent", *(f"{s}: {', '.join(lacks[s])}" for s in sorted(lacks))) if lacks else ""
+
 
 INDEX_WORDS = "index.words_"  # what a step reads that searches by words, then the analyzer
 
@@ -117,3 +172,96 @@ def lacking(store: Store, recipe: Recipe, sources: Ids, at: Mapping[str, int], w
 
     labels = {label: table for label, table in table_labels(recipe).items() if read(label, table)}
     return lacking_tables(store, labels, sources, at)
+
+
+class RecallTooLow(RaypipeError):
+    """An approximate search finds less of the exact best than its recipe demands."""
+
+    exit_code = 7
+
+
+@dataclass(frozen=True, slots=True)
+class AnnStage:
+    """A stage that searches the whole store by an approximate index."""
+
+    name: str  # of the stage
+    model: Model
+    table: str  # of its vectors
+    top: int
+    how: Approximate
+
+
+@dataclass(frozen=True, slots=True)
+class AnnState:
+    """What is there of an approximate index that a stage searches."""
+
+    stage: str
+    kind: str  # of the index, such as ivf_rq
+    rows: int  # vectors that there are; 0: none yet
+    index: str  # its name; "": not built
+    unindexed: int  # vectors that it lacks
+    recall: AnnRecall | None  # None: not measured with these settings
+
+
+def ann_stages(recipe: Recipe) -> list[AnnStage]:
+    """The stages of a recipe that search by an approximate index."""
+    found = []
+    for stage in recipe.question:
+        if (searched := approximate(stage.step)) is not None:
+            how, top = searched
+            model = embedder_of(stage.step)
+            found.append(AnnStage(stage.name, model, f"vectors-{recipe.vectors_digest(model)}", top, how))
+    return found
+
+
+def ann_names(store: Store, recipe: Recipe) -> list[str]:
+    """The names of the indexes that a recipe searches: another index may find other passages."""
+    tables = dict.fromkeys(s.table for s in ann_stages(recipe))
+    opened = (ann_index(store.dataset(t)) for t in tables if store.has(t))
+    return [found.name for found in opened if found is not None]
+
+
+def ann_states(store: Store, recipe: Recipe) -> list[AnnState]:
+    """What there is of each approximate index that a recipe searches."""
+    return [_state(store, s) for s in ann_stages(recipe)]
+
+
+def _state(store: Store, stage: AnnStage) -> AnnState:
+    if not store.has(stage.table):
+        return AnnState(stage.name, stage.how.index, 0, "", 0, None)
+    rows, found = store.count(stage.table), ann_index(store.dataset(stage.table))
+    if found is None:
+        return AnnState(stage.name, stage.how.index, rows, "", rows, None)
+    recall = recall_of(store, stage.table, found.name, stage.top, stage.how)
+    return AnnState(stage.name, stage.how.index, rows, found.name, found.unindexed, recall)
+
+
+def require_measured(store: Store, recipe: Recipe, at: IndexSpec | None = None) -> list[AnnRecall]:
+    """The measured recall of each approximate index, in the order of the stages, of tables at the versions of
+    `at`; None: the newest. Raises ConfError for one that is not there, lacks vectors or was not measured,
+    RecallTooLow for one below its `min_recall`."""
+    versions = {pinned.table: pinned.version for pinned in at.pinned()} if at else {}
+    found = []
+    for stage in ann_stages(recipe):
+        index = require_ann(store.dataset(stage.table, versions.get(stage.table)))
+        recall = recall_of(store, stage.table, index.name, stage.top, stage.how)
+        if recall is None:
+            raise ConfError(
+                f"stage {stage.name}: the recall of index {index.name} was not measured with "
+                f"top {stage.top}, probes {stage.how.probes}, refine {stage.how.refine}: "
+                f"`raypipe ann {recipe.name} --store {store.uri}` measures it"
+            )
+        found.append(recall)
+        require_recall(stage, recall)
+    return found
+
+
+def require_recall(stage: AnnStage, found: AnnRecall) -> None:
+    """Raises RecallTooLow where a measured question finds less than the stage's `min_recall`."""
+    if found.worst < stage.how.min_recall:
+        raise RecallTooLow(
+            f"stage {stage.name}: expected each question to find at least {stage.how.min_recall:g} of the "
+            f"exact best {stage.top}; the worst of {found.questions} finds {found.worst:.3f} (question "
+            f"{found.worst_question!r}; mean {found.mean:.3f}, 5 % at or below {found.fifth:.3f}). Raise "
+            "probes or refine, lower min_recall, or leave `ann` out: the exact search finds all"
+        )

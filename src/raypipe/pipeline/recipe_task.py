@@ -1,7 +1,7 @@
 """A task that runs stages of a recipe: reads some rows of a store, computes, and stores a part.
 
 Raising batches are cut down to the row, and trouble that is no row's fault hands the task back. What is
-computed is in `corpus_tasks` and `answers_task`. Knows the store and how a recipe is run; knows nothing of
+computed is in `table_tasks`. Knows the store and how a recipe is run; knows nothing of
 Ray, nor of which tasks there are.
 """
 

@@ -15,10 +15,7 @@ import pyarrow as pa
 
 from raypipe.core.errors import CapReached, Unavailable
 from raypipe.core.retry import Backoff
-from raypipe.pipeline.caps import Caps
-from raypipe.pipeline.compact_task import compact_all
-from raypipe.pipeline.counters import RunCounters
-from raypipe.pipeline.merge_task import merge
+from raypipe.pipeline.counters import Caps, RunCounters
 from raypipe.pipeline.tasks import (
     HandedBack,
     Runner,
@@ -30,6 +27,7 @@ from raypipe.pipeline.tasks import (
     Workers,
     stage_counts,
 )
+from raypipe.pipeline.upkeep import compact_all, merge
 from raypipe.pipeline.wall_clock import WallClock
 from raypipe.report.progress import Progress, ProgressTask
 from raypipe.store import (
@@ -44,7 +42,7 @@ from raypipe.store import (
     done_parts,
     end,
 )
-from raypipe.store.disk_space import need
+from raypipe.store.files import need
 
 ROUNDS_IN_VAIN = 2  # of tasks that workers handed back, in none of which another worker could do one
 
@@ -182,7 +180,7 @@ class TableBuilder:
 
     def _run(self, run: Run, build: TableBuild, done: RunCounters) -> None:
         """Runs the tasks of a run that no driver finished before."""
-        need(self.store, 0, f"what is left of {build.table}")
+        need(self.store.files, 0, f"what is left of {build.table}")
         here = done_parts(self.store, build.table, run.name)
         for table, _ in build.first:
             if committed(self.store, table, run.name) is None:

@@ -1,7 +1,7 @@
 """Tasks as plain values: some rows of the work on one table, what came of them, and what a worker is told.
 
 A `TableTask` is a frozen record that any process can be handed; `open` makes it ready once, then it runs task
-after task. The kinds are in `corpus_tasks` and `answers_task`. Knows nothing of Ray.
+after task. The kinds are in `table_tasks`. Knows nothing of Ray.
 """
 
 from __future__ import annotations

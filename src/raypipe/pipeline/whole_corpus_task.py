@@ -29,9 +29,9 @@ from raypipe.models.token_arrays import (
     arrays_of,
     takes_tokens,
 )
-from raypipe.pipeline.corpus_tasks import without_faults
 from raypipe.pipeline.dead_letters import FailedRows, failed_rows, faults_table
 from raypipe.pipeline.recipe_task import Failed, Opened, backoff_of, facts_of, in_order, task_with_ids
+from raypipe.pipeline.table_tasks import without_faults
 from raypipe.pipeline.tasks import HandedBack, RunTask, Task, TaskResult, WorkerConfig
 from raypipe.recipes.executor import CorpusExecutor, StageCounters, fine
 from raypipe.recipes.recipe import Recipe

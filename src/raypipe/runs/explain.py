@@ -30,9 +30,9 @@ from raypipe.runs.field_diff import with_lines
 from raypipe.runs.manifest import AnswerKey, Manifest, answer_keys, find, reason
 from raypipe.runs.stage_records import Difference, differences
 from raypipe.store import Store, StoreError
-from raypipe.store.coverage import all_sources, by_source
 from raypipe.store.ids import Ids, stand_in
 from raypipe.store.index import LanceIndex
+from raypipe.store.sources import all_sources, by_source
 
 LISTED = 10  # ids in a message
 

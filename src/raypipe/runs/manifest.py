@@ -87,7 +87,7 @@ class AnswerKey:
     """The answer of one question in a run."""
 
     question: str  # id
-    key: str  # answer_sources.answer_key
+    key: str  # recipe_tables.answer_key
     row: str  # recipe.row_key
     reused: bool  # stored before the run began
     absent: str = ""  # names what of its evidence was not there (AnswerSources.absent); "": nothing

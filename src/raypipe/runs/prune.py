@@ -39,11 +39,23 @@ from raypipe.runs.roots import (
     tables_named,
 )
 from raypipe.store import Store, StoreError, adapters, read_now, sweep
-from raypipe.store.keep import KEPT, clean, compact, drop, tables, tagged, unfinished, untag
+from raypipe.store.keep import (
+    KEPT,
+    abandon,
+    clean,
+    compact,
+    drop,
+    free,
+    free_table,
+    staged,
+    tables,
+    tagged,
+    unfinished,
+    untag,
+)
 from raypipe.store.layout import INGESTED
-from raypipe.store.leftovers import abandon, free, free_table, staged
 from raypipe.store.lookups import filters
-from raypipe.store.sizes import merge_sizes
+from raypipe.store.sources import merge_sizes
 from raypipe.store.tables import OF_MEMO, OF_SOURCES
 
 KINDS = (

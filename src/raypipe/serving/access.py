@@ -1,4 +1,4 @@
-"""Configuration of the endpoint: keys, limits, the page, traces, capture. Plain values, which travel to
+"""Configuration of the endpoint: keys, limits, the page, capture. Plain values, which travel to
 replicas and open nothing.
 """
 
@@ -72,7 +72,6 @@ class ServerConfig:
     keys: ApiKeys = field(default_factory=ApiKeys)
     limits: RequestLimits = field(default_factory=RequestLimits)
     page: bool = True  # the web page at /
-    traces: str | None = None  # OTLP collector over HTTP: http://collector:4318/v1/traces
     log: str | None = None  # file that gets a line for each request; None: the gateway's stderr
     capture: CaptureConfig | None = None  # None: no answer is captured
     memo_mb: int = MEMO_MB  # memory of a gateway for what models computed about its store; 0: none is kept

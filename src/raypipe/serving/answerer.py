@@ -40,9 +40,16 @@ from raypipe.recipes.recipe import Recipe
 from raypipe.report.report import ranking, urls
 from raypipe.runs.release import Release
 from raypipe.serving.documents import DocumentsResult, answer_over_documents
-from raypipe.serving.filters import narrow
-from raypipe.serving.query import NULL_LISTENER, Evidence, Listener, QueryRequest, QueryResult, RankedPassage
-from raypipe.serving.shared_kit import PromptRecorder, SharedKit, WithoutGenerators
+from raypipe.serving.query import (
+    NULL_LISTENER,
+    Evidence,
+    Listener,
+    QueryRequest,
+    QueryResult,
+    RankedPassage,
+    narrow,
+)
+from raypipe.serving.serve_kit import PromptRecorder, SharedKit, WithoutGenerators
 from raypipe.serving.store_snapshot import StoreSnapshot
 from raypipe.store import StoreError
 from raypipe.text.places import Place, heading_sections, place

@@ -24,8 +24,7 @@ from raypipe.core.records import Citation, Source
 from raypipe.readers.rows import source_of
 from raypipe.runs import captured
 from raypipe.serving.access import CaptureConfig
-from raypipe.serving.answering import AnswererProtocol, ForwardingAnswerer
-from raypipe.serving.query import NULL_LISTENER, Listener, QueryRequest, QueryResult
+from raypipe.serving.query import QueryRequest, QueryResult
 from raypipe.store import Store
 from raypipe.store.layout import CAPTURED, FEEDBACK, TRIAL_PAIRS
 from raypipe.store.segments import sweep_segments
@@ -193,17 +192,6 @@ def redacted(answer: captured.CapturedAnswer, redact: Redact) -> captured.Captur
         sources=tuple(sources.values()),
         quotes=tuple(quotes),
     )
-
-
-class CapturingAnswerer(ForwardingAnswerer):
-    def __init__(self, answerer: AnswererProtocol, capture: Capture) -> None:
-        super().__init__(answerer)
-        self._capture = capture
-
-    async def answer(self, request: QueryRequest, listener: Listener = NULL_LISTENER) -> QueryResult:
-        request = replace(request, answer_id=self._capture.choose(request.asker))
-        result = await self._answerer.answer(request, listener)
-        return self._capture.keep(request, result)
 
 
 Redact: TypeAlias = Callable[[str], str]

@@ -22,7 +22,7 @@ from raypipe.core.records import Fault, Question, Source
 from raypipe.recipes.deadlines import DegradePolicy
 from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor, StageCounters, fine
 from raypipe.recipes.recipe import Recipe
-from raypipe.serving.shared_kit import SharedKit
+from raypipe.serving.serve_kit import SharedKit
 from raypipe.store.index import MemoryIndex
 
 T = TypeVar("T")

@@ -1,14 +1,57 @@
-"""One query: the request, its result, and the listener that follows it. Plain data."""
+"""One query: which sources it may search, the request, its result, and the listener that follows it.
+
+Plain data. A url is only compared, never opened.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from urllib.parse import urlsplit
 
 from raypipe.core.llm import Chat
 from raypipe.core.records import Fault, Hit, Layout, Question, Source, Span
-from raypipe.serving.filters import Filters
 from raypipe.text.places import Place
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    hosts: tuple[str, ...] = ()  # of a url that cites the source, or a parent domain of it
+    sources: tuple[str, ...] = ()  # source ids
+
+    def __bool__(self) -> bool:
+        return bool(self.hosts or self.sources)
+
+
+def narrow(question: Question, filters: Filters) -> Question:
+    """The question with only the citations and sources that match. One about the whole store is unchanged."""
+    if question.citations is None or not filters:
+        return question
+    cited = [c for c in question.citations if host_matches(c.url, filters.hosts)]
+    if filters.sources:
+
+        def kept(source: str | None) -> str | None:
+            return source if source in filters.sources else None
+
+        cited = [replace(c, page=kept(c.page), snippet=kept(c.snippet), name=kept(c.name)) for c in cited]
+    return replace(question, citations=tuple(c for c in cited if c.sources()))
+
+
+def host_matches(url: str, hosts: Collection[str]) -> bool:
+    """True if the url's host is one of these or a subdomain of one, or if there are no hosts.
+
+    >>> host_matches("https://en.example.org/a", ["example.org"])
+    True
+    >>> host_matches("https://anexample.org/", ["example.org"])
+    False
+    """
+    if not hosts:
+        return True
+    try:
+        host = urlsplit(url).hostname or ""
+    except ValueError:  # a page may cite anything
+        return False
+    return any(host == h or host.endswith(f".{h}") for h in hosts)
 
 
 @dataclass(frozen=True, slots=True)

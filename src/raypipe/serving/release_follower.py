@@ -15,7 +15,7 @@ from raypipe.recipes.deadlines import DegradePolicy
 from raypipe.recipes.serialize import from_plain
 from raypipe.runs.release import Release, live
 from raypipe.serving.answerer import Answerer, NotReady
-from raypipe.serving.shared_kit import SharedKit
+from raypipe.serving.serve_kit import SharedKit
 from raypipe.store import Store
 from raypipe.store.layout import LIVE
 

@@ -1,19 +1,21 @@
-"""A store at one moment: the pinned tables that requests search, and the questions stored then."""
+"""A store at one moment: the pinned tables that requests search, the questions stored then, and the urls that
+these cite."""
 
 from __future__ import annotations
 
 import logging
+import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from raypipe.core import arrow
-from raypipe.core.records import Layout, Question
+from raypipe.core.records import Citation, Layout, Question
 from raypipe.pipeline.recipe_tables import searched
 from raypipe.recipes.recipe import Recipe
 from raypipe.runs.captured import OWN_ID
 from raypipe.runs.release import Release
-from raypipe.serving.filters import CitationCatalog, Filters, narrow
+from raypipe.serving.query import Filters, host_matches, narrow
 from raypipe.store import Reading, Store
 from raypipe.store.errors import reaching
 from raypipe.store.index import LanceIndex
@@ -24,6 +26,43 @@ EXAMPLES = 5  # stored questions that the page offers
 LOOKED_AT = 1000  # questions among which they are the first
 _OF_DATA = f"id NOT LIKE '{OWN_ID}%'"  # what users asked is shown to no one
 log = logging.getLogger("raypipe.serving.store_snapshot")
+
+
+class CitationCatalog:
+    """The citations of all stored questions, read at the first use: seconds and 70 MB for CRAG's 135,000."""
+
+    def __init__(self, store: Store, version: int) -> None:
+        self._store, self._version = store, version
+        self._lock = threading.Lock()
+        self._urls: dict[str, list[str]] | None = None
+
+    def urls(self, sources: Collection[str]) -> dict[str, str]:
+        """The url of each source that a question cites: the first of several."""
+        urls = self._urls_by_source()
+        return {s: urls[s][0] for s in sources if s in urls}
+
+    def citations(self, question: str, filters: Filters) -> tuple[Citation, ...]:
+        """Citations for a question about the whole store: one for each matching source, by source id."""
+        urls, found = self._urls_by_source(), list[Citation]()
+        for source in sorted(set(filters.sources) or urls):
+            matching = (url for url in urls.get(source, ("",)) if host_matches(url, filters.hosts))
+            if (url := next(matching, None)) is not None:
+                found.append(Citation(question, len(found), url, "", source, None, None))
+        return tuple(found)
+
+    def _urls_by_source(self) -> dict[str, list[str]]:
+        """Source id -> the urls that cite it, each once, by question id and rank."""
+        with self._lock:
+            if self._urls is None:
+                found: dict[str, list[str]] = {}
+                table = self._store.scan("questions", ["id", "citations"], self._version).sort_by("id")
+                for cited in table["citations"].to_pylist():
+                    for c in sorted(cited or (), key=lambda c: c["rank"]):
+                        for source in (c["page"], c["snippet"], c["name"]):
+                            if source is not None and c["url"] not in (urls := found.setdefault(source, [])):
+                                urls.append(c["url"])
+                self._urls = found
+            return self._urls
 
 
 class StoreSnapshot:

@@ -30,7 +30,7 @@ from raypipe.core.config import Where
 from raypipe.core.errors import ConfError
 from raypipe.runs.release import check_pointer
 from raypipe.serving.access import KEY_CHARS, ApiKeys
-from raypipe.serving.filters import Filters
+from raypipe.serving.query import Filters
 from raypipe.store.layout import LIVE
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")

@@ -15,15 +15,15 @@ import numpy as np
 
 from raypipe.core import records
 from raypipe.core.records import TRACE, Question, Reply
-from raypipe.text.asked import read
 from raypipe.text.fitted_on import FittedOn
 from raypipe.text.replies import abstains
+from raypipe.text.spans import read
 from raypipe.text.words import analyse
 
 STANDARD = {records.ANSWERED, records.ABSTAINED, records.INVALID, records.SKIPPED, records.FAULT, TRACE}
 """Labels of replies that are no class."""
 ASKED = ("plural", "timely", "today", "yes_no", "choice")
-"""What rules read from the question next to its kind: fields of `text.asked.AskedQuestion`."""
+"""What rules read from the question next to its kind: fields of `text.spans.AskedQuestion`."""
 EDGE = 1e-4  # a stated confidence of 0 or 1 counts as this far from it: log odds end at 9.2
 _DENIES = re.compile(r"\b(?:no(?:t|ne|thing|body)?|never|neither|without)\b|n't\b", re.IGNORECASE)
 

@@ -17,11 +17,10 @@ from raypipe.core.index import Index
 from raypipe.core.protocols import Ask, Bound, Embed, Kit, Model, Reach, Score
 from raypipe.core.records import ABSTAINED, ANSWERED, IDK, Question, Quote, Reply, Span, parse_chunk_id
 from raypipe.text import compare, evidence
-from raypipe.text.asked import AskedQuestion, read
 from raypipe.text.candidates import Sentence, SourceText, candidates
 from raypipe.text.evidence import Fitted, Words
 from raypipe.text.sentences import require_splitter
-from raypipe.text.spans import TypedSpan, dates, typed_span
+from raypipe.text.spans import AskedQuestion, TypedSpan, dates, read, typed_span
 
 COMPARED = 12  # best sentences that may decide a comparison
 LIKELY = 0.65

@@ -24,7 +24,7 @@ from raypipe.steps.model_replies import (
 from raypipe.steps.rows import skipping
 from raypipe.text import replies
 from raypipe.text.by_label import ByLabel
-from raypipe.text.cite import cite
+from raypipe.text.evidence import cite
 from raypipe.text.pack import Layout, characters, pack
 from raypipe.text.prompt import Prompt
 from raypipe.text.replies import Level, ParsedReply
@@ -75,8 +75,8 @@ class Generate:
     of the moment (an engine that is down) is the question's too: nothing is stored and it is asked again.
     Where the model is absent, every reply is skipped.
 
-    A reply that was written from a context and does not abstain quotes it (`text.cite`): the sentence that
-    says what it says, where there is one, then whatever of the passages the prompt showed, in its order.
+    A reply that was written from a context and does not abstain quotes it (`text.evidence`): the sentence
+    that says what it says, where there is one, then whatever of the passages the prompt showed, in its order.
     """
 
     model: Model

@@ -24,9 +24,8 @@ from raypipe.core.index import VectorHit
 from raypipe.store.database import Store
 from raypipe.store.errors import reaching
 from raypipe.store.layout import ANN
-from raypipe.store.page_search import best_first, exact_scores
 from raypipe.store.products import hit_of
-from raypipe.store.vector_rows import matrix_of
+from raypipe.store.vector_rows import best_first, exact_scores, matrix_of
 
 PARTITION_ROWS = 4096  # of a partition on average: what LanceDB's documentation advises
 AT_ONCE = 16  # queries of a call: their candidates with whole vectors are in memory together

@@ -38,8 +38,8 @@ class Store:
         self.files = Files(self.uri)
         self._held: set[str] = set()  # leases
         self._changing: set[str] = set()  # tables inside a block of `durable`
-        self.kept: object = None  # the `Ids` of all sources that were read last (`coverage.all_sources`)
-        self.sums: dict[str, list[Any]] = {}  # fragment of sources -> sum and count of its ids (`corpus_sum`)
+        self.kept: object = None  # the `Ids` of all sources that were read last (`sources.all_sources`)
+        self.sums: dict[str, list[Any]] = {}  # fragment of sources -> sum and count of its ids
 
     @classmethod
     def open(cls, uri: str) -> Store:

@@ -1,5 +1,9 @@
 """Small files next to the tables, written atomically: completion records, leases, cached values.
 
+A claim is exclusive creation: of all processes that try to make a file of one name, one succeeds. In a local
+folder that is a hard link. On an object store it is a conditional put (`If-None-Match: *`), which Lance makes
+when it creates a table: a claim is the first version of a table of one row next to the file.
+
 Knows a local folder and any object store that pyarrow knows. Knows nothing of what the files mean.
 """
 
@@ -7,16 +11,19 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 
+import lance
+import pyarrow as pa
 from pyarrow import Buffer, NativeFile
 from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType, LocalFileSystem
 
-from raypipe.store.errors import reaching
+from raypipe.store.errors import DiskFull, StoreError, reaching, says_absent
 
 M = TypeVar("M", bound=Callable[..., Any])
 
@@ -102,7 +109,7 @@ class Files:
     @_classed
     def create(self, name: str, content: bytes) -> bool:
         """Writes the file unless it is there; True if this call wrote it. Object stores let two callers both
-        win: where that matters, see `claims`."""
+        win: where that matters, see `claim`."""
         if not self.local:
             if self.read(name) is not None:
                 return False
@@ -186,3 +193,87 @@ class Files:
             self._fs.delete_dir(self._path(name))
         except FileNotFoundError:
             return
+
+
+_CLAIM = ".claim"  # of the table that an object store has next to the file
+
+
+def claim(files: Files, name: str, content: bytes) -> bool:
+    """Makes a file that is not there; True if this call made it. Raises StoreError on an object store that
+    lets two make it."""
+    if files.local:
+        return files.create(name, content)
+    if not _create(files, name, content):
+        return False
+    if _create(files, name, content):
+        raise StoreError(
+            f"{files.uri}: expected an object store with conditional writes (If-None-Match), found one that "
+            "lets two processes create the same object, so no process can hold the store alone. Use a "
+            "local folder, or a store that has them: S3, Google Cloud Storage, Azure, MinIO"
+        )
+    files.write(name, content)
+    return True
+
+
+def _create(files: Files, name: str, content: bytes) -> bool:
+    with reaching(_table(files, name)):
+        try:
+            lance.write_dataset(pa.table({"content": [content]}), _table(files, name), mode="create")
+        except OSError as e:
+            if "already exists" in str(e):
+                return False
+            raise
+    return True
+
+
+def claimed(files: Files, name: str) -> bytes | None:
+    """What the file holds now, or held when it was claimed; None if it never was."""
+    content = files.read(name)
+    if content is not None or files.local:
+        return content
+    with reaching(_table(files, name)):
+        try:
+            found: bytes = lance.dataset(_table(files, name)).to_table()["content"][0].as_py()
+        except ValueError as e:
+            if says_absent(e):
+                return None
+            raise
+    return found
+
+
+def claims(files: Files, folder: str) -> list[str]:
+    """Names of the files in a folder that are claimed, sorted."""
+    return sorted({name.removesuffix(_CLAIM) for name in files.names(folder)})
+
+
+def unclaim(files: Files, name: str) -> None:
+    """Removes a file, so that it can be claimed again; one that is gone already is no error."""
+    files.remove(name)
+    if not files.local:
+        files.remove_folder(f"{name}{_CLAIM}")
+
+
+def _table(files: Files, name: str) -> str:
+    return f"{files.uri}/{name}{_CLAIM}"
+
+
+RESERVE = 256 << 20  # bytes for what is written after the rows: commits, indexes, manifests, reports
+RESERVE_SHARE = 0.05  # of the disk, where that is less
+
+
+def need(files: Files, nbytes: int, what: str) -> None:
+    """Raises DiskFull, with numbers, if `nbytes` and a reserve do not fit next to the tables of a store. Of
+    an object store nothing is known, and nothing is refused."""
+    if not files.local:
+        return
+    disk = shutil.disk_usage(files.uri)
+    reserve = int(min(RESERVE, RESERVE_SHARE * disk.total))
+    if disk.free < nbytes + reserve:
+        raise DiskFull(
+            f"{what} needs at least {_mb(nbytes)} at {files.uri} and {_mb(reserve)} to finish in; "
+            f"{_mb(disk.free)} are free. Nothing was started. Free some, or run `raypipe prune`"
+        )
+
+
+def _mb(nbytes: int) -> str:
+    return f"{nbytes / 1e6:,.1f} MB"

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -27,18 +28,64 @@ from raypipe.core.errors import ConfError
 from raypipe.core.gathering import Gathering
 from raypipe.core.index import PassageWords, VectorHit
 from raypipe.core.protocols import Model
+from raypipe.core.records import Block, Span, parse_chunk_id
 from raypipe.store import Store, approximate
 from raypipe.store.errors import reaching
 from raypipe.store.lookups import rows
-from raypipe.store.page_search import best_within
 from raypipe.store.passage_spans import passage_words, word_columns
 from raypipe.store.postings import LancePostings, PostingsTables
 from raypipe.store.products import Product, SnapshotVectors, numpy_product
-from raypipe.store.text_columns import SourceTexts
 from raypipe.store.vector_copy import folder as vector_copies
-from raypipe.store.vector_rows import rows_of
+from raypipe.store.vector_rows import best_within, rows_of
 
 T = TypeVar("T")
+_MEANING = {"hidden": "what their pages hide", "blocks": "where their blocks begin and end"}
+
+
+class SourceTexts(ABC):
+    """The half of `core.index.Index` that is about texts."""
+
+    _texts: Any  # the table, or what is open of it
+
+    @abstractmethod
+    async def _rows(self, sources: Sequence[str], columns: list[str]) -> pa.Table:
+        """Columns of the rows of these sources, as far as they are there."""
+
+    @abstractmethod
+    async def _source_texts(self, sources: Sequence[str]) -> Mapping[str, str]:
+        """Source -> text, of these at least, as far as they are there."""
+
+    async def texts(self, chunks: Sequence[str]) -> list[str]:
+        places = [parse_chunk_id(c) for c in chunks]
+        texts, out = await self._source_texts([source for source, _ in places]), []
+        for chunk, (source, (start, end)) in zip(chunks, places, strict=True):
+            if end > len(texts[source]):
+                raise KeyError(f"{chunk}: its source has {len(texts[source])} characters")
+            out.append(texts[source][start:end])
+        return out
+
+    async def source_texts(self, sources: Sequence[str]) -> list[str | None]:
+        texts = await self._source_texts(sources)
+        return [texts.get(s) for s in sources]
+
+    async def hidden(self, sources: Sequence[str]) -> list[tuple[Span, ...]]:
+        return await self._parts("hidden", lambda s: (s["start"], s["end"]), sources)
+
+    async def blocks(self, sources: Sequence[str]) -> list[tuple[Block, ...]]:
+        return await self._parts("blocks", lambda b: Block(b["start"], b["end"], b["kind"]), sources)
+
+    async def _parts(
+        self, name: str, part: Callable[[dict[str, Any]], T], sources: Sequence[str]
+    ) -> list[tuple[T, ...]]:
+        """A column of each source. Raises ConfError where the table was made without it."""
+        if name not in self._texts.schema.names:
+            raise ConfError(
+                f"the texts here do not say {_MEANING[name]}: index again, with `parse` in the corpus half"
+            )
+        rows = await self._rows(sources, ["source", name])
+        values = zip(rows["source"].to_pylist(), rows[name].to_pylist(), strict=True)
+        found = {source: tuple(map(part, parts)) for source, parts in values}
+        return [found.get(s, ()) for s in sources]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,27 +1,42 @@
 """Inverts the words of some sources: tables of texts and passages to rows of `postings` and `lengths`.
 
-Knows Lance. Reads, and changes nothing. A part may get several segments, each of bounded size, so memory is
-bounded however many sources there are: by a segment, what is read next to it, and the longest source.
+Knows Lance. A part may get several segments, each of bounded size, so memory is bounded however many sources
+there are: by a segment, what is read next to it, and the longest source.
+
+Small segments are merged by inverting their sources again: a search reads fewer of them and gives the same
+scores, to the bit. Statistics are sums over segments, so how a snapshot is cut changes none. What segments
+say of passages that were taken out goes with them. Three commits: the merged rows come into `postings`, which
+no reader looks at yet; `lengths` names them in place of the old ones; the old rows go. A process that dies in
+between leaves rows that `lengths` does not name, which the next merge removes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import uuid
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 
+import lance
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from lance import LanceDataset
+from lance.fragment import write_fragments
 
 from raypipe.core.arrow import SPANS
+from raypipe.store.commit import append, transact, without_rows
 from raypipe.store.database import Store
 from raypipe.store.errors import reaching
 from raypipe.store.lookups import SCAN_RATIO, SCAN_ROWS, rows
 from raypipe.store.passage_spans import lengths_rows, passage_spans, postings_rows, segment_id, word_columns
-from raypipe.store.tables import LENGTHS, POSTINGS
+from raypipe.store.postings import PostingsTables, WordSegment
+from raypipe.store.tables import LENGTHS, POSTINGS, checked
 
 SEGMENT_WORDS = 8_000_000  # of a segment at most, or one source: sorting them takes some 300 MB
 SLICE = 2_000  # sources that are read at once, at most
+MERGED_AT = 8
+"""Small fragments from which they are merged: a search reads at most seven of them next to the large ones,
+and one of eight small ingests writes once more what the others added."""
 
 
 class Inverter:
@@ -31,7 +46,7 @@ class Inverter:
         self, store: Store, texts: str, passages: str, analyzer: str, segment_words: int = SEGMENT_WORDS
     ) -> None:
         """Raises StoreError for a table that is not there, ConfError where no words of the analyzer are."""
-        self._segment_words = segment_words
+        self.segment_words = segment_words
         self._texts, self._passages = store.dataset(texts), store.dataset(passages)
         self._columns = word_columns(analyzer, self._texts.schema)
 
@@ -58,7 +73,7 @@ class Inverter:
         spans = _slices(self._passages, cuts, list(SPANS))
         for cut, text in zip(cuts, _slices(self._texts, cuts, self._columns), strict=True):
             more = pc.sum(pc.list_value_length(text[self._columns[1]])).as_py() or 0
-            if names and words + more > self._segment_words:
+            if names and words + more > self.segment_words:
                 yield names, pa.concat_tables(texts), pa.concat_tables(passages)
                 names, texts, passages, words = [], [], [], 0
             names = [*names, *cut]
@@ -79,7 +94,7 @@ class Inverter:
             cut: list[str] = []
             held = 0
             for source in some:
-                if cut and held + chars.get(source, 0) > self._segment_words:
+                if cut and held + chars.get(source, 0) > self.segment_words:
                     cuts.append(cut)
                     cut, held = [], 0
                 cut.append(source)
@@ -109,3 +124,96 @@ def _slices(dataset: LanceDataset, cuts: list[list[str]], columns: list[str]) ->
         row, of = np.concatenate(found), np.searchsorted(ends, np.concatenate(places), side="right")
         for i in range(len(cuts)):
             yield dataset.take(pa.array(row[of == i]), columns=columns)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A fragment of `postings`, all of whose segments are small, and what is left of these."""
+
+    fragment: int
+    segments: tuple[int, ...]  # ids of those that `lengths` names
+    words: int
+
+
+def merge_segments(store: Store, postings: str, lengths: str, inverter: Inverter, at: int = MERGED_AT) -> int:
+    """Merges the small segments of an analyzer where there are at least `at` fragments of them, and removes
+    rows that no segment of `lengths` names. Returns how many segments there are fewer.
+
+    Only for the driver, and only while no build of these tables is unfinished: its rows are not named yet
+    either."""
+    opened, most = store.dataset(postings), inverter.segment_words
+    if len(opened.get_fragments()) < at:
+        return 0
+    parts, unnamed = _parts(opened, PostingsTables(opened, store.dataset(lengths)).segments(), most)
+    _drop(store, postings, unnamed)
+    if len(parts) < at:
+        return 0
+    fewer, gone = 0, list[int]()
+    for group in _groups(parts, most):
+        old = [id for part in group for id in part.segments]
+        fewer += len(old) - _merge(store, postings, lengths, inverter, old)
+        gone += [part.fragment for part in group]
+    _drop(store, postings, gone)
+    store.index(postings)
+    store.index(lengths)
+    return fewer
+
+
+def _parts(
+    dataset: LanceDataset, segments: Mapping[int, WordSegment], most: int
+) -> tuple[list[_Part], list[int]]:
+    """The fragments whose segments are all small, and those of which no segment is named."""
+    words = {id: int(s.lengths[s.lengths >= 0].sum(dtype=np.int64)) for id, s in segments.items()}
+    parts, unnamed = [], []
+    for fragment in dataset.get_fragments():
+        with reaching(dataset.uri):
+            held = np.unique(fragment.to_table(columns=["segment"])["segment"].to_numpy()).tolist()
+        named = tuple(id for id in held if id in segments)
+        if not named:
+            unnamed.append(fragment.fragment_id)
+        elif all(2 * words[id] <= most for id in named):
+            parts.append(_Part(fragment.fragment_id, named, sum(words[id] for id in named)))
+    return parts, unnamed
+
+
+def _groups(parts: list[_Part], most: int) -> list[list[_Part]]:
+    """Fragments that are merged into one segment each: none has more words than it may. A fragment that is
+    alone, with one segment, stays."""
+    groups: list[list[_Part]] = []
+    held = 0
+    for part in parts:
+        if not groups or held + part.words > most:
+            groups.append([])
+            held = 0
+        groups[-1].append(part)
+        held += part.words
+    return [g for g in groups if len(g) > 1 or len(g[0].segments) > 1]
+
+
+def _merge(store: Store, postings: str, lengths: str, inverter: Inverter, old: Collection[int]) -> int:
+    """Inverts the sources of some segments again, and lets `lengths` name what comes of it in their place.
+    Returns how many segments that is."""
+    there, run = store.dataset(lengths), f"merged-{uuid.uuid4().hex}"
+    where = f"passage >= 0 AND segment IN ({', '.join(map(str, old))})"
+    with reaching(there.uri):
+        rows = there.to_table(columns=["source"], filter=where, with_row_address=True)
+    new_lengths, new_postings = inverter.rows(rows["source"].unique().to_pylist(), run, "merged")
+    with reaching(store.table_uri(postings)), store.durable(postings):
+        dataset = store.dataset(postings)
+        fragments = write_fragments(checked(postings, dataset.schema, new_postings), dataset)
+        append(store, postings, run, fragments, dataset.version)
+    with reaching(there.uri), store.durable(lengths):
+        fragments = write_fragments(checked(lengths, there.schema, new_lengths), there)
+        removed, updated = without_rows(there, rows["_rowaddr"].to_numpy())
+        operation = lance.LanceOperation.Update(removed, updated, fragments)
+        transact(store, lengths, run, operation, there.version)
+    return len(new_postings["segment"].unique())
+
+
+def _drop(store: Store, postings: str, fragments: list[int]) -> None:
+    """Takes fragments out of a table of postings."""
+    if fragments:
+        dataset = store.dataset(postings)
+        with reaching(dataset.uri), store.durable(postings):
+            gone = lance.LanceOperation.Delete([], fragments, "merged by raypipe")
+            transact(store, postings, f"merged-{uuid.uuid4().hex}", gone, dataset.version)

@@ -1,29 +1,38 @@
-"""What stays in a store and what goes: tags that protect a version, tables and rows that are taken out.
+"""What stays in a store and what goes: tags that protect a version, tables and rows that are taken out,
+fragments written as fewer ones, and what processes that were killed left.
 
-Knows Lance's tags, deletions and cleanup. Does not know why something may go: `runs.prune` does.
+Knows Lance's tags, deletions, compaction and cleanup. Does not know why something may go: `runs.prune` does.
+Leftovers are parts that no plan names, files that no version of a table names, and files that were being
+written: only the holder of the driver's lease may take them away, and only while no work is unfinished.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection, Iterator
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import datetime, timedelta
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from lance.optimize import Compaction, CompactionOptions, CompactionTask, RewriteResult
 
-from raypipe.store.compaction import compact_here
-from raypipe.store.corpus_sum import keep_rows_id, rows_id
+from raypipe.store.commit import read_transaction
 from raypipe.store.database import Store
-from raypipe.store.errors import StoreError
+from raypipe.store.errors import StoreError, reaching
 from raypipe.store.ids import HASHED
-from raypipe.store.layout import COVERAGE, RUNS
+from raypipe.store.layout import COVERAGE, LEASES, PARTS, PLANNED, READS, RUNS
+from raypipe.store.lease import STALE_S
 from raypipe.store.lookups import filters
+from raypipe.store.parts import end, run_of
+from raypipe.store.sources import keep_rows_id, rows_id
 from raypipe.store.tables import OF_MEMO
 
 FRAGMENTS = 64  # a commit adds one or two; a look-up opens each
+OPTIONS = CompactionOptions(num_threads=1, batch_size=1024)  # 22 MB of real texts at a time
+_EVER = timedelta(days=36_500)  # no version is older: versions stay, see `clean`
 KEPT = timedelta(days=1)  # a version that is younger may still be read by a run or a request
 
 
@@ -128,6 +137,34 @@ def _key_ranges(rows: int) -> Iterator[str]:
         yield f"key >= '{low}'" + (f" AND key < '{high}'" if high else "")
 
 
+def compact_here(store: Store, table: str, version: int) -> None:
+    """Compacts a table, which stands at this version, in this process."""
+    Compaction.execute(store.dataset(table, version), OPTIONS)
+
+
+def table_bytes(store: Store, table: str, version: int) -> int:
+    """Bytes of all rows of a table."""
+    found = store.dataset(table, version).get_fragments()
+    return sum(file.file_size_bytes for fragment in found for file in fragment.metadata.files)
+
+
+def groups(store: Store, table: str, version: int) -> list[str]:
+    """The groups of fragments that become one each, as Lance describes them."""
+    return [group.json() for group in Compaction.plan(store.dataset(table, version), OPTIONS).tasks]
+
+
+def write_group(store: Store, table: str, version: int, group: str) -> str:
+    """Writes a group of fragments. Returns what was written, for `replace_groups`."""
+    with reaching(store.table_uri(table)):
+        written: str = CompactionTask.from_json(group).execute(store.dataset(table, version)).json()
+    return written
+
+
+def replace_groups(store: Store, table: str, version: int, written: Iterable[str]) -> None:
+    """One commit that puts groups in the place of what they were written from."""
+    Compaction.commit(store.dataset(table, version), list(map(RewriteResult.from_json, written)), OPTIONS)
+
+
 def compact(
     store: Store, table: str, most: int = FRAGMENTS,
     by: Callable[[Store, str, int], None] = compact_here,
@@ -147,3 +184,58 @@ def compact(
     if store.drives and store.count(table) == count:  # else another process may have written meanwhile
         keep_rows_id(store, table, name)
     return True
+
+
+def abandon(store: Store, what: str) -> str | None:
+    """Gives up unfinished work, by its name: its parts and then its plan. Returns its run; None where the
+    plan is damaged."""
+    run = run_of(store, what)
+    for table in store.files.names(PARTS) if run else ():
+        store.files.remove_folder(f"{PARTS}/{table}/{run}")
+    end(store, what)
+    return run
+
+
+def staged(store: Store) -> list[str]:
+    """Runs with parts, as `TABLE/RUN`."""
+    tables = store.files.names(PARTS)
+    return [f"{table}/{run}" for table in tables for run in store.files.names(f"{PARTS}/{table}")]
+
+
+def free(store: Store) -> None:
+    """Removes all parts, ids of runs, and all files next to the tables that were being written."""
+    store.files.remove_folder(PARTS)
+    store.files.remove_folder(READS)
+    store.files.remove_folder(PLANNED)
+    for name, age_s in store.files.half_written(time.time()):
+        # A reader may be renewing its lease at this moment.
+        if not name.startswith(f"{LEASES}/") or age_s > STALE_S:
+            store.files.remove(name)
+
+
+def free_table(store: Store, table: str) -> None:
+    """Removes the files of a table that no version names: data, deletions, indexes, transactions."""
+    dataset = store.dataset(table)
+    with store.durable(table):
+        dataset.cleanup_old_versions(_EVER, delete_unverified=True, error_if_tagged_old_versions=False)
+    here = f"{table}.lance"
+    deletions = store.files.names(f"{here}/_deletions")
+    transactions = store.files.names(f"{here}/_transactions")
+    named = set[str]()
+    for version in (v["version"] for v in dataset.versions()):
+        transaction = read_transaction(dataset, version)
+        if transaction is not None:
+            named.add(f"{transaction.read_version}-{transaction.uuid}.txn")
+        else:  # a compaction's file: it was made over the version before
+            named |= {n for n in transactions if n.startswith(f"{version - 1}-")}
+        if deletions:
+            fragments = store.dataset(table, version).get_fragments()
+            named |= {str(f.deletion_file()).rpartition("/")[2] for f in fragments}
+    for folder in ("_transactions", "_deletions"):
+        for name in store.files.names(f"{here}/{folder}"):
+            if name not in named:
+                store.files.remove(f"{here}/{folder}/{name}")
+    for folder in ("_versions", "_refs/tags"):
+        for name in store.files.names(f"{here}/{folder}"):
+            if "#" in name or name.startswith(".tmp"):  # that was never linked to its name
+                store.files.remove(f"{here}/{folder}/{name}")

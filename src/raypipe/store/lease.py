@@ -6,7 +6,7 @@ reader's lease names the versions of the tables that a process searches for long
 them.
 
 Signs of one lease are numbered. The next number after the highest one is taken by creating its sign, which
-only one process can (`claims`): so of all that find the same sign dead, one takes the lease over.
+only one process can (`files.claim`): so of all that find the same sign dead, one takes the lease over.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ from types import TracebackType
 
 import psutil
 
-from raypipe.store.claims import claim, claimed, claims, unclaim
 from raypipe.store.errors import StoreError, StoreUnavailable
-from raypipe.store.files import Files
+from raypipe.store.files import Files, claim, claimed, claims, unclaim
 from raypipe.store.layout import LEASES
 from raypipe.store.tables import check_run
 

@@ -95,30 +95,12 @@ def postings_rows(found: PassageSpans, segment: int) -> pa.Table:
     first = np.flatnonzero(np.diff(key, prepend=-1))
     counts = np.diff(first, append=len(key))
     word, passages = np.divmod(key[first], count)
-    held = np.bincount(word, minlength=len(words))
-    return _postings(words[order].view(np.int64), held, passages, counts, segment, len(found.place))
-
-
-def grouped_postings(
-    words: np.ndarray, passages: np.ndarray, counts: np.ndarray, segment: int, size: int
-) -> pa.Table:
-    """The rows of `postings` for one segment of `size` passages, by word, from its words ((n,) int64, the
-    bits of their hashes), the passage of each and how often it is there; no pair twice."""
-    order = np.lexsort((passages, words.view(np.uint64)))
-    distinct, first = np.unique(words[order].view(np.uint64), return_index=True)
-    held = np.diff(first, append=len(order))
-    return _postings(distinct.view(np.int64), held, passages[order], counts[order], segment, size)
-
-
-def _postings(
-    words: np.ndarray, held: np.ndarray, passages: np.ndarray, counts: np.ndarray, segment: int, size: int
-) -> pa.Table:
-    """`held`: (words,) in how many passages each is; passages and counts of one word after the other."""
+    held = np.bincount(word, minlength=len(words))  # in how many passages each word is
     offsets = pa.array(np.concatenate([[0], np.cumsum(held)]).astype(np.int32))
     columns = [
-        pa.array(words),
+        pa.array(words[order].view(np.int64)),
         pa.array(np.full(len(words), segment, np.int64)),
-        pa.array(np.full(len(words), size, np.int32)),
+        pa.array(np.full(len(words), len(found.place), np.int32)),
         pa.array(held.astype(np.int32)),
         pa.ListArray.from_arrays(offsets, pa.array(passages.astype(np.int32))),
         pa.ListArray.from_arrays(offsets, pa.array(counts.astype(np.int32))),

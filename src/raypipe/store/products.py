@@ -20,9 +20,16 @@ from raypipe.core.arrow import SPANS
 from raypipe.core.index import VectorHit
 from raypipe.store.errors import reaching
 from raypipe.store.lookups import rows
-from raypipe.store.page_search import best_first, best_within, exact_scores, product_error
 from raypipe.store.vector_copy import BLOCK, blocks, vector_copy
-from raypipe.store.vector_rows import VectorRows, matrix_of, rows_of
+from raypipe.store.vector_rows import (
+    VectorRows,
+    best_first,
+    best_within,
+    exact_scores,
+    matrix_of,
+    product_error,
+    rows_of,
+)
 
 OpenCopy: TypeAlias = Callable[[LanceDataset, Path, bool], VectorRows | None]
 Product: TypeAlias = Callable[[np.ndarray], Callable[[np.ndarray], np.ndarray]]

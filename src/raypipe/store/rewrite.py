@@ -19,8 +19,7 @@ from lance.fragment import write_fragments
 
 from raypipe.store.database import Store
 from raypipe.store.errors import reaching
-from raypipe.store.keep import tag, tagged, untag
-from raypipe.store.leftovers import free_table
+from raypipe.store.keep import free_table, tag, tagged, untag
 from raypipe.store.lookups import rows
 from raypipe.store.tables import kind_of
 

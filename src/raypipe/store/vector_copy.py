@@ -26,8 +26,8 @@ from numpy.typing import DTypeLike
 
 from raypipe.core.arrow import SPANS
 from raypipe.core.records import digest
-from raypipe.store.disk_space import RESERVE
 from raypipe.store.errors import StoreUnavailable, reaching
+from raypipe.store.files import RESERVE
 from raypipe.store.vector_rows import VectorRows, matrix_of, rows_of, where_sources_are
 
 log = logging.getLogger("raypipe.store.vector_copy")

@@ -1,4 +1,4 @@
-"""Rows of vectors in memory or mapped from a file, and the passage that each is of.
+"""Rows of vectors in memory or mapped from a file, the passage that each is of, and exact search within them.
 
 Knows Arrow columns of passages and of vectors; knows no store.
 """
@@ -109,3 +109,51 @@ def where_sources_are(
     order = np.argsort(place, kind="stable")
     runs = np.stack([place, first, end])[:, order]
     return np.repeat(place, end - first).astype(np.int32), sources, runs
+
+
+def product_error(dim: int) -> float:
+    """The most by which the float32 inner product of two unit vectors may err: a rounding per dimension."""
+    return 2.0**-22 + dim * 2.0**-24
+
+
+def best_first(hits: Iterable[VectorHit]) -> list[VectorHit]:
+    """By score, then source, then span."""
+    return sorted(hits, key=lambda f: (-f.score, f.source, f.span))
+
+
+def exact_scores(vectors: np.ndarray, query: np.ndarray) -> np.ndarray:
+    """(n,) float64: the inner products of (n, dim) and (dim,), each in double precision."""
+    scores: np.ndarray = (vectors.astype(np.float64) * query.astype(np.float64)).sum(axis=1)
+    return scores
+
+
+def best_within(
+    blocks: Iterable[VectorRows], queries: Sequence[tuple[np.ndarray, tuple[str, ...] | None]], top: int
+) -> list[list[VectorHit]]:
+    """For each query, (dim,) float32 with its scope, the `top` best of the scope, over blocks of rows: by
+    exact score, then source, then span."""
+    found: list[list[VectorHit]] = [[] for _ in queries]
+    for rows in blocks:
+        for i, (query, scope) in enumerate(queries):
+            found[i] = best_first([*found[i], *_candidates(rows, query, scope, top)])[:top]
+    return found
+
+
+def _candidates(
+    rows: VectorRows, query: np.ndarray, scope: tuple[str, ...] | None, top: int
+) -> list[VectorHit]:
+    """The rows of a scope that can be among its `top` best, with their exact scores."""
+    if not (stretches := rows.stretches(scope)):
+        return []
+    ends = list(accumulate((end - first for first, end in stretches), initial=0))
+    near = np.empty(ends[-1], np.float32)  # (rows in scope,)
+    for (first, end), at in zip(stretches, ends, strict=False):
+        np.dot(rows.block(first, end), query, out=near[at : at + end - first])
+    kept = np.arange(len(near))
+    if len(near) > top:
+        # Exact scores differ from these by an error at most: what is two below the last of the best is out.
+        cut = float(np.partition(near, -top)[-top]) - 2 * product_error(len(query))
+        kept = np.flatnonzero(near >= np.nextafter(np.float32(cut), np.float32(-np.inf)))
+    of = np.searchsorted(ends, kept, side="right") - 1
+    found = kept + (np.array([first for first, _ in stretches], np.int64) - ends[:-1])[of]
+    return rows.hits(found, exact_scores(rows.vectors(found), query))

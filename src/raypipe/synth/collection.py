@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -39,14 +39,6 @@ class CollectionSummary:
     golds: int  # judged papers of all questions
     bytes: int
     seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Topic:
-    a: str  # method
-    b: str  # what it is used on
-    f: str
-    g: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +81,7 @@ def write_collection(
     patterns = wording("papers")["asked"]
     with open(folder / FILES[1], "w", encoding="utf-8") as queries:
         for topic, i in asked.items():
-            of = _topic(seed, topic)
-            text = patterns[i % len(patterns)].format(a=of.a, b=of.b, f=of.f, g=of.g)
+            text = patterns[i % len(patterns)].format(**_topic(seed, topic))
             queries.write(json.dumps({"_id": f"q{i}", "text": text}, ensure_ascii=False) + "\n")
     size = sum((folder / name).stat().st_size for name in FILES)
     return CollectionSummary(folder, papers, len(asked), golds, size, time.perf_counter() - start)
@@ -123,20 +114,19 @@ def _paper(number: int, seed: int, topics: int) -> Paper:
     lines = [_filled(rng, pick(rng, said["about"]), main)]
     for _ in range(4 + int(rng.random() * 5)):
         lines.append(_filled(rng, pick(rng, said["common"]), main if whole else side))
-    lines.append(f"Related work uses {side.a} for {side.b} {side.f}.")
+    lines.append("Related work uses {a} for {b} {f}.".format(**side))
     if whole:
         lines.append(_filled(rng, pick(rng, said["about"]), main))
-    title = f"{main.a} and the {main.g} of {main.b} {main.f}" if whole else f"On the {main.g} of {main.f}"
-    return Paper(f"p{number}", title, " ".join(lines), about, mentions)
+    title = "{a} and the {g} of {b} {f}" if whole else "On the {g} of {f}"
+    return Paper(f"p{number}", title.format(**main), " ".join(lines), about, mentions)
 
 
-def _filled(rng: Random, pattern: str, topic: _Topic) -> str:
-    return pattern.format(
-        a=topic.a, b=topic.b, f=topic.f, g=topic.g, v=pick(rng, VERBS), n=2 + int(rng.random() * 900)
-    )
+def _filled(rng: Random, pattern: str, topic: Mapping[str, str]) -> str:
+    return pattern.format(**topic, v=pick(rng, VERBS), n=2 + int(rng.random() * 900))
 
 
-def _topic(seed: int, number: int) -> _Topic:
+def _topic(seed: int, number: int) -> dict[str, str]:
+    """A method, `a`, what it is used on, `b`, its field, `f`, and its goal, `g`."""
     rng = Random(f"topic {seed} {number}")
     method = f"{word(rng, 2)} {pick(rng, ('sampling', 'search', 'regression', 'encoding', 'assay'))}"
-    return _Topic(method, word(rng, 3), pick(rng, FIELDS), pick(rng, GOALS))
+    return {"a": method, "b": word(rng, 3), "f": pick(rng, FIELDS), "g": pick(rng, GOALS)}

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from raypipe.core.records import Span
-from raypipe.text.asked import EXACT, OPPOSITE, WORDS, AskedQuestion, Direction
-from raypipe.text.spans import dates, numbers
+from raypipe.text.spans import EXACT, OPPOSITE, WORDS, AskedQuestion, Direction, dates, numbers
 
 _OR = re.compile(r" (or|and|than|before|after) ")
 _LEAST = 3  # characters of a side

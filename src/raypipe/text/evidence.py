@@ -1,4 +1,6 @@
-"""Scores sentences as answers to a question, and the probability that what would be said is right.
+"""Scores sentences as answers to a question, and the probability that what would be said is right; and finds
+the sentence that states a reply which was written from a context. It is found by its words, so it is where
+the answer stands, not a proof that a model read it there.
 
 Pure functions over texts, word hashes and scores that others computed. The numbers of `Fitted` come from a
 file; `bench/extract.py --fit` makes them. Knows no model and no index.
@@ -13,11 +15,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from raypipe.text.asked import AskedQuestion
+from raypipe.core.records import Quote, Span
 from raypipe.text.bm25 import lucene_idf
-from raypipe.text.candidates import Sentence
+from raypipe.text.candidates import MAX_CHARS, Sentence
 from raypipe.text.fitted_on import FittedOn
-from raypipe.text.spans import KINDS, STRICT, TypedSpan
+from raypipe.text.sentences import sentences
+from raypipe.text.spans import KINDS, STRICT, AskedQuestion, TypedSpan
 from raypipe.text.words import analyse
 
 ANALYZER = "stems"
@@ -217,3 +220,57 @@ def span_features(
 
 def _kind(asked: AskedQuestion) -> dict[str, float]:
     return {k: float(k == asked.kind) for k in KINDS if k != "other"}
+
+
+LEAST = 0.5
+"""Share of the answer's words, the rarer the heavier, that a sentence must have to state it."""
+
+
+def cite(answer: str, shown: Sequence[tuple[str, Span, str]]) -> tuple[Quote, ...]:
+    """The sentence with most of the answer's words, if it has at least `LEAST` of them, then all of `shown`.
+
+    `shown`: parts of sources as (source id, span, text), in the context's order.
+
+    >>> page = "Velora is a film. Anna Lind directed it."
+    >>> [page[slice(*quote.span)] for quote in cite("anna lind", [("s", (0, 40), page)])]
+    ['Anna Lind directed it.', 'Velora is a film. Anna Lind directed it.']
+    """
+    quotes = [Quote(source, span) for source, span, _ in shown]
+    found, (said, _) = _sentences(shown), analyse(answer, ANALYZER)
+    if found and len(said):
+        shares = overlaps(said, [analyse(s.text, ANALYZER)[0] for s in found])
+        best = int(np.argmax(shares))
+        if shares[best] >= LEAST:
+            quotes.insert(0, Quote(found[best].source, found[best].span))
+    return tuple(dict.fromkeys(quotes))
+
+
+def _sentences(shown: Iterable[tuple[str, Span, str]]) -> list[Sentence]:
+    """The sentences of what was shown, each once, by source as met and by place.
+
+    Parts of one source that overlap are put together first, so that the end of one does not cut a sentence
+    that the next has whole. Equal sentences of several sources count once, where they are met first."""
+    by_source: dict[str, list[tuple[Span, str]]] = {}
+    for source, span, text in shown:
+        by_source.setdefault(source, []).append((span, text))
+    found: dict[str, Sentence] = {}
+    for source, parts in by_source.items():
+        for start, text in _joined(parts):
+            for a, b in sentences(text):
+                b = min(b, a + MAX_CHARS)
+                found.setdefault(text[a:b], Sentence(source, (start + a, start + b), text[a:b]))
+    return list(found.values())
+
+
+def _joined(parts: Iterable[tuple[Span, str]]) -> list[tuple[int, str]]:
+    """Start and text of each run of parts that overlap or touch."""
+    joined: list[tuple[int, str]] = []
+    for (start, end), text in sorted(parts):
+        last = joined[-1] if joined else None
+        if last is None or start > last[0] + len(last[1]):
+            joined.append((start, text))
+            continue
+        first, so_far = last
+        more = text[first + len(so_far) - start :] if end > first + len(so_far) else ""
+        joined[-1] = (first, so_far + more)
+    return joined

@@ -5,24 +5,17 @@ Knows the request and the reply of a page, and which pages never reach a parser.
 
 from __future__ import annotations
 
-import struct
+import json
 import threading
-from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import get_args
+from typing import TypeAlias
 
 from raypipe.core.records import Block, Fault
 from raypipe.core.sandbox import Refused, Sandbox, SandboxLimits
-from raypipe.text.blocks import KINDS
-from raypipe.text.html import ParsedPage, Parser, Via, Way, not_html, storable, to_text
+from raypipe.text.html import ParsedPage, Parser, Via, not_html, storable, to_text
 
-_PARSERS: tuple[Parser, ...] = get_args(Parser)
-_VIAS: tuple[Via, ...] = get_args(Via)
-_WAYS: tuple[Way, ...] = get_args(Way)
-_REQUEST = struct.Struct("<BBB")  # number of parser, of via, whether to compare; the HTML follows
-_REPLY = struct.Struct("<BII")  # number of way, bytes of text, hidden spans
-"""The text follows, and as int32 the hidden spans and of each block its span and the number of its kind."""
+Answer: TypeAlias = "ParsedPage | ParseRefused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,33 +56,24 @@ class SandboxedParser:
         bounds = SandboxLimits(limits.wall_s, limits.cpu_s, limits.memory_bytes)
         self._sandbox = Sandbox(f"{__name__}:answer", bounds)
 
-    def run(
-        self, jobs: Sequence[ParseJob], stop: threading.Event | None = None
-    ) -> list[ParsedPage | ParseRefused]:
+    def run(self, jobs: Sequence[ParseJob], stop: threading.Event | None = None) -> list[Answer]:
         """Each page's text or refusal, in order. One page's trouble is never another's.
 
         Raises core.sandbox.Cancelled once `stop` is set: the rest of the pages are not parsed.
         """
-        out: list[ParsedPage | ParseRefused | None] = [self._refused(j.html) for j in jobs]
-        self._parse(jobs, [i for i, refused in enumerate(out) if refused is None], out, stop)
+        refused = ((i, self._refused(j.html)) for i, j in enumerate(jobs))
+        out: dict[int, Answer] = {i: why for i, why in refused if why}
+        out |= self._parse({i: j for i, j in enumerate(jobs) if i not in out}, stop)
         # BeautifulSoup may have been what took so long
-        killed = [isinstance(a, ParseRefused) and a.reason in ("timeout", "crash") for a in out]
-        slow = [i for i, j in enumerate(jobs) if j.compare and killed[i]]
-        self._parse([replace(j, compare=False) for j in jobs], slow, out, stop)
-        return [answer for answer in out if answer is not None]
+        compared = {i: a for i, a in out.items() if jobs[i].compare and isinstance(a, ParseRefused)}
+        slow = [i for i, refused in compared.items() if refused.reason in ("timeout", "crash")]
+        out |= self._parse({i: replace(jobs[i], compare=False) for i in slow}, stop)
+        return [out[i] for i in range(len(jobs))]
 
-    def _parse(
-        self,
-        jobs: Sequence[ParseJob],
-        rows: Sequence[int],
-        out: list[ParsedPage | ParseRefused | None],
-        stop: threading.Event | None,
-    ) -> None:
-        """Puts the answers to these rows of `jobs` into `out`."""
-        ways = ((_PARSERS.index(j.parser), _VIAS.index(j.via), j.compare) for j in (jobs[i] for i in rows))
-        requests = [(_REQUEST.pack(*way), jobs[i].html) for i, way in zip(rows, ways, strict=True)]
-        for i, answer in zip(rows, self._sandbox.run(requests, stop), strict=True):
-            out[i] = _page(answer)
+    def _parse(self, jobs: Mapping[int, ParseJob], stop: threading.Event | None) -> dict[int, Answer]:
+        heads = (json.dumps((j.parser, j.via, j.compare)).encode() + b"\n" for j in jobs.values())
+        requests = [(head, j.html) for head, j in zip(heads, jobs.values(), strict=True)]
+        return dict(zip(jobs, map(_page, self._sandbox.run(requests, stop)), strict=True))
 
     def parse(self, html: str, parser: Parser = "lxml") -> tuple[str | None, Fault | None]:
         """One page's text, as a job gets it, or why there is none."""
@@ -116,22 +100,16 @@ class SandboxedParser:
 
 
 def answer(request: bytes) -> bytes:
-    """Parses one page, in the child."""
-    parser, via, compare = _REQUEST.unpack_from(request)
-    html = request[_REQUEST.size :].decode()
-    page = to_text(html, _PARSERS[parser], _VIAS[via], bool(compare))
-    text, spans = page.text.encode(), array("i", [n for span in page.hidden for n in span])
-    spans.extend(n for b in page.blocks for n in (b.start, b.end, KINDS.index(b.kind)))
-    return b"".join((_REPLY.pack(_WAYS.index(page.way), len(text), len(page.hidden)), text, spans.tobytes()))
+    """Parses one page, in the child. A line of JSON says how; the page follows."""
+    head, _, html = request.partition(b"\n")
+    page = to_text(html.decode(), *json.loads(head))
+    blocks = [(b.start, b.end, b.kind) for b in page.blocks]
+    return json.dumps((page.text, page.hidden, page.way, blocks)).encode()
 
 
-def _page(answer: bytes | Refused) -> ParsedPage | ParseRefused:
+def _page(answer: bytes | Refused) -> Answer:
     if isinstance(answer, Refused):
         reason = "unparsable" if answer.reason == "error" else answer.reason
         return ParseRefused(reason, answer.detail, answer.transient)
-    way, size, spans = _REPLY.unpack_from(answer)
-    text = answer[_REPLY.size : _REPLY.size + size].decode()
-    flat = array("i", answer[_REPLY.size + size :])
-    hidden, rest = flat[: 2 * spans], flat[2 * spans :]
-    blocks = (Block(a, b, KINDS[k]) for a, b, k in zip(rest[::3], rest[1::3], rest[2::3], strict=True))
-    return ParsedPage(text, tuple(zip(hidden[::2], hidden[1::2], strict=True)), _WAYS[way], tuple(blocks))
+    text, hidden, way, blocks = json.loads(answer)
+    return ParsedPage(text, tuple((a, b) for a, b in hidden), way, tuple(Block(*b) for b in blocks))

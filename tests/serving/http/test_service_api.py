@@ -21,9 +21,10 @@ from raypipe.models.kit import LocalKit
 from raypipe.serving.access import ApiKeys, RequestLimits
 from raypipe.serving.answerer import Answerer, NotReady
 from raypipe.serving.crag_harness import EndpointModel
-from raypipe.serving.filters import CitationCatalog, Filters
 from raypipe.serving.http.middleware import JsonLines, RequestMetrics
+from raypipe.serving.query import Filters
 from raypipe.serving.serve_kit import ServeKit
+from raypipe.serving.store_snapshot import CitationCatalog
 
 pytestmark = pytest.mark.slow
 

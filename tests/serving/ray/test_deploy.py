@@ -1,10 +1,9 @@
-"""Between gateway and models: calls retried, cancelled and batched; metrics and spans."""
+"""Between gateway and models: calls retried, cancelled and batched; metrics."""
 
 import asyncio
 import os
 import sys
 import time
-from dataclasses import replace
 
 import httpx
 import numpy as np
@@ -283,24 +282,3 @@ def test_metrics_go_out_through_rays_exporter(local_ray, filled):
         time.sleep(1)
     assert 'stage="dense"' in text and f'outcome="{job.outcome}"' in text
     assert job.text not in text
-
-
-@pytest.mark.slow
-def test_a_question_is_a_span_with_its_stages_and_without_its_words(filled):
-    trace = pytest.importorskip("opentelemetry.sdk.trace", reason="the extra `tracing` is not installed")
-    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-
-    from raypipe.serving.ray.metrics import AnswerSpans
-
-    kept, provider = InMemorySpanExporter(), trace.TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(kept))
-    job = filled.answers[0]
-    said = answered(filled, job.text)
-    AnswerSpans(provider.get_tracer("raypipe"))(replace(said, release="r1"))
-    *stages, whole = kept.get_finished_spans()
-    assert [s.name for s in stages] == [s.name for s in filled.recipe.question]
-    assert whole.name == "answer" and whole.attributes["outcome"] == job.outcome
-    assert all(s.parent.span_id == whole.context.span_id for s in stages)
-    assert whole.start_time <= stages[0].start_time and stages[-1].end_time <= whole.end_time
-    assert job.text not in "".join(s.to_json() for s in (*stages, whole))

@@ -31,7 +31,7 @@ from raypipe.store.files import Files
 from raypipe.store.keep import tables, tag, tagged, untag
 from raypipe.store.layout import ANSWER_KEYS, FOLDERS, INGESTED, MANIFESTS, RELEASES
 from raypipe.store.rewrite import Change, Rows, held, keep_only, rewrite, untag_made, versions
-from raypipe.store.sizes import merge_sizes
+from raypipe.store.sources import merge_sizes
 from raypipe.store.tables import OF_MEMO
 
 FOLLOW_S = 3.0

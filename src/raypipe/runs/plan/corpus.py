@@ -21,8 +21,8 @@ from raypipe.memo.disk import FRESH_BYTES
 from raypipe.memo.lookup import first_corpus_requests, lookup
 from raypipe.memo.memo import ENTRY_BYTES, vectors_of
 from raypipe.pipeline.corpus_builds import failed_ids
-from raypipe.pipeline.corpus_tasks import chunks_of
 from raypipe.pipeline.recipe_tables import whole_corpus
+from raypipe.pipeline.table_tasks import chunks_of
 from raypipe.recipes.recipe import Stage
 from raypipe.recipes.step_contract import asked_models, embedder_of, is_bounded, table_of, table_with
 from raypipe.runs.plan.context import PlanContext
@@ -33,7 +33,7 @@ from raypipe.runs.plan.stage_bounds import SourceBounds, embedded_bytes, times
 from raypipe.runs.plan.store_state import Chunks, left
 from raypipe.store.ids import Ids, looked_up, stand_in
 from raypipe.store.lookups import present
-from raypipe.store.sizes import sizes
+from raypipe.store.sources import sizes
 
 LOOKED_AT = 200_000  # chunks whose texts a plan reads to know exactly what is new: about 5 s
 PER_READ = 500  # sources whose texts are in memory at once

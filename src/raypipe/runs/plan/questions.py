@@ -21,7 +21,7 @@ from raypipe.core.records import Question, digest
 from raypipe.memo.disk import FRESH_BYTES
 from raypipe.memo.lookup import first_request, lookup
 from raypipe.memo.memo import MemoTable
-from raypipe.pipeline.answer_sources import answer_key
+from raypipe.pipeline.recipe_tables import answer_key
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import asked_models, bound_of
 from raypipe.runs.plan.context import PlanContext
@@ -38,8 +38,8 @@ from raypipe.runs.plan.stage_bounds import (
 from raypipe.runs.plan.standing import Standing, behind_index, kept_inputs, overlap
 from raypipe.runs.plan.store_state import StoredAnswers, unanswered
 from raypipe.runs.stage_records import StageRecord
-from raypipe.store.corpus_sum import corpus_sum
 from raypipe.store.ids import Ids
+from raypipe.store.sources import corpus_sum
 
 
 @dataclass(frozen=True, slots=True)

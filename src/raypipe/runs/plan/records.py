@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from raypipe.core.records import Gold, Source
-from raypipe.pipeline.approximate import AnnState
+from raypipe.pipeline.recipe_tables import AnnState
 from raypipe.report.costs import Estimate
 from raypipe.report.report import JSON_FORMAT
 from raypipe.runs.plan.rates import Cost, ExpectedCalls

@@ -18,17 +18,15 @@ import pyarrow.compute as pc
 
 from raypipe.core.arrow import SPANS
 from raypipe.core.records import FAULT, Question
-from raypipe.pipeline.answer_sources import AnswerSources, answer_key, answer_sources
 from raypipe.pipeline.corpus_builds import failed_ids
 from raypipe.pipeline.driver import Pipeline
-from raypipe.pipeline.recipe_tables import lacking, table_labels
+from raypipe.pipeline.recipe_tables import AnswerSources, answer_key, answer_sources, lacking, table_labels
 from raypipe.store import Store, begun, committed, done_parts
-from raypipe.store.corpus_sum import rows_id
-from raypipe.store.coverage import by_source
 from raypipe.store.ids import Ids, gathered, stand_in
 from raypipe.store.layout import COVERAGE
 from raypipe.store.lookups import rows
 from raypipe.store.parts import staged
+from raypipe.store.sources import by_source, rows_id
 
 
 def left(store: Store, what: str, table: str, missing: Ids) -> Ids:

@@ -13,7 +13,7 @@ from typing import Any
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 
-from raypipe.core.errors import ConfError
+from raypipe.core.errors import ConfError, Overloaded, Unavailable
 from raypipe.report import web_page
 from raypipe.serving.access import ServerConfig
 from raypipe.serving.answering import AnswererProtocol, ReleaseRouter
@@ -24,45 +24,67 @@ from raypipe.serving.http.errors import RequestRefused, to_problem
 from raypipe.serving.http.limits import read_body, until_disconnect
 from raypipe.serving.http.middleware import ObservedApp, RequestMetrics, request_id
 from raypipe.serving.http.openai import ChatBody
-from raypipe.serving.http.openapi import openapi_document
-from raypipe.serving.http.reply_types import AnswerResponse, ChatModel, FeedbackResponse, IndexResponse
-from raypipe.serving.http.requests import AnswerBody, BatchBody, FeedbackBody, RetrieveBody, query_request
-from raypipe.serving.http.responses import answer_response, retrieve_response
-from raypipe.serving.http.validation import B, parse_body
+from raypipe.serving.http.openapi import ROUTES, openapi_document
+from raypipe.serving.http.reply_types import AnswerResponse, FeedbackResponse, IndexResponse
+from raypipe.serving.http.requests import AnswerBody, B, BatchBody, FeedbackBody, RetrieveBody
+from raypipe.serving.http.stream import answer_response, retrieve_response
 from raypipe.serving.query import NULL_LISTENER, Listener, QueryRequest
 from raypipe.serving.release_follower import ReleaseFollowers
-from raypipe.serving.tenant_answers import NotAllowed, TenantRouter
-from raypipe.serving.tenants import ANYONE, QuotaCounter
+from raypipe.serving.tenants import QuotaCounter
+from raypipe.store.layout import LIVE
 
 BATCH_CONCURRENCY = 4
 """Questions of one batch that are answered at the same time: a batch takes the slot of one request."""
 
 
+RELEASE_HEADER = "raypipe-release"
+"""Names the pointer that answers a request, of those that its key may ask."""
+
+
 class Routes:
+    """The routes of `openapi.ROUTES`, by name.
+
+    A tenant with filters has a corpus of its own. Its questions are answered from the sources that match,
+    whatever the request says; its cached values are under its own name, and its answers are neither captured
+    nor tried on other releases. Nor is what `live@NAME` answers. Tenants without filters share the store.
+    """
+
     def __init__(
-        self, router: TenantRouter, config: ServerConfig, metrics: RequestMetrics, admission: Admission,
-        capture: Capture | None,
+        self, router: ReleaseRouter, followers: ReleaseFollowers | None, config: ServerConfig,
+        metrics: RequestMetrics, admission: Admission, capture: Capture | None,
     ) -> None:  # fmt: skip
-        self._router, self._limits, self._metrics = router, config.limits, metrics
-        self._admission, self._capture = admission, capture
+        self._router, self._followers, self._capture = router, followers, capture
+        self._limits, self._metrics, self._admission = config.limits, metrics, admission
+        self._document = openapi_document()
 
     async def _body(self, kind: type[B], request: Request) -> B:
         tenant = who_asks(request)
         await self._admission.admit(tenant)
-        return parse_body(kind, await read_body(request, self._limits), self._limits)
+        return requests.parse_body(kind, await read_body(request, self._limits), self._limits)
 
     async def _answerer(self, request: Request) -> AnswererProtocol:
-        try:
-            return await self._router.current(who_asks(request), request.headers.get(RELEASE_HEADER, ""))
-        except NotAllowed as e:
-            raise RequestRefused(HTTPStatus.FORBIDDEN, str(e)) from None
+        """What answers the pointer of a request. Refuses one that its key may not ask, and for a tenant with
+        filters a recipe that reads past them."""
+        tenant, named = who_asks(request), pointer_of(request)
+        if named not in tenant.releases:
+            raise _not_allowed(f"This key may ask {', '.join(tenant.releases)}.")
+        if self._followers is None and named != LIVE:
+            raise _not_allowed("This endpoint serves one recipe and no releases.")
+        if self._followers is None or (named == LIVE and not tenant.scope):
+            found = await self._router.current()
+        else:
+            found = await self._followers.of(named).current()
+        if tenant.scope and found.recipe.searches_all():
+            raise _not_allowed("This release searches the whole store, and this key may search a part of it.")
+        return found
 
     def _query(
         self, request: Request, query: str, options: requests.QueryOptions,
         include: Collection[requests.Include] = (),
     ) -> QueryRequest:  # fmt: skip
-        asked = query_request(query, options, self._limits.deadline_s, include)
-        return replace(asked, asker=who_asks(request).name)
+        asked = requests.query_request(query, options, self._limits.deadline_s, include)
+        tenant = who_asks(request)
+        return replace(asked, asker=tenant.name, scope=tenant.scope, corpus=tenant.corpus)
 
     async def answer(self, request: Request) -> Response:
         body = await self._body(AnswerBody, request)
@@ -104,14 +126,14 @@ class Routes:
     async def chat(self, request: Request) -> Response:
         try:
             return await self._chat(request)
-        except (RequestRefused, *errors.EXPECTED_ERRORS) as e:
+        except (RequestRefused, Overloaded, Unavailable) as e:
             return openai.error_response(to_problem(e))
 
     async def _chat(self, request: Request) -> Response:
         body = await self._body(ChatBody, request)
         answerer, id = await self._answerer(request), request_id.get()
-        if body.model not in chat_models(answerer):
-            raise _unknown_model()
+        if body.model not in openai.models(answerer.recipe):
+            raise openai.unknown_model()
         query = requests.QueryBody(query=body.query(), **dict(body.raypipe))
         if body.stream:
             encode = partial(openai.chunks, id, body)
@@ -125,7 +147,12 @@ class Routes:
         whole: bool = True,
     ) -> AnswerResponse:  # fmt: skip
         """The response to one question; `whole`: it is all that the request asks."""
-        result = await answerer.answer(self._query(request, query.query, query, query.include), listener)
+        asked = self._query(request, query.query, query, query.include)
+        if self._capture is not None and pointer_of(request) == LIVE and not asked.scope:
+            asked = replace(asked, answer_id=self._capture.choose(asked.asker))
+        result = await answerer.answer(asked, listener)
+        if self._capture is not None:
+            result = self._capture.keep(asked, result)
         self._metrics.question_answered(result)
         tokens = result.usage["prompt_tokens"] + result.usage["generated_tokens"]
         await self._admission.spend(who_asks(request), tokens)
@@ -181,45 +208,33 @@ class Routes:
         return JSONResponse(shown)
 
     async def models(self, request: Request) -> Response:
-        entries = chat_models(await self._answerer(request))
+        entries = openai.models((await self._answerer(request)).recipe)
         return JSONResponse({"object": "list", "data": list(entries.values())})
 
     async def model(self, request: Request) -> Response:
-        entries = chat_models(await self._answerer(request))
+        entries = openai.models((await self._answerer(request)).recipe)
         if (entry := entries.get(request.path_params["id"])) is None:
-            return openai.error_response(_unknown_model())
+            return openai.error_response(openai.unknown_model())
         return JSONResponse(entry)
+
+    async def openapi(self, request: Request) -> Response:
+        return JSONResponse(self._document)
 
     async def healthz(self, request: Request) -> Response:
         return JSONResponse({"status": "alive"})
 
     async def readyz(self, request: Request) -> Response:
-        unavailable = await (await self._router.current(ANYONE)).ready()
+        unavailable = await (await self._router.current()).ready()
         return JSONResponse({"status": "ready", "unavailable": unavailable})
 
 
-RELEASE_HEADER = "raypipe-release"
-"""Names the pointer that answers a request, of those that its key may ask."""
+def pointer_of(request: Request) -> str:
+    """The pointer that a request asks: the tenant's first unless it names one."""
+    return request.headers.get(RELEASE_HEADER, "") or who_asks(request).releases[0]
 
 
-def _unknown_model() -> RequestRefused:
-    return RequestRefused(HTTPStatus.NOT_FOUND, "Unknown model: GET /v1/models lists the names.")
-
-
-def chat_models(answerer: AnswererProtocol) -> dict[str, ChatModel]:
-    recipe = answerer.recipe
-    weights = {m.name: m.weights for m in recipe.models()}
-    return {
-        id: {
-            "id": id,
-            "object": "model",
-            "created": 0,
-            "owned_by": "raypipe",
-            "recipe": recipe.digest(),
-            "models": weights,
-        }
-        for id in ("raypipe", recipe.name)
-    }
+def _not_allowed(why: str) -> RequestRefused:
+    return RequestRefused(HTTPStatus.FORBIDDEN, why)
 
 
 def create_app(
@@ -233,7 +248,7 @@ def create_app(
     `before_first` is done before the first request is taken."""
     config, metrics = config or ServerConfig(), metrics or RequestMetrics()
     admission = Admission(config.limits.max_ongoing_requests, config.tenants, metrics, quotas)
-    routes = Routes(TenantRouter(router, followers, capture), config, metrics, admission, capture)
+    routes = Routes(router, followers, config, metrics, admission, capture)
 
     async def authorized(request: Request) -> None:
         client = request.client.host if request.client else None
@@ -252,33 +267,18 @@ def create_app(
     app = FastAPI(
         title="raypipe endpoint", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan
     )
-    document = openapi_document()
     styles, scripts = ("base.css", "endpoint.css"), ("dom.js", "evidence.js", "endpoint.js")
     html, policy = web_page.page("endpoint.html", styles, scripts, True, {})
     headers = {"content-security-policy": f"{policy}; frame-ancestors 'none'", "cache-control": "no-cache"}
 
-    async def openapi_json(request: Request) -> Response:
-        return JSONResponse(document)
-
     async def root(request: Request) -> Response:
         return HTMLResponse(html, headers=headers)
 
-    for method, path, route, guarded in (
-        ("POST", "/v1/answer", routes.answer, True),
-        ("POST", "/v1/answer:batch", routes.batch, True),
-        ("POST", "/v1/retrieve", routes.retrieve, True),
-        ("POST", "/v1/chat/completions", routes.chat, True),
-        ("POST", "/v1/feedback", routes.feedback, True),
-        ("GET", "/v1/index", routes.index, True),
-        ("GET", "/v1/models", routes.models, True),
-        ("GET", "/v1/models/{id}", routes.model, True),
-        ("GET", "/openapi.json", openapi_json, True),
-        ("GET", "/healthz", routes.healthz, False),
-        ("GET", "/readyz", routes.readyz, False),
-        *([("GET", "/", root, False)] if config.page else []),
-    ):
-        guard = [Depends(authorized)] if guarded else []
-        app.add_api_route(path, route, methods=[method], dependencies=guard)
+    for path, route in ROUTES.items():
+        guard = [Depends(authorized)] if route.key else []
+        app.add_api_route(path, getattr(routes, route.name), methods=[route.method], dependencies=guard)
+    if config.page:
+        app.add_api_route("/", root, methods=["GET"])
     errors.add_exception_handlers(app)
     app.add_middleware(ObservedApp, metrics=metrics, proxy_sets_id=proxy_sets_id)
     return app

@@ -35,8 +35,17 @@ class RequestRefused(Exception):
         self.status, self.detail, self.errors, self.headers = status, detail, errors, headers
 
 
-EXPECTED_ERRORS = (NotReady, Overloaded, Unavailable)
-"""What answering a question may raise without being a defect."""
+EXPECTED_ERRORS: dict[type[Exception], tuple[HTTPStatus, str]] = {
+    NotReady: (
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "Not ready: no tables (`raypipe index`) or no release (`raypipe promote`); the endpoint's log says "
+        "which.",
+    ),
+    Overloaded: (HTTPStatus.TOO_MANY_REQUESTS, "Too many requests. Retry later."),
+    Unavailable: (HTTPStatus.SERVICE_UNAVAILABLE, "What every answer needs is unavailable. Retry later."),
+}
+"""What answering a question may raise without being a defect, and what the client gets. A kind stands before
+the one that it is a kind of."""
 
 
 class ClientGone(Exception):
@@ -47,20 +56,11 @@ def to_problem(error: Exception) -> RequestRefused:
     """Any exception, as the error that the client gets. Defects are logged with their traceback."""
     if isinstance(error, RequestRefused):
         return error
-    wait = {"retry-after": str(RETRY_AFTER_S)}
-    if isinstance(error, NotReady):
-        log.warning("not ready: %s", error)
-        detail = (
-            "Not ready: no tables (`raypipe index`) or no release (`raypipe promote`); the endpoint's log "
-            "says which."
-        )
-        return RequestRefused(HTTPStatus.SERVICE_UNAVAILABLE, detail, headers=wait)
-    if isinstance(error, Overloaded):
-        return RequestRefused(HTTPStatus.TOO_MANY_REQUESTS, "Too many requests. Retry later.", headers=wait)
-    if isinstance(error, Unavailable):
-        log.warning("unavailable: %s", error)
-        detail = "What every answer needs is unavailable. Retry later."
-        return RequestRefused(HTTPStatus.SERVICE_UNAVAILABLE, detail, headers=wait)
+    for kind, (status, detail) in EXPECTED_ERRORS.items():
+        if isinstance(error, kind):
+            if kind is not Overloaded:
+                log.warning("%s: %s", kind.__name__, error)
+            return RequestRefused(status, detail, headers={"retry-after": str(RETRY_AFTER_S)})
     log.error("defect", exc_info=error)
     detail = "Internal error. The endpoint's log has the traceback."
     return RequestRefused(HTTPStatus.INTERNAL_SERVER_ERROR, detail)
@@ -96,7 +96,8 @@ def add_exception_handlers(app: FastAPI) -> None:
             detail = f"This route takes {headers['Allow']}."
         return problem_response(RequestRefused(status, detail, headers=headers))
 
-    for kind in (RequestRefused, *EXPECTED_ERRORS):
+    for kind in EXPECTED_ERRORS:
         app.add_exception_handler(kind, problem)
+    app.add_exception_handler(RequestRefused, problem)
     app.add_exception_handler(ClientGone, client_gone)
     app.add_exception_handler(HTTPException, by_framework)

@@ -19,11 +19,11 @@ from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from pydantic import BaseModel, ConfigDict, Field
 
 from raypipe.core.records import RANKED
+from raypipe.recipes.recipe import Recipe
 from raypipe.serving.http.errors import RequestRefused
-from raypipe.serving.http.reply_types import AnswerResponse, says
-from raypipe.serving.http.requests import QueryOptions
+from raypipe.serving.http.reply_types import AnswerResponse, ChatModel, says
+from raypipe.serving.http.requests import QueryOptions, StrictBody
 from raypipe.serving.http.stream import Event, encode_event
-from raypipe.serving.http.validation import StrictBody
 
 NO_EFFECT = "Accepted without effect: prompts and sampling are the recipe's."
 
@@ -177,3 +177,14 @@ def error_response(refused: RequestRefused) -> Response:
     where = "; ".join(f"{e['at']}: {e['problem']}" for e in refused.errors)
     message = f"{refused.detail} {where}" if where else refused.detail
     return JSONResponse(error_body(refused.status, message), refused.status.value, dict(refused.headers))
+
+
+def models(recipe: Recipe) -> dict[str, ChatModel]:
+    """The names that a chat may use."""
+    weights = {m.name: m.weights for m in recipe.models()}
+    of: dict[str, Any] = {"object": "model", "created": 0, "owned_by": "raypipe", "recipe": recipe.digest()}
+    return {id: {"id": id, **of, "models": weights} for id in ("raypipe", recipe.name)}  # type: ignore[typeddict-item]
+
+
+def unknown_model() -> RequestRefused:
+    return RequestRefused(HTTPStatus.NOT_FOUND, "Unknown model: GET /v1/models lists the names.")

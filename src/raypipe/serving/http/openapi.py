@@ -43,7 +43,10 @@ EVENT: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    method: str
+    """One route: what answers it (`app.Routes`), and what the document says of it."""
+
+    method: str  # GET or POST
+    name: str  # of the method of `Routes`
     summary: str
     about: str
     reply: Any  # its type
@@ -56,51 +59,55 @@ class Route:
 
 ROUTES = {
     "/v1/answer": Route(
-        "post", "Answer a question",
+        "POST", "answer", "Answer a question",
         "Runs the recipe on one question: over the store, or over the documents that the request brings. "
         "What cannot be done by the deadline is omitted and named in `degraded`.",
         replies.AnswerResponse, AnswerBody, streams=True,
     ),
     "/v1/answer:batch": Route(
-        "post", "Answer up to 16 questions",
+        "POST", "batch", "Answer up to 16 questions",
         "Each gets a reply, or a `problem` of its own. A field that is wrong in one refuses all.",
         replies.BatchResponse, BatchBody,
     ),
     "/v1/retrieve": Route(
-        "post", "Rank passages for a question", "Runs the recipe up to its ranking; no answer is made.",
-        replies.RetrieveResponse, RetrieveBody,
+        "POST", "retrieve", "Rank passages for a question",
+        "Runs the recipe up to its ranking; no answer is made.", replies.RetrieveResponse, RetrieveBody,
     ),
     "/v1/chat/completions": Route(
-        "post", "Answer the last user message of a chat",
+        "POST", "chat", "Answer the last user message of a chat",
         "The OpenAI protocol. Tools, response formats and several choices are refused.",
         replies.ChatCompletion, ChatBody, streams=True, error=replies.ChatError,
     ),
     "/v1/feedback": Route(
-        "post", "Say whether an answer is right",
+        "POST", "feedback", "Say whether an answer is right",
         "Keeps a verdict, the right answer, or both, next to the captured answer.",
         replies.FeedbackResponse, FeedbackBody,
     ),
     "/v1/index": Route(
-        "get", "Show the tables that are searched",
+        "GET", "index", "Show the tables that are searched",
         "Their rows, the recipe, the release, and some stored questions.", replies.IndexResponse,
     ),
     "/v1/models": Route(
-        "get", "List the models", "The names that a chat may use, with the recipe's weights.",
+        "GET", "models", "List the models", "The names that a chat may use, with the recipe's weights.",
         replies.ModelList,
     ),
     "/v1/models/{id}": Route(
-        "get", "Show a model", "One entry of the list, by its id.", replies.ChatModel,
+        "GET", "model", "Show a model", "One entry of the list, by its id.", replies.ChatModel,
         error=replies.ChatError, missing=True,
     ),
-    "/openapi.json": Route("get", "Return this document", "All routes, their fields and examples.", dict),
-    "/healthz": Route("get", "Liveness", "The process runs.", replies.HealthResponse, key=False),
-    "/readyz": Route("get", "Readiness", "The store can be searched.", replies.HealthResponse, key=False),
+    "/openapi.json": Route(
+        "GET", "openapi", "Return this document", "All routes, their fields and examples.", dict
+    ),
+    "/healthz": Route("GET", "healthz", "Liveness", "The process runs.", replies.HealthResponse, key=False),
+    "/readyz": Route(
+        "GET", "readyz", "Readiness", "The store can be searched.", replies.HealthResponse, key=False
+    ),
 }  # fmt: skip
 
 
 def openapi_document() -> dict[str, Any]:
     schemas: dict[str, Any] = {}
-    paths = {path: {route.method: _operation(path, route, schemas)} for path, route in ROUTES.items()}
+    paths = {path: {route.method.lower(): _operation(path, route, schemas)} for path, route in ROUTES.items()}
     about = "Answers questions from web pages, with evidence that is exact to the character."
     key = {"type": "http", "scheme": "bearer", "description": "A key of this endpoint."}
     return {
@@ -162,7 +169,7 @@ def example_of(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> Any:
 def _refusals(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
     statuses: list[int] = [503]
     if route.key:
-        statuses = list(STATUSES) if route.method == "post" else [401, 403, 503]
+        statuses = list(STATUSES) if route.method == "POST" else [401, 403, 503]
     if route.missing:
         statuses.append(404)
     kinds = {"application/problem+json": _content(replies.ProblemBody, schemas)["application/json"]}

@@ -1,6 +1,6 @@
 """What the routes reply, as types: each field with what it means and a value that it may have.
 
-The OpenAPI document is made of them. Filled in `responses` and `openai`.
+The OpenAPI document is made of them. Filled in `stream` and `openai`.
 """
 
 from __future__ import annotations

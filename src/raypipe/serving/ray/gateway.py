@@ -20,14 +20,12 @@ from raypipe.serving.answering import ReleaseRouter
 from raypipe.serving.capture import Capture, redaction
 from raypipe.serving.http import create_app
 from raypipe.serving.http.middleware import JsonLines
-from raypipe.serving.ray.metrics import AnswerSpans, RayMetrics, TrialMetrics, count_captured, otlp_tracer
+from raypipe.serving.ray.metrics import RayMetrics, TrialMetrics, count_captured
 from raypipe.serving.ray.retrying_handle import Broadcast, RetryingHandle
 from raypipe.serving.release_follower import ReleaseFollowers, bounded_memo
-from raypipe.serving.second_answers import SecondAnswers
-from raypipe.serving.serve_kit import ServeKit
-from raypipe.serving.shared_kit import InFlight, YieldingKit
+from raypipe.serving.serve_kit import InFlight, ServeKit, YieldingKit
 from raypipe.serving.tenants import QuotaUsed
-from raypipe.serving.trials import TrialRouter
+from raypipe.serving.trials import SecondAnswers, TrialRouter
 from raypipe.store import Store
 
 WARM_S = 60.0
@@ -49,8 +47,8 @@ class Gateway:
         self._quotas = quotas and SharedQuotas(quotas)
         handles = [h for h in (embed, rerank, generate) if h is not None]
         kit = ServeKit(
-            RetryingHandle(embed, "embed", "embed_unbatched"),
-            RetryingHandle(rerank, "score", "score_unbatched"),
+            RetryingHandle(embed, "compute", "compute_unbatched"),
+            RetryingHandle(rerank, "compute", "compute_unbatched"),
             generate and RetryingHandle(generate, "generate"),
             generate and RetryingHandle(generate, "stream"),
             {h.deployment_name: RetryingHandle(h, "ready") for h in handles},
@@ -73,13 +71,11 @@ class Gateway:
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """Called by Serve in the replica, after `__init__`."""
-        traces = self._config.traces
-        metrics = RayMetrics(None if traces is None else AnswerSpans(otlp_tracer(traces)))
         capture = None
         if self._config.capture is not None:
             capture = Capture(self._store, self._config.capture, count_captured())
         return create_app(  # Serve's proxy sets ids
-            self._router, self._config, metrics, True, capture, self._followers, self._quotas, self._warm
+            self._router, self._config, RayMetrics(), True, capture, self._followers, self._quotas, self._warm
         )
 
     async def _warm(self) -> None:

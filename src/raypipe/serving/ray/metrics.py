@@ -1,23 +1,17 @@
-"""Metrics of the endpoint through Ray's exporter, next to Serve's own of queues and replicas; and traces.
-
-Traces are optional and need the extra `tracing`: a span for each question with a child span for each stage. A
-span has names, numbers and the outcome; no text of a question or a page.
-"""
+"""Metrics of the endpoint through Ray's exporter, next to Serve's own of queues and replicas."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 from ray.util.metrics import Counter, Gauge, Histogram
 
-from raypipe.core.errors import ConfError
 from raypipe.runs.trial_verdict import TrialReport, worse
 from raypipe.runs.trials import Role
 from raypipe.serving.http.middleware import RequestMetrics
 from raypipe.serving.query import QueryResult
-from raypipe.serving.second_answers import Event, TrialEvents
+from raypipe.serving.trials import Event, TrialEvents
 
 SECONDS_BUCKETS = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60]
 SHARE_BUCKETS = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
@@ -26,9 +20,8 @@ SHARE_BUCKETS = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
 class RayMetrics(RequestMetrics):
     """Metrics for Prometheus: Ray puts `ray_` before each name."""
 
-    def __init__(self, spans: Callable[[QueryResult], None] | None = None) -> None:
-        """`spans` gets each answered question, for traces."""
-        self._ongoing, self._spans = 0, spans
+    def __init__(self) -> None:
+        self._ongoing = 0
         self._in_flight = Gauge("raypipe_in_flight", "Requests being answered by this gateway.")
         self._requests = Counter("raypipe_requests", "Requests that ended.", tag_keys=("route", "status"))
         self._seconds = Histogram(
@@ -76,8 +69,6 @@ class RayMetrics(RequestMetrics):
         reply = q.replies.get(q.origin)
         if reply is not None and reply.confidence is not None:
             self._confidence.observe(max(reply.confidence, 1e-6))
-        if self._spans is not None:
-            self._spans(result)
 
     def tenant_used(self, tenant: str, state: Literal["admitted", "refused"], tokens: int) -> None:
         self._tenant_requests.inc(tags={"tenant": tenant, "state": state})
@@ -111,40 +102,3 @@ class TrialMetrics(TrialEvents):
                 if mean is not None:
                     self._means.set(mean, tags={"role": role, "measure": look.measure, "side": side})
         self._worse.set(float(any(worse(look) for look in (report.f1, report.answered))), tags={"role": role})
-
-
-class AnswerSpans:
-    """Sends spans of answered questions to a collector, in the background."""
-
-    def __init__(self, tracer: Any) -> None:
-        self._tracer = tracer
-
-    def __call__(self, result: QueryResult) -> None:
-        from opentelemetry.trace import set_span_in_context
-
-        stages_ns = {stage: int(ms * 1e6) for stage, ms in result.timings_ms.items()}
-        end = time.time_ns()
-        start = at = end - stages_ns.pop("total")
-        q = result.question
-        versions = {"recipe": result.recipe, "release": result.release or ""}
-        attributes = {"outcome": q.outcome, "degraded": list(q.degraded), **versions}
-        parent = self._tracer.start_span("answer", start_time=start, attributes=attributes)
-        context = set_span_in_context(parent)
-        for stage, ns in stages_ns.items():  # one after the other, as they ran
-            self._tracer.start_span(stage, context=context, start_time=at).end(end_time=at + ns)
-            at += ns
-        parent.end(end_time=end)
-
-
-def otlp_tracer(url: str) -> Any:
-    """A tracer that sends OTLP over HTTP to a collector. Raises ConfError if the extra is not installed."""
-    try:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-        from opentelemetry.sdk.resources import Resource
-        from opentelemetry.sdk.trace import TracerProvider
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor
-    except ImportError as e:
-        raise ConfError(f"traces: {e}; `pip install raypipe[tracing]` installs what is missing") from e
-    provider = TracerProvider(resource=Resource.create({"service.name": "raypipe"}))
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=url)))
-    return provider.get_tracer("raypipe")

@@ -43,19 +43,15 @@ class ModelDeployment:
         self._kit: LocalKit = replace(worker, engines=None).kit(None)
         await warm_up(self._kit, models)
 
-    async def embed(self, model: Model, texts: list[str], role: Role) -> np.ndarray:
-        return rows_of(await self._batched(ModelCall(model, texts, role)))
+    async def compute(self, model: Model, inputs: list[Any], role: Role = "query") -> np.ndarray:
+        """The vectors of texts, or the scores of pairs."""
+        return rows_of(await self._batched(ModelCall(model, inputs, role)))
 
-    async def embed_unbatched(self, model: Model, texts: list[str], role: Role) -> np.ndarray:
-        """As `embed`, with no other call's texts in the batch."""
-        return await self._kit.embedder(model)(texts, role)
-
-    async def score(self, model: Model, pairs: list[tuple[str, str]]) -> np.ndarray:
-        return rows_of(await self._batched(ModelCall(model, pairs)))
-
-    async def score_unbatched(self, model: Model, pairs: list[tuple[str, str]]) -> np.ndarray:
-        """As `score`, with no other call's pairs in the batch."""
-        return await self._kit.reranker(model)(pairs)
+    async def compute_unbatched(self, model: Model, inputs: list[Any], role: Role = "query") -> np.ndarray:
+        """As `compute`, with no other call's inputs in the batch."""
+        if model.kind == "embedder":
+            return await self._kit.embedder(model)(inputs, role)
+        return await self._kit.reranker(model)(inputs)
 
     async def generate(
         self, model: Model, chats: tuple[Chat, ...], sampling: Sampling, adapter: str | None
@@ -89,12 +85,7 @@ class ModelDeployment:
 
     @serve.batch(max_batch_size=MICRO_BATCH, batch_wait_timeout_s=0)  # type: ignore[untyped-decorator]
     async def _batched(self, calls: list[ModelCall]) -> list[np.ndarray | Exception]:
-        async def compute(call: ModelCall, inputs: list[Any]) -> np.ndarray:
-            if call.model.kind == "embedder":
-                return await self.embed_unbatched(call.model, inputs, call.role)
-            return await self.score_unbatched(call.model, inputs)
-
-        return await micro_batch(calls, compute)
+        return await micro_batch(calls, lambda c, inputs: self.compute_unbatched(c.model, inputs, c.role))
 
 
 async def micro_batch(

@@ -6,7 +6,7 @@ from calendar import monthrange
 from collections.abc import Mapping
 from datetime import date, timedelta
 
-from raypipe.synth.ask.core import Attempt, Scene, Shape, scene
+from raypipe.synth.ask.core import Attempt, Scene, Shape, compare, count, false, scene, several, then, value
 from raypipe.synth.ask.forms import (
     articled,
     counted,
@@ -22,7 +22,6 @@ from raypipe.synth.ask.forms import (
     priced,
     sized,
 )
-from raypipe.synth.ask.shapes import compare, count, false, several, then, value
 from raypipe.synth.world.market import FIRST_DAY, SNAPSHOT, Company
 
 SPOKEN = {"open": "opening", "close": "closing", "high": "highest", "low": "lowest"}

@@ -5,9 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from raypipe.synth.ask.core import Attempt, Scene, Shape, scene
+from raypipe.synth.ask.core import (
+    Attempt,
+    Scene,
+    Shape,
+    compare,
+    count,
+    false,
+    one,
+    scene,
+    several,
+    then,
+    two,
+    value,
+)
 from raypipe.synth.ask.forms import Written, age, counted, dated, decimal, dollars, long_date, named
-from raypipe.synth.ask.shapes import compare, count, false, one, several, then, two, value
 from raypipe.synth.world.film import LANGUAGES, LEADING, PICTURE, SPOKEN, SUPPORTING, Movie
 
 LATEST_CEREMONY = 2023

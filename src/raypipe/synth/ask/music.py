@@ -5,9 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 
-from raypipe.synth.ask.core import Attempt, Scene, Shape, scene
+from raypipe.synth.ask.core import (
+    Attempt,
+    Scene,
+    Shape,
+    compare,
+    count,
+    false,
+    one,
+    scene,
+    several,
+    then,
+    two,
+    value,
+)
 from raypipe.synth.ask.forms import Written, age, also, articled, dated, long_date, named, years
-from raypipe.synth.ask.shapes import compare, count, false, one, several, then, two, value
 from raypipe.synth.world.music import ALBUM_PRIZE, COUNTRIES, NEW_ARTIST, SONG_PRIZE, Artist
 
 KEYS = {NEW_ARTIST: "best_new_artist", SONG_PRIZE: "best_song", ALBUM_PRIZE: "best_album"}

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from raypipe.synth.ask.core import Attempt, Scene, Shape, scene
+from raypipe.synth.ask.core import Attempt, Scene, Shape, compare, false, scene, several, then, two, value
 from raypipe.synth.ask.forms import Written, apart, counted, named, units
-from raypipe.synth.ask.shapes import compare, false, several, then, two, value
 from raypipe.synth.world.places import Entity
 
 MEASURED = {

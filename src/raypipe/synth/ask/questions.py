@@ -104,22 +104,17 @@ def _moment(rng: Random) -> Now:
 def _popularity(world: World, ref: Ref) -> str:
     """By the subject's place among its kind: questions are drawn more often from the front."""
     kind, name = ref
-    rows: Sequence[Any]
-    match kind:
-        case "movie":
-            rows = world.film.movies
-        case "person":
-            rows = world.film.people
-        case "artist":
-            rows = world.music.artists
-        case "song":
-            rows = world.music.songs
-        case "company":
-            rows = world.market.companies
-        case "team":
-            rows = world.sport.nba if world.sport.teams[name].sport == "nba" else world.sport.soccer
-        case _:
-            rows = world.places.kinds[world.places.named[name].kind]
+    known: Mapping[str, Sequence[Any]] = {
+        "movie": world.film.movies,
+        "person": world.film.people,
+        "artist": world.music.artists,
+        "song": world.music.songs,
+        "company": world.market.companies,
+    }
+    if kind == "team":
+        rows: Sequence[Any] = getattr(world.sport, world.sport.teams[name].sport)
+    else:
+        rows = known.get(kind) or world.places.kinds[world.places.named[name].kind]
     place = [row.name for row in rows].index(name) / len(rows)
     return "head" if place < 0.1 else "torso" if place < 0.5 else "tail"
 

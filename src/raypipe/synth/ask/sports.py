@@ -5,9 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import date, timedelta
 
-from raypipe.synth.ask.core import Attempt, Scene, Shape, scene
+from raypipe.synth.ask.core import (
+    Attempt,
+    Drawer,
+    Scene,
+    Shape,
+    compare,
+    count,
+    false,
+    scene,
+    several,
+    then,
+    two,
+    value,
+)
 from raypipe.synth.ask.forms import Written, apart, articled, counted, dated, decimal, long_date, named, units
-from raypipe.synth.ask.shapes import Drawer, compare, count, false, several, then, two, value
 from raypipe.synth.world.market import SNAPSHOT
 from raypipe.synth.world.sport import Side, Team
 

@@ -193,27 +193,15 @@ def build_film(rng: Random, names: NameSource, towns: list[str]) -> Film:
             crew += credits
         if year < YEARS[-1] - 1:
             oscars += _oscars(rng, year + 1, cast[first_cast:], crew[first_crew:])
-    return _indexed(rng, people, movies, cast, crew, oscars)
-
-
-def _indexed(
-    rng: Random,
-    people: list[Person],
-    movies: list[Movie],
-    cast: list[Role],
-    crew: list[Credit],
-    oscars: list[Oscar],
-) -> Film:
     directors = grouped((c for c in crew if c.job == "Director"), lambda c: c.person.name)
     directed = {
         name: tuple(sorted((c.movie for c in of), key=lambda m: m.release_date))
         for name, of in directors.items()
     }
-    famous = list(movies)
-    rng.shuffle(famous)
+    rng.shuffle(movies)
     return Film(
         people=tuple(people),
-        movies=tuple(famous),
+        movies=tuple(movies),
         cast=tuple(cast),
         crew=tuple(crew),
         oscars=tuple(oscars),

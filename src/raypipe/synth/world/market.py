@@ -50,15 +50,8 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Minute:
-    ticker: str
-    date: date
+class Minute(Bar):
     time: str  # HH:MM, Eastern
-    open: float
-    high: float
-    low: float
-    close: float
-    volume: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +113,8 @@ def _inside(rng: Random, bar: Bar) -> list[Minute]:
         aim = bar.open + (bar.close - bar.open) * (i + 1) / n
         wide = (bar.high - bar.low) * 0.3 * (rng.random() - 0.5)
         end = bar.close if i == n - 1 else round(min(bar.high, max(bar.low, aim + wide)), 2)
-        rows.append(
-            Minute(bar.ticker, bar.date, time, price, max(price, end), min(price, end), end, bar.volume // n)
-        )
+        high, low = max(price, end), min(price, end)
+        rows.append(Minute(bar.ticker, bar.date, price, high, low, end, bar.volume // n, time))
         price = end
     return rows
 

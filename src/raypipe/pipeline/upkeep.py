@@ -1,8 +1,8 @@
-"""The memo merged: where there is much of it by tasks, so that no value of it passes through the driver.
+"""The memo merged and tables compacted, by tasks where there is much: no value passes through the driver.
 
-A task folds some cache files into rows of their memo table, which no version names yet; the driver adds the
-rows of all tasks with one commit for each table, and then removes the files. Whatever is killed in between,
-the files are there or their values are: the next merge does the rest.
+A merging task folds some cache files into rows of their memo table, which no version names yet; the driver
+adds the rows of all tasks with one commit for each table, and then removes the files. Whatever is killed in
+between, the files are there or their values are: the next merge does the rest.
 """
 
 from __future__ import annotations
@@ -16,7 +16,17 @@ from raypipe.models.kit import LocalKit
 from raypipe.pipeline.recipe_task import retried
 from raypipe.pipeline.tasks import Runner, RunTask, Task, WorkerConfig, results_of
 from raypipe.store import Store, write_part
-from raypipe.store.parts import drop_records, read_record
+from raypipe.store.keep import (
+    FRAGMENTS,
+    compact,
+    compact_here,
+    groups,
+    replace_groups,
+    table_bytes,
+    tables,
+    write_group,
+)
+from raypipe.store.parts import drop_records, read_record, record_path
 
 MERGED_HERE = 64 << 20
 """Bytes of cache files that the driver merges itself, and that a task does: less is merged before a worker
@@ -84,3 +94,45 @@ def _merged(
         drop_records(store, table, run)
         store.index(table)
     return damaged
+
+
+@dataclass(frozen=True, slots=True)
+class CompactTask:
+    """Fragments of a table to fewer ones. The id of a task is a group of them."""
+
+    worker: WorkerConfig
+    table: str
+    version: int
+    run: str
+
+    async def open(self, kit: LocalKit | None = None) -> RunTask:
+        store = Store.open(self.worker.store)
+        return retried(self.worker, lambda task: self._rewrite(store, task))
+
+    def _rewrite(self, store: Store, task: Task) -> tuple[int, int]:
+        written = write_group(store, self.table, self.version, task.ids[0])
+        store.files.write(record_path(self.table, self.run, task.name), written.encode())
+        return 0, 0
+
+
+def compact_all(
+    store: Store, worker: WorkerConfig, runner: Runner, start: Callable[[], object],
+    most: int = FRAGMENTS, here: int = MERGED_HERE,
+) -> None:  # fmt: skip
+    """Compacts the tables of more than `most` fragments: of up to `here` bytes in this process, others by
+    tasks. `start` connects to where tasks run. Raises what a worker raises, and Unavailable."""
+
+    def by_tasks(store: Store, table: str, version: int) -> None:
+        if table_bytes(store, table, version) <= here:
+            compact_here(store, table, version)
+            return
+        start()
+        work = CompactTask(worker, table, version, uuid.uuid4().hex)
+        tasks = [Task(f"{i:06d}", (some,)) for i, some in enumerate(groups(store, table, version))]
+        done = [r.name for r in results_of(runner, "parse", work, tasks)]
+        written = (store.files.read(record_path(table, work.run, name)) for name in done)
+        replace_groups(store, table, version, [w.decode() for w in written if w])
+        drop_records(store, table, work.run)
+
+    for table in tables(store):
+        compact(store, table, most, by_tasks)

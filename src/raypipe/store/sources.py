@@ -1,0 +1,252 @@
+"""All sources of a store: the sum that names them, which of them the searched tables lack, and their lengths.
+
+An id is a digest of 128 bits, so the sum of a fragment's ids names them in any order, and the sum over
+fragments names all. A store that grows by a fragment reads that fragment's ids. What a table lacks of all
+sources is noted next to it, with the rows that both had then: while both stay as they are, no id is read
+again. Sums, notes and lengths are kept in small files, hints that may be missing: then the tables are read.
+Knows the columns of texts, passages, vectors and lengths, and no recipes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from lance import LanceDataset
+
+from raypipe.core import arrow
+from raypipe.core.records import digest
+from raypipe.store.database import Store
+from raypipe.store.errors import StoreError, reaching
+from raypipe.store.ids import HASHED, Ids, digest_bytes, gathered, looked_up, slabs, stand_in
+from raypipe.store.layout import CORPUS_SUMS, COVERAGE, SIZES
+from raypipe.store.lookups import SCAN_RATIO, SCAN_ROWS, distinct, filters, present, rows, sources_with_chunks
+
+BITS = 128
+
+
+def corpus_sum(store: Store, more: Collection[str] = ()) -> str:
+    """32 hex digits and the number of sources that a store has now, and with those in `more`."""
+    dataset = store.dataset("sources")
+    known = json.loads(store.files.read(CORPUS_SUMS) or b"{}")
+    here = {**store.sums, **known}
+    with reaching(dataset.uri):
+        now = {_name(f): here.get(_name(f)) or _of_fragment(f) for f in dataset.get_fragments()}
+    store.sums = now
+    if now != known and store.drives:
+        store.files.write(CORPUS_SUMS, json.dumps(now).encode())
+    fresh = store.missing("sources", "id", list(more)) if more else []
+    whole = sum(int(text, 16) for text, _ in now.values()) + sum_of(pa.array(fresh, pa.string()))
+    return f"{whole % (1 << BITS):032x} {len(fresh) + sum(count for _, count in now.values())}"
+
+
+def rows_id(store: Store, table: str, dataset: lance.LanceDataset) -> str:
+    """Names the rows of a table as it is open, whatever version that is: after a power cut a number may come
+    again with other rows. The same before a compaction and after it (`keep_rows_id`)."""
+    files = _files_id(dataset)
+    kept: dict[str, str] = json.loads(store.files.read(_kept(table)) or b"{}")
+    return kept.get(files, files)
+
+
+def keep_rows_id(store: Store, table: str, id: str) -> None:
+    """Lets the rows of a table, whose files are others now, have the name that they had."""
+    store.files.write(_kept(table), json.dumps({_files_id(store.dataset(table)): id}).encode())
+
+
+def _files_id(dataset: lance.LanceDataset) -> str:
+    return digest(*sorted(_name(f) for f in dataset.get_fragments()))
+
+
+def _kept(table: str) -> str:
+    return f"{COVERAGE}/{table}-rows.json"
+
+
+def _name(fragment: lance.LanceFragment) -> str:
+    """Names the rows of a fragment: its files, and that of the rows that were taken out of it."""
+    files = ",".join(f.path for f in fragment.metadata.files)
+    return f"{files} {str(fragment.deletion_file() or '').rpartition('/')[2]}"
+
+
+def _of_fragment(fragment: lance.LanceFragment) -> list[Any]:
+    total = count = 0
+    for batch in fragment.to_batches(columns=["id"], batch_size=SCAN_ROWS):
+        total += sum_of(batch["id"])
+        count += batch.num_rows
+    return [f"{total % (1 << BITS):032x}", count]
+
+
+def sum_of(ids: pa.StringArray) -> int:
+    """The sum of ids of 32 hex digits, as numbers.
+
+    >>> hex(sum_of(pa.array(["0" * 31 + "a", "f" * 16 + "0" * 16])))
+    '0xffffffffffffffff000000000000000a'
+    """
+    if (raw := digest_bytes(ids)) is None:
+        raise StoreError("a source has an id that is no digest of 32 hex digits. Ingest its files again")
+    words = np.frombuffer(raw, ">u4").reshape(-1, 4)  # (ids, 4); the sum of 2^32 ids fits
+    return sum(int(total) << 96 - 32 * at for at, total in enumerate(words.sum(axis=0, dtype=np.uint64)))
+
+
+KEPT = 4  # notes of a table: of all its sources, and of those with chunks, for two sets of kinds
+NOTED = 10_000  # ids that a table lacks: a note of more is as long as the work that it saves
+
+
+def all_sources(store: Store, kinds: Iterable[str]) -> Ids:
+    """All sources of these kinds that a store has, in the order of the table; read when one is needed."""
+    named = sorted(kinds)
+    name = digest(corpus_sum(store), *named)
+    if not isinstance(store.kept, Ids) or store.kept.all_of != name:
+        where, version = next(filters("kind", named)), store.version("sources")
+
+        def read() -> pa.Array:
+            return gathered(b["id"] for b in store.batches("sources", ["id"], version=version, filter=where))
+
+        store.kept = Ids.unread(store.count("sources", where, version), name, read)
+    return store.kept
+
+
+def lacked(store: Store, dataset: lance.LanceDataset, table: str, sources: Ids) -> Ids:
+    """Which of some sources have no row in a table that is open at a version."""
+    if (found := noted(store, dataset, table, sources.all_of)) is not None:
+        return found
+    with reaching(dataset.uri):
+        left = sources.where(pc.invert(present(dataset, "source", sources.array)))
+    if sources.all_of and len(left) <= NOTED and store.drives:
+        notes = {**_notes(store, table), _of(store, dataset, table, sources.all_of): list(left)}
+        last = dict(list(notes.items())[-KEPT:])
+        store.files.write(f"{COVERAGE}/{table}.json", json.dumps(last).encode())
+    return left
+
+
+def noted(store: Store, dataset: lance.LanceDataset, table: str, all_of: str) -> Ids | None:
+    """The same of all sources of a name (`Ids.name_among`), where it was noted; else None."""
+    found = _notes(store, table).get(_of(store, dataset, table, all_of)) if all_of else None
+    return None if found is None else Ids.of(found)
+
+
+def _of(store: Store, dataset: lance.LanceDataset, table: str, all_of: str) -> str:
+    return f"{all_of} {rows_id(store, table, dataset)}"
+
+
+def _notes(store: Store, table: str) -> dict[str, list[str]]:
+    """What the sources and the rows were -> what the rows lacked, the last one last."""
+    found: dict[str, list[str]] = json.loads(store.files.read(f"{COVERAGE}/{table}.json") or b"{}")
+    return found
+
+
+def lacking(store: Store, labels: Mapping[str, str], sources: Ids, at: Mapping[str, int]) -> dict[str, Ids]:
+    """Label -> those of the sources that lack it; a label that none lacks is not there. `labels`: texts,
+    passages, and a label of each table of vectors or lengths -> table. `at`: table -> version; for others the
+    newest. A table that is not there lacks everything."""
+
+    def opened(label: str) -> LanceDataset | None:
+        table = labels[label]
+        return store.dataset(table, at.get(table)) if store.has(table) else None
+
+    def without(label: str) -> Ids:
+        dataset = opened(label)
+        # Of all sources, since that is noted; then those go that lack what it is made of.
+        every = sources if dataset is None else lacked(store, dataset, labels[label], sources)
+        return every.without(gone)
+
+    found: dict[str, Ids] = {}
+    gone = Ids.of(())
+    for label in ("texts", "passages"):
+        found[label] = without(label)
+        gone = gone.joined(found[label])
+    passages = opened("passages")
+    for label in sorted(labels.keys() - {"texts", "passages"}):
+        found[label] = _with_chunks(passages, without(label))
+    return {label: ids for label, ids in found.items() if ids}
+
+
+def by_source(lacking: Mapping[str, Ids]) -> dict[str, tuple[str, ...]]:
+    """The same as source -> what it lacks."""
+    found: dict[str, tuple[str, ...]] = {}
+    for label, ids in lacking.items():
+        for source in ids:
+            found[source] = (*found.get(source, ()), label)
+    return found
+
+
+def _with_chunks(passages: LanceDataset | None, sources: Ids) -> Ids:
+    """Those that have chunks: a source without any has no vectors."""
+    if passages is None or not sources:
+        return Ids.of(())
+    with reaching(passages.uri):
+        if len(sources) * SCAN_RATIO < passages.count_rows():
+            spans = rows(passages, "source", list(sources), ["source", "start", "end"])
+            there = spans.filter(pc.greater(spans["end"], spans["start"]))["source"]
+        else:
+            there = sources_with_chunks(passages)
+    return sources.where(stand_in(sources.array, there))
+
+
+def sources_without(passages: LanceDataset, lengths: LanceDataset) -> list[str]:
+    """Distinct sources of a `passages` table that a `lengths` table lacks."""
+    every = Ids(distinct(passages, "source"))
+    return list(every.where(pc.invert(present(lengths, "source", every.array))))
+
+
+READ_AT_ONCE = 1000  # sources without a note; a real page has 100 KB
+
+
+def write_sizes(store: Store, name: str, sources: pa.Table) -> None:
+    """Notes the characters of these sources (columns id, content) in a file of their own."""
+    chars = pc.utf8_length(sources["content"]).cast(pa.int64())
+    rows = pa.table({"id": sources["id"], "chars": chars})
+    store.files.write(f"{SIZES}/{name}.arrow", arrow.file_of(rows))
+
+
+def merge_sizes(store: Store) -> None:
+    """Puts the notes of all sources that the store has into one file, in place of one for each part of each
+    ingest."""
+    names = store.files.names(SIZES)
+    here = store.scan("sources", columns=["id"])["id"].combine_chunks()
+    tables = list(_size_notes(store))
+    if not tables:
+        return
+    rows = (
+        pa.concat_tables(tables).group_by("id").aggregate([("chars", "max")]).rename_columns(["id", "chars"])
+    )
+    rows = rows.filter(pc.is_in(rows["id"], value_set=here)).sort_by("id")
+    content = arrow.file_of(rows).to_pybytes()
+    name = f"{digest(content)}.arrow"
+    if names == [name]:
+        return
+    store.files.write(f"{SIZES}/{name}", content)
+    for old in names:
+        if old != name:
+            store.files.remove(f"{SIZES}/{old}")
+
+
+def sizes(store: Store, ids: Ids) -> np.ndarray:
+    """(ids,) int32: characters of each source, -1 where the store does not have it."""
+    chars = looked_up(ids.array, _slabs(store)) if ids else np.empty(0, np.int32)
+    left = ids.where(pa.array(chars < 0))
+    read: dict[str, int] = {}
+    for at in range(0, len(left), READ_AT_ONCE) if (chars < 0).any() else ():
+        rows = store.rows("sources", "id", list(left[at : at + READ_AT_ONCE]), ["id", "content"])
+        read.update(zip(rows["id"].to_pylist(), pc.utf8_length(rows["content"]).to_pylist(), strict=True))
+    if read:
+        chars[chars < 0] = [read.get(id, -1) for id in left]
+    return chars
+
+
+def _slabs(store: Store) -> Iterator[tuple[pa.Array, np.ndarray]]:
+    """The notes, many at a time: an ingest by tasks leaves a file for each of thousands of parts."""
+    for held in slabs(_size_notes(store)):
+        rows = pa.concat_tables(held)
+        for at in range(0, rows.num_rows, HASHED):
+            some = rows.slice(at, HASHED)
+            yield some["id"].combine_chunks(), some["chars"].to_numpy()
+
+
+def _size_notes(store: Store) -> Iterator[pa.Table]:
+    raws = (store.files.read(f"{SIZES}/{name}") for name in store.files.names(SIZES))
+    return (arrow.rows_of(raw) for raw in raws if raw is not None)
