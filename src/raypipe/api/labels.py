@@ -72,17 +72,17 @@ def make_labels(
     Raises ConfError, ModelMissing, DataError also for labels of one kind alone, and what `evaluate` raises.
     """
     session, how = session or Session(), EvalOptions(**options)
-    files = _files(session, out, held_out, idk_share, review, reviewed)
-    made, asked, given = _prepare(
-        session, recipe, data, store, step, where, against, held_out, files, how, dry_run=False
-    )
+    made, asked, given, drafts = _prepare(
+        session, recipe, data, store, out, step, where, against, held_out, idk_share, review, reviewed, how,
+        dry_run=False,
+    )  # fmt: skip
     folder = run_folder(out, session.settings, asked.store.uri, f"labels/{made.base.name}-{made.into}")
     run = evaluate(made.recipe, (), asked.store, folder, session, **_for_run(options, asked.ids))
     pipeline = offline_pipeline(session, asked.store, made.recipe)
     questions = list(questions_of(pipeline, asked.ids, None))
     judged = list(judged_answers(pipeline, questions, asked.golds, made))
-    if files.review is not None:
-        label_set.write_review(files.review, judged, made.into)
+    if drafts is not None:
+        label_set.write_review(drafts, judged, made.into)
     labels = label_set.labels_from(judged, given, held_out, idk_share)
     named = ""
     if labels or made.judged:
@@ -91,7 +91,7 @@ def make_labels(
         texts = {id: row_digest(text) for id, text in asked.texts.items()}
         data_named = data_digest(questions, asked.golds)
         named = write_labels(folder, labels, made.base.digest(), data_named, about, texts)
-    found = _found(made, folder, labels, judged, given, asked, run, named, files.review)
+    found = _found(made, folder, labels, judged, given, asked, run, named, drafts)
     write_text(folder / "labels.html", page(found))
     deliver(out, folder)
     return LabelsResult(folder, labels, found, run)
@@ -107,33 +107,26 @@ def plan_labels(
     """What `make_labels` may ask, before anything runs. Takes what that takes, and refuses what that would
     refuse before it asks."""
     session, how = session or Session(), EvalOptions(**options)
-    files = _files(session, out, held_out, idk_share, review, reviewed)
-    made, asked, _ = _prepare(
-        session, recipe, data, store, step, where, against, held_out, files, how, dry_run=True
-    )
-    return plan(
-        made.recipe, data, asked.store, how.format, session=session, fields=how.fields, only=asked.ids
-    )
+    made, asked, _, _ = _prepare(
+        session, recipe, data, store, out, step, where, against, held_out, idk_share, review, reviewed, how,
+        dry_run=True,
+    )  # fmt: skip
+    only: dict[str, Any] = {"fields": how.fields, "only": asked.ids}
+    return plan(made.recipe, data, asked.store, how.format, session=session, **only)
 
 
-@dataclass(frozen=True, slots=True)
-class _Files:
-    """Files of people: what they may correct, and what they have corrected."""
-
-    review: Path | None  # to be written; None: none is
-    corrected: Mapping[str, tuple[str, TextLine]] | None  # as `read_review` has it; None: no file was named
-
-
-def _files(
-    session: Session, out: str | Path | None, held_out: float, idk_share: float | None,
-    review: str | Path | None, reviewed: str | Path | None,
-) -> _Files:  # fmt: skip
-    """Checks what is known before any question is read, and reads corrections."""
+def _prepare(
+    session: Session, recipe: Named, data: Data, store: Place, out: str | Path | None, step: str | None,
+    where: Sequence[str], against: Sequence[str | Path], held_out: float, idk_share: float | None,
+    review: str | Path | None, reviewed: str | Path | None, how: EvalOptions, dry_run: bool,
+) -> tuple[Labelling, TrainingQuestions, dict[str, str], Path | None]:  # fmt: skip
+    """The recipe that labels, the questions, the labels that a person gave (question id -> label), and the
+    file of drafts. `dry_run`: files are read and not stored. All names are checked before a file is."""
     label_set.require_share("--held-out", held_out)
     label_set.require_share("--idk-share", idk_share)
     if out is not None:
         require_writable(run_folder(out, session.settings, "", ""), "--out")
-    drafts, corrected = (
+    drafts, corrections = (
         None if file is None else Path(session.settings.place(str(file), name))
         for file, name in ((review, "--review"), (reviewed, "--import"))
     )
@@ -143,21 +136,12 @@ def _files(
             raise ConfError(
                 f"--review {drafts}: expected no file there, since it may hold corrections. Name another"
             )
-    return _Files(drafts, None if corrected is None else label_set.read_review(corrected))
-
-
-def _prepare(
-    session: Session, recipe: Named, data: Data, store: Place,
-    step: str | None, where: Sequence[str], against: Sequence[str | Path], held_out: float, files: _Files,
-    how: EvalOptions, dry_run: bool,
-) -> tuple[Labelling, TrainingQuestions, dict[str, str]]:  # fmt: skip
-    """The recipe that labels, the questions, and the labels that a person gave: question id -> label.
-    `dry_run`: files are read and not stored. All names are checked before a file is."""
+    corrected = None if corrections is None else label_set.read_review(corrections)
     given = several(data)
     base, judge = session.recipe(recipe, given), _judge(session, how.judge)
     check, context = (prompt_file(session.settings.conf, name) for name in (CHECK, CONTEXT))
     named = labelling(base, step, judge, check, context, {})
-    if not named.judged and files.review is None and files.corrected is None:
+    if not named.judged and drafts is None and corrected is None:
         raise ConfError(
             f"--step {named.into}: labels of calls are drafts until a person has looked at them. Write the "
             "drafts with --review FILE, correct them, and name the file with --import"
@@ -173,12 +157,12 @@ def _prepare(
             "with one"
         )
     splits = label_set.splits_of({id: asked.texts[id] for id in asked.ids}, held_out)
-    if (made.judged or files.corrected) and "train" not in splits.values():
+    if (made.judged or corrected) and "train" not in splits.values():
         raise DataError(
             f"--held-out {held_out:g}: expected questions to train on, found all {len(asked.ids)} held out. "
             "Lower it, or label more questions"
         )
-    return made, asked, _reviewed(session, made, files.corrected or {}, asked)
+    return made, asked, _reviewed(session, made, corrected or {}, asked), drafts
 
 
 def _judge(session: Session, name: str | None) -> Model | Words | None:

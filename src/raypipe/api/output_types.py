@@ -37,10 +37,11 @@ from raypipe.training.model import Device, FourBit
 
 def fields_of(of: type[Any] | None) -> dict[str, Any]:
     """Field -> type of a dataclass; of a Result as its JSON has them. None: none."""
-    found = get_type_hints(of) if of is not None else {}
-    flat, hidden = getattr(of, "FLAT", ""), getattr(of, "HIDDEN", "").split()
-    own = {n: hint for n, hint in found.items() if n not in (flat, *hidden)}
-    return own | fields_of(found.get(flat))
+    if of is None:
+        return {}
+    found, flat, hidden = get_type_hints(of), getattr(of, "FLAT", ""), getattr(of, "HIDDEN", "")
+    own = {n: hint for n, hint in found.items() if n not in (flat, *hidden.split())}
+    return fields_of(found.get(flat)) | own
 
 
 def record(name: str, about: str = "", of: type[Any] | None = None, /, **types: Any) -> Any:
@@ -55,7 +56,7 @@ def record(name: str, about: str = "", of: type[Any] | None = None, /, **types: 
 
 def printed(name: str, about: str = "", of: type[Any] | None = None, /, **types: Any) -> Any:
     """The type of what a command prints with --json: a `record` that says its format."""
-    return record(name, about, of, **{"format": Literal[2], **types})
+    return record(name, about, **{"format": Literal[2], **fields_of(of), **types})
 
 
 def listed(of: Any) -> Any:

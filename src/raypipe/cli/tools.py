@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import raypipe
-from raypipe.cli.command import Args, called, command, folded, printed, say, session, table
+from raypipe.cli.command import Args, called, command, folded, printed, say, table
 from raypipe.core.errors import ConfError, DataError
 
 if TYPE_CHECKING:
@@ -214,10 +214,9 @@ def _models(args: Args) -> int:
             f"--llm: it stands in for the generators of a recipe; found {args.recipe}. Leave it out"
         )
     if args.recipe == ADD:
-        from raypipe.api.models import AddOptions, add_model
+        from raypipe.api.models import add_model
 
-        made = add_model(args.folder, called(AddOptions, args), session(args))
-        return printed(args, made, _print_added)
+        return printed(args, called(add_model, args, args.folder), _print_added)
     from raypipe.api.models import build_standins
 
     if args.recipe == STANDINS:
