@@ -13,7 +13,6 @@ from raypipe.cli.command import Args, called, command, folded, printed, say, tab
 from raypipe.core.errors import ConfError, DataError
 
 if TYPE_CHECKING:
-    from raypipe.api.bench import BenchReport
     from raypipe.api.machine import EnvironmentResult
     from raypipe.api.models import ModelAddResult, ModelNeedsResult, StandinsResult
     from raypipe.api.schemas import Name
@@ -161,27 +160,11 @@ def _bench(args: Args) -> int:
     --record: add to bench/history.jsonl, and write docs/performance.md
     json
     """
+    from raypipe.api.bench import table
+
     found = called(raypipe.bench, args, say=lambda r: say(f"{r.name}: {r.not_measured or 'measured'}"))
-    printed(args, found, _print_bench)
+    printed(args, found, lambda found: print(*table(found), sep="\n"))
     return 0 if found.equal else UNEQUAL
-
-
-def _print_bench(report: BenchReport) -> None:
-    rows: list[tuple[str, ...]] = []
-    for r in report.results:
-        if r.not_measured:
-            rows.append((r.name, r.not_measured))
-            continue
-        ratio = f"{r.ratio.median:.2f} ({r.ratio.low:.2f}-{r.ratio.high:.2f})" if r.ratio else ""
-        if r.falls_short:
-            ratio += f" of {r.least:.2g}" if r.least is not None else f"more than {r.most_s:g} s"
-        peer = f"{r.peer_rate:.4g}" if r.peer_rate else ""
-        share = f"{r.share:.0%} of {r.limit}" if r.share is not None else ""
-        equal = r.unequal or ("yes" if r.peer else "")
-        took = f"{r.cpu_s:.3f}", f"{r.wall_s:.3f}"
-        rows.append((r.name, f"{r.rate:.4g} {r.unit}/s", peer, ratio, *took, share, equal))
-    heads = ("row", "ours", "peer", "ratio", "CPU s", "wall s", "of limit", "equal")
-    folded(heads, rows, ", ".join(f"{k} {v}" for k, v in report.machine.items()))
 
 
 STANDINS, ADD = "standins", "add"
