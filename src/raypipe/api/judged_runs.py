@@ -14,15 +14,8 @@ from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError
 from raypipe.core.plain import to_json
 from raypipe.evaluation import judge_check as checking
+from raypipe.evaluation import judged_run as runs
 from raypipe.evaluation.judge_check import JudgeCheck
-from raypipe.evaluation.judged_run import (
-    JudgedRun,
-    judged_run,
-    rejudged,
-    require_distinct,
-    require_readable,
-    trimmed,
-)
 from raypipe.evaluation.labels import PersonLabels, read_labels, require_none
 from raypipe.metrics.crag import Rule
 from raypipe.metrics.textfile import require_file, write_json_lines
@@ -44,12 +37,12 @@ class JudgingOptions:
         return self.judge is not None or self.trim is not None or self.labels is not None
 
 
-def opened(session: Session, path: Path, rule: Rule | None, options: JudgingOptions) -> JudgedRun:
+def opened(session: Session, path: Path, rule: Rule | None, options: JudgingOptions) -> runs.JudgedRun:
     """A run's folder or a file of predictions, cut and judged as the options say. Raises ConfError, DataError
     and ModelMissing."""
-    found = judged_run(path, rule)
+    found = runs.judged_run(path, rule)
     if options.trim is not None:
-        found = trimmed(found, *trimmer(session, options.trim))
+        found = runs.trimmed(found, *trimmer(session, options.trim))
     if options.judge is None:
         return found
 
@@ -57,14 +50,14 @@ def opened(session: Session, path: Path, rule: Rule | None, options: JudgingOpti
     from raypipe.pipeline.ingest_log import driving
     from raypipe.store import Store
 
-    require_distinct(found)
+    runs.require_distinct(found)
     with open_judge(session, options.judge, found.rule) as (judge, _):
         assert judge is not None
         # Replies are cached in the run's own store, of files of predictions in one under $RAYPIPE_HOME.
         own = str(session.settings.stores / "judged")
         store = Store.create(own) if found.manifest is None else session.store(found.manifest.store)
         with driving(store, f"judge {path.name}"):
-            return rejudged(found, judge, store)
+            return runs.rejudged(found, judge, store)
 
 
 def trimmer(session: Session, tokenizer: str) -> tuple[Callable[[str], str], str]:
@@ -133,9 +126,9 @@ def check_judge(
     place = Path(labels).absolute().parent if run is None else Path(run)
     if run is None and not RunFolder(place).results.exists():
         raise ConfError(f"judge check: {place} is no run's folder; name the run of these labels with --run")
-    found = judged_run(place, rule)
-    require_distinct(found)
-    require_readable(found)
+    found = runs.judged_run(place, rule)
+    runs.require_distinct(found)
+    runs.require_readable(found)
     return JudgeCheckResult(checking.check(found, read_labels(Path(labels))))
 
 
@@ -150,9 +143,10 @@ def pick_to_label(
     """
     require_file(out, "--out")
     require_none(Path(out))
-    found, second = judged_run(Path(run), rule), None if other is None else judged_run(Path(other), rule)
-    require_distinct(found)
-    require_readable(found)
+    found = runs.judged_run(Path(run), rule)
+    second = None if other is None else runs.judged_run(Path(other), rule)
+    runs.require_distinct(found)
+    runs.require_readable(found)
     known = None if labels is None else read_labels(Path(labels))
     lines = checking.pick(found, disagreements, at_random, seed, second, known)
     write_json_lines(Path(out), lines)

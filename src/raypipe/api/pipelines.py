@@ -14,16 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from raypipe.api.served import JudgeKit, require_answering, require_unchanged
 from raypipe.api.session import Session, endpoint_addresses, require_graphs
-from raypipe.cluster.capacity import (
-    declared_nodes,
-    fitting,
-    reachable,
-    side_by_side,
-    sized,
-    startable,
-    this_machine,
-    workers,
-)
+from raypipe.cluster import capacity
 from raypipe.cluster.file import Cluster, Pool
 from raypipe.cluster.placement import asked_by, placement, pools_of_stages, refuse, stage_models
 from raypipe.core.prices import JUDGE, Prices
@@ -33,17 +24,7 @@ from raypipe.models.entry import REMOTE
 from raypipe.pipeline.counters import MACHINES
 from raypipe.pipeline.driver import Pipeline, TaskSizes
 from raypipe.pipeline.ingest_tasks import TaskReading
-from raypipe.pipeline.tasks import (
-    HandedBack,
-    TableTask,
-    Task,
-    TaskResult,
-    Verb,
-    WorkerConfig,
-    Workers,
-    inline,
-    with_worker,
-)
+from raypipe.pipeline.tasks import TableTask, Task, Verb, WorkerConfig, Workers, inline
 from raypipe.pipeline.whole_corpus_task import WholeCorpusTask
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import models_of
@@ -54,6 +35,7 @@ if TYPE_CHECKING:
     from raypipe.cluster.pools import EngineGroup
     from raypipe.cluster.streamed_pool import StreamedPools
     from raypipe.cluster.warm_pool import WarmPool
+    from raypipe.pipeline.tasks import HandedBack, TaskResult
 
 
 class Sized(NamedTuple):
@@ -82,13 +64,14 @@ class RayRun:
     warm: WarmPool | None = None  # workers that stay from table to table
 
     def __post_init__(self) -> None:
-        self._wanted = startable(self.written, self.engines)
+        self._wanted = capacity.startable(self.written, self.engines)
         if self.judge is not None:
             self.judge.before_start(self.close)
         if "ray" in sys.modules and sys.modules["ray"].is_initialized():
             self.connect()
         elif self.ray == "local":  # the most that a Ray started here can have
-            fitting(self.written, self._wanted, reachable(self.written, [this_machine()]))
+            here = capacity.reachable(self.written, [capacity.this_machine()])
+            capacity.fitting(self.written, self._wanted, here)
 
     @cached_property
     def _sized(self) -> Sized:
@@ -103,14 +86,14 @@ class RayRun:
         connection.connect(self.ray)
         if self.recipe is not None:
             connection.carry(self.recipe)
-        nodes = reachable(self.written, connection.nodes())
-        cluster = fitting(self.written, self._wanted, nodes)
+        nodes = capacity.reachable(self.written, connection.nodes())
+        cluster = capacity.fitting(self.written, self._wanted, nodes)
         group, streamed = None, None
         if any(m.loader == "vllm" for m in self.engines):  # else Ray Data need not be imported
             from raypipe.cluster.pools import EngineGroup
 
             group = EngineGroup.of(cluster, self.engines)
-        if (both := side_by_side(cluster, nodes)) is not None:
+        if (both := capacity.side_by_side(cluster, nodes)) is not None:
             from raypipe.cluster.streamed_pool import StreamedPools, most_bytes
 
             streamed = StreamedPools(*both, most_bytes, cluster.limits)
@@ -129,7 +112,7 @@ class RayRun:
 
     def workers(self, verb: Verb) -> Workers:
         """How many workers do such tasks."""
-        return workers(self._sized.cluster, verb, bool(self._wanted))
+        return capacity.workers(self._sized.cluster, verb, bool(self._wanted))
 
     @property
     def streams(self) -> Callable[[], bool] | None:
@@ -164,6 +147,7 @@ class RayRun:
         self, cluster: Cluster, group: EngineGroup, work: TableTask, tasks: Sequence[Task]
     ) -> Iterator[TaskResult | HandedBack]:
         from raypipe.cluster import pools
+        from raypipe.pipeline.tasks import with_worker
 
         self.close()  # the engines and their workers take its room
         work = with_worker(work, engines=group.names, passing_engines=group.passing)
@@ -228,7 +212,7 @@ def in_process(session: Session, store: Store, recipe: Recipe) -> Iterator[Pipel
 def offline_pipeline(session: Session, store: Store, recipe: Recipe) -> Pipeline:
     """The recipe over a store as the session's cluster would run it, without Ray: to plan, not to run."""
     require_graphs(recipe)
-    file = as_declared(session, recipe)
+    file = as_declared(session.cluster_file(), recipe.models())
     place, sizes = _placed(session, file, store.uri, ())
     silent, said = Progress(sys.stderr, silent=True), workers_of(file, recipe)
     return Pipeline(store, recipe, place, sizes, inline, silent, said)
@@ -236,12 +220,12 @@ def offline_pipeline(session: Session, store: Store, recipe: Recipe) -> Pipeline
 
 def workers_of(file: Cluster, recipe: Recipe) -> Callable[[Verb], Workers]:
     """How many workers a cluster file has for each verb of a recipe."""
-    return partial(workers, file, engines=any(m.loader == "vllm" for m in recipe.models()))
+    return partial(capacity.workers, file, engines=any(m.loader == "vllm" for m in recipe.models()))
 
 
-def as_declared(session: Session, recipe: Recipe) -> Cluster:
-    file = session.cluster_file()
-    return sized(file, [m for m in recipe.models() if m.loader == "vllm"], declared_nodes(file))
+def as_declared(file: Cluster, models: Sequence[Model]) -> Cluster:
+    """A cluster file on the machines that it is written for, with the engines of these models."""
+    return capacity.sized(file, [m for m in models if m.loader == "vllm"], capacity.declared_nodes(file))
 
 
 def _on_cluster(
@@ -253,7 +237,8 @@ def _on_cluster(
     corpus = [m for stage in recipe.corpus for m in models_of(stage.step)]
     written = session.cluster_file()
     asked = asked_by(recipe) if answers else ()
-    refuse(sized(written, startable(written, models), declared_nodes(written)), recipe.embedders(), asked)
+    declared = as_declared(written, capacity.startable(written, models))
+    refuse(declared, recipe.embedders(), asked)
     used = models or (*corpus, *recipe.embedders())
     place, sizes = _placed(session, written, uri, used)
     run = RayRun(session.settings.ray, place, recipe, written, models, used, judge)
@@ -285,7 +270,7 @@ def prices_of(session: Session, recipe: Recipe, judge: Model | None = None) -> P
                 unpriced.append(model.name)
     machines = written.usd_per_hour
     asked = asked_by(recipe)
-    placed_on = sized(written, [m for m in asked if m.loader == "vllm"], declared_nodes(written))
+    placed_on = as_declared(written, asked)
     pools = {p.name: p for p in placement(placed_on, recipe.embedders(), asked)}
     engines = sum(p.actors * p.gpus for p in pools.values() if p.name.startswith("engines "))
     actors, gpus = {}, {}

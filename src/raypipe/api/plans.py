@@ -126,7 +126,7 @@ def assume(recipe: Named, assumed: str, store: Place = None, session: Session | 
     """
     session = session or Session()
     size, found = Assumed.parse(assumed, "--assume"), session.recipe(recipe)
-    file = as_declared(session, found)
+    file = as_declared(session.cluster_file(), found.models())
     runs = list(measured(session.settings, session.cluster_file()))
     if store is not None:
         runs = [*recent(session.store(store), planner.LOOKED_BACK), *runs]

@@ -9,8 +9,7 @@ import raypipe
 from raypipe.cli.command import Args, called, command, on_console, printed
 
 if TYPE_CHECKING:
-    from raypipe.api.results import Result
-    from raypipe.api.scores import QasperScoreResult
+    from raypipe.api.scores import ScoreResult
 
 
 @command
@@ -41,7 +40,7 @@ def _score_qa(args: Args) -> int:
     json
     """
 
-    def show(found: Result) -> None:
+    def show(found: ScoreResult) -> None:
         on_console("console.print_measures", {**found.to_json(), "kind": "qa", "rule": ""})
 
     return printed(args, called(raypipe.score_qa, args), show)
@@ -58,9 +57,9 @@ def _score_qasper(args: Args) -> int:
     json
     """
 
-    def show(found: QasperScoreResult) -> None:
-        means = {row["measure"]: row["mean"] for row in found.rows()}
-        on_console("console.print_means", means, found.title)
+    def show(found: ScoreResult) -> None:
+        means = {row["measure"]: row["mean"] for row in found.measures}
+        on_console("console.print_means", means, found.about)
 
     return printed(args, called(raypipe.score_qasper, args), show)
 
