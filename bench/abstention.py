@@ -21,7 +21,7 @@ from rich.console import Console
 
 import raypipe
 from raypipe.core.errors import RaypipeError
-from raypipe.report.fit import print_decide_fit
+from raypipe.report.experiments import print_fit
 from raypipe.text.spans import read
 
 PAGES, PAGE_CHARS = 5, 1500  # of a question
@@ -56,7 +56,7 @@ def main() -> int:
             session=session,
         )
         fit = raypipe.fit_decide(always.folder, args.split, out / "fit-decide.yaml")
-        print_decide_fit(console, fit.to_json())
+        print_fit(console, fit.to_json())
         session = raypipe.Session(sets=("extract.threshold=0", f"decide.fitted={fit.file}"))
         again = raypipe.evaluate(
             "local",

@@ -21,9 +21,8 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import numpy.typing as npt
 
-from raypipe.metrics.agreement import Checked, corrected_score
-from raypipe.metrics.intervals import group_sums, mean_interval
-from raypipe.metrics.paired import conclude, paired, sign_flip
+from raypipe.evaluation.judge_check import Checked, corrected_score
+from raypipe.metrics.certainty import conclude, group_sums, mean_interval, paired, sign_flip
 
 Floats = npt.NDArray[np.float64]
 

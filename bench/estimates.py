@@ -28,9 +28,8 @@ from raypipe.evaluation.options import EvalOptions
 from raypipe.pipeline.counters import Caps
 from raypipe.pipeline.driver import Pipeline, TaskSizes
 from raypipe.pipeline.tasks import WorkerConfig, inline
-from raypipe.report.costs import hours, ranged
 from raypipe.report.progress import Progress
-from raypipe.report.wording import seconds
+from raypipe.report.wording import hours, ranged, seconds
 from raypipe.store import Store
 from raypipe.synth import write
 

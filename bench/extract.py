@@ -62,8 +62,7 @@ from rich.table import Table
 
 from raypipe.core import config
 from raypipe.core.errors import RaypipeError
-from raypipe.metrics.intervals import rate_interval
-from raypipe.metrics.paired import paired
+from raypipe.metrics.certainty import paired, rate_interval
 from raypipe.steps.extract import Extract
 from raypipe.text.candidates import SourceText, candidates
 from raypipe.text.evidence import Fitted

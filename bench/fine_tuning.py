@@ -219,7 +219,7 @@ def of_share(work: Path, steps: int, lr: float, share: float, held_out: int) -> 
     from raypipe.api.finetune_inputs import read_inputs
     from raypipe.api.session import Session
     from raypipe.evaluation.label_files import read_labels, write_labels
-    from raypipe.evaluation.label_set import mix_of, mixed
+    from raypipe.evaluation.training_labels import mix_of, mixed
     from raypipe.training.loop import WorkerGroup, train
     from raypipe.training.model import open_trainable
 

@@ -26,8 +26,7 @@ from raypipe.core.digests import model_identity
 from raypipe.core.records import Question
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import QuestionExecutor, build
-from raypipe.recipes.ranking import ranking_of
-from raypipe.recipes.recipe import Recipe
+from raypipe.recipes.recipe import Recipe, ranking_of
 from raypipe.store.index import MemoryIndex
 from raypipe.synth import write
 

@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 
 from raypipe.core.records import chunk_id, source_id
 from raypipe.evaluation.result_table import SCHEMA, each
-from raypipe.evaluation.view.run_page import IN_ONE_FILE, run_page
+from raypipe.evaluation.view.pages import IN_ONE_FILE, run_page
 from raypipe.report.report import RunFolder
 from raypipe.runs.manifest import read
 from raypipe.synth.styles import Prose

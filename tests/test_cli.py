@@ -715,3 +715,9 @@ def test_what_a_command_takes_reaches_what_it_calls(module):
 
 def test_the_memory_of_a_gateway_is_what_help_says_it_is():
     assert parser().parse_args(["serve"]).memo_mb == MEMO_MB
+
+
+def test_what_the_command_line_names_of_the_reports_is_there():
+    for file in (Path(raypipe.__file__).parent / "cli").glob("*.py"):
+        for module, name in re.findall(r'"(\w+)\.(print_\w+|show)"', file.read_text()):
+            assert hasattr(importlib.import_module(f"raypipe.report.{module}"), name), f"{file.name}: {name}"

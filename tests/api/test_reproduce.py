@@ -24,7 +24,7 @@ from raypipe.cli.main import parser as parser_of
 from raypipe.core.errors import ConfError, DataError
 from raypipe.metrics.ranking import MEASURES, read_qrels
 from raypipe.readers.beir import write_pool
-from raypipe.recipes.ranking import ranking_of
+from raypipe.recipes.recipe import ranking_of
 
 RUNS = Path(os.environ.get("RAYPIPE_DATA", ".")) / "crag/runs"
 

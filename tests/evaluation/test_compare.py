@@ -15,8 +15,8 @@ from raypipe.core.errors import DataError
 from raypipe.evaluation.compare import NOISE, compare
 from raypipe.evaluation.scored_run import ScoredRun, scored_run
 from raypipe.evaluation.sweep import repeats
+from raypipe.metrics.certainty import holm
 from raypipe.metrics.crag import VALUES
-from raypipe.metrics.paired import holm
 
 VERDICTS = ["exact"] * 40 + ["missing"] * 40 + ["hallucination"] * 35
 

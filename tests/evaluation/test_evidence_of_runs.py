@@ -21,7 +21,7 @@ from raypipe.evaluation.scored_run import scored_run
 from raypipe.evaluation.sweep import repeats
 from raypipe.metrics.ranking import read_run
 from raypipe.models.load import EndpointAddress
-from raypipe.recipes.swap import swapped
+from raypipe.recipes.read_recipe import swapped
 from raypipe.report.report import RunFolder
 from raypipe.runs.release import live
 from raypipe.store import Store

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from raypipe.core.errors import DataError
-from raypipe.evaluation.answer_policies import DecidedAnswer
 from raypipe.evaluation.fit_decide import FOLDS, folds_of
+from raypipe.evaluation.fits import DecidedAnswer
 
 RUN = Path("run")
 

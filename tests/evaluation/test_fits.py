@@ -19,7 +19,7 @@ from raypipe.cli.main import main
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.plugins import Plugin
 from raypipe.evaluation.evaluate import Evaluation, evaluate
-from raypipe.evaluation.fit_rows import question_of
+from raypipe.evaluation.fits import question_of
 from raypipe.evaluation.judge import OwnJudge
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.result_table import each

@@ -21,16 +21,16 @@ from raypipe.core.prices import JUDGE, Prices, TokenPrice
 from raypipe.core.records import Fault, Gold
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.judge import PROMPTS, ModelJudge, judge_plan, judged
-from raypipe.evaluation.labels import add_label, read_labels
+from raypipe.evaluation.judged_run import add_label, read_labels
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.result_table import each
 from raypipe.evaluation.scored_run import scored_run
 from raypipe.memo.counts import CallCount, CallCounts, Tokens
 from raypipe.metrics.crag import CragScore, Prediction, mark
 from raypipe.models import catalog
+from raypipe.models.fake import Scripted
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import EndpointAddress
-from raypipe.models.scripted import Scripted
 from raypipe.pipeline.counters import Caps, RunCounters
 from raypipe.pipeline.driver import Pipeline, TaskSizes
 from raypipe.pipeline.tasks import WorkerConfig, inline

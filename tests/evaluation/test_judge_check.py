@@ -11,7 +11,7 @@ import pytest
 
 from raypipe.cli.main import main
 from raypipe.core.errors import DataError
-from raypipe.evaluation.labels import read_labels
+from raypipe.evaluation.judged_run import read_labels
 
 TRUTH = "ann lee"
 

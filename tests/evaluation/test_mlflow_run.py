@@ -11,7 +11,7 @@ from chat_server import ChatServer
 
 from raypipe.cli.main import main
 from raypipe.core.errors import ConfError, DataError
-from raypipe.evaluation.mlflow_run import RUN_TAG, log_run
+from raypipe.evaluation.export import RUN_TAG, log_run
 from raypipe.report.report import RunFolder
 
 NAME = re.compile(r"[/\w. -]{1,250}", re.ASCII)  # of a param or metric, as MLflow takes it on every system

@@ -15,10 +15,10 @@ from raypipe.core.errors import ConfError
 from raypipe.core.plugins import Plugin
 from raypipe.core.records import ABSTAINED, ANSWERED, INVALID, Gold, Question, Reply
 from raypipe.evaluation.evaluate import evaluate
+from raypipe.evaluation.losses import RoutingCheck
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.oracle import OracleAnswer
 from raypipe.evaluation.result_table import each
-from raypipe.evaluation.routing import RoutingCheck
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.report.report import RunFolder
 from raypipe.runs import release

@@ -17,8 +17,8 @@ import pytest
 from hostile_run import hostile_run
 
 from raypipe.evaluation.result_table import each
-from raypipe.evaluation.view.details import TOP, RunTable, block
-from raypipe.evaluation.view.run_page import IN_ONE_FILE, MOST_BYTES, ShownParts, run_page
+from raypipe.evaluation.view.pages import IN_ONE_FILE, MOST_BYTES, ShownParts, run_page
+from raypipe.evaluation.view.rows import TOP, RunTable, block
 from raypipe.metrics.calibration import stated_calibration
 from raypipe.report.report import RunFolder
 from raypipe.report.web_page import script_json

@@ -19,7 +19,7 @@ from raypipe.evaluation.golds import questions_of
 from raypipe.evaluation.options import EvalOptions
 from raypipe.pipeline.counters import Caps
 from raypipe.pipeline.ingest import ingest
-from raypipe.report.sweep import plot, print_plans, print_sweep
+from raypipe.report.experiments import print_points, print_sweep, sweep_plot
 from raypipe.runs.plan import planner
 from raypipe.store.keep import tables
 from raypipe.synth import write
@@ -119,7 +119,7 @@ def test_it_ends_in_one_table_against_the_first_and_the_best_is_scored_on_other_
     assert unseen and not seen & unseen
     out = io.StringIO()
     console = Console(file=out, width=300)
-    print_plans(console, [asdict(p) for p in planned])
+    print_points(console, [asdict(p) for p in planned])
     print_sweep(console, to_json(done))
     said = out.getvalue()
     assert "plan of 4 points" in said and "corrected for 3 comparisons (maxT)" in said
@@ -129,7 +129,7 @@ def test_it_ends_in_one_table_against_the_first_and_the_best_is_scored_on_other_
 
 @pytest.mark.slow
 def test_the_plot_is_an_svg_with_a_line_for_each_point(small):
-    tree = ElementTree.fromstring(plot(to_json(small[2])))
+    tree = ElementTree.fromstring(sweep_plot(to_json(small[2])))
     assert len(tree.findall(".//{http://www.w3.org/2000/svg}circle")) == 4
 
 

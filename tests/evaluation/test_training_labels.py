@@ -18,19 +18,19 @@ from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import IDK, INVALID_QUESTION, Gold, Reply
 from raypipe.evaluation.evaluate import Evaluation, evaluate
 from raypipe.evaluation.golds import golds_of, questions_of
-from raypipe.evaluation.label_set import (
+from raypipe.evaluation.label_files import JudgedAnswer, read_review, write_review
+from raypipe.evaluation.labelling import CHECK, CONTEXT, labelling
+from raypipe.evaluation.options import EvalOptions
+from raypipe.evaluation.training_labels import (
     examples_of,
+    judged_answers,
+    label_of,
     labels_from,
     mix_of,
     mixed,
     paths_of,
-    read_review,
     require_kinds,
-    write_review,
 )
-from raypipe.evaluation.labelling import CHECK, CONTEXT, labelling
-from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.training_labels import JudgedAnswer, judged_answers, label_of
 from raypipe.pipeline.driver import TaskSizes
 from raypipe.recipes.resolve import prompt_file
 from raypipe.runs import release

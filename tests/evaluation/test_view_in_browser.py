@@ -13,13 +13,12 @@ from hostile_run import hostile_run
 
 from raypipe.api.view import write_view
 from raypipe.core.records import parse_chunk_id
-from raypipe.evaluation.labels import read_labels
+from raypipe.evaluation.judged_run import read_labels
 from raypipe.evaluation.result_table import each
+from raypipe.evaluation.view.pages import IN_ONE_FILE, run_page
 from raypipe.evaluation.view.run_list import RunList
-from raypipe.evaluation.view.run_page import IN_ONE_FILE, run_page
-from raypipe.evaluation.view.server import ViewServer
-from raypipe.evaluation.view.viewer import Viewer
-from raypipe.metrics.paired import paired
+from raypipe.evaluation.view.viewer import Viewer, ViewServer
+from raypipe.metrics.certainty import paired
 from raypipe.runs.manifest import read
 
 SHOTS = os.environ.get("RAYPIPE_SCREENSHOTS")  # a folder that gets pictures for the documentation

@@ -16,12 +16,11 @@ import pytest
 from raypipe.api.view import list_runs, write_view
 from raypipe.cli.main import main
 from raypipe.core.errors import ConfError, DataError
-from raypipe.evaluation.labels import read_labels
+from raypipe.evaluation.judged_run import read_labels
 from raypipe.evaluation.result_table import each
 from raypipe.evaluation.view.rows import facts, matrix, paired_line
 from raypipe.evaluation.view.run_list import RunList
-from raypipe.evaluation.view.server import ViewServer
-from raypipe.evaluation.view.viewer import Viewer
+from raypipe.evaluation.view.viewer import Viewer, ViewServer
 from raypipe.runs.manifest import read
 from raypipe.store import Store
 from raypipe.store.layout import MANIFESTS

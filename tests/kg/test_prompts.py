@@ -16,7 +16,7 @@ from raypipe.kg.language.answer_rules import apply_rule
 from raypipe.kg.language.function_calls import program_of, schema
 from raypipe.kg.language.program import Bad, print_program
 from raypipe.kg.language.time_words import moment
-from raypipe.models.constraint import bounds
+from raypipe.models.constraint import longest_reply
 
 PROMPTS = Path(__file__).parents[2] / "conf/prompts/db3"
 DOMAINS = ("movie", "finance", "music", "sports", "open")
@@ -90,7 +90,7 @@ def test_the_schema_allows_every_example_and_bounds_every_reply():
     for domain in DOMAINS:
         for _, reply in function_examples(domain):
             jsonschema.validate(json.loads(reply), wanted)
-    assert bounds(JsonSchema(json.dumps(wanted))).longest < 12_000, "bytes, of up to four a character"
+    assert longest_reply(JsonSchema(json.dumps(wanted))) < 12_000, "bytes, of up to four a character"
 
 
 def test_the_schema_of_the_recipes_is_that_of_the_reader():

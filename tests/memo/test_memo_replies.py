@@ -11,7 +11,7 @@ from raypipe.core.records import Fault
 from raypipe.memo.counts import CallCount, CallCounts, Tokens
 from raypipe.memo.disk import MergeSummary, StoreMemo, memo_versions, merge_memo
 from raypipe.memo.memo import ENTRY_BYTES, REPLY_BYTES, MemoryMemo, cached, replies_of
-from raypipe.models.scripted import Scripted
+from raypipe.models.fake import Scripted
 from raypipe.store import Store
 
 MODEL = Model(

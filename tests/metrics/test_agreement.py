@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 from statsmodels.stats.inter_rater import cohens_kappa
 
-from raypipe.metrics.agreement import Checked, agreement, corrected_score
+from raypipe.evaluation.judge_check import Checked, agreement, corrected_score
 
 
 @pytest.mark.parametrize("counts", [(20, 5, 10, 15), (70, 3, 1, 26), (10, 0, 0, 10), (5, 9, 8, 3)])

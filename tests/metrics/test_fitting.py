@@ -5,14 +5,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raypipe.metrics import fitting
-from raypipe.metrics.calibration import best_threshold, calibration, ece, risk_area
-from raypipe.metrics.fitting import climb
+from raypipe.metrics.calibration import (
+    best_threshold,
+    calibration,
+    climb,
+    ece,
+    fit,
+    least,
+    risk_area,
+    sigmoid,
+)
 
 DRAWS = np.random.default_rng(5)
 X = DRAWS.normal(size=(400, 3)) * [1.0, 10.0, 0.1]
 TRUE = np.array([1.0, -0.05, 0.0])
-RIGHT = (DRAWS.random(400) < fitting.sigmoid(0.3 + X @ TRUE)).astype(float)
+RIGHT = (DRAWS.random(400) < sigmoid(0.3 + X @ TRUE)).astype(float)
 FOLDS = np.arange(400) % 5
 
 
@@ -20,38 +27,38 @@ FOLDS = np.arange(400) % 5
 def test_without_a_ridge_the_weights_are_those_of_statsmodels():
     import statsmodels.api as sm
 
-    bias, weights = fitting.least(X, RIGHT, 0.0)
+    bias, weights = least(X, RIGHT, 0.0)
     reference = sm.Logit(RIGHT, sm.add_constant(X)).fit(disp=0).params
     assert np.allclose([bias, *weights], reference, atol=1e-4)
 
 
 def test_a_ridge_pulls_weights_to_0_and_leaves_the_bias_at_the_share_of_right_rows():
-    bias, weights = fitting.least((X - X.mean(0)) / X.std(0), RIGHT, 1e9)
+    bias, weights = least((X - X.mean(0)) / X.std(0), RIGHT, 1e9)
     assert np.allclose(weights, 0, atol=1e-6)
-    assert fitting.sigmoid(np.array([bias]))[0] == pytest.approx(RIGHT.mean(), abs=1e-4)
+    assert sigmoid(np.array([bias]))[0] == pytest.approx(RIGHT.mean(), abs=1e-4)
 
 
 def test_units_of_features_change_no_probability():
-    one, other = fitting.fit(X, RIGHT, FOLDS), fitting.fit(X * [1, 100, 1e-3] + 7, RIGHT, FOLDS)
+    one, other = fit(X, RIGHT, FOLDS), fit(X * [1, 100, 1e-3] + 7, RIGHT, FOLDS)
     assert one.strength == other.strength
     fits = ((one, X), (other, X * [1, 100, 1e-3] + 7))
-    p, same = (fitting.sigmoid(f.bias + (x - f.means) @ f.weights) for f, x in fits)
+    p, same = (sigmoid(f.bias + (x - f.means) @ f.weights) for f, x in fits)
     assert np.allclose(p, same, atol=1e-5)
 
 
 def test_noise_gets_a_strong_ridge_and_a_rows_own_outcome_is_not_in_its_held_out_probability():
     noise = np.random.default_rng(6).normal(size=(60, 20))
-    found = fitting.fit(noise, RIGHT[:60], FOLDS[:60])
+    found = fit(noise, RIGHT[:60], FOLDS[:60])
     assert found.strength >= 100
     flipped = RIGHT[:60].copy()
     flipped[0] = 1 - flipped[0]
-    again = fitting.fit(noise, flipped, FOLDS[:60], [found.strength])
+    again = fit(noise, flipped, FOLDS[:60], [found.strength])
     assert again.held_out[0] == pytest.approx(found.held_out[0], abs=1e-6)
 
 
 def test_a_single_fold_is_refused():
     with pytest.raises(ValueError, match="expected at least two, found one"):
-        fitting.fit(X, RIGHT, np.zeros(400, int))
+        fit(X, RIGHT, np.zeros(400, int))
 
 
 @pytest.mark.slow

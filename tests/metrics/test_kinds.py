@@ -9,8 +9,8 @@ import pytest
 from raypipe.core.errors import ConfError
 from raypipe.core.records import AnnotatorAnswer
 from raypipe.metrics.crag import Prediction, mark
-from raypipe.metrics.kinds import KINDS, kind_id, open_kind, score
-from raypipe.metrics.kinds.contract import Measure, marks_of, missing_part
+from raypipe.metrics.kinds import Measure, marks_of, missing_part, score
+from raypipe.metrics.named_kinds import KINDS, kind_id, open_kind
 from raypipe.metrics.ranking import score as trec_score
 
 ANSWERED = Prediction("q1", "the city of Paris", ("Paris",), labels={"domain": "open"})

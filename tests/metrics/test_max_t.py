@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from raypipe.metrics.paired import holm, max_t, sign_flip
+from raypipe.metrics.certainty import holm, max_t, sign_flip
 
 
 def runs(rng, n, k, alike):

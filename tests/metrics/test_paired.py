@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from statsmodels.stats.contingency_tables import mcnemar
 
-from raypipe.metrics.paired import conclude, holm, not_worse, paired, sign_flip
+from raypipe.metrics.certainty import conclude, holm, not_worse, paired, sign_flip
 
 
 def by_hand(differences: list[float]) -> float:

@@ -11,8 +11,9 @@ from raypipe.core.errors import DataError
 from raypipe.core.records import AnnotatorAnswer
 from raypipe.metrics import qasper, squad
 from raypipe.metrics.crag import Prediction
-from raypipe.metrics.kinds import open_kind, score
-from raypipe.metrics.qasper_files import read_predictions, score_files
+from raypipe.metrics.kinds import score
+from raypipe.metrics.named_kinds import open_kind
+from raypipe.metrics.qasper import read_predictions, score_files
 from raypipe.readers.qasper import annotators, papers
 
 DATA = os.environ.get("RAYPIPE_DATA")

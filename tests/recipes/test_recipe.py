@@ -11,9 +11,8 @@ from raypipe.api.session import Session, from_environment, load_recipe
 from raypipe.core.config import Conf, Where
 from raypipe.core.errors import ConfError
 from raypipe.core.records import Citation, Question, Reply
-from raypipe.recipes.ranking import ranking_of
 from raypipe.recipes.read_recipe import from_tree
-from raypipe.recipes.recipe import row_key
+from raypipe.recipes.recipe import ranking_of, row_key
 from raypipe.recipes.resolve import resolvers
 
 HERE = Path(__file__).parents[1]

@@ -107,7 +107,7 @@ def test_the_clock_of_a_bar_stops_too() -> None:
     with Progress(Terminal(), now=lambda: next(now)) as progress:
         with progress.task("parsed", "sources", 4):
             pass
-        [bar] = progress._bars.tasks
+        [bar] = progress.bars.tasks
         assert bar.stop_time is not None and bar.elapsed == bar.stop_time - bar.start_time
 
 

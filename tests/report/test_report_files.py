@@ -130,9 +130,9 @@ def test_the_json_report_holds_what_programs_may_rely_on(written: tuple[EvalRepo
 
 def test_the_stacked_bar_fills_its_width_and_counts_every_question() -> None:
     parts = segments(to_json(made(QUESTIONS)[0]))
-    assert [p.name for p in parts] == [c for c in CLASSES if c != "judged"]
-    assert sum(p.count for p in parts) == 5
-    assert parts[-1].x + parts[-1].width == pytest.approx(WIDTH)
+    assert [name for name, *_ in parts] == [c for c in CLASSES if c != "judged"]
+    assert sum(count for _, count, *_ in parts) == 5
+    assert sum(parts[-1][2:]) == pytest.approx(WIDTH)
 
 
 def test_slices_stand_one_below_the_other_with_the_interval_round_the_dot() -> None:

@@ -10,9 +10,8 @@ from shelf import HASH, OVERLAP, Shelf, asked, chunk, holds_laws, question
 
 from raypipe.core.protocols import Model, Reach
 from raypipe.core.records import Block, Fault, Question, Reply, parse_chunk_id
-from raypipe.models.fake import whitespace
+from raypipe.models.fake import Scripted, whitespace
 from raypipe.models.kit import LocalKit
-from raypipe.models.scripted import Scripted
 from raypipe.recipes.laws import run
 from raypipe.steps.compress import Compress
 from raypipe.steps.generate import Generate

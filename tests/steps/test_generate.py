@@ -14,9 +14,8 @@ from raypipe.core.llm import Choice, Grammar, JsonSchema
 from raypipe.core.protocols import Model
 from raypipe.core.records import Citation, Fault, Question, Reply, Source, chunk_id, source_id
 from raypipe.metrics.prompt_injection import PromptInjection, followed
-from raypipe.models.fake import whitespace
+from raypipe.models.fake import Scripted, whitespace
 from raypipe.models.kit import LocalKit
-from raypipe.models.scripted import Scripted
 from raypipe.recipes.executor import QuestionExecutor, build
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.steps.decide import Decide

@@ -213,9 +213,9 @@ def record_of(place, session):
 
 
 def test_the_report_is_one_page_with_the_curves_that_loads_nothing(place, session):
-    from raypipe.report.finetune import page
+    from raypipe.report.experiments import finetune_page
 
-    text = page(record_of(place, session))
+    text = finetune_page(record_of(place, session))
     assert "default-src &#39;none&#39;" in text and "http" not in text.replace("http-equiv", "")
     assert 'points="50.0,15.0 710.0,206.2"' in text and "step 2 was kept" in text
     assert "&lt;b&gt;" in text and "<b>" not in text

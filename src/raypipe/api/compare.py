@@ -14,10 +14,10 @@ from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError, DataError
 from raypipe.evaluation import compare as comparing
 from raypipe.evaluation.compare import RunComparison
-from raypipe.evaluation.labels import read_labels
+from raypipe.evaluation.judged_run import read_labels
 from raypipe.evaluation.scored_run import ScoredRun, judged_again, scored_run, stored_run, unseen_alone
+from raypipe.metrics.certainty import MARGIN
 from raypipe.metrics.crag import Rule, rule_id
-from raypipe.metrics.paired import MARGIN
 from raypipe.runs import release
 from raypipe.runs.manifest import find
 from raypipe.runs.trials import ROLES, TrialEvidence, read_trial, side_values

@@ -72,7 +72,7 @@ def ingest(
     from raypipe import readers
     from raypipe.api.paths import documents_alone, format_for, inputs
     from raypipe.api.pipelines import open_reading
-    from raypipe.metrics.kinds import open_kind
+    from raypipe.metrics.named_kinds import open_kind
     from raypipe.pipeline import ingest as ingesting
     from raypipe.pipeline.ingest_folder import ingest_folder
     from raypipe.pipeline.ingest_log import merged

@@ -22,7 +22,7 @@ from raypipe.core.errors import ConfError
 from raypipe.core.plain import to_json
 from raypipe.metrics.textfile import require_writable, write_text
 from raypipe.models.catalog import Catalog
-from raypipe.report.finetune import page
+from raypipe.report.experiments import finetune_page
 from raypipe.store import Store, adapters
 from raypipe.store.adapters import RECIPE, adapter_file
 from raypipe.store.layout import ADAPTERS, TRAININGS
@@ -179,7 +179,7 @@ def _train(
         require_effect(state.effect, replies)
         record = _record(found, planned, state, called, identity, took, replies)
         (made / RECORD).write_text(json.dumps(record, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
-        (made / PAGE).write_text(page(record), encoding="utf-8")
+        (made / PAGE).write_text(finetune_page(record), encoding="utf-8")
         adapters.put_adapter(store.files, folder, {p.name: p.read_bytes() for p in made.iterdir()})
     adapters.remove_training(store.files, found.run)
 

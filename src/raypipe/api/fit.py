@@ -19,7 +19,7 @@ from raypipe.evaluation import fit_fuse as fusing
 from raypipe.evaluation.fit_decide import DecideFitReport
 from raypipe.evaluation.fit_fuse import FuseFitReport
 from raypipe.metrics.textfile import replaced, require_file, write_json, write_text
-from raypipe.report.fit import page
+from raypipe.report.experiments import fit_page
 from raypipe.steps.answer_probability import AnswerProbability
 from raypipe.steps.fuse import FusionWeights
 
@@ -114,5 +114,5 @@ def _written(found: F, what: str) -> F:
         out.write(f"# {what}. Made by `raypipe fit {verb}`; {file.stem}.html says what it is worth.\n")
         out.write(yaml.safe_dump(to_json(found.fitted), sort_keys=False, width=_WIDTH, allow_unicode=True))
     write_json(file.with_suffix(".json"), report)
-    write_text(file.with_suffix(".html"), page(report))
+    write_text(file.with_suffix(".html"), fit_page(report))
     return found

@@ -16,7 +16,6 @@ from raypipe.core.plain import to_json
 from raypipe.evaluation import judge_check as checking
 from raypipe.evaluation import judged_run as runs
 from raypipe.evaluation.judge_check import JudgeCheck
-from raypipe.evaluation.labels import PersonLabels, read_labels, require_none
 from raypipe.metrics.crag import Rule
 from raypipe.metrics.textfile import require_file, write_json_lines
 from raypipe.report.report import RunFolder
@@ -30,7 +29,7 @@ class JudgingOptions:
 
     judge: str | None = None  # asks this judge about every answer again; None: replies stay as they are
     trim: str | None = None  # cuts answers to TRIM_TOKENS tokens of this tokenizer; None: not
-    labels: PersonLabels | None = None  # people's verdicts, which outrank the judge's
+    labels: runs.PersonLabels | None = None  # people's verdicts, which outrank the judge's
 
     def some(self) -> bool:
         """Whether anything is done."""
@@ -129,7 +128,7 @@ def check_judge(
     found = runs.judged_run(place, rule)
     runs.require_distinct(found)
     runs.require_readable(found)
-    return JudgeCheckResult(checking.check(found, read_labels(Path(labels))))
+    return JudgeCheckResult(checking.check(found, runs.read_labels(Path(labels))))
 
 
 def pick_to_label(
@@ -142,12 +141,12 @@ def pick_to_label(
     judges. Answers in the file `labels` are left out. Raises ConfError, DataError.
     """
     require_file(out, "--out")
-    require_none(Path(out))
+    runs.require_none(Path(out))
     found = runs.judged_run(Path(run), rule)
     second = None if other is None else runs.judged_run(Path(other), rule)
     runs.require_distinct(found)
     runs.require_readable(found)
-    known = None if labels is None else read_labels(Path(labels))
+    known = None if labels is None else runs.read_labels(Path(labels))
     lines = checking.pick(found, disagreements, at_random, seed, second, known)
     write_json_lines(Path(out), lines)
     return PickResult(str(out), tuple(lines))

@@ -19,17 +19,35 @@ from raypipe.api.training_questions import TrainingQuestions, training_questions
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.plain import to_json
 from raypipe.core.protocols import Model
-from raypipe.evaluation import label_set
 from raypipe.evaluation.golds import questions_of
-from raypipe.evaluation.label_files import Label, counts, write_labels
+from raypipe.evaluation.label_files import (
+    JudgedAnswer,
+    Label,
+    counts,
+    read_review,
+    require_share,
+    write_labels,
+    write_review,
+)
 from raypipe.evaluation.labelling import CHECK, CONTEXT, Labelling, labelling
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.training_labels import PATHS, WHY, JudgedAnswer, data_digest, judged_answers
+from raypipe.evaluation.training_labels import (
+    PATHS,
+    WHY,
+    data_digest,
+    examples_of,
+    judged_answers,
+    labels_from,
+    mix_of,
+    paths_of,
+    require_kinds,
+    splits_of,
+)
 from raypipe.evaluation.truth_steps import WORDS, Words
 from raypipe.kg.language.program import Bad
 from raypipe.metrics.textfile import TextLine, require_file, require_writable, write_text
 from raypipe.recipes.resolve import prompt_file
-from raypipe.report.labels import page
+from raypipe.report.experiments import labels_page
 from raypipe.text.fitted_on import row_digest
 
 HELD_OUT = 0.1  # share of questions that training is stopped by: open, no source says one
@@ -82,17 +100,17 @@ def make_labels(
     questions = list(questions_of(pipeline, asked.ids, None))
     judged = list(judged_answers(pipeline, questions, asked.golds, made))
     if drafts is not None:
-        label_set.write_review(drafts, judged, made.into)
-    labels = label_set.labels_from(judged, given, held_out, idk_share)
+        write_review(drafts, judged, made.into)
+    labels = labels_from(judged, given, held_out, idk_share)
     named = ""
     if labels or made.judged:
-        label_set.require_kinds(labels, made.judged, judged)
+        require_kinds(labels, made.judged, judged)
         about = _about(made, asked, where)
         texts = {id: row_digest(text) for id, text in asked.texts.items()}
         data_named = data_digest(questions, asked.golds)
         named = write_labels(folder, labels, made.base.digest(), data_named, about, texts)
     found = _found(made, folder, labels, judged, given, asked, run, named, drafts)
-    write_text(folder / "labels.html", page(found))
+    write_text(folder / "labels.html", labels_page(found))
     deliver(out, folder)
     return LabelsResult(folder, labels, found, run)
 
@@ -122,8 +140,8 @@ def _prepare(
 ) -> tuple[Labelling, TrainingQuestions, dict[str, str], Path | None]:  # fmt: skip
     """The recipe that labels, the questions, the labels that a person gave (question id -> label), and the
     file of drafts. `dry_run`: files are read and not stored. All names are checked before a file is."""
-    label_set.require_share("--held-out", held_out)
-    label_set.require_share("--idk-share", idk_share)
+    require_share("--held-out", held_out)
+    require_share("--idk-share", idk_share)
     if out is not None:
         require_writable(run_folder(out, session.settings, "", ""), "--out")
     drafts, corrections = (
@@ -136,7 +154,7 @@ def _prepare(
             raise ConfError(
                 f"--review {drafts}: expected no file there, since it may hold corrections. Name another"
             )
-    corrected = None if corrections is None else label_set.read_review(corrections)
+    corrected = None if corrections is None else read_review(corrections)
     given = several(data)
     base, judge = session.recipe(recipe, given), _judge(session, how.judge)
     check, context = (prompt_file(session.settings.conf, name) for name in (CHECK, CONTEXT))
@@ -156,7 +174,7 @@ def _prepare(
             f"{asked.store.uri}: expected training questions with answers, found none of {len(asked.ids)} "
             "with one"
         )
-    splits = label_set.splits_of({id: asked.texts[id] for id in asked.ids}, held_out)
+    splits = splits_of({id: asked.texts[id] for id in asked.ids}, held_out)
     if (made.judged or corrected) and "train" not in splits.values():
         raise DataError(
             f"--held-out {held_out:g}: expected questions to train on, found all {len(asked.ids)} held out. "
@@ -211,15 +229,15 @@ def _found(
     about = {r: {"about": p[0], "label": p[1]} for r, p in PATHS.items()}
     paths = [
         {**p, **(about[p["rule"]] if p["rule"] else {"about": WHY[p["why"]], "label": ""})}
-        for p in to_json(label_set.paths_of(judged, given))
+        for p in to_json(paths_of(judged, given))
         if made.judged or p["rule"] in ("", "imported")
     ]
     return as_json(
         out=folder, digest=named, recipe=made.base.name, step=made.into, model=made.step.model.name,
         judge=made.judge, questions=len(asked.ids), labels=len(labels),
         split={"train": split.get("train", 0), "held_out": split.get("held-out", 0)},
-        rules=sorted({x.rule for x in labels}), mix=label_set.mix_of(labels), paths=paths,
-        examples=label_set.examples_of(judged, labels), evaluated=asked.evaluated,
+        rules=sorted({x.rule for x in labels}), mix=mix_of(labels), paths=paths,
+        examples=examples_of(judged, labels), evaluated=asked.evaluated,
         planned=None if None in planned else sum(p or 0 for p in planned),
         computed=sum(s.computed for s in steps), cached=sum(s.cached for s in steps),
         review=None if review is None else str(review),

@@ -114,7 +114,7 @@ def losses(run: str | Path) -> LossesResult:
     `run` is the folder of an eval. Raises DataError where there is no finished run, for one of before its
     table had the places, and for one that asks for no answers.
     """
-    from raypipe.evaluation.view.run_page import stored_report  # the parts of pages: `why` needs none
+    from raypipe.evaluation.view.pages import stored_report  # the parts of pages: `why` needs none
 
     folder = RunFolder(Path(run))
     report = stored_report(folder)
@@ -178,7 +178,7 @@ def _to_mlflow(folder: RunFolder, address: str, experiment: str) -> ExportResult
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
 
-    from raypipe.evaluation.mlflow_run import log_run
+    from raypipe.evaluation.export import log_run
 
     try:
         made = log_run(folder, MlflowClient(tracking_uri=address), experiment)

@@ -22,8 +22,7 @@ from raypipe.core.llm import Generated, Sampling
 from raypipe.core.protocols import Model
 from raypipe.core.records import ANSWERED, Fault, Gold, Question
 from raypipe.evaluation import make_questions as making
-from raypipe.evaluation.drawn_passages import Draw, draw
-from raypipe.evaluation.make_questions import Candidate, MadeQuestion, MadeSet
+from raypipe.evaluation.make_questions import Candidate, Draw, MadeQuestion, MadeSet, draw
 from raypipe.memo.counts import CallCounts
 from raypipe.memo.disk import StoreMemo, memo_versions, merge_memo
 from raypipe.memo.keys import reply_keys

@@ -16,16 +16,15 @@ from raypipe.api.reproduce import CheckedNumber
 from raypipe.api.run import RunResult
 from raypipe.cluster.placement import Bottleneck, Placement
 from raypipe.core.ann import AnnRecall
-from raypipe.evaluation.label_set import LabelExample, LabelPath, MixLine
+from raypipe.evaluation.training_labels import LabelExample, LabelPath, MixLine
 from raypipe.metrics.calibration import CalibrationReport
+from raypipe.metrics.certainty import Interval
 from raypipe.metrics.crag import CragScore, Rule
-from raypipe.metrics.intervals import Interval
-from raypipe.metrics.kinds.contract import MeasureSlice, MeasureSummary
+from raypipe.metrics.kinds import MeasureSlice, MeasureSummary
 from raypipe.metrics.losses import Loss
 from raypipe.metrics.prompt_injection import PromptInjection
 from raypipe.pipeline.recipe_tables import AnnState
-from raypipe.report.costs import Estimate
-from raypipe.report.report import EvalReport, FaultCount
+from raypipe.report.report import Estimate, EvalReport, FaultCount
 from raypipe.runs.plan.records import JudgePlan
 from raypipe.serving.http.reply_types import AnswerResponse
 from raypipe.text.made_questions import MadeKind

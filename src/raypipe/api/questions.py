@@ -29,8 +29,7 @@ from raypipe.models.entry import REMOTE
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.ingest import fingerprint, ingest
 from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor
-from raypipe.recipes.ranking import ranking_of
-from raypipe.recipes.recipe import Recipe
+from raypipe.recipes.recipe import Recipe, ranking_of
 from raypipe.recipes.serialize import from_plain
 from raypipe.recipes.step_contract import named
 from raypipe.report.progress import heartbeat

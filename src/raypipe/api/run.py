@@ -31,11 +31,11 @@ from raypipe.evaluation import evaluate as evaluating
 from raypipe.evaluation import fault_budget
 from raypipe.evaluation.evaluate import Evaluation
 from raypipe.evaluation.golds import questions_of, require_questions
-from raypipe.evaluation.labels import read_labels
+from raypipe.evaluation.judged_run import read_labels
 from raypipe.evaluation.options import EvalOptions
 from raypipe.memo.mend import mend_memo
 from raypipe.metrics.crag import DEFAULT_RULE, Rule, rule_id
-from raypipe.metrics.kinds import open_kind
+from raypipe.metrics.named_kinds import open_kind
 from raypipe.metrics.textfile import require_writable, write_json
 from raypipe.pipeline.counters import Caps
 from raypipe.pipeline.ingest_log import driving

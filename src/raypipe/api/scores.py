@@ -11,7 +11,7 @@ from raypipe.api.results import Result
 from raypipe.api.session import Session
 from raypipe.metrics.crag import Rule
 from raypipe.metrics.files import score_ranking_files, score_to_json
-from raypipe.metrics.kinds import open_kind
+from raypipe.metrics.named_kinds import open_kind
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
 from raypipe.metrics.textfile import require_file, write_json_lines
 from raypipe.report.report import RunFolder
@@ -44,8 +44,7 @@ def score_crag(
     were scored. Raises ConfError, DataError, ModelMissing.
     """
     from raypipe.api.judged_runs import JudgingOptions, opened
-    from raypipe.evaluation import judged_run as judging
-    from raypipe.evaluation.labels import read_labels
+    from raypipe.evaluation.judged_run import prediction_lines, read_labels
 
     if out is not None:
         require_file(out, "--out")
@@ -53,7 +52,7 @@ def score_crag(
     run = opened(session or Session(), Path(predictions), rule, options)
     marks, people = run.marks(options.labels)
     if out is not None:
-        write_json_lines(Path(out), judging.prediction_lines(run, marks))
+        write_json_lines(Path(out), prediction_lines(run, marks))
     found = score_to_json(marks, run.normalized)
     called = asdict(run.called) if run.called else None
     found |= {"judge": called, "trim": run.trim, "people": people}
@@ -80,7 +79,7 @@ def score_qasper(gold: str | Path, predictions: str | Path, text_evidence_only: 
     """Scores answers about papers as QASPER's evaluator does. `gold` is its JSON of papers; a line of
     `predictions` holds `question_id, predicted_answer, predicted_evidence`. `text_evidence_only`: figures and
     tables are taken out of the golds' evidence. Raises DataError."""
-    from raypipe.metrics.qasper_files import score_files
+    from raypipe.metrics.qasper import score_files
 
     found = score_files(Path(gold), Path(predictions), text_evidence_only)
     kinds = {f"  {kind}": mean for kind, mean in found.by_kind.items()}

@@ -255,7 +255,7 @@ def swap_steps(
     `data`: where its graphs may lie. Raises ConfError for what is no swap, for a step that one of the recipes
     does not have, and for steps that do not fit together.
     """
-    from raypipe.recipes.swap import swapped
+    from raypipe.recipes.read_recipe import swapped
 
     session = session or Session()
     found = session.recipe(recipe, data)

@@ -21,11 +21,11 @@ from raypipe.evaluation.golds import StoredQuestions, kind_of_data, questions_of
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.scored_run import scored_run
 from raypipe.evaluation.sweep import PlannedPoint, Repeats, Sweep, repeats
-from raypipe.metrics.paired import MARGIN
+from raypipe.metrics.certainty import MARGIN
 from raypipe.metrics.textfile import require_writable, write_json, write_text
 from raypipe.readers.object_store import is_remote
 from raypipe.recipes.recipe import Recipe
-from raypipe.report.sweep import plot
+from raypipe.report.experiments import sweep_plot
 from raypipe.runs.plan import planner
 from raypipe.runs.plan.records import Plan
 
@@ -103,7 +103,7 @@ def sweep(
     done = sweeping.sweep(found, run, ids, unseen, seed, margin, folder, by)
     result = SweepResult(name, plans, done, folder)
     write_json(folder / "sweep.json", result.to_json())
-    write_text(folder / "sweep.svg", plot(result.to_json()["sweep"]))
+    write_text(folder / "sweep.svg", sweep_plot(result.to_json()["sweep"]))
     deliver(out, folder)
     return result
 

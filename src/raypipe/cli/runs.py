@@ -123,7 +123,7 @@ def _print_reprocessed(done: ReprocessResult) -> None:
 def _dry_run(args: Args) -> int:
     """Connects to the cluster and finds the models as the run itself would, then prints the plan."""
     if args.labels is not None:
-        from raypipe.evaluation.labels import read_labels
+        from raypipe.evaluation.judged_run import read_labels
 
         read_labels(Path(args.labels))
     return show(args, called(raypipe.plan, args, check_run=True))

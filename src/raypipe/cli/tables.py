@@ -11,8 +11,8 @@ from raypipe.api.judged_runs import JudgeCheckResult
 from raypipe.api.sweep import RepeatsResult
 from raypipe.cli.command import console
 from raypipe.evaluation.compare import RunComparison
-from raypipe.metrics.agreement import Agreement
-from raypipe.metrics.paired import PairedDifference
+from raypipe.evaluation.judge_check import Agreement
+from raypipe.metrics.certainty import PairedDifference
 from raypipe.report.console import say, show
 from raypipe.report.wording import ends, signed
 

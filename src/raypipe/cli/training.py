@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -53,7 +53,7 @@ def _labels(args: Args) -> int:
 
 
 def _print_made(done: LabelsResult) -> None:
-    on_console("labels.print_labels", done.to_json())
+    on_console("experiments.print_labels", done.to_json())
     if done.labels:
         model = shlex.quote(done.found["model"])
         print(f"next: raypipe finetune PRESET --labels {shlex.quote(str(done.folder))} --base {model}")
@@ -82,10 +82,10 @@ def _finetune(args: Args) -> int:
         return 0
     plan = called(raypipe.plan_finetune, args, sets=args.preset_sets)
     if args.plan:
-        return printed(args, plan, "finetune.print_plan")
+        return printed(args, plan, "experiments.print_plan")
     from rich.console import Console
 
-    from raypipe.report.finetune import print_plan
+    from raypipe.report.experiments import print_plan
 
     print_plan(Console(stderr=True), plan.to_json())
     made = called(raypipe.finetune, args, session=session(args, True), sets=args.preset_sets)
@@ -97,7 +97,7 @@ def _print_trained(made: FinetuneResult) -> None:
 
     done = made.to_json()
     on_console(
-        "finetune.print_finetune", done, yaml.safe_dump(done["entry"], sort_keys=False, allow_unicode=True)
+        "experiments.print_finetune", done, yaml.safe_dump(done["entry"], sort_keys=False, allow_unicode=True)
     )
     if done["models"]:
         print(f"use it: raypipe eval RECIPE --models {done['models']}")
@@ -110,7 +110,7 @@ def _fit_decide(args: Args) -> int:
     raypipe fit decide /data/runs/local --split 0 --out abstain.yaml
     of-fit
     """
-    return printed(args, called(raypipe.fit_decide, args), _shown("fit.print_decide_fit"))
+    return printed(args, called(raypipe.fit_decide, args), _print_fit)
 
 
 @command
@@ -124,16 +124,13 @@ def _fit_fuse(args: Args) -> int:
       the step weighs now)
     store
     """
-    return printed(args, called(raypipe.fit_fuse, args), _shown("fit.print_fuse_fit"))
+    return printed(args, called(raypipe.fit_fuse, args), _print_fit)
 
 
-def _shown(show: str) -> Callable[[FitResult], None]:
-    def both(found: FitResult) -> None:
-        on_console(show, found.to_json())
-        print(f"{found.file} (next to it {found.file.stem}.json and {found.file.stem}.html)")
-        print(f"use it: raypipe eval ... --set {found.step}.fitted={found.file}")
-
-    return both
+def _print_fit(found: FitResult) -> None:
+    on_console("experiments.print_fit", found.to_json())
+    print(f"{found.file} (next to it {found.file.stem}.json and {found.file.stem}.html)")
+    print(f"use it: raypipe eval ... --set {found.step}.fitted={found.file}")
 
 
 @command
@@ -164,10 +161,10 @@ def _sweep(args: Args) -> int:
 
 def _print_sweep(done: SweepResult) -> None:
     if (found := done.to_json()["sweep"]) is not None:
-        on_console("sweep.print_sweep", found)
+        on_console("experiments.print_sweep", found)
         for name in ("sweep.json", "sweep.svg"):
             print(done.folder / name)
 
 
 def _print_plans(plans: Sequence[PlannedPoint]) -> None:
-    on_console("sweep.print_plans", [asdict(p) for p in plans])
+    on_console("experiments.print_points", [asdict(p) for p in plans])

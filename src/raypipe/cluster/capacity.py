@@ -39,13 +39,13 @@ def startable(cluster: Cluster, models: Sequence[Model]) -> list[Model]:
     wanted = list({model_identity(m): m for m in models if m.loader == "vllm"}.values())
     if not wanted:
         return []
-    if (some := cluster.engines) is None:
+    if cluster.engines is None:
         raise ConfError(
             f"model {wanted[0].name!r} needs an engine, and the cluster file ({cluster.about}) has no "
             f"`engines`. Say there what one may take: conf/clusters/laptop.yaml has an example"
         )
     for model in wanted:
-        load.engine_setup(model, some.limits(cluster.device))
+        load.require_startable(model)
     return wanted
 
 

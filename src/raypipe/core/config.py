@@ -11,7 +11,8 @@ import functools
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar, Union
@@ -169,35 +170,39 @@ def build(
     """A dataclass from a mapping, by its type hints. Raises ConfError with file, path, expected and found.
     With `found` nothing is raised, and what comes where there is an error is None."""
 
-    def wrong(error: RaypipeError) -> None:
+    before = len(found or ())
+    with collected(found):
+        if not isinstance(tree, dict):
+            raise where.error(f"expected a mapping, found {kind_of(tree)}")
+        hints, values = _hints(cls), dict[str, Any]()  # type: ignore[arg-type]  # a class is hashable
         if found is None:
-            raise error
-        found.append(error)
-
-    if not isinstance(tree, dict):
-        error = where.error(f"expected a mapping, found {kind_of(tree)}")
-        return wrong(error)  # type: ignore[func-returns-value,return-value]
-    hints = _hints(cls)  # type: ignore[arg-type]  # a class is hashable
-    if found is None:
-        require_known(tree, hints, where)
-    values, before = dict[str, Any](), len(found or ())
-    for key, value in tree.items():
-        if key not in hints:
-            wrong(where.at(str(key)).error(f"unknown field; {did_you_mean(str(key), hints)}"))
-        else:
-            try:
+            require_known(tree, hints, where)
+        for key, value in tree.items():
+            with collected(found):
+                if key not in hints:
+                    raise where.at(str(key)).error(f"unknown field; {did_you_mean(str(key), hints)}")
                 values[key] = _value(hints[key], value, where.at(key), resolve, found)
-            except RaypipeError as e:
-                wrong(e)
-    for f in dataclasses.fields(cls):  # type: ignore[arg-type]
-        if f.init and f.default is f.default_factory is MISSING and f.name not in tree:
-            wrong(where.error(f"field {f.name!r} is missing"))
-    if len(found or ()) > before:
-        return None  # type: ignore[return-value]
+        for f in dataclasses.fields(cls):  # type: ignore[arg-type]
+            if f.init and f.default is f.default_factory is MISSING and f.name not in tree:
+                with collected(found):
+                    raise where.error(f"field {f.name!r} is missing")
+        if len(found or ()) == before:
+            try:
+                return cls(**values)
+            except (ValueError, TypeError) as e:  # __post_init__ refused the combination
+                raise where.error(str(e)) from e
+    return None  # type: ignore[return-value]
+
+
+@contextmanager
+def collected(found: Found) -> Iterator[None]:
+    """Keeps an error in `found`; None: it is raised."""
     try:
-        return cls(**values)
-    except (ValueError, TypeError) as e:  # __post_init__ refused the combination
-        return wrong(where.error(str(e)))  # type: ignore[func-returns-value,return-value]
+        yield
+    except RaypipeError as e:
+        if found is None:
+            raise
+        found.append(e)
 
 
 def problems(
@@ -208,6 +213,11 @@ def problems(
     found: list[RaypipeError] = []
     build(cls, tree, where, resolve, found)
     return found
+
+
+def reader(hint: Any, resolve: Resolve = types.MappingProxyType({})) -> Callable[[Any, Where], Any]:
+    """Reads a value of this type, as a field of it is read."""
+    return lambda value, where: _value(hint, value, where, resolve)
 
 
 def _value(hint: Any, value: Any, where: Where, resolve: Resolve, found: Found = None) -> Any:

@@ -9,19 +9,25 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import tee
+from typing import Any
 
 from raypipe.core.batches import batches
+from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.core.index import Index
-from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, Gold, Question, Quote
+from raypipe.core.kits import ForwardingKit
+from raypipe.core.llm import STEP, Chat, Generated, Generator, Sampling
+from raypipe.core.protocols import Ask, Kit, Model, Step
+from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, SKIPPED, Fault, Gold, Question, Quote
 from raypipe.evaluation.golds import FINAL, documents_of, golds_of, ranked_documents
-from raypipe.evaluation.losses import LossFinder, RankingLossFinder
-from raypipe.evaluation.prompts import PromptLookup
+from raypipe.evaluation.losses import LossFinder, RankingLossFinder, RoutingCheck
 from raypipe.evaluation.result_table import ResultTable, needed_texts, quotes_of, row
-from raypipe.evaluation.routing import RoutingCheck
+from raypipe.memo.counts import CallCounts
 from raypipe.memo.disk import StoreMemo, memo_versions
+from raypipe.memo.lookup import ChatRecorder
+from raypipe.memo.memo import Memo, cached
 from raypipe.metrics.crag import Prediction, pair
 from raypipe.metrics.kinds import GoldForm
 from raypipe.metrics.losses import LostAt
@@ -32,8 +38,10 @@ from raypipe.models.kit import LocalKit
 from raypipe.pipeline.driver import Pipeline
 from raypipe.pipeline.recipe_tables import AnswerSources, searched
 from raypipe.recipes.fits import fits_of, has_seen
+from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import models_of
 from raypipe.report.report import answer_of
+from raypipe.steps.generate import Generate
 from raypipe.store import Store
 from raypipe.store.index import LanceIndex
 from raypipe.store.layouts import folder_roots, layouts_at, layouts_of
@@ -184,3 +192,60 @@ def _best(question: Question) -> Quote | None:
     hits = {h.chunk: h for h in question.hits}
     first = next((hits[c] for c in question.order if c in hits), None)
     return None if first is None else Quote(first.source, first.span)
+
+
+_NOT_CACHED = Fault(STEP, "not_cached", "the memo holds no reply to this chat", transient=True)
+
+
+class Unasked(ForwardingKit[Kit]):
+    """A kit whose language models reply nothing."""
+
+    def generator(self, model: Model) -> Generator:
+        async def generate(
+            chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
+        ) -> list[Generated | Fault]:
+            return [_NOT_CACHED] * len(chats)
+
+        return generate
+
+
+class PromptLookup:
+    """The prompts of a recipe's stored replies, rendered again, and looked up in the memo with their tokens.
+
+    A step that generates is run on the stored question, with the memo in the model's place. Where it makes
+    the reply that is stored, its chat is the one that was asked; else nothing is said. No model is asked.
+    `missing` says why there are none: a tokenizer that a step counts with is not on this machine.
+    """
+
+    def __init__(self, recipe: Recipe, kit: Kit, memo: Callable[[], Memo]) -> None:
+        self.missing = ""
+        self._stages: list[tuple[Stage[Step], Generate, ChatRecorder, Ask]] = []
+        for stage in recipe.question:
+            if not isinstance(step := stage.step, Generate):
+                continue
+            recorder = ChatRecorder(cached(Unasked(kit), memo(), CallCounts()))
+            try:
+                ask = step.open(recorder)
+            except (ConfError, ModelMissing) as e:
+                self.missing = f"{stage.name}: {e}"
+                continue
+            self._stages.append((stage, step, recorder, ask))
+
+    async def of(self, batch: Sequence[Question]) -> dict[str, dict[str, dict[str, Any]]]:
+        """Question id -> name of a reply -> its prompt and what it took, as results.parquet has them."""
+        found: dict[str, dict[str, dict[str, Any]]] = {q.id: {} for q in batch}
+        for stage, step, recorder, ask in self._stages:
+            into = step.into
+            asked = [q for q in batch if into in q.replies and q.replies[into].label != SKIPPED]
+            asked = [q for q in asked if stage.admits(q)]
+            recorder.calls.clear()
+            for question, made in zip(asked, await ask(asked) if asked else (), strict=True):
+                chat, reply = recorder.calls[step.adapter.of(question)].pop(0)
+                if isinstance(reply, Generated) and made.replies[into] == question.replies[into]:
+                    found[question.id][into] = {
+                        "prompt": [{"role": m.role, "content": m.content} for m in chat],
+                        "prompt_tokens": reply.prompt_tokens,
+                        "generated_tokens": reply.generated_tokens,
+                        "finish": reply.finish,
+                    }
+        return found

@@ -10,11 +10,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
+import numpy as np
+
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError, DataError
 from raypipe.evaluation.scored_run import ScoredRun
-from raypipe.metrics.kinds import Measure, open_kind
-from raypipe.metrics.paired import MARGIN, Conclusion, PairedDifference, conclude, holm, paired
+from raypipe.metrics.certainty import MARGIN, Conclusion, Floats, PairedDifference, conclude, holm, paired
+from raypipe.metrics.kinds import Measure
+from raypipe.metrics.named_kinds import open_kind
 from raypipe.metrics.routing import by_label
 from raypipe.runs.changes import causes
 from raypipe.store import Store
@@ -90,22 +93,18 @@ class _Pairs:
     """The questions that both runs score, in order of id."""
 
     ids: list[str]
-    before: list[float]  # values
-    after: list[float]
+    before: Floats  # (questions,) values
+    after: Floats
     span: float  # how far apart two values can lie
     groups: list[str] | None
     unscored: tuple[str, ...] = ()  # ids in both runs that are left out: see RunComparison
     other_questions: tuple[str, ...] = ()
 
-    def of(self, chosen: Sequence[int]) -> _Pairs:
-        some = None if self.groups is None else [self.groups[i] for i in chosen]
-        return _Pairs(
-            [self.ids[i] for i in chosen], [self.before[i] for i in chosen],
-            [self.after[i] for i in chosen], self.span, some,
-        )  # fmt: skip
-
-    def difference(self) -> PairedDifference:
-        return paired(self.before, self.after, self.span, self.groups)
+    def difference(self, chosen: Sequence[int] | None = None) -> PairedDifference:
+        """Of all questions, or of those in these places."""
+        at = list(range(len(self.ids)) if chosen is None else chosen)
+        groups = None if self.groups is None else [self.groups[i] for i in at]
+        return paired(self.before[at], self.after[at], self.span, groups)
 
 
 def compare(
@@ -172,7 +171,7 @@ def _joined(a: ScoredRun, b: ScoredRun, measure: Measure, group: str | None) -> 
                 f"{', '.join(a.labels[lacking[0]]) or 'none'}"
             )
         groups = [a.labels[q][group] for q in scored]
-    before, after = ([r.values[q][name] for q in scored] for r in (a, b))
+    before, after = (np.array([r.values[q][name] for q in scored], float) for r in (a, b))
     joined = {*scored, *other}
     unscored = tuple(q for q in common if q not in joined)
     span = measure.high - measure.low
@@ -217,24 +216,23 @@ def _rates(
 ) -> tuple[MetricDifference, ...]:
     """The other measures. Those that rest on a judge only where the runs have the same, and those with
     fractions, whose p is drawn and takes seconds, only where the first measure has some, too."""
-    drawn = not _whole((*pairs.before, *pairs.after))
+    drawn = not _whole(pairs)
     alike = (a.rule, a.judge, a.trim) == (b.rule, b.judge, b.trim)
     found = []
     for name, measure in known.items():
         chosen = [i for i, q in enumerate(pairs.ids) if name in a.values[q] and name in b.values[q]]
         if name == lead or not chosen or (name in JUDGED and not alike):
             continue
-        some = pairs.of(chosen)
-        before, after = ([r.values[q][name] for q in some.ids] for r in (a, b))
-        if not drawn and not _whole((*before, *after)):
-            continue
-        some = _Pairs(some.ids, before, after, measure.high - measure.low, some.groups)
-        found.append(MetricDifference(name, some.difference()))
+        groups = None if pairs.groups is None else [pairs.groups[i] for i in chosen]
+        before, after = (np.array([r.values[pairs.ids[i]][name] for i in chosen], float) for r in (a, b))
+        some = _Pairs([pairs.ids[i] for i in chosen], before, after, measure.high - measure.low, groups)
+        if drawn or _whole(some):
+            found.append(MetricDifference(name, some.difference()))
     return tuple(found)
 
 
-def _whole(values: Sequence[float]) -> bool:
-    return all(v.is_integer() for v in map(float, values))
+def _whole(pairs: _Pairs) -> bool:
+    return all(np.array_equal(values, np.round(values)) for values in (pairs.before, pairs.after))
 
 
 def _comparison(
@@ -268,7 +266,7 @@ def _comparison(
 
 def _slices(a: ScoredRun, pairs: _Pairs, margin: float) -> tuple[SliceDifference, ...]:
     members = by_label((a.labels[id], i) for i, id in enumerate(pairs.ids))
-    found = [(key, pairs.of(chosen).difference()) for key, chosen in sorted(members.items())]
+    found = [(key, pairs.difference(chosen)) for key, chosen in sorted(members.items())]
     corrected = holm([f.p for _, f in found])
     return tuple(
         SliceDifference(label, value, f, p, conclude(f, margin, p))
@@ -286,12 +284,10 @@ def _causes(a: ScoredRun, b: ScoredRun, pairs: _Pairs) -> tuple[Cause, ...]:
             changed = f"{c.because.stage}.{c.because.field}" if c.because else ""
             by_id[id] = (NOISE if c.noise else c.step, changed)
     grouped: dict[tuple[str, str], list[float]] = {}
-    for id, before, after in zip(pairs.ids, pairs.before, pairs.after, strict=True):
-        where = by_id.get(id)
-        if where is None and before != after:
-            where = (NOISE if known else UNKNOWN, "")
+    for id, gain in zip(pairs.ids, (pairs.after - pairs.before).tolist(), strict=True):
+        where = by_id.get(id) or ((NOISE if known else UNKNOWN, "") if gain else None)
         if where is not None:
-            grouped.setdefault(where, []).append(after - before)
+            grouped.setdefault(where, []).append(gain)
     out = []
     for (step, changed), gains in grouped.items():
         up, down = sum(g > 0 for g in gains), sum(g < 0 for g in gains)

@@ -19,11 +19,12 @@ from raypipe.core.batches import batches
 from raypipe.evaluation.collect import Collected
 from raypipe.evaluation.golds import Scoring
 from raypipe.evaluation.judge import Judge, Spend
-from raypipe.evaluation.labels import PersonLabels, label_line, labelled
+from raypipe.evaluation.judged_run import PersonLabels, label_line, labelled
 from raypipe.metrics import kinds
 from raypipe.metrics.calibration import stated_calibration
 from raypipe.metrics.crag import Marks, Prediction
 from raypipe.metrics.losses import Losses, losses
+from raypipe.metrics.named_kinds import kind_id
 from raypipe.pipeline.counters import Counts, RunCounters
 from raypipe.pipeline.driver import Pipeline
 from raypipe.pipeline.ingest_log import IngestSummary
@@ -31,8 +32,16 @@ from raypipe.recipes.executor import StageCounters
 from raypipe.recipes.fits import fits_of, has_seen
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import answer_cut, asked_models
-from raypipe.report.costs import CostReport
-from raypipe.report.report import AnswerCut, EvalReport, FaultCount, FitLine, JudgeLine, LabelLine, StepLine
+from raypipe.report.report import (
+    AnswerCut,
+    CostReport,
+    EvalReport,
+    FaultCount,
+    FitLine,
+    JudgeLine,
+    LabelLine,
+    StepLine,
+)
 from raypipe.runs.plan.money import asking, estimated, spent
 from raypipe.runs.plan.records import Plan
 from raypipe.store import Store
@@ -73,10 +82,7 @@ def score_answers(
         rows = [replace(r, judge_response=replies.get(r.question)) for r in rows]
     if labels is not None:
         rows = labelled(rows, labels)
-    marks, scores = (
-        kinds.marks_of(scoring.kind, rows),
-        kinds.score(scoring.kind, kinds.kind_id(scoring.name), rows),
-    )
+    marks, scores = kinds.marks_of(scoring.kind, rows), kinds.score(scoring.kind, kind_id(scoring.name), rows)
     right = verdicts(scoring.kind, rows, scores)
     return ScoredAnswers(
         answers=answers,

@@ -11,35 +11,32 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from raypipe.core.ann import AnnRecall
 from raypipe.core.records import Question
 from raypipe.evaluation.collect import collect
 from raypipe.evaluation.eval_report import eval_report, score_answers
 from raypipe.evaluation.export import write_predictions
 from raypipe.evaluation.fault_budget import UndoneRows, retry, undone_rows
 from raypipe.evaluation.golds import (
-    StoredQuestions,
     questions_of,
     require_questions,
     require_rule,
     scoring_of,
 )
 from raypipe.evaluation.judge import Judge
+from raypipe.evaluation.judged_run import PersonLabels
 from raypipe.evaluation.labelling import holds_truths
-from raypipe.evaluation.labels import PersonLabels
 from raypipe.evaluation.losses import misses
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.oracle import require_stage
-from raypipe.evaluation.plan_eval import PlannedWork, oracle_recipe, plan_eval
+from raypipe.evaluation.plan_eval import oracle_recipe, plan_eval
 from raypipe.evaluation.result_table import ResultTable
-from raypipe.evaluation.view.run_page import write_page
-from raypipe.memo.counts import CallCounts
+from raypipe.evaluation.view.pages import write_page
 from raypipe.memo.disk import memo_versions
 from raypipe.memo.mend import mend_memo
 from raypipe.pipeline.counters import RunCounters
 from raypipe.pipeline.driver import Pipeline
 from raypipe.pipeline.ingest import ingest
-from raypipe.pipeline.ingest_log import IngestSummary, driving
+from raypipe.pipeline.ingest_log import driving
 from raypipe.pipeline.ingest_tasks import reading_of
 from raypipe.pipeline.recipe_tables import AnswerSources, require_measured, table_names
 from raypipe.pipeline.wall_clock import WallClock
@@ -82,11 +79,15 @@ def evaluate(
         require_stage(pipeline.recipe, how.oracle)
     started, clock = time.time(), WallClock(began=how.began)
     pipeline = replace(pipeline, clock=clock)
-    store, caps = pipeline.store, pipeline.caps
+    store = pipeline.store
     with driving(store, f"eval {pipeline.recipe.name}"):
         # A cluster that is too small is refused before the hour that a large file may take to read.
         with clock.part("reading"):
-            read = _read(pipeline, data, how)
+            reading, read = reading_of(pipeline), None
+            if data:
+                assert how.format is not None
+                place = pipeline.progress, pipeline.start_ahead, how.kind, reading
+                read = ingest(store, data, how.format, *place)
         questions = questions_of(pipeline, how.only or (read.questions if read else None), how.limit)
         require_questions(questions, data, store)
         scoring = scoring_of(pipeline, read, questions.ids, how.kind, how.rule, judge is not None)
@@ -103,54 +104,29 @@ def evaluate(
             damaged = mend_memo(store) + pipeline.builder.merge_memo()
         memo = memo_versions(store)
         with clock.part("planning"):
-            work = plan_eval(pipeline, questions, scoring, judge, how, measured, indexed)
+            plan, expired, renewed = plan_eval(pipeline, questions, scoring, judge, how, measured, indexed)
         with clock.part("storing"):
-            sources, todo, recalls = _answered(pipeline, questions, work, how.fresh, done)
-        folder = RunFolder(out)
-
-        def spend(asked: CallCounts) -> None:
-            caps.check_judge(done, asked, clock.total())
-
+            pipeline.index(questions, done)
+            recalls = require_measured(store, pipeline.recipe)
+            sources = pipeline.answer_sources(questions)
+            new = questions.ids if how.fresh else pipeline.unanswered(pipeline.keys(questions, sources))
+            todo = {*new, *(renewed & set(questions.ids))}
+            pipeline.answer(questions, how.fresh, done, expired)
+        folder, caps = RunFolder(out), pipeline.caps
+        spend = (lambda asked: caps.check_judge(done, asked, clock.total())) if caps.any else None
         with clock.part("scoring"), ResultTable(folder.results) as results:
             answers = collect(pipeline, questions, sources, results, scoring.golds, done.seconds)
-            capped = spend if caps.any else None
-            scored = score_answers(store, answers, scoring, judge, labels, how.fresh, capped)
+            scored = score_answers(store, answers, scoring, judge, labels, how.fresh, spend)
             done.memo_damaged += damaged
             mark = how.oracle or ("labels" if holds_truths(pipeline.recipe) else "")
-            report = eval_report(
-                pipeline, scored, work.plan, done, read, len(questions), recalls, mark, golds
-            )
+            report = eval_report(pipeline, scored, plan, done, read, len(questions), recalls, mark, golds)
             results.finish(scored.rows, report, misses(answers.lost, scored.right))
         manifest = _write_run(
-            pipeline, questions, sources, todo, report, work.plan, memo, started, origin,
-            done.rows_by_worker, out,
+            pipeline, questions, sources, todo, report, plan, memo, started, origin, done.rows_by_worker, out
         )  # fmt: skip
         done.clear()
         undone = undone_rows(pipeline, questions, read.counts if read else {})
         return Evaluation(report, folder, len(questions) - len(todo), manifest, undone)
-
-
-def _read(pipeline: Pipeline, data: Sequence[Path], how: EvalOptions) -> IngestSummary | None:
-    reading = reading_of(pipeline)
-    if not data:
-        return None
-    assert how.format is not None
-    place = pipeline.progress, pipeline.start_ahead, how.kind, reading
-    return ingest(pipeline.store, data, how.format, *place)
-
-
-def _answered(
-    pipeline: Pipeline, questions: StoredQuestions, work: PlannedWork, fresh: bool, done: RunCounters
-) -> tuple[AnswerSources, set[str], Sequence[AnnRecall]]:
-    """Does what is planned. What the questions are answered from, the ids of those without an answer when
-    that began, and the recall of the approximate indexes that are searched."""
-    pipeline.index(questions, done)
-    recalls = require_measured(pipeline.store, pipeline.recipe)
-    sources = pipeline.answer_sources(questions)
-    missing = questions.ids if fresh else pipeline.unanswered(pipeline.keys(questions, sources))
-    todo = {*missing, *(work.renewed & set(questions.ids))}
-    pipeline.answer(questions, fresh, done, work.expired)
-    return sources, todo, recalls
 
 
 def _write_run(
@@ -165,41 +141,30 @@ def _write_run(
     began to answer. `memo`: the memo tables and their versions before the run. `started`: seconds since the
     epoch. `places`: pool -> who did parts -> rows.
     """
-    store, folder = pipeline.store, RunFolder(out)
+    store, recipe, folder = pipeline.store, pipeline.recipe, RunFolder(out)
     write_predictions(folder)
     write_report(folder, report)
     pipeline.builder.compact()
-    manifest = _manifest(pipeline, report, planned, memo, started, origin, places)
-    recipe, verdicts = pipeline.recipe.digest(), {v.question: v.outcome for v in report.marks.verdicts}
+    digest, verdicts = recipe.digest(), {v.question: v.outcome for v in report.marks.verdicts}
     keys = [
         AnswerKey(
-            q.id, sources.key(recipe, q), sources.row(q), q.id not in todo, sources.absent(q),
+            q.id, sources.key(digest, q), sources.row(q), q.id not in todo, sources.absent(q),
             verdicts.get(q.id), report.scores.values.get(q.id),
         )
         for q in questions
     ]  # fmt: skip
-    write_page(folder, manifest, earlier_run(store, {k.question for k in keys}))
-    write(store, manifest, keys, out)
-    return manifest
-
-
-def _manifest(
-    pipeline: Pipeline, report: EvalReport, planned: Plan, memo: Mapping[str, int], started: float,
-    origin: Origin, places: Mapping[str, Mapping[str, int]],
-) -> Manifest:  # fmt: skip
-    store, recipe = pipeline.store, pipeline.recipe
     tables = (*table_names(store, recipe), "answers", "questions", "golds")
     tables += ("layouts",) if store.has("layouts") else ()
     before = recent(store, 1)
     names = ("questions", "citations", "distinct_pages", "empty_pages", "chunks", "without_truth")
-    return Manifest(
+    manifest = Manifest(
         format=FORMAT,
         run=report.run,
         store=store.uri,
         started=started,
         finished=time.time(),
         previous=before[0].run if before else "",
-        digest=recipe.digest(),
+        digest=digest,
         recipe=to_plain(recipe),
         stages=describe(recipe),
         models=models_of(recipe),
@@ -224,3 +189,6 @@ def _manifest(
         seen=report.fits[0].of - report.unseen.of if report.unseen else 0,
         oracle=report.oracle,
     )
+    write_page(folder, manifest, earlier_run(store, {k.question for k in keys}))
+    write(store, manifest, keys, out)
+    return manifest

@@ -16,20 +16,23 @@ import numpy.typing as npt
 
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import IDK, digest
-from raypipe.evaluation.answer_policies import (
+from raypipe.evaluation.fits import (
     AnsweredSlice,
     DecidedAnswer,
+    FitRun,
     PolicyScore,
     answered_slices,
+    measure_of,
+    open_run,
     policies_of,
     policy_scores,
+    question_of,
     short,
 )
-from raypipe.evaluation.fit_rows import FitRun, measure_of, open_run, question_of
-from raypipe.metrics import fitting
-from raypipe.metrics.calibration import CalibrationReport, best_threshold, calibration
+from raypipe.metrics.calibration import CalibrationReport, best_threshold, calibration, fit
 from raypipe.metrics.crag import Prediction
-from raypipe.metrics.kinds import DataKind, Measure, gold_form, open_kind, rule_of
+from raypipe.metrics.kinds import DataKind, Measure, gold_form, rule_of
+from raypipe.metrics.named_kinds import open_kind
 from raypipe.recipes.step_contract import decides, given_by_fit
 from raypipe.steps.answer_probability import AnswerProbability, absent, features_of
 from raypipe.steps.decide import Decide
@@ -83,9 +86,8 @@ def fit_decide(
     """Fits P(right) to one half of a finished run. Raises ConfError for a recipe without a `decide` that
     can be fitted, DataError for too few answers."""
     run = open_run(folder, split, group)
-    stage, step = _deciding(run)
-    kind, by = _kind_of(run), measure_of(run, measure)
-    rows = run.rows()
+    stage, step, kind = _fittable(run)
+    by, rows = measure_of(run, measure), run.rows()
     answers = [a for r in rows if (a := _answer(run, r, step, kind, by)) is not None]
     if not answers:
         raise DataError(
@@ -100,25 +102,20 @@ def fit_decide(
     return probability, _report(run, by, probability, seen, unseen, strength, effects, left_out)
 
 
-def _deciding(run: FitRun) -> tuple[str, Decide]:
-    """The step of the run's recipe that decides. Raises ConfError where it cannot be fitted."""
+def _fittable(run: FitRun) -> tuple[str, Decide, DataKind]:
+    """The step of the run's recipe that decides, and the kind of its data, scoring by the run's rule. Raises
+    ConfError where the step cannot be fitted, and for a kind whose golds are more than answers: a run's table
+    has none of that, so nothing says what "i don't know" would score."""
     last = run.recipe.question[-1]
     if not decides(last.step) or "fitted" not in given_by_fit(last.step):
         raise ConfError(f"fit decide: recipe {run.recipe.title} ends with {last.name}; expected decide")
-    step = cast(Decide, last.step)
+    step, kind = cast(Decide, last.step), open_kind(run.kind)
     if step.fitted is not None:
         raise ConfError(
             f"fit decide: {run.folder} was decided by fitted numbers already, so nothing says whether "
             "what it abstained from was right. Fit on a run without them: raypipe eval ... --set "
             "decide.fitted=null"
         )
-    return last.name, step
-
-
-def _kind_of(run: FitRun) -> DataKind:
-    """The kind of the run's data, scoring by the run's rule. Raises ConfError for one whose golds are more
-    than answers: a run's table has none of that, so nothing says what "i don't know" would score."""
-    kind = open_kind(run.kind)
     if (form := gold_form(kind)) != "answers":
         raise ConfError(
             f"fit decide: {run.folder} has kind {run.manifest.kind}, which scores by {form}. The table of a "
@@ -127,7 +124,7 @@ def _kind_of(run: FitRun) -> DataKind:
         )
     if rule_of(kind) is not None:
         kind = open_kind(run.kind, run.manifest.rule.partition("@")[0] or None)
-    return kind
+    return last.name, step, kind
 
 
 def _answer(
@@ -161,16 +158,26 @@ def _fitted(
             f"found {fine} and {wrong}. Fit on a run of more questions, "
             "or one whose steps abstain less (such as --set extract.threshold=0)"
         )
-    names, x = _matrix(answered)
-    found = fitting.fit(x, right, folds_of(folder, answered, right))
+    every, columns = [a.features or {} for a in answered], dict[str, Floats]()
+    for name in sorted({n for f in every for n in f}):
+        has = np.array([f.get(name, np.nan) for f in every])
+        column = np.where(np.isnan(has), absent(name, float(np.nanmean(has))), has)
+        if column.std() > 0:  # the answers differ by it
+            columns[name] = column
+    if not columns:
+        raise DataError(
+            "fit decide: all answers look alike: no reply states a confidence, and nothing was ranked"
+        )
+    x = np.stack(list(columns.values()), axis=1)  # (answers, features)
+    found = fit(x, right, folds_of(folder, answered, right))
     values, idle = (np.array([getattr(a, n) for a in answered]) for n in ("value", "abstained"))
     threshold = best_threshold(found.held_out, values, idle)
-    pairs = zip(names, found.weights, found.means, x.std(0), strict=True)
+    pairs = zip(columns, found.weights, found.means, x.std(0), strict=True)
     kept = [(n, short(w), short(m), float(w * s)) for n, w, m, s in pairs]
     weights, means = {n: w for n, w, _, _ in kept}, {n: m for n, _, m, _ in kept}
     effects = {n: effect for n, _, _, effect in kept}
-    fit = AnswerProbability(short(threshold), short(found.bias), weights, means, on)
-    return fit, found.strength, effects
+    probability = AnswerProbability(short(threshold), short(found.bias), weights, means, on)
+    return probability, found.strength, effects
 
 
 def folds_of(folder: Path, answered: Sequence[DecidedAnswer], right: Floats) -> Integers:
@@ -190,23 +197,6 @@ def folds_of(folder: Path, answered: Sequence[DecidedAnswer], right: Floats) -> 
                 "--group, or on a run of more groups"
             )
     return folds
-
-
-def _matrix(answered: Sequence[DecidedAnswer]) -> tuple[list[str], Floats]:
-    """The features that differ between some answers, and (answers, features) of them."""
-    every = [a.features or {} for a in answered]
-    names, columns = [], []
-    for name in sorted({n for f in every for n in f}):
-        has = np.array([f.get(name, np.nan) for f in every])
-        column = np.where(np.isnan(has), absent(name, float(np.nanmean(has))), has)
-        if column.std() > 0:
-            names.append(name)
-            columns.append(column)
-    if not names:
-        raise DataError(
-            "fit decide: all answers look alike: no reply states a confidence, and nothing was ranked"
-        )
-    return names, np.stack(columns, axis=1)
 
 
 def _report(

@@ -17,14 +17,13 @@ import numpy.typing as npt
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Question
-from raypipe.evaluation.answer_policies import held_against, short
-from raypipe.evaluation.fit_rows import FitRun, measure_of, open_run, question_of
+from raypipe.evaluation.fits import FitRun, held_against, measure_of, open_run, question_of, short
 from raypipe.evaluation.golds import FINAL, documents_of, golds_of, ranked_documents
+from raypipe.metrics.calibration import climb
+from raypipe.metrics.certainty import Conclusion, Interval, PairedDifference
 from raypipe.metrics.crag import Prediction
-from raypipe.metrics.fitting import climb
-from raypipe.metrics.intervals import Interval
-from raypipe.metrics.kinds import DataKind, Measure, gold_form, open_kind
-from raypipe.metrics.paired import Conclusion, PairedDifference
+from raypipe.metrics.kinds import DataKind, Measure, gold_form
+from raypipe.metrics.named_kinds import open_kind
 from raypipe.metrics.ranking import ranked
 from raypipe.recipes.step_contract import given_by_fit
 from raypipe.steps.fuse import Fuse, FusionWeights

@@ -19,7 +19,7 @@ from raypipe.evaluation.export import write_predictions
 from raypipe.evaluation.label_files import ABOUT, Label, read_labels, write_labels
 from raypipe.evaluation.label_files import ROWS as LABELS
 from raypipe.evaluation.result_table import each
-from raypipe.evaluation.view.run_page import write_page
+from raypipe.evaluation.view.pages import write_page
 from raypipe.metrics.textfile import replacing, write_text
 from raypipe.report.report import RunFolder
 from raypipe.runs.changes import earlier_run

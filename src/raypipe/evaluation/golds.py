@@ -11,9 +11,10 @@ from raypipe.core import arrow
 from raypipe.core.batches import batches
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Gold, Question
-from raypipe.evaluation.labels import PersonLabels
+from raypipe.evaluation.judged_run import PersonLabels
 from raypipe.metrics.crag import Rule
-from raypipe.metrics.kinds import DataKind, GoldForm, gold_form, open_kind, rule_of
+from raypipe.metrics.kinds import DataKind, GoldForm, gold_form, rule_of
+from raypipe.metrics.named_kinds import open_kind
 from raypipe.pipeline.driver import Pipeline
 from raypipe.pipeline.ingest_log import IngestSummary, kinds_of
 from raypipe.recipes.step_contract import decides

@@ -1,30 +1,123 @@
-"""A run's predictions with a judge's replies: to be scored, judged again, or held against people.
+"""A run's predictions with what a judge and people say of them: to be scored, judged again, or compared.
 
-Reads the folder of a finished eval, or a file of predictions of any system. Scores nothing by itself.
+Reads the folder of a finished eval, or a file of predictions of any system, and labels.jsonl. A line of that
+is a prediction with a `label`: right, wrong, unclear, or null where it is still to be given. A label belongs
+to an answer, not to a run: another answer to the same question is not labelled. People outrank judges.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from raypipe.core.errors import DataError
-from raypipe.evaluation.labels import PersonLabels, labelled
 from raypipe.metrics import crag
 from raypipe.metrics.files import read_predictions
-from raypipe.report.report import JudgeLine, RunFolder
+from raypipe.metrics.textfile import filled
+from raypipe.report.report import JudgeLine, LabelLine, RunFolder
 
-if TYPE_CHECKING:  # a file of predictions is scored without a store
+if TYPE_CHECKING:
     from raypipe.evaluation.judge import Judge
     from raypipe.runs.manifest import Manifest
     from raypipe.store import Store
 
+
+PersonLabel: TypeAlias = Literal["right", "wrong", "unclear"]
+Picked: TypeAlias = Literal["random", "chosen"]
+"""How an answer was chosen for its label: drawn at random, or chosen since something was odd about it. Only
+those drawn at random say how often a judge errs."""
+
+AnswerOf: TypeAlias = tuple[str, str]
+"""Question id, and the answer as it was given."""
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledAnswer:
+    """What a person says of one answer."""
+
+    label: PersonLabel
+    picked: Picked
+
+
+@dataclass(frozen=True, slots=True)
+class PersonLabels:
+    """A file of labels."""
+
+    file: str
+    by_answer: Mapping[AnswerOf, LabelledAnswer]
+    open: Mapping[AnswerOf, Picked]  # answers whose label is still to be given: how they were chosen
+
+    def of(self, row: crag.Prediction) -> LabelledAnswer | None:
+        """The label of this prediction; None: it has none."""
+        return self.by_answer.get((row.question, (row.prediction or "").strip()))
+
+
+def read_labels(path: Path) -> PersonLabels:
+    """Reads labels. A later line of the same answer takes the place of an earlier one. Raises DataError."""
+    found: dict[AnswerOf, LabelledAnswer] = {}
+    open_: dict[AnswerOf, Picked] = {}
+    for line in filled(path):
+        record = line.object()
+        if not {"id", "prediction", "label"} <= record.keys():
+            raise line.error("the fields id, prediction and label", record)
+        id, answer, label = record["id"], record["prediction"], record["label"]
+        for name in ("id", "prediction"):
+            if not isinstance(record[name], str):
+                raise line.error(f"text as {name!r}", record[name])
+        if label is not None and label not in get_args(PersonLabel):
+            raise line.error(f"a label of {', '.join(get_args(PersonLabel))}, or null", label)
+        if (picked := record.get("picked", "chosen")) not in get_args(Picked):
+            raise line.error("picked: random, or chosen", picked)
+        key = id, answer.strip()
+        if label is not None:
+            found[key] = LabelledAnswer(label, picked)
+            open_.pop(key, None)
+        elif key not in found:
+            open_[key] = picked
+    return PersonLabels(str(path), found, open_)
+
+
+def labelled(rows: Sequence[crag.Prediction], labels: PersonLabels) -> list[crag.Prediction]:
+    """The predictions with what people say of them; an unclear answer keeps its verdict."""
+    known = {"right": True, "wrong": False}
+    said = (labels.of(r) for r in rows)
+    return [replace(r, person=known.get(s.label) if s else None) for r, s in zip(rows, said, strict=True)]
+
+
+def label_line(labels: PersonLabels, rows: Sequence[crag.Prediction], marks: crag.Marks) -> LabelLine:
+    """What a file of labels did to a run."""
+    found = sum(r.person is not None for r in rows)
+    return LabelLine(labels.file, len(labels.by_answer), found, marks.people)
+
+
+def require_none(path: Path) -> None:
+    """Raises DataError for a file that is there: it may hold labels."""
+    if path.exists():
+        raise DataError(f"{path}: expected no file there, since it may hold labels. Name another --out")
+
+
+def add_label(path: Path, id: str, answer: str, label: PersonLabel) -> None:
+    """Adds what a person says of an answer to a file of labels, which it makes where there is none. An answer
+    that the file has keeps how it was picked; others are chosen. Raises DataError for a file of other lines.
+    """
+    key = id, answer.strip()
+    there = read_labels(path) if path.exists() else PersonLabels(str(path), {}, {})
+    before = there.by_answer.get(key)
+    picked = before.picked if before else there.open.get(key, "chosen")
+    line = {"id": id, "prediction": answer, "label": label, "picked": picked}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+b") as out:
+        ended = not out.tell() or path.read_bytes()[-1:] == b"\n"
+        out.write(b"" if ended else b"\n")
+        out.write((json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n").encode())
+
+
 NEEDS_JUDGE = ("judge", "judge_unreadable")
 """Reasons of verdicts that a judge's reply decides."""
-
 
 FEW = 10  # replies of which none can be read may be the judge's own doing; more are of another rule
 
@@ -45,9 +138,7 @@ class JudgedRun:
 
     def marks(self, labels: PersonLabels | None = None) -> tuple[crag.Marks, int]:
         """Scores it, people's labels first, and counts the verdicts that those changed."""
-        if labels is None:
-            return crag.mark(self.rows, self.rule), 0
-        marks = crag.mark(labelled(self.rows, labels), self.rule)
+        marks = crag.mark(self.rows if labels is None else labelled(self.rows, labels), self.rule)
         return marks, marks.people
 
 
@@ -64,23 +155,15 @@ def judged_run(path: Path, rule: crag.Rule | None = None) -> JudgedRun:
     from raypipe.runs.manifest import read
 
     results = RunFolder(path).results
-    rows = [r for r in each(results) if r["golds"]]
-    known = about(results)
+    known, rows, texts = about(results), list[crag.Prediction](), dict[str, str]()
     own = bool(known["rule"]) and (rule is None or crag.rule_id(rule) == known["rule"])
-    return JudgedRun(
-        str(path),
-        known["rule"].partition("@")[0] if own else rule or crag.DEFAULT_RULE,
-        known["judge"] if own else "",
-        known.get("trim", ""),
-        tuple(
-            crag.Prediction(
-                r["id"], r["answer"], tuple(r["golds"]), r["judge_response"] if own else None, r["labels"]
-            )
-            for r in rows
-        ),
-        {r["id"]: r["query"] for r in rows},
-        read(path),
-    )
+    for r in each(results):
+        if r["golds"]:
+            said = r["judge_response"] if own else None
+            rows.append(crag.Prediction(r["id"], r["answer"], tuple(r["golds"]), said, r["labels"]))
+            texts[r["id"]] = r["query"]
+    by, judge = (known["rule"].partition("@")[0], known["judge"]) if own else (rule or crag.DEFAULT_RULE, "")
+    return JudgedRun(str(path), by, judge, known.get("trim", ""), tuple(rows), texts, read(path))
 
 
 def trimmed(run: JudgedRun, cut: Callable[[str], str], name: str) -> JudgedRun:

@@ -1,6 +1,7 @@
-"""A folder of training labels: labels.parquet, a row for each question, and labels.json, what they are.
+"""A folder of training labels: labels.parquet, a row for each question, and labels.json, what they are. And
+the file in which people correct labels before they are written.
 
-`raypipe labels` writes it, and training an adapter reads it. Knows the two files alone; not how a label came
+`raypipe labels` writes it, and training an adapter reads it. Knows the files alone; not how a label came
 about, which `training_labels` does.
 """
 
@@ -16,10 +17,10 @@ from typing import Any, Literal, TypeAlias, get_args
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raypipe.core.errors import DataError
+from raypipe.core.errors import ConfError, DataError
 from raypipe.core.llm import Chat, Message, MessageRole
-from raypipe.core.records import digest
-from raypipe.metrics.textfile import replacing, write_json
+from raypipe.core.records import Gold, Question, Reply, digest
+from raypipe.metrics.textfile import TextLine, filled, replacing, write_json, write_json_lines
 
 FORMAT = 1  # of both files
 ROWS, ABOUT = "labels.parquet", "labels.json"
@@ -56,6 +57,28 @@ class Label:
     domain: str | None = None  # of the question, where the data names one
     split: Split = "train"
     gold: str | None = None  # the first true answer; None: the data has none
+
+
+Unlabelled: TypeAlias = Literal[
+    "no_truth", "not_asked", "no_reply", "no_judgement", "no_context_judgement", "draft"
+]
+"""Why a question has no label: the data has no truth, a gate kept the step from it, the step's reply or a
+judgement broke, or it is a draft of calls that a person is to look at."""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedAnswer:
+    """One question with what was said and judged of it."""
+
+    question: Question
+    chat: Chat  # that the step sends; (): none, since its passages are not there
+    gold: Gold | None
+    reply: Reply | None  # the step's; None: it was not reached
+    judgements: Mapping[str, str]  # reply of a judging stage -> its text, where it was asked
+    rule: LabelRule | None  # None: no label
+    label: str  # "": none
+    why: Unlabelled | None  # why there is none
+    facts: str = ""  # of calls: what they gave
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,3 +201,55 @@ def _label(row: Mapping[str, Any], where: str) -> Label:
     if not turns or odd or turns[-1]["role"] != "user":
         raise DataError(f"{where}: expected messages, the last one of the user, found {turns!r:.120}")
     return Label(**{**row, "messages": tuple(Message(**t) for t in turns)})
+
+
+def write_review(path: Path, judged: Sequence[JudgedAnswer], into: str) -> int:
+    """Writes what a person may correct, a line for each question with a reply. Raises DataError for a file
+    that is there: it may hold corrections."""
+    if path.exists():
+        raise DataError(
+            f"{path}: expected no file there, since it may hold corrections. Name another --review"
+        )
+    return write_json_lines(path, (_review_line(a, into) for a in judged if a.chat))
+
+
+def _review_line(answer: JudgedAnswer, into: str) -> dict[str, Any]:
+    said = answer.reply.text if answer.reply is not None else ""
+    return {
+        "id": answer.question.id,
+        "query": answer.question.text,
+        "query_time": answer.question.asked_at,
+        "golds": list(answer.gold.answers) if answer.gold is not None else [],
+        into: said,
+        **answer.judgements,
+        "rule": answer.rule,
+        "label": answer.label or said,
+        "use": False,
+        **({"gave": answer.facts} if answer.facts else {}),
+    }
+
+
+def read_review(path: Path) -> dict[str, tuple[str, TextLine]]:
+    """Question id -> the label that a person gave it, of the lines marked `"use": true`, and its line. Raises
+    DataError."""
+    found: dict[str, tuple[str, TextLine]] = {}
+    for line in filled(path):
+        tree = line.object()
+        if not isinstance(tree.get("id"), str):
+            raise line.error("an object with an id", tree)
+        if tree.get("use") is not True:
+            continue
+        if not isinstance(label := tree.get("label"), str) or not label.strip():
+            raise line.error("a label that says something", label)
+        if tree["id"] in found:
+            raise line.error("one line for each question marked to be used", tree["id"])
+        found[tree["id"]] = label.strip(), line
+    if not found:
+        raise DataError(f'{path}: expected lines marked "use": true, found none')
+    return found
+
+
+def require_share(name: str, value: float | None) -> None:
+    """Raises ConfError for a share that is none."""
+    if value is not None and not 0 <= value < 1:
+        raise ConfError(f"{name}: expected a share from 0 up to, not including, 1; found {value:g}")

@@ -33,9 +33,8 @@ from raypipe.evaluation.truth_steps import (
     WordJudge,
     Words,
 )
-from raypipe.recipes.ranking import RANKING
 from raypipe.recipes.read_recipe import checked
-from raypipe.recipes.recipe import Labels, Recipe, Stage
+from raypipe.recipes.recipe import RANKING, Labels, Recipe, Stage
 from raypipe.recipes.step_contract import graph_replies, step_class
 from raypipe.runs.plan.standing import overlap
 from raypipe.steps.decide import Decide

@@ -7,7 +7,7 @@ its contract (`recipes.step_contract`). Pure functions on answered questions; re
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,19 +60,15 @@ class RecipePaths:
         self._stages = stages
         self._everything = recipe.searches_all()
         self._graph = next(((s, g) for s in stages if (g := graph_replies(s.step)) is not None), None)
-        self.from_graph = self._following()
+        self.from_graph = frozenset[str]()  # names of the replies that are made of the graph, of no passage
+        if self._graph is not None:
+            stage, names = self._graph
+            found = {REPLY + n for n in (names.facts, names.answer) if n is not None}
+            for s in stages[stages.index(stage) + 1 :]:
+                if s.step.reads() & found and not shows_passages(s.step) and not decides(s.step):
+                    found |= {w for w in s.step.writes() if w.startswith(REPLY)}
+            self.from_graph = frozenset(w.removeprefix(REPLY) for w in found)
         self._decided = set(named(self._deciding.step.reads() if self._deciding else (), "replies"))
-
-    def _following(self) -> frozenset[str]:
-        """Names of the replies that are made of what the graph says, and of no passage."""
-        if self._graph is None:
-            return frozenset()
-        stage, names = self._graph
-        found = {REPLY + n for n in (names.facts, names.answer) if n is not None}
-        for s in self._stages[self._stages.index(stage) + 1 :]:
-            if s.step.reads() & found and not shows_passages(s.step) and not decides(s.step):
-                found |= {w for w in s.step.writes() if w.startswith(REPLY)}
-        return frozenset(w.removeprefix(REPLY) for w in found)
 
     def searched(self, question: Question) -> tuple[str, ...] | None:
         """The sources that a question may search; None: all in the store."""
@@ -98,7 +94,8 @@ class RecipePaths:
         pages = self._on_pages(e)
         if graph is None or e.labels.get(KG_ANSWERABLE, "").lower() == "false":
             return pages
-        nearer = graph.loss is Loss.RULE and self._told(e) and pages.loss not in (Loss.ANSWER, Loss.ROUTING)
+        told = graph.loss is Loss.RULE and self._told(e)  # what the graph found says it
+        nearer = told and pages.loss not in (Loss.ANSWER, Loss.ROUTING)
         return graph if pages.loss is Loss.PAGES or nearer else pages
 
     def place_of_documents(self, e: GoldEvidence) -> LostAt:
@@ -152,7 +149,6 @@ class RecipePaths:
         return None
 
     def _told(self, e: GoldEvidence) -> bool:
-        """Whether what the graph found says it."""
         assert self._graph is not None
         _, names = self._graph
         facts = e.answered.replies.get(names.facts, SKIPPED_REPLY)
@@ -164,9 +160,9 @@ class RecipePaths:
     def _on_pages(self, e: GoldEvidence) -> LostAt:
         """Where the pages' path lost it; of a recipe that shows none, the replies' path."""
         active = [s for s in self.showing if self.replied(s, e.answered)]
-        for stage in (*active, *self._telling(e.answered)):
-            if e.shown.get(stage.name, False) or self._repeats(stage, e):
-                return LostAt(Loss.ANSWER, stage.name)
+        saying = (*(s for s in active if e.shown.get(s.name)), *self._telling(e))
+        if saying:
+            return LostAt(Loss.ANSWER, saying[0].name)
         if not self.showing:
             origin = self._writer(REPLY + e.answered.origin) or self._writer("outcome")
             return LostAt(Loss.ANSWER, origin)
@@ -175,24 +171,28 @@ class RecipePaths:
             return LostAt(Loss.BUDGET if active else Loss.ROUTING, stage.name)
         return self._not_ranked(e) if e.passages else self._not_found(e)
 
-    def _telling(self, answered: Question) -> list[Stage[Step]]:
-        """The stages that replied from other replies, where no graph is behind them."""
-        names = self._decided - self.from_graph
-        found = [self._writers[REPLY + n] for n in sorted(names) if REPLY + n in self._writers]
-        return [s for s in found if s not in self.showing and self.replied(s, answered)]
-
-    def _repeats(self, stage: Stage[Step], e: GoldEvidence) -> bool:
-        """Whether a reply that a stage of `_telling` reads has the gold's words."""
+    def _telling(self, e: GoldEvidence) -> Iterator[Stage[Step]]:
+        """The stages that replied from other replies, where no graph is behind them, and one of these has the
+        gold's words."""
         replies = e.answered.replies
-        read = [replies[n].text for n in named(stage.step.reads(), "replies") if n in replies]
-        return stage not in self.showing and any(map(e.gold.said, read))
+        for name in sorted(self._decided - self.from_graph):
+            stage = self._writers.get(REPLY + name)
+            if stage is not None and stage not in self.showing and self.replied(stage, e.answered):
+                read = [replies[n].text for n in named(stage.step.reads(), "replies") if n in replies]
+                if any(map(e.gold.said, read)):
+                    yield stage
 
     def _not_ranked(self, e: GoldEvidence) -> LostAt:
         """A hit holds it, and the last ranking does not: the stage from which on no ranking did."""
-        outs = self._rankings(e.answered)
+        outs: list[tuple[Stage[Step], frozenset[str]]] = []
+        for stage in self.ranking:  # which leaves the best `top` by the score that it writes
+            own = named(stage.step.writes(), "hits")
+            scores = {h.chunk: h.scores[own[0]] for h in e.answered.hits if own and own[0] in h.scores}
+            if scores:
+                outs.append((stage, frozenset(best_first(scores, getattr(stage.step, "top", None)))))
         if not outs:
             return LostAt(Loss.ROUTING, self.ranking[0].name if self.ranking else "")
-        first = len(outs) - 1
+        first = len(outs) - 1  # the last is the ranking itself
         while first > 0 and not e.passages & outs[first - 1][1]:
             first -= 1
         stage = outs[first][0]
@@ -203,18 +203,6 @@ class RecipePaths:
             return LostAt(Loss.FUSION, stage.name)
         made = [s for s in self.recalling if wanted.intersection(named(s.step.writes(), "hits"))]
         return LostAt(Loss.RECALL, made[-1].name if made else stage.name)
-
-    def _rankings(self, q: Question) -> list[tuple[Stage[Step], frozenset[str]]]:
-        """The passages that each stage left in the ranking, as the scores say: a stage that ranks leaves the
-        best `top` by the score that it writes. The last is the ranking itself."""
-        outs: list[tuple[Stage[Step], frozenset[str]]] = []
-        for stage in self.ranking:
-            own = named(stage.step.writes(), "hits")
-            scores = {h.chunk: h.scores[own[0]] for h in q.hits if own and own[0] in h.scores}
-            if scores:
-                top = getattr(stage.step, "top", None)
-                outs.append((stage, frozenset(best_first(scores, top))))
-        return [*outs[:-1], (outs[-1][0], frozenset(q.order))] if outs else []
 
     def _not_found(self, e: GoldEvidence) -> LostAt:
         there = e.sources or SourcesHolding()

@@ -1,38 +1,34 @@
-"""Looks for the golds of answered questions in what the run was made of, to find where each was lost.
+"""Holds answered questions against their golds while they pass: where each was lost, how they were routed.
 
 Reads passages, parsed texts and sources of the store, for the questions whose gold is not in what comes
 later: an answer that has it is not looked through any further. A question whose golds are judged documents is
-right if one is among the first ten (`metrics.kinds.named`); where none is, they are looked for in ranking,
+right if one is among the first ten (`metrics.named_kinds`); where none is, they are looked for in ranking,
 hits, passages and store. Runs no model and changes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from raypipe.core.batches import batches
 from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.core.index import Index
-from raypipe.core.protocols import Kit, Step
-from raypipe.core.records import FAULT, RANKED, Gold, Question
+from raypipe.core.protocols import GraphReplies, Kit, Step
+from raypipe.core.records import ANSWERED, FAULT, INVALID, RANKED, SKIPPED, SKIPPED_REPLY, Gold, Question
 from raypipe.evaluation.loss_paths import GoldEvidence, RecipePaths, SourcesHolding
+from raypipe.kg.language.parser import parser
+from raypipe.kg.language.program import Program, print_program
 from raypipe.metrics.losses import GoldText, LostAt, read_through
+from raypipe.metrics.routing import PROGRAM, RULE, CallScore, Routing, router_scores
 from raypipe.metrics.squad import normalized
 from raypipe.pipeline.driver import Pipeline
-from raypipe.recipes.recipe import Stage
-from raypipe.recipes.step_contract import Shown, shown_of
+from raypipe.recipes.recipe import Recipe, Stage
+from raypipe.recipes.step_contract import Shown, graph_replies, graphs_of, shown_of
 
 AT_ONCE = 10  # questions whose passages are in memory: some 400 kB each with 200 hits of 2,000 characters
 PAGES_AT_ONCE = 8  # sources whose content is: some 300 kB each
-
-
-@dataclass(slots=True)
-class _Search:
-    """A question that may search everything, and whose gold no hit holds: looked for at the end."""
-
-    evidence: GoldEvidence
-    found: SourcesHolding = field(default_factory=SourcesHolding)
 
 
 class LossFinder:
@@ -51,7 +47,7 @@ class LossFinder:
                 self._shown.append((stage, shown_of(stage.step, kit)))
             except (ConfError, ModelMissing) as e:
                 self.notes.append(f"{stage.name}: its context is not known, so none is lost at answer: {e}")
-        self._waiting: dict[str, _Search] = {}
+        self._waiting: dict[str, GoldEvidence] = {}  # that may search everything; no hit holds their gold
 
     async def of(
         self, pairs: Sequence[tuple[Question, Question]], golds: Mapping[str, Gold]
@@ -69,7 +65,7 @@ class LossFinder:
             seen = {e.asked.id: e for e in await self._evidence(near)}
             for e in (seen.get(e.asked.id, e) for e in some):
                 if self._paths.searched(e.asked) is None and self._paths.needs_sources(e):
-                    self._waiting[e.asked.id] = _Search(e)
+                    self._waiting[e.asked.id] = replace(e, sources=SourcesHolding())
                 else:
                     found[e.asked.id] = self._paths.place(e)
         return found
@@ -77,10 +73,9 @@ class LossFinder:
     def rest(self) -> dict[str, LostAt]:
         """The same of the questions that may search everything: one pass over the store for all of them."""
         if self._waiting:
-            self._search_texts()
-            self._search_contents()
+            self._search()
         waiting, self._waiting = self._waiting, {}
-        return {id: self._paths.place(replace(s.evidence, sources=s.found)) for id, s in waiting.items()}
+        return {id: self._paths.place(e) for id, e in waiting.items()}
 
     async def _evidence(self, rows: Sequence[GoldEvidence]) -> list[GoldEvidence]:
         chunks = list(dict.fromkeys(h.chunk for e in rows for h in e.answered.hits))
@@ -121,43 +116,40 @@ class LossFinder:
         spans = {(r["source"], r["parent_start"], r["parent_end"]) for r in found.to_pylist()}
         return frozenset(s for s, start, end in spans if gold.held(texts[s][start:end]))
 
-    def _search_texts(self) -> None:
-        """One pass over all texts, which notes those that hold a gold, until a passage of one does."""
-        near = _by_first_word(list(self._waiting.values()))
-        for batch in self._pipeline.store.batches(self._pipeline.texts_table, ["source", "text"]):
+    def _search(self) -> None:
+        """One pass over all texts, which notes those that hold a gold, until a passage of one does; and one
+        over all sources, for the golds that no text holds."""
+        p, waiting = self._pipeline, self._waiting
+        near = _by_first_word(waiting.values())
+        for batch in p.store.batches(p.texts_table, ["source", "text"]):
             for row in batch.to_pylist():
                 source, text = row["source"], row["text"] or ""
-                for search in _likely(text, near):
-                    gold, found = search.evidence.gold, search.found
-                    if not found.passages and gold.held(text):
-                        whole = self._whole({source: text}, gold)
-                        search.found = SourcesHolding(True, found.texts | {source}, found.passages | whole)
-
-    def _search_contents(self) -> None:
-        """One pass over all sources, for the golds that no text holds."""
-        near = _by_first_word([s for s in self._waiting.values() if not s.found.texts])
-        if not near:
+                for id in _likely(text, near):
+                    e, found = waiting[id], waiting[id].sources or SourcesHolding()
+                    if not found.passages and e.gold.held(text):
+                        whole = self._whole({source: text}, e.gold)
+                        found = SourcesHolding(True, found.texts | {source}, found.passages | whole)
+                        waiting[id] = replace(e, sources=found)
+        if not (near := _by_first_word([e for e in waiting.values() if e.sources == SourcesHolding()])):
             return
-        batches_of = self._pipeline.store.batches("sources", ["content"], PAGES_AT_ONCE)
-        contents = (content for batch in batches_of for content in batch["content"].to_pylist())
-        for text in (t for content in contents for t in read_through(content)):
-            for search in _likely(text, near):
-                if not search.found.content and search.evidence.gold.held(text):
-                    search.found = SourcesHolding(True)
+        for batch in p.store.batches("sources", ["content"], PAGES_AT_ONCE):
+            for text in (t for content in batch["content"].to_pylist() for t in read_through(content)):
+                for id in _likely(text, near):
+                    if waiting[id].sources == SourcesHolding() and waiting[id].gold.held(text):
+                        waiting[id] = replace(waiting[id], sources=SourcesHolding(True))
 
 
-def _by_first_word(searches: Sequence[_Search]) -> dict[str, list[_Search]]:
-    """First word of a truth -> the questions that look for it; "": those that any text may answer."""
-    near: dict[str, list[_Search]] = {}
-    for search in searches:
-        gold = search.evidence.gold
-        for truth in gold.truths:
+def _by_first_word(waiting: Iterable[GoldEvidence]) -> dict[str, list[str]]:
+    """First word of a truth -> ids of the questions that look for it; "": those that any text may answer."""
+    near: dict[str, list[str]] = {}
+    for e in waiting:
+        for truth in e.gold.truths:
             words = normalized(truth).split()
-            near.setdefault("" if gold.judgement or not words else words[0], []).append(search)
+            near.setdefault("" if e.gold.judgement or not words else words[0], []).append(e.asked.id)
     return near
 
 
-def _likely(text: str, near: Mapping[str, list[_Search]]) -> Iterator[_Search]:
+def _likely(text: str, near: Mapping[str, list[str]]) -> Iterator[str]:
     """The questions of which a text has the first word."""
     for word in {*normalized(text).split(), ""} & near.keys():
         yield from near[word]
@@ -214,3 +206,52 @@ class RankingLossFinder:
             frozenset(r["source"] for r in texts if (r["text"] or "").strip()),
             frozenset(r["source"] for r in spans if r["end"] > r["start"]),
         )
+
+
+class RoutingCheck:
+    """Counts, question by question, what golds say of replies."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._confusion: dict[str, dict[str, Counter[str]]] = {}  # reply -> label of the gold, of the reply
+        self._calls = Counter[str]()
+        self._names: GraphReplies | None = None
+        self._grammar = ""
+        self._parse: Callable[[str], Program] | None = None
+        for stage in recipe.question:
+            if self._names is None and (names := graph_replies(stage.step)) is not None:
+                self._names, self._grammar = names, graphs_of(stage.step)[0].grammar
+
+    def add(self, question: Question, gold: Gold) -> None:
+        replies, count, names = question.replies, self._calls, self._names
+        for name, label in gold.labels.items():
+            said = replies.get(name, SKIPPED_REPLY).label
+            if said not in (SKIPPED, FAULT):
+                self._confusion.setdefault(name, {}).setdefault(label, Counter())[said] += 1
+        if names is None or PROGRAM not in gold.labels:
+            return
+        count["questions"] += 1
+        program = replies.get(names.calls, SKIPPED_REPLY)
+        if program.label == ANSWERED:
+            count["given"] += 1
+            if self._canonical(program.text) == self._canonical(gold.labels[PROGRAM]):
+                count["same"] += 1
+                count["same_rule"] += replies.get(names.rule or "", SKIPPED_REPLY).label == gold.labels.get(
+                    RULE
+                )
+        answer = replies.get(names.answer or "", SKIPPED_REPLY)
+        count["right"] += answer.label in (ANSWERED, INVALID) and GoldText(gold.answers).said(answer.text)
+
+    def _canonical(self, program: str) -> str:
+        if self._parse is None:  # reading the grammar takes .4 s
+            self._parse = parser(self._grammar)
+        return print_program(self._parse(program)).casefold()
+
+    def found(self) -> Routing:
+        count, names, calls = self._calls, self._names, None
+        if names is not None and count["questions"]:
+            calls = CallScore(
+                names.calls, count["questions"], count["given"], count["same"],
+                None if names.rule is None else count["same_rule"],
+                None if names.answer is None else count["right"],
+            )  # fmt: skip
+        return Routing(router_scores(self._confusion), calls)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from raypipe.core.batches import batches
 from raypipe.core.errors import ConfError
@@ -35,15 +35,6 @@ from raypipe.runs.plan.planner import plan
 from raypipe.runs.plan.records import JudgePlan, Plan
 from raypipe.runs.plan.standing import asking
 from raypipe.store.files import need
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedWork:
-    """A plan, and the questions that are answered again by it."""
-
-    plan: Plan
-    expired: Collection[str]  # ids of those whose answers rest on replies of a graph that no longer hold
-    renewed: frozenset[str]  # ids of these, and of those that an earlier command has left
 
 
 def oracle_recipe(
@@ -70,12 +61,12 @@ def oracle_recipe(
 def plan_eval(
     pipeline: Pipeline, questions: StoredQuestions, scoring: Scoring, judge: Judge | None, how: EvalOptions,
     measured: Sequence[Manifest], indexed: Plan | None,
-) -> PlannedWork:  # fmt: skip
-    """Plans a run and shows the plan. `measured` are runs on other stores that say how fast this machine is.
-    `indexed`: the plan of a corpus half that is done already; None: none is. Raises DiskFull where there is
-    no room for what is planned."""
-    expired = expired_answers(pipeline, questions) if how.refresh else {}
-    judging = None
+) -> tuple[Plan, Collection[str], frozenset[str]]:  # fmt: skip
+    """The plan of a run, shown; the ids of the questions whose answers rest on replies of a graph that no
+    longer hold; and of all that are answered again: these, and what an earlier command has left. `measured`
+    are runs on other stores that say how fast this machine is; `indexed` is the plan of a corpus half that
+    is done already; None: none is. Raises DiskFull where there is no room for what is planned."""
+    expired, judging = expired_answers(pipeline, questions) if how.refresh else {}, None
     if isinstance(judge, ModelJudge):
         golds = golds_of(pipeline.store, questions.ids, scoring.golds)
         judging = judge_plan(judge.model, judge.rule, golds.values())
@@ -84,7 +75,7 @@ def plan_eval(
         before = (s for s in indexed.steps if s.half == "corpus")
         steps = (*before, *(s for s in planned.steps if s.half == "question"))
         planned = priced(replace(planned, steps=steps), pipeline.caps.prices, pipeline.recipe)
-    return PlannedWork(planned, expired.keys(), renewed)
+    return planned, expired.keys(), renewed
 
 
 def _shown(

@@ -6,7 +6,7 @@ import math
 
 from raypipe.evaluation.compare import RunComparison, compare
 from raypipe.evaluation.scored_run import ScoredRun
-from raypipe.metrics.paired import PairedDifference, not_worse
+from raypipe.metrics.certainty import PairedDifference, not_worse
 from raypipe.runs.gates import NAMED, GateFailed, RelativeGate
 
 _POWER = 2.49  # z(.95) + z(.8): a margin of 2.49 standard errors is kept in 80 % of runs

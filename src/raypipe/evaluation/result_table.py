@@ -18,7 +18,6 @@ import pyarrow.parquet as pq
 
 from raypipe.core.errors import DataError
 from raypipe.core.records import Gold, Layout, Question, Quote, chunk_id
-from raypipe.evaluation.prompts import RenderedPrompt
 from raypipe.metrics.crag import Prediction
 from raypipe.metrics.losses import LostAt
 from raypipe.metrics.routing import shared
@@ -90,14 +89,14 @@ def needed_texts(question: Question) -> list[str]:
 
 def row(
     question: Question, gold: Gold | None, text: Mapping[str, str],
-    prompts: Mapping[str, RenderedPrompt] = MappingProxyType({}),
+    prompts: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     layouts: Mapping[str, Layout] = MappingProxyType({}), seen: bool = False,
     seconds: Mapping[str, float] | None = None, roots: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:  # fmt: skip
-    """One question, without its verdict. `text` has what `needed_texts` names, `prompts` those of replies by
-    the replies' names; `layouts` are of the sources of its hits that are documents of folders, which lie at
-    `roots`; `seen`: by a fit or adapter of the recipe; `seconds`: of each stage; None: an earlier run
-    answered it."""
+    """One question, without its verdict. `text` has what `needed_texts` names, `prompts` what the table says
+    of the prompts of replies, by the replies' names; `layouts` are of the sources of its hits that are
+    documents of folders, which lie at `roots`; `seen`: by a fit or adapter of the recipe; `seconds`: of each
+    stage; None: an earlier run answered it."""
     said = question.replies.get(question.origin)
     return {
         "id": question.id,
@@ -113,7 +112,7 @@ def row(
         "replies": [
             {
                 "step": s, "text": r.text, "label": r.label, "confidence": r.confidence, "logprob": r.logprob,
-                **_prompt(prompts.get(s)),
+                **prompts.get(s, {}),
             }
             for s, r in question.replies.items()
         ],
@@ -130,17 +129,6 @@ def row(
         "seconds": None if seconds is None else list(seconds.items()),
         "seen": seen,
     }  # fmt: skip
-
-
-def _prompt(sent: RenderedPrompt | None) -> dict[str, Any]:
-    if sent is None:
-        return {}
-    return {
-        "prompt": [{"role": m.role, "content": m.content} for m in sent.chat],
-        "prompt_tokens": sent.prompt_tokens,
-        "generated_tokens": sent.generated_tokens,
-        "finish": sent.finish,
-    }
 
 
 def quotes_of(question: Question) -> Sequence[Quote]:

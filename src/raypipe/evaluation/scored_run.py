@@ -11,11 +11,16 @@ from pathlib import Path
 
 from raypipe.core import arrow
 from raypipe.core.errors import DataError
-from raypipe.evaluation.judged_run import JudgedRun, judged_run, require_distinct, require_readable
-from raypipe.evaluation.labels import PersonLabels
+from raypipe.evaluation.judged_run import (
+    JudgedRun,
+    PersonLabels,
+    judged_run,
+    require_distinct,
+    require_readable,
+)
 from raypipe.evaluation.result_table import about, each
 from raypipe.metrics import crag
-from raypipe.metrics.kinds.named import answer_values
+from raypipe.metrics.named_kinds import answer_values
 from raypipe.metrics.routing import shared
 from raypipe.recipes.fits import fits_of, has_seen
 from raypipe.recipes.serialize import description

@@ -24,11 +24,11 @@ from raypipe.core.prices import Prices
 from raypipe.evaluation.compare import RunComparison, compare, measures_of, require_measure
 from raypipe.evaluation.evaluate import Evaluation
 from raypipe.evaluation.scored_run import ScoredRun, scored_run
+from raypipe.metrics.certainty import Conclusion, PairedDifference, conclude, max_t, paired
 from raypipe.metrics.kinds import Measure
-from raypipe.metrics.paired import Conclusion, PairedDifference, conclude, max_t, paired
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.set_fields import read_points
-from raypipe.report.costs import Costs, Estimate
+from raypipe.report.report import Costs, Estimate
 from raypipe.runs.manifest import recent
 from raypipe.runs.plan.money import asking, estimated
 from raypipe.runs.plan.planner import LOOKED_BACK
@@ -163,7 +163,15 @@ def sweep(
     """
     done = [run(p.recipe, ids, out / f"point-{n}") for n, p in enumerate(found, 1)]
     runs = [scored_run(d.folder.path, "official") for d in done]
-    values, common = _values(runs, measure.name)
+    scored = [{q for q, v in r.values.items() if measure.name in v} for r in runs]
+    common = sorted(set.intersection(*scored))
+    if not common:
+        raise DataError(
+            f"sweep: expected questions that are scored at all {len(runs)} points, found none; "
+            f"{', '.join(f'{r.name}: {len(s)}' for r, s in zip(runs, scored, strict=True))}. "
+            f"--judge MODEL scores what the rule of {measure.name} leaves open; --measure names another"
+        )
+    values = [np.array([r.values[q][measure.name] for q in common]) for r in runs]  # (questions,) float64
     results = _results(found, done, values, margin, seed, measure.high - measure.low)
     best = min(range(len(found)), key=lambda i: (-results[i].score, results[i].calls_per_question or 0, i))
     again, score = None, None
@@ -177,19 +185,6 @@ def sweep(
     return Sweep(
         measure.name, len(ids), len(common), seed, tuple(results), found[best].name, len(unseen), again, score
     )
-
-
-def _values(runs: Sequence[ScoredRun], measure: str) -> tuple[list[np.ndarray], list[str]]:
-    """Of each run the value of each question: (n,) float64, of the n that all runs score."""
-    scored = [{q for q, v in r.values.items() if measure in v} for r in runs]
-    common = sorted(set.intersection(*scored))
-    if not common:
-        raise DataError(
-            f"sweep: expected questions that are scored at all {len(runs)} points, found none; "
-            f"{', '.join(f'{r.name}: {len(s)}' for r, s in zip(runs, scored, strict=True))}. "
-            f"--judge MODEL scores what the rule of {measure} leaves open; --measure names another"
-        )
-    return [np.array([r.values[q][measure] for q in common]) for r in runs], common
 
 
 def _results(

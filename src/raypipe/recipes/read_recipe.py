@@ -1,18 +1,19 @@
-"""Recipes from YAML: steps by their verbs, gates, and variants of another recipe; or all that is wrong in
-one."""
+"""Recipes from YAML: steps by their verbs, gates, variants of another recipe, and one step of another in a
+recipe's place; or all that is wrong in one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from raypipe.core import config
-from raypipe.core.config import Resolve, Where, did_you_mean
+from raypipe.core.config import Found, Resolve, Where, collected, did_you_mean
 from raypipe.core.errors import ConfError, RaypipeError
 from raypipe.core.plugins import Plugin, is_path
-from raypipe.recipes.recipe import Labels, Recipe, Stage
+from raypipe.recipes.recipe import Labels, Recipe, S, Stage
 from raypipe.recipes.step_contract import step_class
 from raypipe.recipes.verbs import HALVES
 from raypipe.recipes.wiring import misfits
@@ -20,6 +21,19 @@ from raypipe.text.by_label import ByLabel
 
 KEYS = ("about", "corpus", "question")
 """Of a whole recipe."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenStep:
+    """A step as a recipe's tree has it."""
+
+    key: str  # its verb; MODULE:NAME of one from outside
+    verb: str  # the same; of one from outside NAME alone
+    name: str  # of its stage
+    cls: type[Any]
+    plugin: Plugin | None
+    fields: dict[str, Any]  # its gate among them; a copy
+    where: Where
 
 
 def load(path: Path, resolve: Resolve, find: Callable[[str], Path] | None = None) -> Recipe:
@@ -32,122 +46,80 @@ def load(path: Path, resolve: Resolve, find: Callable[[str], Path] | None = None
 
 
 def read_tree(path: Path, find: Callable[[str], Path] | None = None) -> dict[str, Any]:
-    """The mapping in a recipe's file; of a variant the whole, with what it sets. Raises as `load`."""
-    tree = config.read_yaml(path)
-    if "like" in tree:
-        return _variant(tree, Where(str(path)), find or (lambda name: path.with_name(f"{name}.yaml")))
-    return tree
-
-
-def _variant(tree: Mapping[str, Any], where: Where, find: Callable[[str], Path]) -> dict[str, Any]:
-    """The tree of the recipe that a variant is like, with the fields that it sets, named stage.field."""
+    """The mapping in a recipe's file; of a variant the whole, with the fields that it sets, named
+    stage.field. Raises as `load`."""
+    tree, where = config.read_yaml(path), Where(str(path))
+    if "like" not in tree:
+        return tree
     config.require_known(tree, ("about", "like", "set"), where, " of a variant")
     if not isinstance(tree["like"], str) or not isinstance(tree.get("set"), dict):
         raise where.error("expected like, the name of a recipe, and set, a mapping of stage.field")
-    whole = config.read_yaml(find(tree["like"]))
+    whole = config.read_yaml(find(tree["like"]) if find else path.with_name(f"{tree['like']}.yaml"))
     if "like" in whole:
         raise where.at("like").error(f"{tree['like']!r} is a variant itself; expected a whole recipe")
-    stages: dict[str, dict[str, Any]] = {}
-    for half, table in HALVES.items():
-        whole[half] = [dict(i) if isinstance(i, dict) else {i: {}} for i in whole.get(half, [])]
-        for item in whole[half]:
-            verb, fields = next(iter(item.items()))
-            item[verb] = dict(fields or {})
-            _, plugin = stage_class(verb, table, where.at("like"))
-            stages[stage_name(verb if plugin is None else plugin.name, item[verb], stages)] = item[verb]
+    steps, whole = copied_steps(whole, where.at("like"))
+    fields = {s.name: s.fields for s in steps}
     for name, value in tree["set"].items():
         stage, _, field_name = str(name).rpartition(".")
-        if stage not in stages:
-            raise where.at("set").error(f"{name!r}: no stage {stage!r}; {did_you_mean(stage, stages)}")
-        stages[stage][field_name] = value
+        if stage not in fields:
+            raise where.at("set").error(f"{name!r}: no stage {stage!r}; {did_you_mean(stage, fields)}")
+        fields[stage][field_name] = value
     return {**whole, "about": tree.get("about", whole.get("about", ""))}
+
+
+def copied_steps(tree: Mapping[str, Any], where: Where) -> tuple[list[WrittenStep], dict[str, Any]]:
+    """The steps of both halves of a whole recipe's tree, and a copy of the tree that holds their fields."""
+    halves = {half: list(written_steps(tree, half, where)) for half in HALVES}
+    items = {half: [{s.key: s.fields} for s in steps] for half, steps in halves.items()}
+    return [s for steps in halves.values() for s in steps], {**tree, **items}
+
+
+def written_steps(
+    tree: Mapping[str, Any], half: str, where: Where, found: Found = None
+) -> Iterator[WrittenStep]:
+    """The steps of one half of a tree. Raises ConfError for what is no step; with `found` it is left out."""
+    items, here, taken = tree.get(half, []), where.at(half), set[str]()
+    with collected(found):
+        if not isinstance(items, list):
+            items, given = (), items
+            raise here.error(f"expected a list of steps, found {config.kind_of(given)}")
+    for i, item in enumerate(items):
+        with collected(found):
+            step = _written(item, HALVES[half], here.at(i), taken)
+            taken.add(step.name)
+            yield step
+
+
+def _written(item: Any, table: Mapping[str, type[Any]], where: Where, taken: Collection[str]) -> WrittenStep:
+    if isinstance(item, str):
+        item = {item: {}}
+    if not isinstance(item, dict) or len(item) != 1:
+        raise where.error(f"expected one step, as `- verb: {{field: value}}`, found {config.kind_of(item)}")
+    [(key, fields)] = item.items()
+    if is_path(key):
+        try:
+            cls, plugin = step_class(key)
+        except ConfError as e:
+            raise where.error(str(e)) from e
+    elif key not in table:
+        raise where.error(f"unknown step {key!r}; {did_you_mean(str(key), table)}")
+    else:
+        cls, plugin = table[key], None
+    if not isinstance(fields, dict | None):
+        raise where.at(key).error(f"expected a mapping, found {config.kind_of(fields)}")
+    fields, verb = dict(fields or {}), key if plugin is None else plugin.name
+    into = fields.get("into", verb)
+    name = verb if into == verb else f"{verb}:{into}"
+    if name in taken:
+        name = next(n for i in range(2, 99) if (n := f"{name}#{i}") not in taken)
+    return WrittenStep(key, verb, name, cls, plugin, fields, where.at(key))
 
 
 def from_tree(name: str, tree: Mapping[str, Any], where: Where, resolve: Resolve) -> Recipe:
     """The recipe in an already parsed mapping with the keys about, corpus and question."""
     config.require_known(tree, KEYS, where)
-    corpus, question = (
-        read_stages(tree.get(half, []), table, where.at(half), resolve) for half, table in HALVES.items()
-    )
+    corpus, question = (_stages(tree, half, where, resolve) for half in HALVES)
     return checked(Recipe(name, str(tree.get("about", "")), corpus, question), where)
-
-
-def checked(recipe: Recipe, where: Where) -> Recipe:
-    """The same recipe. Raises ConfError where its steps do not fit together."""
-    for error in misfits(recipe, where):
-        raise error
-    return recipe
-
-
-def read_stages(
-    tree: Any, table: Mapping[str, type[Any]], where: Where, resolve: Resolve
-) -> tuple[Stage[Any], ...]:
-    if not isinstance(tree, list):
-        raise where.error(f"expected a list of steps, found {config.kind_of(tree)}")
-    stages: list[Stage[Any]] = []
-    for i, item in enumerate(tree):
-        here = where.at(i)
-        verb, given = one_step(item, here)
-        cls, plugin = stage_class(verb, table, here)
-        fields = dict(given or {})
-        when = read_gate(fields.pop("when", {}), here.at(verb).at("when"))
-        step = config.build(cls, fields, here.at(verb), resolve)
-        name = stage_name(verb if plugin is None else plugin.name, fields, {s.name for s in stages})
-        stages.append(Stage(name, step, when, plugin))
-    return tuple(stages)
-
-
-def one_step(item: Any, where: Where) -> tuple[Any, Any]:
-    if isinstance(item, str):
-        return item, {}
-    if not isinstance(item, dict) or len(item) != 1:
-        found = config.kind_of(item)
-        raise where.error(f"expected one step, as `- verb: {{field: value}}`, found {found}")
-    [step] = item.items()
-    return step
-
-
-def stage_class(verb: Any, table: Mapping[str, type[Any]], where: Where) -> tuple[type[Any], Plugin | None]:
-    """The class of a verb of the table, or of one from outside."""
-    if is_path(verb):
-        try:
-            return step_class(verb)
-        except ConfError as e:
-            raise where.error(str(e)) from e
-    if verb not in table:
-        raise where.error(f"unknown step {verb!r}; {did_you_mean(str(verb), table)}")
-    return table[verb], None
-
-
-def stage_name(verb: str, fields: Mapping[str, Any], taken: Collection[str]) -> str:
-    """The name of a stage of this verb, which none of those before it has."""
-    into = fields.get("into", verb)
-    name = verb if into == verb else f"{verb}:{into}"
-    return name if name not in taken else next(n for i in range(2, 99) if (n := f"{name}#{i}") not in taken)
-
-
-def read_gate(tree: Any, where: Where) -> Mapping[str, Labels]:
-    if not isinstance(tree, dict):
-        raise where.error(
-            f"expected a mapping of reply names to lists of labels, found {config.kind_of(tree)}"
-        )
-    return MappingProxyType({reply: _let_in(labels, where.at(reply)) for reply, labels in tree.items()})
-
-
-def _let_in(tree: Any, where: Where) -> Labels:
-    """A list of labels, or `{by: REPLY, LABEL: list, ..., else: list}`."""
-    if not isinstance(tree, dict):
-        return _labels(tree, where)
-    if not isinstance(tree.get("by"), str) or "else" not in tree:
-        raise where.error("expected a list of labels, or a table of such lists with `by` and `else`")
-    table = {k: _labels(v, where.at(k)) for k, v in tree.items() if k not in ("by", "else")}
-    return ByLabel(_labels(tree["else"], where.at("else")), tree["by"], table)
-
-
-def _labels(tree: Any, where: Where) -> tuple[str, ...]:
-    if not isinstance(tree, list) or not all(isinstance(x, str) for x in tree):
-        raise where.error(f"expected a list of labels, found {config.kind_of(tree)}")
-    return tuple(tree)
 
 
 def problems(tree: Mapping[str, Any], where: Where, resolve: Resolve) -> list[RaypipeError]:
@@ -157,31 +129,73 @@ def problems(tree: Mapping[str, Any], where: Where, resolve: Resolve) -> list[Ra
         for key in tree
         if key not in KEYS
     ]
-    for half, table in HALVES.items():
-        items, here = tree.get(half, []), where.at(half)
-        if not isinstance(items, list):
-            found.append(here.error(f"expected a list of steps, found {config.kind_of(items)}"))
-            continue
-        for i, item in enumerate(items):
-            found += _of_step(item, table, here.at(i), resolve)
-    if found:
-        return found
-    corpus, question = (read_stages(tree.get(h, []), t, where.at(h), resolve) for h, t in HALVES.items())
-    return list(misfits(Recipe("checked", "", corpus, question), where))
+    corpus, question = (_stages(tree, half, where, resolve, found) for half in HALVES)
+    return found or misfits(Recipe("checked", "", corpus, question), where)
 
 
-def _of_step(item: Any, table: Mapping[str, type[Any]], where: Where, resolve: Resolve) -> list[RaypipeError]:
-    try:
-        verb, fields = one_step(item, where)
-        cls, _ = stage_class(verb, table, where)
-    except RaypipeError as e:
-        return [e]
-    if not isinstance(fields, dict | None):
-        return [where.at(verb).error(f"expected a mapping, found {config.kind_of(fields)}")]
-    own = dict(fields or {})
-    found: list[RaypipeError] = []
-    try:
-        read_gate(own.pop("when", {}), where.at(verb).at("when"))
-    except RaypipeError as e:
-        found.append(e)
-    return [*found, *config.problems(cls, own, where.at(verb), resolve)]
+def checked(recipe: Recipe, where: Where) -> Recipe:
+    """The same recipe. Raises ConfError where its steps do not fit together."""
+    for error in misfits(recipe, where):
+        raise error
+    return recipe
+
+
+def _stages(
+    tree: Mapping[str, Any], half: str, where: Where, resolve: Resolve, found: Found = None
+) -> tuple[Stage[Any], ...]:
+    """With `found` a stage with an error in it is not whole."""
+    stages: list[Stage[Any]] = []
+    for step in written_steps(tree, half, where, found):
+        when: Mapping[str, Labels] = {}
+        with collected(found):
+            when = _gate(step.fields.pop("when", {}), step.where.at("when"))
+        made = config.build(step.cls, step.fields, step.where, resolve, found)
+        stages.append(Stage(step.name, made, when, step.plugin))
+    return tuple(stages)
+
+
+def _gate(tree: Any, where: Where) -> Mapping[str, Labels]:
+    """Of each reply a list of labels, or `{by: REPLY, LABEL: list, ..., else: list}`."""
+    if not isinstance(tree, dict):
+        raise where.error(
+            f"expected a mapping of reply names to lists of labels, found {config.kind_of(tree)}"
+        )
+    return MappingProxyType({reply: _let_in(labels, where.at(reply)) for reply, labels in tree.items()})
+
+
+def _let_in(tree: Any, where: Where) -> Labels:
+    if not isinstance(tree, dict):
+        return _labels(tree, where)
+    if not isinstance(tree.get("by"), str) or "else" not in tree:
+        raise where.error("expected a list of labels, or a table of such lists with `by` and `else`")
+    lists = {k: _labels(v, where.at(k)) for k, v in tree.items() if k != "by"}
+    return ByLabel(lists.pop("else"), tree["by"], lists)
+
+
+def _labels(tree: Any, where: Where) -> tuple[str, ...]:
+    if not isinstance(tree, list) or not all(isinstance(x, str) for x in tree):
+        raise where.error(f"expected a list of labels, found {config.kind_of(tree)}")
+    return tuple(tree)
+
+
+def swapped(recipe: Recipe, name: str, other: Recipe) -> Recipe:
+    """The recipe with its stage `name` as `other` has it: what of a difference does this step make? Raises
+    ConfError where one of them has no such stage, and for a recipe whose steps do not fit together then."""
+    for r in (recipe, other):
+        known = [s.name for s in (*r.corpus, *r.question)]
+        if name not in known:
+            raise ConfError(f"--swap {name}: recipe {r.name!r} has no such step; {did_you_mean(name, known)}")
+    label = f"{name}@{other.name}"
+    made = replace(
+        recipe,
+        name=f"{recipe.name}+{label}",
+        corpus=_with(recipe.corpus, name, other.corpus),
+        question=_with(recipe.question, name, other.question),
+        file=f"{recipe.file}+{name}@{other.file}",
+    )
+    return checked(made, Where(f"{recipe.name} with {label}"))
+
+
+def _with(stages: Sequence[Stage[S]], name: str, others: Sequence[Stage[S]]) -> tuple[Stage[S], ...]:
+    found = {s.name: s for s in others}
+    return tuple(found.get(name, s) if s.name == name else s for s in stages)

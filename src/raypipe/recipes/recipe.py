@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Generic, TypeAlias, TypeVar, get_args
 
 from raypipe.core.digests import identifying, stable
+from raypipe.core.errors import ConfError
 from raypipe.core.examples import PoolRef
 from raypipe.core.kg import FactsRef
 from raypipe.core.plugins import Plugin
@@ -152,3 +154,33 @@ def row_key(question: Question, snapshot: str, everything: bool = False) -> str:
     if question.citations is None or everything:
         evidence += ["snapshot", snapshot]
     return digest(question.text, question.body, question.asked_at, *evidence)
+
+
+RANKING = ("order", "hits", "citations")
+"""What a step that ranks writes, or the begin of it."""
+
+
+def ranking_of(recipe: Recipe) -> Recipe:
+    """The steps that rank, and those whose replies they read, without the steps that only answer.
+
+    Every question is ranked, also one that another reply would keep from the steps that rank.
+    Raises ConfError for a recipe that ranks nothing."""
+    needed: set[str] = set()
+    kept: list[Stage[Step]] = []
+    for stage in reversed(recipe.question):
+        writes = stage.step.writes()
+        ranks = any(w.startswith(RANKING) for w in writes)
+        if not ranks and needed.isdisjoint(writes):
+            continue
+        needed |= stage.step.reads()
+        if not ranks:
+            needed |= stage.gate_reads()
+        kept.insert(0, stage)
+    if not any(w.startswith(RANKING) for s in kept for w in s.step.writes()):
+        raise ConfError(f"recipe {recipe.name!r} has no step that ranks passages")
+    said = {w for s in kept for w in s.step.writes()}
+    ungated = []
+    for stage in kept:  # with the gates alone whose replies are still made
+        when = {r: x for r, x in stage.when.items() if replace(stage, when={r: x}).gate_reads() <= said}
+        ungated.append(replace(stage, when=MappingProxyType(when)))
+    return replace(recipe, question=tuple(ungated))

@@ -24,7 +24,7 @@ from raypipe.core.llm import Grammar, JsonSchema
 from raypipe.core.protocols import GraphRef, Model
 from raypipe.kg.language.example_bank import ExampleBank
 from raypipe.models.catalog import Catalog
-from raypipe.models.constraint import bounds
+from raypipe.models.constraint import longest_reply
 from raypipe.readers.example_pool import pool_ref
 from raypipe.steps.answer_probability import AnswerProbability
 from raypipe.steps.facts import FactsRule
@@ -50,7 +50,7 @@ def resolvers(files: Conf, models: Catalog, graphs: Mapping[str, str] = MappingP
         Prompt: prompt,
         ByLabel[Prompt]: _by_label(prompt, needs_else=True),
         ByLabel[str | None]: _by_label(_adapter, needs_else=False),
-        ByLabel[tuple[str, ...]]: _by_label(_names, needs_else=True),
+        ByLabel[tuple[str, ...]]: _by_label(config.reader(tuple[str, ...]), needs_else=True),
         Grammar: _grammar(files),
         JsonSchema: _schema(files),
         GraphRef: _graph(files, graphs, models),
@@ -58,11 +58,7 @@ def resolvers(files: Conf, models: Catalog, graphs: Mapping[str, str] = MappingP
         FactsRef: _file_of(files, graphs, "facts", _facts_ref),
         PoolRef: _file_of(files, graphs, "examples", _pool),
     }
-
-    def rule(value: Any, where: Where) -> FactsRule | None:
-        return None if value is None else config.build(FactsRule, value, where, found)
-
-    found[ByLabel[FactsRule | None]] = _by_label(rule, needs_else=False)
+    found[ByLabel[FactsRule | None]] = _by_label(config.reader(FactsRule | None, found), needs_else=False)
     return found
 
 
@@ -83,17 +79,16 @@ def _named(value: Any, where: Where, what: str, find: Callable[[str], T]) -> T:
 
 
 def _model(models: Catalog) -> Read[Model]:
-    def read(value: Any, where: Where) -> Model:
-        counts = where.path.endswith(".tokenizer")
-        return _named(value, where, "a model", models.tokenizer if counts else models.model)
+    def find(where: Where) -> Callable[[str], Model]:
+        return models.tokenizer if where.path.endswith(".tokenizer") else models.model
 
-    return read
+    return lambda value, where: _named(value, where, "a model", find(where))
 
 
 def _grammar(files: Conf) -> Read[Grammar]:
     def find(name: str) -> Grammar:
         grammar = Grammar(_grammar_text(files, name))
-        bounds(grammar)
+        longest_reply(grammar)
         return grammar
 
     return lambda value, where: _named(value, where, "a file under grammar/", find)
@@ -247,7 +242,7 @@ def _schema(files: Conf) -> Read[JsonSchema]:
         try:
             # In the order of the file: it is the order of the reply's fields.
             schema = JsonSchema(json.dumps(value, separators=(",", ":")))
-            bounds(schema)
+            longest_reply(schema)
         except TypeError as e:
             raise where.error(f"expected what JSON can hold: {e}") from e
         except ConfError as e:
@@ -255,12 +250,6 @@ def _schema(files: Conf) -> Read[JsonSchema]:
         return schema
 
     return read
-
-
-def _names(value: Any, where: Where) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
-        raise where.error(f"expected a list of reply names, found {config.kind_of(value)}")
-    return tuple(value)
 
 
 def _adapter(value: Any, where: Where) -> str | None:

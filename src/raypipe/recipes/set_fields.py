@@ -15,8 +15,7 @@ from typing import Any
 from raypipe.core import config
 from raypipe.core.config import Where, did_you_mean
 from raypipe.core.errors import ConfError
-from raypipe.recipes.read_recipe import stage_class, stage_name
-from raypipe.recipes.verbs import HALVES
+from raypipe.recipes.read_recipe import WrittenStep, copied_steps
 
 _FORM = re.compile(r"([^.=\s]+)\.([^=\s]+)=(.*)", re.DOTALL)
 _OPEN, _CLOSE, _QUOTES = "[{(", "]})", "\"'"
@@ -28,17 +27,6 @@ class FieldSetting:
     step: str  # its name: VERB, VERB:INTO, or VERB#N of several that are alike
     path: tuple[str, ...]  # the field; then keys, of a field that is a mapping
     value: Any  # as a recipe file would have it
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A step of a tree, and the names that fit it."""
-
-    verb: str
-    into: str
-    name: str  # of its stage
-    cls: type[Any]
-    fields: dict[str, Any]  # of the tree: what is set goes here
 
 
 def read_setting(text: str) -> FieldSetting:
@@ -95,57 +83,23 @@ def _parted(values: str) -> list[str]:
 def with_fields(tree: Mapping[str, Any], settings: Sequence[str], where: Where) -> dict[str, Any]:
     """A whole recipe's tree with these fields set. Raises ConfError for a name that fits no step or several,
     a field that the step has not, and a field that is set twice."""
-    out = dict(tree)
-    for half in HALVES:
-        items = out.get(half) or []
-        if not isinstance(items, list):
-            raise where.at(half).error(f"expected a list of steps, found {config.kind_of(items)}")
-        out[half] = [_copied(item) for item in items]
-    places = _places(out, where)
+    steps, out = copied_steps(tree, where)
     done: dict[tuple[str, ...], str] = {}
     for one in map(read_setting, settings):
-        place = _addressed(one, places, where)
-        key = (place.name, *one.path)
+        step = _addressed(one, steps, where)
+        key = (step.name, *one.path)
         if key in done:
             raise ConfError(f"--set {one.text!r}: {done[key]!r} sets the same field; expected one of them")
         done[key] = one.text
-        _set(place, one)
+        _set(step, one)
     return out
 
 
-def _copied(item: Any) -> Any:
-    """An item of a tree whose fields can be changed; one of another form stays, and is refused later."""
-    if isinstance(item, str):
-        return {item: {}}
-    if isinstance(item, dict) and len(item) == 1:
-        [(verb, fields)] = item.items()
-        return {verb: dict(fields or {}) if isinstance(fields, dict | None) else fields}
-    return item
-
-
-def _places(tree: Mapping[str, Any], where: Where) -> list[_Place]:
-    out: list[_Place] = []
-    for half, table in HALVES.items():
-        taken: set[str] = set()
-        for i, item in enumerate(tree[half]):
-            [(verb, fields)] = item.items() if isinstance(item, dict) and len(item) == 1 else [("", None)]
-            if not isinstance(fields, dict):
-                continue  # refused when steps are made of the tree
-            cls, plugin = stage_class(verb, table, where.at(half).at(i))
-            short = verb if plugin is None else plugin.name
-            name = stage_name(short, fields, taken)
-            taken.add(name)
-            default = next((f.default for f in dataclasses.fields(cls) if f.name == "into"), short)
-            into = fields.get("into", default if isinstance(default, str) else short)
-            out.append(_Place(short, str(into), name, cls, fields))
-    return out
-
-
-def _addressed(one: FieldSetting, places: Sequence[_Place], where: Where) -> _Place:
-    addresses = {_address(p, places): p for p in places}
+def _addressed(one: FieldSetting, steps: Sequence[WrittenStep], where: Where) -> WrittenStep:
+    addresses = {_address(s, steps): s for s in steps}
     if one.step in addresses:
         return addresses[one.step]
-    fits = [a for a, p in addresses.items() if one.step in (p.verb, f"{p.verb}:{p.into}")]
+    fits = [a for a, s in addresses.items() if one.step in (s.verb, f"{s.verb}:{_into(s)}")]
     if len(fits) == 1:
         return addresses[fits[0]]
     if fits:
@@ -157,30 +111,34 @@ def _addressed(one: FieldSetting, places: Sequence[_Place], where: Where) -> _Pl
     raise ConfError(f"--set {one.text!r}: no step {one.step!r} in {where.file}; {close}")
 
 
-def _address(place: _Place, places: Sequence[_Place]) -> str:
+def _into(step: WrittenStep) -> str:
+    """The field `into` of a step, or its default."""
+    default = next((f.default for f in dataclasses.fields(step.cls) if f.name == "into"), step.verb)
+    return str(step.fields.get("into", default if isinstance(default, str) else step.verb))
+
+
+def _address(step: WrittenStep, steps: Sequence[WrittenStep]) -> str:
     """The shortest name that fits this step alone."""
-    alike = [p for p in places if p.verb == place.verb]
+    alike = [s for s in steps if s.verb == step.verb]
     if len(alike) == 1:
-        return place.verb
-    if sum(p.into == place.into for p in alike) == 1:
-        return f"{place.verb}:{place.into}"
-    return place.name if "#" in place.name else f"{place.name}#1"
+        return step.verb
+    if sum(_into(s) == _into(step) for s in alike) == 1:
+        return f"{step.verb}:{_into(step)}"
+    return step.name if "#" in step.name else f"{step.name}#1"
 
 
-def _set(place: _Place, one: FieldSetting) -> None:
-    known = [f.name for f in dataclasses.fields(place.cls) if f.init]
-    if one.path[0] not in (*known, "when"):
-        raise ConfError(
-            f"--set {one.text!r}: {place.verb} has no field {one.path[0]!r}; "
-            f"{did_you_mean(one.path[0], (*known, 'when'))}"
-        )
-    at = place.fields
+def _set(step: WrittenStep, one: FieldSetting) -> None:
+    known = (*(f.name for f in dataclasses.fields(step.cls) if f.init), "when")
+    if one.path[0] not in known:
+        hint = did_you_mean(one.path[0], known)
+        raise ConfError(f"--set {one.text!r}: {step.verb} has no field {one.path[0]!r}; {hint}")
+    at = step.fields
     for depth, key in enumerate(one.path[:-1], 1):
         inner = at.get(key, {})
         if not isinstance(inner, dict):
             said = ".".join(one.path[:depth])
             raise ConfError(
-                f"--set {one.text!r}: {said} of {place.verb} is {config.kind_of(inner)}, which has no "
+                f"--set {one.text!r}: {said} of {step.verb} is {config.kind_of(inner)}, which has no "
                 f"{one.path[depth]!r}; expected {said}=VALUE"
             )
         at[key] = dict(inner)

@@ -2,41 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import Any
 
-from raypipe.core.config import Where, did_you_mean
-from raypipe.core.errors import ConfError
+from raypipe.core.config import Where, collected, did_you_mean
+from raypipe.core.errors import ConfError, RaypipeError
 from raypipe.core.protocols import Model
 from raypipe.recipes.fits import misfitted
-from raypipe.recipes.ranking import ranking_of
-from raypipe.recipes.recipe import Recipe, Stage
+from raypipe.recipes.recipe import Recipe, Stage, ranking_of
 from raypipe.recipes.step_contract import decides, embedder_of, table_of
 
 GIVEN = frozenset({"text", "body", "asked_at", "citations"})
 """What a question has before the first step."""
 
 
-def misfits(recipe: Recipe, where: Where) -> Iterator[ConfError]:
+def misfits(recipe: Recipe, where: Where) -> list[RaypipeError]:
     """Where steps do not fit together: what a step reads, an earlier one writes. Each names both ends."""
+    found: list[RaypipeError] = []
     columns = frozenset({"source", "kind", "content", "fault"})
     for i, stage in enumerate(recipe.corpus):
         here = where.at("corpus").at(i)
-        yield from _unwritten(stage, stage.step.reads(), columns, here)
+        found += _unwritten(stage, stage.step.reads(), columns, here)
         columns |= stage.step.writes()
         if table_of(stage.step) == "vectors":
-            yield from _refused(partial(_embedder, stage, here))
+            with collected(found):
+                _embedder(stage, here)
     known = GIVEN | {f"index.{c}" for c in columns}
     for i, q in enumerate(recipe.question):
         here = where.at("question").at(i)
-        yield from _unwritten(q, q.step.reads() | q.gate_reads(), known, here)
+        found += _unwritten(q, q.step.reads() | q.gate_reads(), known, here)
         if "index.vector" in q.step.reads():
-            yield from _refused(partial(_require_embedded, recipe, q, here))
+            with collected(found):
+                if (model := _embedder(q, here)) not in recipe.embedders():
+                    embedded = ", ".join(m.name for m in recipe.embedders()) or "nothing"
+                    raise here.error(
+                        f"{q.name} searches vectors of {model.name!r}; the corpus half embeds {embedded}"
+                    )
         known |= q.step.writes()
-    yield from _small_pools(recipe, where)
-    yield from misfitted(recipe, where.at("question"))
-    yield from _refused(partial(_check_end, recipe, where.at("question")))
+    found += [*_small_pools(recipe, where.at("question")), *misfitted(recipe, where.at("question"))]
+    with collected(found):
+        _check_end(recipe, where.at("question"))
+    return found
 
 
 def _check_end(recipe: Recipe, where: Where) -> None:
@@ -56,38 +62,18 @@ def _check_end(recipe: Recipe, where: Where) -> None:
             )
 
 
-def _refused(check: Callable[[], object]) -> Iterator[ConfError]:
-    try:
-        check()
-    except ConfError as e:
-        yield e
-
-
-def _require_embedded(recipe: Recipe, stage: Stage[Any], where: Where) -> None:
-    """Raises ConfError for a step that searches vectors of a model that embeds nothing."""
-    if (model := _embedder(stage, where)) not in recipe.embedders():
-        embedded = ", ".join(m.name for m in recipe.embedders()) or "nothing"
-        raise where.error(
-            f"{stage.name} searches vectors of {model.name!r}; the corpus half embeds {embedded}"
-        )
-
-
 def _small_pools(recipe: Recipe, where: Where) -> Iterator[ConfError]:
     """A pool holds at least what is looked for in it: WeKnow's K >= M + N."""
     searches = [(i, s) for i, s in enumerate(recipe.question) if getattr(s.step, "among", ())]
     for i, pool in enumerate(recipe.question):
         name: str | None = getattr(pool.step, "into", None)
-        inside = [(j, s) for j, s in searches if j > i and name in getattr(s.step, "among", ())]
-        wanted = sum(getattr(s.step, "top", 0) for _, s in inside)
+        inside = [s for j, s in searches if j > i and name in getattr(s.step, "among", ())]
+        wanted = sum(getattr(s.step, "top", 0) for s in inside)
         if inside and (kept := getattr(pool.step, "top", wanted)) < wanted:
-            names = " and ".join(s.name for _, s in inside)
-            yield (
-                where.at("question")
-                .at(i)
-                .error(
-                    f"{pool.name} keeps {kept} passages and {names} look for {wanted} among them; "
-                    f"expected top: {wanted} or more"
-                )
+            names = " and ".join(s.name for s in inside)
+            yield where.at(i).error(
+                f"{pool.name} keeps {kept} passages and {names} look for {wanted} among them; "
+                f"expected top: {wanted} or more"
             )
 
 

@@ -11,10 +11,10 @@ from rich.text import Text
 
 from raypipe.metrics.losses import funnel, steps_of
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
-from raypipe.report.costs import cost_rows
 from raypipe.report.report import ReplacedRows, RunFolder
 from raypipe.report.wording import (
     ann_lines,
+    cost_rows,
     ends,
     fit_lines,
     label_text,

@@ -9,8 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from raypipe.report.console import say, show
-from raypipe.report.costs import between, cost_line
-from raypipe.report.wording import ann_plan, cut, seconds
+from raypipe.report.wording import ann_plan, between, cost_line, cut, seconds
 
 
 def print_plan(console: Console, plan: Mapping[str, Any]) -> None:
@@ -220,17 +219,16 @@ def _print_evidence(console: Console, story: Mapping[str, Any]) -> None:
         for chat in step["chats"]:
             say(console, f"{step['step']} asked its model:", style="bold")
             for message in chat["messages"]:
-                content = _middle_cut(message["content"]).rstrip().replace("\n", "\n    ")
-                say(console, f"  {message['role']}: {content}")
+                text = message[
+                    "content"
+                ]  # a long one without its middle: instructions first, last the question
+                if (more := len(text) - MESSAGE_SHOWN) > 0:
+                    half = MESSAGE_SHOWN // 2
+                    middle = f"... {more:,} characters, which --json has ..."
+                    text = f"{text[:half]}\n{middle}\n{text[-half:]}"
+                text = text.rstrip().replace("\n", "\n    ")
+                say(console, f"  {message['role']}: {text}")
             say(console, f"  it replied: {'not cached any more' if chat['reply'] is None else chat['reply']}")
-
-
-def _middle_cut(text: str) -> str:
-    """A long message without its middle: instructions stand first, and the question last."""
-    if len(text) <= MESSAGE_SHOWN:
-        return text
-    half, more = MESSAGE_SHOWN // 2, len(text) - MESSAGE_SHOWN
-    return f"{text[:half]}\n... {more:,} characters, which --json has ...\n{text[-half:]}"
 
 
 MESSAGE_SHOWN = 4000  # characters of a message on a terminal

@@ -65,7 +65,7 @@ class ProgressTask:
     first: tuple[float, int] | None = None  # seconds to the first units, models loaded, and their count
     tokens: int = 0  # that language models wrote meanwhile
     silence: float = math.inf  # seconds from the start to the first of these: engines take a minute to load
-    said: float = 0.0  # when its last plain line was written, on the progress's clock
+    said: float = 0.0  # when its last plain line was written, seconds from the start
     bar: TaskID | None = None  # on a terminal
     ended: bool = False
 
@@ -76,14 +76,31 @@ class ProgressTask:
         self.end(fine=kind is None)
 
     def end(self, fine: bool = True) -> None:
-        """Stops its clock, and says in a log how long it took. The end of a `with` block over it does so."""
-        if not self.ended:
-            self.ended = True
-            self.shown_by.ended(self, fine)
+        """Stops its clock, and says in a log how long it took; `fine`: all went well. The end of a `with`
+        block over it does so."""
+        if self.ended:
+            return
+        self.ended, bars = True, self.shown_by.bars
+        if bars is not None and self.bar is not None:
+            bars.stop_task(self.bar)
+            return
+        took = self.shown_by.now() - self.started
+        count = f"{self.done}" if self.total is None else f"{self.done}/{self.total}"
+        end = f"in {clock(took)}" if fine else f"stopped after {clock(took)}"
+        self.shown_by.say(f"{self.verb} {count} {self.unit} {end}{self.speed(took)}")
 
     def advance(self, units: int) -> None:
+        """Shows that this many more units are done."""
         self.done += units
-        self.shown_by.advanced(self, units)
+        elapsed, bars = self.shown_by.now() - self.started, self.shown_by.bars
+        if bars is not None and self.bar is not None:
+            bars.update(self.bar, advance=units, unit=f"{self.unit}{self.speed(elapsed)}")
+            return
+        if self.first is None and units:
+            self.first = (elapsed, units)
+        if elapsed - self.said >= EVERY_S and self.done != self.total:  # its last line is that of its end
+            self.said = elapsed
+            self.shown_by.say(self.line(elapsed))
 
     def reach(self, done: int) -> None:
         """Sets how many units are done."""
@@ -133,53 +150,29 @@ class Progress:
     ) -> None:
         self._stream, self._silent, self.now = stream, silent, now
         self._tasks: list[ProgressTask] = []
-        self._bars = _bars(stream) if not silent and stream.isatty() else None
+        self.bars = _bars(stream) if not silent and stream.isatty() else None
 
     def __enter__(self) -> Self:
-        if self._bars is not None:
-            self._bars.start()
+        if self.bars is not None:
+            self.bars.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         for task in self._tasks:
             task.end(fine=kind is None)
-        if self._bars is not None:
-            self._bars.stop()
+        if self.bars is not None:
+            self.bars.stop()
 
     def task(self, verb: str, unit: str, total: int | None) -> ProgressTask:
         """Starts showing one kind of work: `with progress.task(...) as pages:` ends it, and else the end of
         the progress does."""
-        start = self.now()
-        task = ProgressTask(verb, unit, total, start, self, said=start)
-        if self._bars is not None:
-            task.bar = self._bars.add_task(verb, total=total, unit=unit)
+        task = ProgressTask(verb, unit, total, self.now(), self)
+        if self.bars is not None:
+            task.bar = self.bars.add_task(verb, total=total, unit=unit)
         self._tasks.append(task)
         return task
 
-    def advanced(self, task: ProgressTask, units: int) -> None:
-        """Shows that this many more units of a task are done."""
-        if self._bars is not None and task.bar is not None:
-            unit = f"{task.unit}{task.speed(self.now() - task.started)}"
-            self._bars.update(task.bar, advance=units, unit=unit)
-        elif not self._silent:
-            now = self.now()
-            if task.first is None and units:
-                task.first = (now - task.started, units)
-            if now - task.said >= EVERY_S and task.done != task.total:  # its last line is that of its end
-                task.said = now
-                self._say(task.line(now - task.started))
-
-    def ended(self, task: ProgressTask, fine: bool) -> None:
-        """Shows that a task is over; `fine`: all went well."""
-        if self._bars is not None and task.bar is not None:
-            self._bars.stop_task(task.bar)
-            return
-        took = self.now() - task.started
-        count = f"{task.done}" if task.total is None else f"{task.done}/{task.total}"
-        end = f"in {clock(took)}" if fine else f"stopped after {clock(took)}"
-        self._say(f"{task.verb} {count} {task.unit} {end}{task.speed(took)}")
-
-    def _say(self, line: str) -> None:
+    def say(self, line: str) -> None:
         if not self._silent:
             print(line, file=self._stream, flush=True)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from raypipe.metrics.losses import steps_of
 from raypipe.report import plot
-from raypipe.report.wording import ann_lines, fit_lines, label_text, measured, seconds, share, signed
+from raypipe.report.wording import ann_lines, cut, fit_lines, label_text, measured, seconds, share, signed
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -51,17 +51,17 @@ def _hash(text: str) -> str:
 
 
 @cache
-def templates(keep_trailing_newline: bool = True) -> Environment:
+def templates() -> Environment:
     """The templates of `report/web`, each compiled once in a process."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined  # 20 ms that `score` does without
 
     env = Environment(
         loader=FunctionLoader(read_part), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True, keep_trailing_newline=keep_trailing_newline,
+        lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
     env.filters.update(signed=signed, share=share, seconds=seconds, measured=measured)
     env.filters.update(script_json=script_json, steps_of=steps_of, fit_lines=fit_lines, label_text=label_text)
-    env.filters.update(ann_lines=ann_lines)
+    env.filters.update(ann_lines=ann_lines, cut=cut)
     return env
 
 

@@ -1,4 +1,7 @@
-"""Numbers for people, and which slices they are shown. Pure functions."""
+"""Numbers, costs and ranges for people, and which slices they are shown. Pure functions.
+
+What is not known is said so: without a price there is no money, and never 0.
+"""
 
 from __future__ import annotations
 
@@ -116,3 +119,72 @@ def seconds(value: float) -> str:
     if value < 60:
         return f"{value:.1f} s"
     return f"{clock(value)} {'h' if round(value) >= 3600 else 'min'}"
+
+
+UNKNOWN = "not known"
+
+
+def ranged(found: Sequence[float] | None) -> str:
+    """A range of whole numbers.
+
+    >>> ranged([10, 2500]), ranged([7, 7]), ranged(None)
+    ('10 to 2,500', '7', 'not known')
+    """
+    return between(found, "{:,.0f}".format)
+
+
+def hours(found: Sequence[float] | None) -> str:
+    """A range of hours, as a duration."""
+    return between(found, lambda n: seconds(3600 * n))
+
+
+def usd(found: Sequence[float] | float | None) -> str:
+    """Some US dollars, or a range.
+
+    >>> usd(0.5), usd([1, 12.345]), usd(0.00012), usd(None)
+    ('0.50', '1.00 to 12.35', '0.00012', 'no price')
+    """
+    if found is None:
+        return "no price"
+    ends = [found, found] if isinstance(found, int | float) else found
+    return between(ends, lambda n: f"{n:,.2f}" if n >= 0.01 or n == 0 else f"{n:.2g}")
+
+
+def between(found: Sequence[Any] | None, said: Callable[[Any], str], to: str = " to ") -> str:
+    """A range for people, each end as `said`; one number where both ends say the same."""
+    if found is None or None in found:
+        return UNKNOWN
+    low, high = map(said, found)
+    return low if low == high else f"{low}{to}{high}"
+
+
+def cost_line(cost: Mapping[str, Any], unpriced: Sequence[str]) -> str:
+    """What a plan expects, in a line. `unpriced`: what has no price."""
+    parts = [f"hours on the clock {hours(cost['hours'])}"]
+    for name, found, said in (("GPU-hours", cost["gpu_hours"], _gpu), ("tokens", cost["tokens"], ranged)):
+        if found is None or any(found):
+            parts.append(f"{name} {said(found)}")
+    money = UNKNOWN if cost["usd"] is None else usd(cost["usd"])
+    lacking = f" (no price: {', '.join(unpriced)})" if unpriced else ""
+    return f"cost: {', '.join(parts)}; US dollars {money}{lacking}"
+
+
+def _gpu(found: Sequence[float] | None) -> str:
+    return between(found, "{:.3g}".format)
+
+
+def cost_rows(cost: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Estimate against actual of a run: what, estimate, actual."""
+    e, a = cost["estimate"], cost["actual"]
+    most = "" if e["max_calls"] is None else f", at most {e['max_calls']:,}"
+    rows = [("calls", f"{ranged(e['calls'])}{most}", f"{a['calls']:,}")]
+    if a["tokens"] or (e["tokens"] or [0, 1])[1]:
+        rows.append(("tokens", ranged(e["tokens"]), f"{a['tokens']:,}"))
+    rows.append(("time of computing", hours(e["hours"]), seconds(3600 * a["hours"])))
+    if a["gpu_hours"] or (e["gpu_hours"] or [0, 0])[1]:
+        rows.append(("GPU-hours", _gpu(e["gpu_hours"]), f"{a['gpu_hours']:.3g}"))
+    if a["usd"] is not None:
+        rows.append(("US dollars", UNKNOWN if e["usd"] is None else usd(e["usd"]), usd(a["usd"])))
+        if cost["unpriced"]:
+            rows.append(("no price", ", ".join(cost["unpriced"]), ""))
+    return rows

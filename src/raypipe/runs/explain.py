@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 
 from raypipe.core import arrow
 from raypipe.core.errors import DataError
+from raypipe.core.llm import Generated, Message
 from raypipe.core.protocols import Kit, Step
-from raypipe.core.records import Question
+from raypipe.core.records import TRACE, Fault, Question, Span, chunk_id
 from raypipe.memo.counts import CallCounts
 from raypipe.memo.disk import StoreMemo, memo_versions
 from raypipe.memo.lookup import CacheOnlyKit, ChatRecorder, NotCached, RecordingMemo, lookup
@@ -24,8 +25,7 @@ from raypipe.recipes.executor import QuestionExecutor, StageError
 from raypipe.recipes.recipe import Recipe, Stage, row_key
 from raypipe.recipes.serialize import description
 from raypipe.recipes.step_contract import asked_models, graphs_of
-from raypipe.report.report import JSON_FORMAT
-from raypipe.runs.evidence import AnswerQuote, ModelChat, StepReply, evidence, model_chats, step_replies
+from raypipe.report.report import JSON_FORMAT, urls
 from raypipe.runs.field_diff import with_lines
 from raypipe.runs.manifest import AnswerKey, Manifest, answer_keys, find, reason
 from raypipe.runs.stage_records import Difference, differences
@@ -35,6 +35,33 @@ from raypipe.store.index import LanceIndex
 from raypipe.store.sources import all_sources, by_source
 
 LISTED = 10  # ids in a message
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerQuote:
+    """One quote of an answer's reply."""
+
+    url: str | None  # of the page; None: no citation brought it
+    source: str  # source id
+    span: Span  # in the source's parsed text
+    quote: str  # the text there
+
+
+@dataclass(frozen=True, slots=True)
+class StepReply:
+    """What one step replied."""
+
+    label: str  # answered, abstained, fault, ... or a class
+    text: str
+    confidence: float | None  # 0..1, where the step states one
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChat:
+    """One chat with a language model."""
+
+    messages: tuple[Message, ...]
+    reply: str | None  # as the model wrote it, or its fault; None: the memo does not hold it any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +106,24 @@ def why(store: Store, manifest: Manifest, row: str) -> Explanation:
     keys = answer_keys(store, manifest.run)
     row = _id(manifest, keys, row)
     key, recipe = keys[row], description(manifest.recipe)
-    asked, answered = _asked(store, manifest, recipe, key), _answered(store, key)
+    everything = recipe.searches_all()
+    stored = arrow.question.records(store.rows("questions", "id", [row]))
+    # The question as it was; None if other files have replaced it since.
+    asked = next((q for q in stored if row_key(q, manifest.snapshot, everything) == key.row), None)
+    answered = _answered(store, key)
     question = asked or answered
     before = find(store, manifest.previous) if manifest.previous else None
     own = with_lines(differences(before.stages, manifest.stages), before, manifest) if before else {}
     old = answer_keys(store, before.run).get(row) if before else None
-    parts = _parts(question, manifest.snapshot, recipe.searches_all()) if question else {}
+    parts = _parts(question, manifest.snapshot, everything) if question else {}
     if question and key.absent:
         parts["absent"] = _absent(store, manifest, recipe, question)
-    changed = _changed(store, before, old, key, parts)
     index = LanceIndex(searched_at(store.uri, recipe, manifest.tables))  # as the run searched
     reasons = {s.name: _why(s.name, manifest, before, own, old, key) for s in recipe.question}
+    state = "reused" if key.reused else "computed"
+    if answered is None:
+        state = "fault" if store.rows("faults", "id", [row]).num_rows else "missing"
+    replies = answered.replies if answered else {}
     return Explanation(
         format=JSON_FORMAT,
         question=row,
@@ -98,16 +132,25 @@ def why(store: Store, manifest: Manifest, row: str) -> Explanation:
         row=key.row,
         key=key.key,
         parts=parts,
-        state=_state(store, key, answered),
+        state=state,
         answer=answered.answer if answered else "",
         outcome=answered.outcome if answered else "",
-        evidence=evidence(index, answered) if answered else (),
-        replies=step_replies(answered) if answered else {},
+        evidence=_evidence(index, answered) if answered else (),
+        replies={n: StepReply(r.label, r.text, r.confidence) for n, r in replies.items() if r.label != TRACE},
         previous=before.run if before else "",
-        changed=changed,
+        changed=_changed(store, before, old, key, parts),
         differences=tuple(own.values()),
         steps=_steps(store, manifest, recipe, index, asked, answered, key, reasons),
     )
+
+
+def _evidence(index: LanceIndex, answered: Question) -> tuple[AnswerQuote, ...]:
+    """The quotes of the reply that the answer came from, best first."""
+    reply, url = answered.replies.get(answered.origin), urls(answered)
+    quotes = reply.quotes if reply else ()
+    texts = asyncio.run(index.texts([chunk_id(q.source, q.span) for q in quotes])) if quotes else []
+    found = zip(quotes, texts, strict=True)
+    return tuple(AnswerQuote(url.get(q.source), q.source, q.span, text) for q, text in found)
 
 
 def _id(manifest: Manifest, keys: Collection[str], row: str) -> str:
@@ -122,22 +165,9 @@ def _id(manifest: Manifest, keys: Collection[str], row: str) -> str:
     raise DataError(f"run {manifest.run} has no question {row!r}; it has {len(keys)}, such as {listed}")
 
 
-def _asked(store: Store, manifest: Manifest, recipe: Recipe, key: AnswerKey) -> Question | None:
-    """The question as it was; None if other files have replaced it since."""
-    found = arrow.question.records(store.rows("questions", "id", [key.question]))
-    everything = recipe.searches_all()
-    return next((q for q in found if row_key(q, manifest.snapshot, everything) == key.row), None)
-
-
 def _answered(store: Store, key: AnswerKey) -> Question | None:
     found = arrow.question.records(store.rows("answers", "key", [key.key]))
     return found[0] if found else None
-
-
-def _state(store: Store, key: AnswerKey, answered: Question | None) -> str:
-    if answered is not None:
-        return "reused" if key.reused else "computed"
-    return "fault" if store.rows("faults", "id", [key.question]).num_rows else "missing"
 
 
 def _parts(question: Question, snapshot: str, everything: bool = False) -> dict[str, str]:
@@ -217,9 +247,15 @@ def _steps(
             if not isinstance(e.__cause__, NotCached):
                 raise
             question, done = None, unknown
-        asked = dict(call for calls in chats.calls.values() for call in calls)
-        found.append(replace(done, chats=model_chats(asked)))
+        said = dict(call for calls in chats.calls.values() for call in calls)
+        found.append(replace(done, chats=tuple(ModelChat(tuple(c), _text(r)) for c, r in said.items())))
     return tuple(found)
+
+
+def _text(reply: Generated | Fault | None) -> str | None:
+    if reply is None:
+        return None
+    return f"{reply.reason}: {reply.detail}" if isinstance(reply, Fault) else reply.text
 
 
 def as_answered(

@@ -15,9 +15,8 @@ from typing import Any
 
 from raypipe.core import config
 from raypipe.core.errors import ConfError, RaypipeError
-from raypipe.metrics.intervals import Interval, rate_interval, score_interval
+from raypipe.metrics.certainty import MARGIN, Interval, rate_interval, score_interval
 from raypipe.metrics.kinds import MeasureSummary
-from raypipe.metrics.paired import MARGIN
 from raypipe.runs.manifest import Manifest
 
 MIN_SCORED = 0.95

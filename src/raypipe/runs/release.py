@@ -7,32 +7,28 @@ a reader sees one release or the other. Knows manifests and the store; runs noth
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
-from raypipe.core import config
-from raypipe.core.config import Where
 from raypipe.core.errors import ConfError
-from raypipe.core.plain import to_json
 from raypipe.metrics.kinds import MeasureSummary
 from raypipe.pipeline.recipe_tables import searched_at
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import description
 from raypipe.runs.gates import MIN_SCORED, Gate, check, scored_of
 from raypipe.runs.manifest import Manifest, answer_keys
+from raypipe.runs.store_records import read_record, write_record
 from raypipe.store import Store, StoreError
 from raypipe.store.index import IndexSpec
 from raypipe.store.keep import tag
 from raypipe.store.layout import LIVE, RELEASES
 from raypipe.store.tables import check_run
 
-T = TypeVar("T")
-
 FORMAT = 2
+MEND = "Put back what stood there, or remove the file and promote a run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +113,7 @@ def make_release(store: Store, manifest: Manifest, gates: Sequence[str]) -> Rele
     release.opened(store)
     for table, version in manifest.tables.items():
         tag(store, table, id, version)
-    _write(store, release)
+    write_record(store, f"{RELEASES}/{release.id}.json", release)
     return release
 
 
@@ -191,13 +187,8 @@ def succeed(store: Store, id: str, made: Mapping[str, Mapping[str, int]]) -> tup
         old = release_of(store, id)
         tables = {t: made.get(t, {}).get(str(v), v) for t, v in old.tables.items()}
         found = replace(old, id=_next_id(store, old.run), tables=tables, after=id)
-        _write(store, found)
+        write_record(store, f"{RELEASES}/{found.id}.json", found)
     return found.id, found.tables
-
-
-def _write(store: Store, release: Release) -> None:
-    content = json.dumps(to_json(release), allow_nan=False).encode()
-    store.files.write(f"{RELEASES}/{release.id}.json", content)
 
 
 def _next_id(store: Store, run: str) -> str:
@@ -228,40 +219,26 @@ def _ids(store: Store) -> list[str]:
 
 
 def _history(store: Store, pointer: str = LIVE) -> list[str]:
-    name = f"{RELEASES}/{pointer}.json"
-    raw = store.files.read(name)
-    return [] if raw is None else list(_read(store, name, raw, _Pointer).history)
+    found = read_record(store, f"{RELEASES}/{pointer}.json", _Pointer, MEND)
+    return [] if found is None else list(found.history)
 
 
 def _point(store: Store, history: list[str], pointer: str = LIVE) -> None:
-    found = _Pointer(history[-1], tuple(history))
-    store.files.write(f"{RELEASES}/{pointer}.json", json.dumps(to_json(found)).encode())
+    write_record(store, f"{RELEASES}/{pointer}.json", _Pointer(history[-1], tuple(history)))
 
 
 def release_of(store: Store, id: str) -> Release:
     """A release by its id. Raises ConfError for one that is not there."""
     name = f"{RELEASES}/{check_run(id)}.json"
-    raw = store.files.read(name)
-    if raw is None:
+    found = read_record(store, name, Release, MEND)
+    if found is None:
         raise ConfError(f"{store.uri}/{name} is gone: promote a run again")
-    found = _read(store, name, raw, Release)
     if found.format != FORMAT:
         raise StoreError(
             f"{store.uri}/{name}: release of format {found.format}, this raypipe reads {FORMAT}: promote "
             "a run again"
         )
     return found
-
-
-def _read(store: Store, name: str, raw: bytes, record: type[T]) -> T:
-    """A small file of this module. Raises StoreError for one that it did not write."""
-    try:
-        return config.build(record, json.loads(raw), Where(f"{store.uri}/{name}"))
-    except (ValueError, ConfError) as e:
-        raise StoreError(
-            f"{store.uri}/{name}: expected a {record.__name__.strip('_').lower()} that raypipe wrote, found "
-            f"{raw[:60]!r} ({e}). Put back what stood there, or remove the file and promote a run"
-        ) from e
 
 
 def summary(release: Release, now: Mapping[str, str]) -> dict[str, Any]:

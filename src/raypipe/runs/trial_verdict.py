@@ -12,7 +12,6 @@ and the k-th look may err with a chance of 0.025 / 2**k: over both measures and 
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -21,16 +20,12 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from raypipe.core import config
-from raypipe.core.config import Where
-from raypipe.core.errors import ConfError
-from raypipe.core.plain import to_json
-from raypipe.metrics.intervals import mean_interval
-from raypipe.metrics.paired import paired
+from raypipe.metrics.certainty import mean_interval, paired
 from raypipe.runs import trials
-from raypipe.runs.gates import RelativeGate, relative_gate
+from raypipe.runs.gates import relative_gate
 from raypipe.runs.release import go_live, live
-from raypipe.store import Store, StoreError
+from raypipe.runs.store_records import read_record, write_record
+from raypipe.store import Store
 from raypipe.store.layout import TRIAL_REPORTS
 
 FIRST_LOOK = 8
@@ -99,54 +94,44 @@ def looked_at(questions: int) -> tuple[int, float]:
 
 
 def report_on(store: Store, trial: trials.ReleaseTrial) -> TrialReport:
-    """How a trial does now; of a canary with what its gate says."""
+    """How a trial does now."""
     evidence = trials.TrialEvidence(store, trial)
-    found = report_of(evidence, evidence.read())
-    return looked(found) if trial.role == "canary" else found
+    return report_of(evidence, evidence.read())
 
 
 def report_of(evidence: trials.TrialEvidence, truths: Mapping[str, tuple[str, ...]]) -> TrialReport:
-    """The report of what was read. Its p values are drawn: a second for some thousand questions."""
-    first, trial = evidence.first, evidence.trial
-    asked = list(first.values())
-    right = {p.question: truths[p.question] for p in asked if p.question in truths}
-    scored = {
-        q: (trials.side_values(first[q].live, t)["f1"], trials.side_values(first[q].trial, t)["f1"])
-        for q, t in right.items()
-    }
-    has = {q: (_answered(p.live), _answered(p.trial)) for q, p in first.items()}
-    differing = sorted(
-        (p for p in asked if p.live.answer != p.trial.answer),
-        key=lambda p: (-abs(_gain(scored.get(p.question))), p.question),
+    """The report of what was read; of a canary with what its gate says. Its p values are drawn: a second for
+    some thousand questions."""
+    trial, pairs, asked = evidence.trial, evidence.pairs, list(evidence.first.values())
+    scored: dict[str, tuple[float, float]] = {}
+    for p in asked:
+        if (right := truths.get(p.question)) is not None:
+            live, other = (trials.side_values(side, right)["f1"] for side in (p.live, p.trial))
+            scored[p.question] = live, other
+    has = [(float(p.live.outcome in HAS_ANSWER), float(p.trial.outcome in HAS_ANSWER)) for p in asked]
+    f1, answered = _look("f1", list(scored.values())), _look("answered", has)
+    verdict, why = _decided(trial, f1, answered) if trial.role == "canary" else ("running", "")
+
+    def least_gain(pair: trials.Pair) -> tuple[float, str]:
+        before, after = scored.get(pair.question, (0.0, 0.0))
+        return -abs(after - before), pair.question
+
+    differing = sorted((p for p in asked if p.live.answer != p.trial.answer), key=least_gain)
+    examples = (
+        Example(p.question, p.live.answer, p.trial.answer, *scored.get(p.question, (None, None)))
+        for p in differing[:EXAMPLES]
     )
+    times = {"live": [p.live.ms for p in pairs], "trial": [p.trial.ms for p in pairs]}
+    ms = {
+        f"{side}_p{q}": round(float(np.percentile(found, q)), 1)
+        for side, found in times.items()
+        for q in (50, 99)
+        if found
+    }
     return TrialReport(
-        trial.format, trial, "running", "", time.time(), len(evidence.pairs), len(asked),
-        sum(p.live.answer == p.trial.answer for p in asked),
-        sum(p.trial.outcome == "fault" for p in asked), _times(evidence.pairs),
-        _look("f1", list(scored.values())), _look("answered", list(has.values())),
-        tuple(_example(p, scored.get(p.question)) for p in differing[:EXAMPLES]),
+        trial.format, trial, verdict, why, time.time(), len(pairs), len(asked), len(asked) - len(differing),
+        sum(p.trial.outcome == "fault" for p in asked), ms, f1, answered, tuple(examples),
     )  # fmt: skip
-
-
-def _answered(side: trials.TrialAnswer) -> float:
-    return float(side.outcome in HAS_ANSWER)
-
-
-def _gain(values: tuple[float, float] | None) -> float:
-    return 0.0 if values is None else values[1] - values[0]
-
-
-def _example(pair: trials.Pair, values: tuple[float, float] | None) -> Example:
-    before, after = values or (None, None)
-    return Example(pair.question, pair.live.answer, pair.trial.answer, before, after)
-
-
-def _times(pairs: Sequence[trials.Pair]) -> dict[str, float]:
-    out = {}
-    for name, ms in (("live", [p.live.ms for p in pairs]), ("trial", [p.trial.ms for p in pairs])):
-        for q in (50, 99) if ms else ():
-            out[f"{name}_p{q}"] = round(float(np.percentile(ms, q)), 1)
-    return out
 
 
 def _look(measure: str, values: Sequence[tuple[float, float]]) -> Look:
@@ -160,19 +145,18 @@ def _look(measure: str, values: Sequence[tuple[float, float]]) -> Look:
     return Look(measure, len(values), n, found.before, found.after, found.p, error, least)
 
 
-def decided(trial: trials.ReleaseTrial, found: TrialReport) -> tuple[Verdict, str]:
+def _decided(trial: trials.ReleaseTrial, f1: Look, answered: Look) -> tuple[Verdict, str]:
     """What the gate of a canary says, and why."""
     gate = relative_gate(trial.gate)
     assert gate is not None
-    for look in (found.f1, found.answered):
+    for look in (f1, answered):
         if worse(look):
-            return (
-                "rolled back",
-                f"{_said(look)}: worse than {trial.live}, and gate {gate.text} cannot be passed",
-            )
-    if _passes(gate, found.f1):
-        return "live", f"{_said(found.f1)}: gate {gate.text} is passed"
-    return "running", f"{_said(found.f1)}: gate {gate.text} is not decided"
+            why = f"worse than {trial.live}, and gate {gate.text} cannot be passed"
+            return "rolled back", f"{_said(look)}: {why}"
+    not_worse = f1.p is not None and f1.least is not None and f1.least > -gate.margin
+    if _gained(f1) > 0 if gate.better else not_worse:
+        return "live", f"{_said(f1)}: gate {gate.text} is passed"
+    return "running", f"{_said(f1)}: gate {gate.text} is not decided"
 
 
 def worse(look: Look) -> bool:
@@ -185,12 +169,6 @@ def _gained(look: Look) -> float:
     if look.p is None or look.error is None or look.live is None or look.trial is None:
         return 0.0
     return look.trial - look.live if look.p < look.error else 0.0
-
-
-def _passes(gate: RelativeGate, look: Look) -> bool:
-    if gate.better:
-        return _gained(look) > 0
-    return look.p is not None and look.least is not None and look.least > -gate.margin
 
 
 def _said(look: Look) -> str:
@@ -229,18 +207,10 @@ class TrialWatch:
         if sizes == self._looked_at:
             return None
         found = report_of(self._evidence, truths)
-        if trial.role == "canary":
-            found = looked(found)
         if found.verdict != "running":
             found = _end(self._store, found)
         self._looked_at = sizes  # last: what cannot be ended now is tried again
         return found
-
-
-def looked(found: TrialReport) -> TrialReport:
-    """A canary's report with what its gate says."""
-    verdict, why = decided(found.trial, found)
-    return replace(found, verdict=verdict, why=why)
 
 
 def stop_trial(store: Store, trial: trials.ReleaseTrial, why: str) -> TrialReport:
@@ -255,7 +225,7 @@ def _end(store: Store, found: TrialReport) -> TrialReport:
         if trials.read_trial(store, trial.role) == trial:
             # The trial goes last: after a kill in between, the next look ends it.
             name = f"{TRIAL_REPORTS}/{int(found.at * 1000):015d}-{trial.release}.json"
-            store.files.write(name, json.dumps(to_json(found), allow_nan=False).encode())
+            write_record(store, name, found)
             if found.verdict == "live":
                 go_live(store, trial.release)
             trials.remove_trial(store, trial)
@@ -265,11 +235,4 @@ def _end(store: Store, found: TrialReport) -> TrialReport:
 def last_report(store: Store) -> TrialReport | None:
     """How the last trial ended; None: none has. Raises StoreError for a damaged file."""
     names = store.files.names(TRIAL_REPORTS)
-    name = f"{TRIAL_REPORTS}/{names[-1]}" if names else ""
-    raw = store.files.read(name) if names else None
-    if raw is None:
-        return None
-    try:
-        return config.build(TrialReport, json.loads(raw), Where(f"{store.uri}/{name}"))
-    except (ValueError, ConfError) as e:
-        raise StoreError(f"{store.uri}/{name}: expected a report that raypipe wrote ({e}). Remove it") from e
+    return read_record(store, f"{TRIAL_REPORTS}/{names[-1]}", TrialReport, "Remove it") if names else None

@@ -8,23 +8,22 @@ store's small files; answers nothing and judges nothing (`runs.trial_verdict`).
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 from raypipe.core import arrow, config
 from raypipe.core.config import Where
 from raypipe.core.errors import ConfError
-from raypipe.core.plain import to_json
 from raypipe.core.records import digest
 from raypipe.metrics.crag import Prediction
-from raypipe.metrics.kinds.named import answer_values
+from raypipe.metrics.named_kinds import answer_values
 from raypipe.runs.captured import feedback_since
 from raypipe.runs.gates import Gate, check
 from raypipe.runs.manifest import Manifest
 from raypipe.runs.release import Release, live, make_release, release_of, releases
+from raypipe.runs.store_records import read_record, write_record
 from raypipe.store import Store, StoreError
 from raypipe.store.layout import TRIAL_PAIRS, TRIALS
 from raypipe.store.segments import read_segments, segment_names, write_segment
@@ -82,16 +81,7 @@ class Pair:
 
 def read_trial(store: Store, role: Role) -> ReleaseTrial | None:
     """The trial of this role; None where there is none. Raises StoreError for a damaged file."""
-    name = f"{TRIALS}/{role}.json"
-    raw = store.files.read(name)
-    if raw is None:
-        return None
-    try:
-        return config.build(ReleaseTrial, json.loads(raw), Where(f"{store.uri}/{name}"))
-    except (ValueError, ConfError) as e:
-        raise StoreError(
-            f"{store.uri}/{name}: expected a trial that raypipe wrote ({e}). Remove the file"
-        ) from e
+    return read_record(store, f"{TRIALS}/{role}.json", ReleaseTrial, "Remove the file")
 
 
 def begin_trial(
@@ -130,7 +120,7 @@ def begin_trial(
                 )
         release = known[-1] if known else make_release(store, manifest, [g.text for g in bounds])
         trial = ReleaseTrial(FORMAT, role, release.id, now_live.id, share, gate, time.time())
-        store.files.write(f"{TRIALS}/{role}.json", json.dumps(to_json(trial)).encode())
+        write_record(store, f"{TRIALS}/{role}.json", trial)
     return trial, release
 
 
@@ -148,21 +138,6 @@ def write_pairs(store: Store, pairs: Sequence[Pair], now: float) -> None:
     write_segment(store.files, TRIAL_PAIRS, [asdict(p) for p in pairs], now)
 
 
-def pairs_of(store: Store, trial: ReleaseTrial, names: Iterable[str]) -> Iterator[Pair]:
-    """The pairs of a trial in these segments, in order."""
-    for line in read_segments(store.files, TRIAL_PAIRS, names):
-        found = _pair(store, line)
-        if (found.role, found.release, found.live_release) == (trial.role, trial.release, trial.live):
-            yield found
-
-
-def _pair(store: Store, line: dict[str, Any]) -> Pair:
-    try:
-        return config.build(Pair, line, Where(f"{store.uri}/{TRIAL_PAIRS}"))
-    except ConfError as e:
-        raise StoreError(f"{e}. Expected a pair that raypipe of format {FORMAT} wrote") from e
-
-
 class TrialEvidence:
     """The pairs of a trial and what is right about their questions; reads what came since it read last."""
 
@@ -177,7 +152,7 @@ class TrialEvidence:
     def read(self) -> dict[str, tuple[str, ...]]:
         """Reads on, and returns question id -> what is right: the stored golds, and what users said."""
         names = segment_names(self._store.files, TRIAL_PAIRS, self.trial.started)
-        came = list(pairs_of(self._store, self.trial, [n for n in names if n not in self._seen]))
+        came = list(self._pairs([n for n in names if n not in self._seen]))
         self._seen.update(names)
         self.pairs += came
         fresh = sorted({p.question for p in came} - self.first.keys())
@@ -192,6 +167,17 @@ class TrialEvidence:
             if texts:
                 found[pair.question] = tuple(dict.fromkeys((*found.get(pair.question, ()), *texts)))
         return found
+
+    def _pairs(self, names: Sequence[str]) -> Iterator[Pair]:
+        """The pairs of the trial in these segments, in order."""
+        of, where = self.trial, Where(f"{self._store.uri}/{TRIAL_PAIRS}")
+        for line in read_segments(self._store.files, TRIAL_PAIRS, names):
+            try:
+                pair = config.build(Pair, line, where)
+            except ConfError as e:
+                raise StoreError(f"{e}. Expected a pair that raypipe of format {FORMAT} wrote") from e
+            if (pair.role, pair.release, pair.live_release) == (of.role, of.release, of.live):
+                yield pair
 
 
 def side_values(side: TrialAnswer, truths: tuple[str, ...]) -> Mapping[str, float]:

@@ -35,8 +35,7 @@ from raypipe.memo.memo import Memo, MemoTable, Values
 from raypipe.models.warm_up import warm_up
 from raypipe.recipes.deadlines import DegradePolicy
 from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor, StageCounters
-from raypipe.recipes.ranking import ranking_of
-from raypipe.recipes.recipe import Recipe
+from raypipe.recipes.recipe import Recipe, ranking_of
 from raypipe.report.report import ranking, urls
 from raypipe.runs.release import Release
 from raypipe.serving.documents import DocumentsResult, answer_over_documents

@@ -1,26 +1,27 @@
 """What `raypipe view` answers to the browser: the list of runs, the page of one or two, details, labels.
 
-Knows paths and bodies, no socket. Not for several threads at once.
+Its server is for this machine alone, one request after the other. Names of other hosts are refused, so that a
+page of the web cannot reach it by a name that leads here, and marks are taken as JSON from its own pages.
 """
 
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import SplitResult, parse_qs, quote, urlsplit
 
 from raypipe.core.errors import DataError, RaypipeError
-from raypipe.evaluation.labels import PersonLabels, add_label, read_labels
-from raypipe.evaluation.view.details import BLOCK, RunTable, block
-from raypipe.evaluation.view.pair_page import OpenPair, open_pair, pair_page
-from raypipe.evaluation.view.rows import LABELS
+from raypipe.evaluation.judged_run import PersonLabels, add_label, read_labels
+from raypipe.evaluation.view.pages import STYLES, OpenPair, ShownParts, open_pair, pair_page, run_page
+from raypipe.evaluation.view.rows import BLOCK, LABELS, RunTable, block
 from raypipe.evaluation.view.run_list import RunList
-from raypipe.evaluation.view.run_page import STYLES, ShownParts, run_page
 from raypipe.report import web_page
 from raypipe.report.report import RunFolder
 from raypipe.runs.changes import compared_with
@@ -130,11 +131,9 @@ class Viewer:
         return _json(block(tables, some))
 
     def _label(self, run: str, id: str, label: Any) -> ViewReply:
-        folder, _ = self._folder(run)
-        table = self._table(run)
+        file, table = self._file(self._folder(run)[0]), self._table(run)
         if id not in table or (answer := table.row(id)["answer"]) is None:
             raise DataError(f"{id}: expected a question of run {run} that was answered")
-        file = self._file(folder)
         add_label(file, id, answer, label)
         return _json({"file": str(file)})
 
@@ -162,17 +161,6 @@ def known_before(manifest: Manifest) -> Manifest | None:
         return None
 
 
-def refused(error: RaypipeError) -> ViewReply:
-    """What the browser gets for what cannot be shown."""
-    return _json({"detail": str(error)}, 404)
-
-
-def failed(error: OSError) -> ViewReply:
-    """What the browser gets where this machine reads or writes a file in vain."""
-    place = f"{error.filename}: " if error.filename else ""
-    return _json({"detail": f"{place}{error.strerror or error}. Mend that and try again"}, 500)
-
-
 def _page(text: str, policy: str) -> ViewReply:
     headers = {"content-security-policy": policy + "; frame-ancestors 'none'", "cache-control": "no-store"}
     return ViewReply(200, "text/html; charset=utf-8", text.encode(), headers)
@@ -181,3 +169,76 @@ def _page(text: str, policy: str) -> ViewReply:
 def _json(value: Any, status: int = 200) -> ViewReply:
     text = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
     return ViewReply(status, "application/json", text)
+
+
+LOOPBACK = "127.0.0.1"
+MOST_BODY = 1 << 20  # bytes: numbers of 100,000 rows take .7 MB
+PATIENCE = 10.0  # seconds for a request to arrive: a browser on this machine takes milliseconds
+
+
+class ViewServer(ThreadingHTTPServer):
+    """A viewer behind a port of this machine; 0: any free one."""
+
+    daemon_threads = True
+
+    def __init__(self, viewer: Viewer, port: int) -> None:
+        super().__init__((LOOPBACK, port), _Requests)
+        self.viewer, self.turn = viewer, threading.Lock()  # browsers open connections that say nothing
+
+    @property
+    def address(self) -> str:
+        return f"http://{LOOPBACK}:{self.server_address[1]}"
+
+
+class _Requests(BaseHTTPRequestHandler):
+    server: ViewServer
+    timeout = PATIENCE
+
+    def do_GET(self) -> None:
+        self._answer(None)
+
+    def do_POST(self) -> None:
+        self._answer(self.headers.get("content-length", ""))
+
+    def _answer(self, length: str | None) -> None:
+        try:
+            self._require_own()
+            body = None if length is None else self._body(length)
+            with self.server.turn:
+                viewer = self.server.viewer
+                reply = viewer.get(self.path) if length is None else viewer.post(self.path, body)
+        except RaypipeError as e:  # cannot be shown
+            reply = _json({"detail": str(e)}, 404)
+        except OSError as e:  # this machine reads or writes a file in vain
+            place = f"{e.filename}: " if e.filename else ""
+            reply = _json({"detail": f"{place}{e.strerror or e}. Mend that and try again"}, 500)
+        self.connection.settimeout(None)  # a browser may take a large page slowly
+        self.send_response(reply.status)
+        headers = {"content-type": reply.kind, "content-length": str(len(reply.body)), **reply.headers}
+        for name, said in {**headers, "x-content-type-options": "nosniff"}.items():
+            self.send_header(name, said)
+        self.end_headers()
+        self.wfile.write(reply.body)
+
+    def _require_own(self) -> None:
+        """Raises DataError for a request that another host's name, or another page, makes."""
+        port = self.server.server_address[1]
+        own = {f"{name}:{port}" for name in (LOOPBACK, "localhost")}
+        origin = self.headers.get("origin")
+        if self.headers.get("host") not in own or (origin and origin.removeprefix("http://") not in own):
+            raise DataError(f"expected a request to {LOOPBACK}:{port} from its own page")
+
+    def _body(self, length: str) -> Any:
+        if self.headers.get_content_type() != "application/json" or not length.isdecimal():
+            raise DataError("expected JSON with a length")
+        if len(length) > len(str(MOST_BODY)) or int(length) > MOST_BODY:
+            raise DataError(f"expected at most {MOST_BODY} bytes, found more")
+        try:
+            return json.loads(self.rfile.read(int(length)))
+        except TimeoutError as e:
+            raise DataError(f"expected {length} bytes within {PATIENCE:.0f} s") from e
+        except (ValueError, RecursionError) as e:
+            raise DataError(f"expected JSON ({e})") from e
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Says nothing of each request: it is one person's own."""

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from raypipe.core import config
 from raypipe.core.config import Where
-from raypipe.core.plain import to_json
-from raypipe.core.records import Question, Span
+from raypipe.core.records import Question
 from raypipe.pipeline.tombstones import Tombstone, without_sources
 from raypipe.runs.forget.mentions import Mentions
 from raypipe.runs.forget.target import Target
+from raypipe.runs.store_records import write_record
 from raypipe.store import Store
 from raypipe.store.layout import FORGETTING
 from raypipe.store.rewrite import Rows
@@ -26,32 +27,6 @@ class Holding:
     name: str
     rows: int  # that go, or are changed
     does: str  # what becomes of it, for people
-
-
-@dataclass(slots=True)
-class FoundRows:
-    """What a store has of a target."""
-
-    rows: dict[str, tuple[str, set[str]]] = field(default_factory=dict)  # table -> column, values
-    cited: set[str] = field(default_factory=set)  # questions that lose a citation
-    answers: dict[str, str] = field(default_factory=dict)  # key -> question id
-    asked: set[str] = field(default_factory=set)  # texts of the questions that are answered from it
-    doubtful: dict[str, str] = field(default_factory=dict)
-    """Key -> question id of answers that name none of it, and say what no other source says."""
-    quoted: dict[str, dict[Span, set[str]]] = field(default_factory=dict)
-    """Source that stays and says some of it, too -> span -> keys of answers that quote it there."""
-
-    def add(self, table: str, column: str, values: Iterable[str]) -> None:
-        if values := set(values):
-            self.rows.setdefault(table, (column, set()))[1].update(values)
-
-
-@dataclass(slots=True)
-class Shared:
-    """What texts that stay say, too."""
-
-    sources: dict[str, int] = field(default_factory=dict)  # id -> runs of words
-    passages: set[str] = field(default_factory=set)  # byte for byte
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +72,14 @@ class ForgetDecision:
 
 def save(store: Store, decision: ForgetDecision) -> None:
     """Writes a decision down, in the place of an earlier state of it."""
-    store.files.write(_place(decision.tombstone.id), json.dumps(to_json(decision)).encode())
+    write_record(store, _place(decision.tombstone.id), decision)
 
 
 def begun(store: Store, given: str) -> ForgetDecision | None:
     """The decision of a forget with this name that has not ended."""
-    for name in store.files.names(FORGETTING):
-        raw = store.files.read(f"{FORGETTING}/{name}")
-        if raw is not None and (tree := json.loads(raw))["given"] == given:
-            return config.build(ForgetDecision, tree, Where(f"{store.uri}/{FORGETTING}/{name}"))
+    for name, tree in _begun(store):
+        if tree["given"] == given:
+            return config.build(ForgetDecision, tree, Where(f"{store.uri}/{name}"))
     return None
 
 
@@ -113,11 +87,16 @@ def end(store: Store, decision: ForgetDecision) -> None:
     store.files.remove(_place(decision.tombstone.id))
 
 
+def unfinished_forgets(store: Store) -> list[str]:
+    """What the commands of forgets that have not ended named."""
+    return [tree["given"] for _, tree in _begun(store)]
+
+
 def _place(id: str) -> str:
     return f"{FORGETTING}/{id}.json"
 
 
-def unfinished_forgets(store: Store) -> list[str]:
-    """What the commands of forgets that have not ended named."""
-    raws = [store.files.read(f"{FORGETTING}/{name}") for name in store.files.names(FORGETTING)]
-    return [json.loads(raw)["given"] for raw in raws if raw is not None]
+def _begun(store: Store) -> Iterator[tuple[str, dict[str, Any]]]:
+    for name in (f"{FORGETTING}/{n}" for n in store.files.names(FORGETTING)):
+        if (raw := store.files.read(name)) is not None:
+            yield name, json.loads(raw)

@@ -21,7 +21,8 @@ from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import asked_models, embedder_of, table_of
 from raypipe.report.report import JSON_FORMAT
 from raypipe.runs.manifest import Manifest
-from raypipe.runs.plan.rates import Range, rate, seconds
+from raypipe.runs.plan.context import rate
+from raypipe.runs.plan.records import Range
 from raypipe.runs.plan.stage_bounds import KEY_BYTES, embedded_bytes
 from raypipe.runs.stage_records import describe
 
@@ -119,7 +120,7 @@ def assumed_plan(
             tasks, grows = 0, 0.0
         filled.add(table)
         calls = (rows, rows) if asked_models(stage.step) else None
-        took = seconds(rate(stages[stage.name], runs, *place), rows, calls)
+        took = rate(stages[stage.name], runs, *place).seconds(rows, calls)
         hours = None if took is None else (took[0] / pool.count / HOUR_S, took[1] / pool.count / HOUR_S)
         steps.append(AssumedStep(stage.name, rows, tasks, grows, tasks * (PUTS + GETS), hours))
     return AssumedPlan(assumed, cluster, tuple(steps), prices.machines)

@@ -1,15 +1,120 @@
-"""What both halves of a plan work from: the pipeline, its finished runs, and what differs from the last."""
+"""What both halves of a plan work from: the pipeline, its finished runs, what differs from the last, what
+steps asked in them and how fast they were.
+
+Seconds are those of all processes together, as a report counts them: two workers need half of that on the
+clock. Only runs of the same step with the same models on the same kind of device count for them. How often a
+step asks about a row depends on neither: there all runs of the same step with the same parameters count.
+Expected calls and costs are ranges: estimates, not bounds.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from raypipe.pipeline.driver import Pipeline
+from raypipe.report.report import StepLine
 from raypipe.runs.manifest import Manifest, reason
-from raypipe.runs.plan.rates import ExpectedCalls, cost, rate
-from raypipe.runs.plan.records import NewSources, StepPlan
+from raypipe.runs.plan.records import Cost, ExpectedCalls, NewSources, Range, StepPlan, TokenSplit
+from raypipe.runs.plan.stage_bounds import times
 from raypipe.runs.stage_records import Difference, StageRecord, describe, differences
+
+Lines = list[tuple[StepLine, int]]
+"""What runs counted of a step, each with how many rows it is about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """The least and the most that was seen of a step; None where nothing was recorded."""
+
+    per_call: Range | None  # seconds
+    per_row: Range | None  # seconds
+    tokens: Range | None  # of prompt and reply, per call
+    splits: tuple[TokenSplit, ...] = ()  # tokens of a call, of each run that made some
+
+    def seconds(self, rows: float, calls: Range | None) -> Range | None:
+        """Expected seconds of `rows` rows; None where no earlier run says. `calls` None: they are not known.
+
+        Then nothing is known but what such rows took before, when all, some or none of it was cached.
+        """
+        if rows == 0:
+            return 0.0, 0.0
+        if calls and calls[1] and self.per_call:
+            return calls[0] * self.per_call[0], calls[1] * self.per_call[1]
+        return (0.0, rows * self.per_row[1]) if self.per_row and not math.isinf(rows) else None
+
+
+def rate(stage: StageRecord, runs: Sequence[Manifest], backend: str, device: str) -> Rate:
+    """What these runs say of a stage like this one."""
+    lines = _lines(stage, [r for r in runs if (r.backend, r.device) == (backend, device)], _alike)
+    asked = [s for s in lines if s.computed]
+    return Rate(
+        _range([s.seconds / s.computed for s in asked]),
+        _range([s.seconds / rows for s in lines if (rows := s.rows - s.skipped) > 0]),
+        _range([(s.prompt_tokens + s.generated_tokens) / s.computed for s in asked]),
+        tuple(
+            (s.prompt_tokens / s.computed, s.cached_tokens / s.computed, s.generated_tokens / s.computed)
+            for s in asked
+        ),
+    )
+
+
+def _range(found: Sequence[float]) -> Range | None:
+    return (min(found), max(found)) if found else None
+
+
+def calls_seen(stage: StageRecord, runs: Sequence[Manifest]) -> Lines:
+    """What questions that reached a stage like this one asked, let in by its gate or not."""
+    return [(line, line.rows) for line in _lines(stage, runs, _same_but_models)]
+
+
+def embedded(embed: StageRecord, split: StageRecord, runs: Sequence[Manifest]) -> Lines:
+    """What sources that were split asked of an embedder. A run that embedded sources which had been split
+    before does not say."""
+    found: Lines = []
+    for run in runs:
+        was = run.stage(split.name)
+        lines = {line.step: line for line in run.steps}
+        if was is None or not _same_but_models(was, split) or not {embed.name, split.name} <= lines.keys():
+            continue
+        planned = next(s for s in run.plan["steps"] if s["step"] == embed.name)
+        if set(planned["reasons"]) <= {"row"}:
+            found.append((lines[embed.name], lines[split.name].computed))
+    return found
+
+
+def expected_calls(seen: Lines, rows: int, bound: float, sure: int = 0) -> ExpectedCalls | None:
+    """Expected calls of `rows` rows, never more than `bound`; None where no earlier run says. From the fewest
+    for a row that a run made, to the most, those that the memo answered included. `sure`: calls for other
+    rows, which are known."""
+    some = [(line, n) for line, n in seen if n > 0]
+    if not some:
+        return None
+    least = sure + round(rows * min(line.computed / n for line, n in some))
+    most = sure + round(rows * max((line.computed + line.cached) / n for line, n in some))
+    return ExpectedCalls((int(min(least, bound)), int(min(most, bound))), len(some))
+
+
+def _lines(
+    stage: StageRecord, runs: Sequence[Manifest], same: Callable[[StageRecord, StageRecord], bool]
+) -> list[StepLine]:
+    """What these runs counted of stages that are the same as this one."""
+    lines = ((run.stage(line.step), line) for run in runs for line in run.steps)
+    return [line for old, line in lines if old is not None and same(old, stage)]
+
+
+def _same_but_models(a: StageRecord, b: StageRecord) -> bool:
+    same = (a.step, a.version, a.when) == (b.step, b.version, b.when)
+    return same and _forms(a, "parameter") == _forms(b, "parameter")
+
+
+def _alike(a: StageRecord, b: StageRecord) -> bool:
+    return a.step == b.step and _forms(a, "model") == _forms(b, "model")
+
+
+def _forms(stage: StageRecord, kind: str) -> dict[str, str]:
+    return {n: f.form for n, f in stage.fields.items() if f.kind == kind}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +145,23 @@ class PlanContext:
 
     def step(
         self, name: str, rows: float, cached: int, reasons: Mapping[str, float], todo: float,
-        exact: bool, guess: ExpectedCalls | None, tokens: Callable[[float], float],
-        stored: Callable[[float], float],
+        exact: bool, guess: ExpectedCalls | None, stored: Callable[[float], float],
+        tokens: Callable[[float], float] = lambda calls: 0,
     ) -> StepPlan:  # fmt: skip
-        """`reasons`: why -> how many calls. `todo`: rows to pass the step, as many as is likely. `tokens`:
-        calls -> tokens, at most; `stored`: calls -> bytes."""
+        """`reasons`: why -> how many calls: an upper bound unless `exact`, and `guess` says what is likely.
+        `todo`: rows to pass the step, as many as is likely. `stored`: calls -> bytes in the store; `tokens`:
+        calls -> those of language models, at most."""
         max_calls = sum(reasons.values())
         place = self.pipeline.worker
-        measured = rate(self.stages[name], (*self.runs, *self.measured), place.backend, place.device)
-        costs = cost(tokens, stored, measured, todo, max_calls, exact, guess)
+        seen = rate(self.stages[name], (*self.runs, *self.measured), place.backend, place.device)
+        low, high = guess.calls if guess else (max_calls if exact else 0, max_calls)
+        told = (0.0, tokens(high))
+        if seen.tokens is not None:  # never more than fit
+            expected = times(low, seen.tokens[0]), times(high, seen.tokens[1])
+            least, most = (n if math.isinf(n) else math.ceil(n) for n in expected)
+            told = min(least, told[1]), min(most, told[1])
+        took = seen.seconds(todo, (low, high) if guess or exact else None)
+        costs = Cost(took, told, (stored(low), stored(high)), (low, high), seen.splits)
         return StepPlan(name, self.stages[name].half, rows, cached, max_calls, exact, reasons, guess, costs)
 
     def reasons(self, name: str, had: float, others: float) -> dict[str, float]:

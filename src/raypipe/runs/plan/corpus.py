@@ -25,9 +25,8 @@ from raypipe.pipeline.recipe_tables import whole_corpus
 from raypipe.pipeline.table_tasks import chunks_of
 from raypipe.recipes.recipe import Stage
 from raypipe.recipes.step_contract import asked_models, embedder_of, is_bounded, table_of, table_with
-from raypipe.runs.plan.context import PlanContext
-from raypipe.runs.plan.rates import ExpectedCalls, calls_seen, embedded, expected_calls
-from raypipe.runs.plan.records import StepPlan
+from raypipe.runs.plan.context import PlanContext, calls_seen, embedded, expected_calls
+from raypipe.runs.plan.records import ExpectedCalls, StepPlan
 from raypipe.runs.plan.sample import CorpusSample, SourceKinds, smallest
 from raypipe.runs.plan.stage_bounds import SourceBounds, embedded_bytes, times
 from raypipe.runs.plan.store_state import Chunks, left
@@ -119,12 +118,10 @@ class CorpusPlanner:
             if guess is None and works and known:
                 guess = ExpectedCalls((len(todo), len(todo)), 0)  # of those that are parsed first
 
-        def stored(asked: float) -> float:
-            return 0 if works else embedded_bytes(0, asked)
-
         return self._context.step(
-            name, every, every - len(todo), reasons, len(todo), exact, guess, _no_tokens, stored
-        )
+            name, every, every - len(todo), reasons, len(todo), exact, guess,
+            lambda asked: 0 if works else embedded_bytes(0, asked),
+        )  # fmt: skip
 
     def _embed(self, stage: Stage[CorpusStep], bounds: SourceBounds) -> StepPlan:
         """Exact by the digests of texts where they are there; else bounded by the sizes of sources."""
@@ -152,13 +149,9 @@ class CorpusPlanner:
             guess = expected_calls(seen, unknown, max_calls, known + others if same else 0)
             guess = guess or self._sampled(known + others, max_calls)
         texts = guess.calls[1] if guess else max_calls
-
-        def stored(texts: float) -> float:
-            return embedded_bytes(model.dim, texts)
-
         return self._context.step(
             name, stored_chunks + bounds.chunks, stored_chunks - known - others, reasons, texts, exact, guess,
-            _no_tokens, stored,
+            lambda texts: embedded_bytes(model.dim, texts),
         )  # fmt: skip
 
     def _mask(self, ids: Ids, some: Ids) -> np.ndarray:
@@ -261,8 +254,3 @@ class CorpusPlanner:
             there = present(self._store.dataset(table), "source", sources.array)
             had |= there.to_numpy(zero_copy_only=False)
         return had
-
-
-def _no_tokens(calls: float) -> float:
-    """Of an embedder: none has a price by tokens."""
-    return 0

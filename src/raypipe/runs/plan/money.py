@@ -12,11 +12,8 @@ from dataclasses import replace
 from raypipe.core.prices import HOUR_S, JUDGE, Prices
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import asked_models
-from raypipe.report.costs import Costs, Estimate
-from raypipe.report.report import JudgeLine, StepLine
-from raypipe.runs.plan.records import JudgePlan, Plan, StepPlan
-
-Range = tuple[float, float]
+from raypipe.report.report import Costs, Estimate, JudgeLine, StepLine
+from raypipe.runs.plan.records import JudgePlan, Plan, Range, StepPlan
 
 
 def asking(recipe: Recipe) -> frozenset[str]:

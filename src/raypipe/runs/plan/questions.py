@@ -13,7 +13,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from raypipe.core import arrow
 from raypipe.core.protocols import Bound, Reach, Step
@@ -24,9 +24,8 @@ from raypipe.memo.memo import MemoTable
 from raypipe.pipeline.recipe_tables import answer_key
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import asked_models, bound_of
-from raypipe.runs.plan.context import PlanContext
-from raypipe.runs.plan.rates import ExpectedCalls, calls_seen, expected_calls
-from raypipe.runs.plan.records import StepPlan
+from raypipe.runs.plan.context import PlanContext, calls_seen, expected_calls
+from raypipe.runs.plan.records import ExpectedCalls, StepPlan
 from raypipe.runs.plan.stage_bounds import (
     StageBound,
     kept_bytes,
@@ -37,17 +36,8 @@ from raypipe.runs.plan.stage_bounds import (
 )
 from raypipe.runs.plan.standing import Standing, behind_index, kept_inputs, overlap
 from raypipe.runs.plan.store_state import StoredAnswers, unanswered
-from raypipe.runs.stage_records import StageRecord
 from raypipe.store.ids import Ids
 from raypipe.store.sources import corpus_sum
-
-
-@dataclass(frozen=True, slots=True)
-class _Answerer:
-    """A recipe by which rows may have a stored answer."""
-
-    digest: str
-    stages: tuple[StageRecord, ...]  # in order
 
 
 class QuestionPlanner:
@@ -68,8 +58,10 @@ class QuestionPlanner:
         self._evidence: dict[str, tuple[str, str]] = {}  # question id -> its row key, and what is absent
         self._pending, self._again = frozenset[str](), frozenset[str]()  # `unanswered.Unanswered`
         self._searching = behind_index(self._pipeline.recipe)
-        own = _Answerer(self._pipeline.recipe.digest(), tuple(context.stages.values()))
-        self._answerers = [own, *(_Answerer(r.digest, r.stages) for r in context.runs)]
+        self._answerers = {self._pipeline.recipe.digest(): tuple(context.stages.values())}
+        """Digest -> stages of the recipes by which rows may have a stored answer."""
+        for run in context.runs:
+            self._answerers.setdefault(run.digest, run.stages)
         self._moved: dict[str, dict[str, str]] = {}  # id -> fields that may come out otherwise -> why
 
     def plans(self, questions: Sequence[Question]) -> Iterable[StepPlan]:
@@ -122,7 +114,7 @@ class QuestionPlanner:
         stored = functools.partial(stored_bytes, bound.each, questions=len(asking))
         tokens = functools.partial(tokens_of, bound.each, questions=len(asking))
         return self._context.step(
-            stage.name, rows, rows - len(asking), reasons, len(todo), exact, guess, tokens, stored
+            stage.name, rows, rows - len(asking), reasons, len(todo), exact, guess, stored, tokens
         )
 
     def _why(self, name: str, id: str, last: bool) -> str:
@@ -135,11 +127,11 @@ class QuestionPlanner:
     def _settled(self, bound: StageBound, answered: StoredAnswers) -> tuple[set[str], dict[str, str]]:
         """Ids of the rows about which nothing is asked, and of those about which something may be asked
         again, with the reason."""
-        found: dict[str, _Answerer] = {}
+        found: dict[str, str] = {}  # id -> digest of the recipe
         chain = self._context.stages[bound.stage.name].chain
-        for by in () if self._context.fresh else self._answerers:
-            if any(s.chain == chain for s in by.stages):
-                found |= {i: by for i in answered.by(by.digest) if i not in found}
+        for by, stages in self._answerers.items() if not self._context.fresh else ():
+            if any(s.chain == chain for s in stages):
+                found |= {i: by for i in answered.by(by) if i not in found}
         if bound.stage.name in self._searching:  # a source may fail, and what is asked then is not known
             found = {i: by for i, by in found.items() if i not in self._pending}
         again = {i: why for i in found if (why := self._reads_moved(bound.stage, i))}
@@ -156,7 +148,7 @@ class QuestionPlanner:
         reads = (stage.step.reads() | stage.gate_reads()) if moved else ()
         return next((w for name, w in (moved or {}).items() if any(overlap(name, r) for r in reads)), "")
 
-    def _asked_again(self, bound: StageBound, rows: Mapping[str, _Answerer]) -> dict[str, str]:
+    def _asked_again(self, bound: StageBound, rows: Mapping[str, str]) -> dict[str, str]:
         """Of answered rows (id -> by what), those about which the stage may ask again, and why. Where the
         stored answer does not tell what was asked, that is all of them."""
         if bound.each.from_question:
@@ -165,11 +157,11 @@ class QuestionPlanner:
             return {i: "lost" for i, key in keys.items() if key not in here}
         again: dict[str, str] = {}
         chain = self._context.stages[bound.stage.name].chain
-        for by in {b.digest: b for b in rows.values()}.values():
-            ids = [i for i, b in rows.items() if b.digest == by.digest]
-            at = next(n for n, s in enumerate(by.stages) if s.chain == chain)
-            if kept_inputs(bound.stage, (s.writes for s in by.stages[at:])):
-                keys = {answer_key(by.digest, i, *self._evidence[i]): i for i in ids}
+        for by in dict.fromkeys(rows.values()):
+            ids, stages = [i for i, b in rows.items() if b == by], self._answerers[by]
+            at = next(n for n, s in enumerate(stages) if s.chain == chain)
+            if kept_inputs(bound.stage, (s.writes for s in stages[at:])):
+                keys = {answer_key(by, i, *self._evidence[i]): i for i in ids}
                 again |= self._standing.lacking(bound.stage, keys)
             else:
                 again |= dict.fromkeys(ids, "lost")

@@ -7,11 +7,41 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from raypipe.core.prices import TokenPrice
 from raypipe.core.records import Gold, Source
 from raypipe.pipeline.recipe_tables import AnnState
-from raypipe.report.costs import Estimate
-from raypipe.report.report import JSON_FORMAT
-from raypipe.runs.plan.rates import Cost, ExpectedCalls
+from raypipe.report.report import JSON_FORMAT, Estimate
+from raypipe.runs.plan.stage_bounds import times
+
+Range = tuple[float, float]
+TokenSplit = tuple[float, float, float]
+"""Tokens of a call: of its prompt, of that found in the prefix cache, of its reply."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedCalls:
+    """How many calls a step is likely to make, where its plan has no more than an upper bound."""
+
+    calls: tuple[int, int]
+    runs: int  # finished runs that say so; 0: a sample of the sources does
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a step may take."""
+
+    seconds: Range | None  # of all processes together, without loading models; None: no earlier run says
+    tokens: tuple[float, float]  # of prompts and replies of language models; math.inf: not known
+    nbytes: tuple[float, float]  # that the store grows by, about, before compression; texts not counted
+    calls: Range = (0.0, 0.0)  # that this is the cost of
+    splits: tuple[TokenSplit, ...] = ()  # tokens of a call, of each earlier run; none: no run says
+
+    def usd(self, price: TokenPrice) -> Range:
+        """US dollars of the tokens; math.inf: not known."""
+        if not self.splits:
+            return 0.0, times(self.tokens[1], price.dearest())
+        each = [price.usd(*split) for split in self.splits]
+        return times(self.calls[0], min(each)), times(self.calls[1], max(each))
 
 
 @dataclass(frozen=True, slots=True)

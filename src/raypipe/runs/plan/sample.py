@@ -115,7 +115,6 @@ class Sampler:
 class KindSample:
     """The sum over the sources of one kind that were looked at."""
 
-    sources: int = 0
     chars: int = 0
     chunks: int = 0
     passages: int = 0
@@ -154,10 +153,8 @@ class CorpusSample:
         if any(asked_models(step) for step in before):
             return {}  # to look at a source would ask a model
         wanted = self._pipeline.recipe.source_kinds()
-        by_kind: dict[str, Sequence[str]] = {}
-        for kind, ids in self._looked().items():
-            if kind in wanted and ids:
-                by_kind[kind] = ids
+        looked = self._looked().items()
+        by_kind: dict[str, Sequence[str]] = {kind: ids for kind, ids in looked if kind in wanted and ids}
         return asyncio.run(self._look(by_kind)) if by_kind else {}
 
     async def _look(self, by_kind: Mapping[str, Sequence[str]]) -> dict[str, KindSample]:
@@ -181,4 +178,4 @@ async def _split(corpus: CorpusExecutor, sources: Sequence[Source]) -> KindSampl
     spans = set(zip(*places, strict=True))
     found = sum(len(sentences(text_of[source][start:end])) for source, start, end in spans)
     chars = sum(len(s.content) for s in sources)
-    return KindSample(len(sources), chars, chunks.num_rows, len(spans), found)
+    return KindSample(chars, chunks.num_rows, len(spans), found)

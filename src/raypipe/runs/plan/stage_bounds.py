@@ -7,7 +7,7 @@ before a run.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 
 import numpy as np
@@ -63,55 +63,42 @@ def _further(a: Reach, b: Reach) -> Reach:
     return Reach(*map(max, astuple(a), astuple(b)))
 
 
-@dataclass(frozen=True, slots=True)
-class SourceBound:
-    """The most that the corpus half does with one source."""
-
-    calls: dict[str, float]  # stage -> of models
-    chunks: float
-    passage_chars: float  # of its longest passage
-
-
-def source_bound(recipe: Recipe, chars: int) -> SourceBound:
-    """The bound of a source of `chars` characters."""
-    row, rows, calls = CorpusBound(1, chars), 1.0, {}
-    chunks = passage_chars = 0.0
-    for stage in recipe.corpus:
-        made = corpus_bound_of(stage.step, row.chars)
-        calls[stage.name] = times(rows, made.calls)
-        if table_of(stage.step) == "vectors":
-            continue
-        row, rows = made, times(rows, made.rows)
-        if table_of(stage.step) == "passages":
-            chunks, passage_chars = rows, row.chars
-    return SourceBound(calls, chunks, passage_chars)
-
-
 class SourceBounds:
-    """The bounds of many sources, by their characters: one for each length."""
+    """The most that the corpus half does with many sources: one bound for each number of characters."""
 
     def __init__(self, recipe: Recipe, chars: np.ndarray) -> None:
         """`chars`: (sources,) int32."""
         lengths = np.unique(chars)
         self._length = np.searchsorted(lengths, chars).astype(np.int32)  # with the inverse of `unique` thrice
-        self._bounds = [source_bound(recipe, int(n)) for n in lengths]
+        self._calls: dict[str, list[float]] = {s.name: [] for s in recipe.corpus}  # of models
+        self._chunks: list[float] = []
+        self.longest = 0.0  # characters of the longest passage
+        for n in lengths:
+            self._add(recipe, int(n))
+
+    def _add(self, recipe: Recipe, chars: int) -> None:
+        row, rows, chunks = CorpusBound(1, chars), 1.0, 0.0
+        for stage in recipe.corpus:
+            made = corpus_bound_of(stage.step, row.chars)
+            self._calls[stage.name].append(times(rows, made.calls))
+            if table_of(stage.step) == "vectors":
+                continue
+            row, rows = made, times(rows, made.rows)
+            if table_of(stage.step) == "passages":
+                chunks, self.longest = rows, max(self.longest, row.chars)
+        self._chunks.append(chunks)
 
     def calls(self, stage: str, mask: np.ndarray) -> float:
         """Calls of a stage, of the sources where `mask` ((sources,) bool) is true."""
-        return self._total(mask, lambda bound: bound.calls[stage])
+        return self._total(mask, self._calls[stage])
 
     @property
     def chunks(self) -> float:
-        return self._total(np.ones(len(self._length), bool), lambda bound: bound.chunks)
+        return self._total(np.ones(len(self._length), bool), self._chunks)
 
-    @property
-    def longest(self) -> float:
-        """Characters of the longest passage."""
-        return max((bound.passage_chars for bound in self._bounds), default=0)
-
-    def _total(self, mask: np.ndarray, of: Callable[[SourceBound], float]) -> float:
-        counts = np.bincount(self._length[mask], minlength=len(self._bounds)).tolist()
-        return sum(times(n, of(bound)) for n, bound in zip(counts, self._bounds, strict=True))
+    def _total(self, mask: np.ndarray, each: list[float]) -> float:
+        counts = np.bincount(self._length[mask], minlength=len(each)).tolist()
+        return sum(times(n, one) for n, one in zip(counts, each, strict=True))
 
 
 def times(count: float, each: float) -> float:

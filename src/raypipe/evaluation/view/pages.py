@@ -1,7 +1,7 @@
-"""The page of one run, from the files of its folder: results.parquet, report.json, and its manifest.
+"""The page of a run, from the files of its folder, and that of two runs over the same questions.
 
 As one file every detail is in it, as far as it stays small; served, details are fetched. One template, one
-script.
+script. The verdict on two runs is that of `evaluation.compare`; nothing is scored here.
 """
 
 from __future__ import annotations
@@ -9,19 +9,33 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from raypipe.core.errors import DataError
-from raypipe.evaluation.labels import PersonLabels
-from raypipe.evaluation.view.details import BLOCK, Kept, Part, RunTable, block, packed
-from raypipe.evaluation.view.rows import QuestionLine, facts, line_of
+from raypipe.core.batches import batches
+from raypipe.core.errors import DataError, RaypipeError
+from raypipe.evaluation.compare import compare, same_question
+from raypipe.evaluation.judged_run import PersonLabels
+from raypipe.evaluation.scored_run import scored_run
+from raypipe.evaluation.view.rows import (
+    BLOCK,
+    Kept,
+    Part,
+    QuestionLine,
+    RunTable,
+    block,
+    facts,
+    line_of,
+    matrix,
+    packed,
+    paired_line,
+)
+from raypipe.metrics.certainty import PairedDifference, paired
 from raypipe.metrics.losses import funnel
 from raypipe.metrics.textfile import write_text
 from raypipe.report import plot, web_page
-from raypipe.report.costs import cost_rows
 from raypipe.report.report import RunFolder
-from raypipe.report.wording import calibration_line, told_apart
+from raypipe.report.wording import calibration_line, cost_rows, told_apart
 from raypipe.runs.field_diff import recipe_lines, recipe_text
 from raypipe.runs.manifest import Manifest
 
@@ -70,21 +84,14 @@ def run_page(
     try:
         ids = run.ids if shown.served else run.ids[:MOST_ROWS]
         lines = [line_of(run.row(id), report["lead"] or "score", shown.labels) for id in ids]
-        values = page_values([run], lines, shown, [manifest.run[:8]])
-        values |= _head(report, manifest, earlier, shown)
-        values["facts"] |= {"pair": False, "lead": report["lead"], "span": 1}
-        return fitted_page([run], values, shown)
+        values = _questions([run], lines, shown, [manifest.run[:8]], report["lead"], 1)
+        return _fitted([run], values | _head(report, manifest, earlier, shown), shown)
     finally:
         run.close()
 
 
-def read_report(folder: RunFolder) -> dict[str, Any]:
-    """report.json of a run. Raises DataError."""
-    return {**_ADDED, **stored_report(folder)}
-
-
 def stored_report(folder: RunFolder) -> dict[str, Any]:
-    """The same as it was written, with the keys that there were then. Raises DataError."""
+    """report.json of a run, with the keys that there were when it was written. Raises DataError."""
     try:
         found: dict[str, Any] = json.loads(folder.report.read_text(encoding="utf-8"))
     except (OSError, ValueError) as e:
@@ -94,28 +101,33 @@ def stored_report(folder: RunFolder) -> dict[str, Any]:
     return found
 
 
-_ADDED = {"cost": None, "losses": None, "calibration": None, "blocks": ["measures", "verdicts"]}
-"""Keys that reports of earlier versions lack, and what stands for them."""
+def read_report(folder: RunFolder) -> dict[str, Any]:
+    """The same with what stands for the keys that reports of earlier versions lack. Raises DataError."""
+    added = {"cost": None, "losses": None, "calibration": None, "blocks": ["measures", "verdicts"]}
+    return added | stored_report(folder)
 
 
-def page_values(
-    runs: Sequence[RunTable], lines: Sequence[QuestionLine], shown: ShownParts, names: Sequence[str]
-) -> dict[str, Any]:
+def _questions(
+    runs: Sequence[RunTable], lines: Sequence[QuestionLine], shown: ShownParts, names: Sequence[str],
+    lead: str, span: float,
+) -> dict[str, Any]:  # fmt: skip
     """What the part of the page about questions shows, of one run or two."""
-    columns = ["question", "answer", "expected", "scored"]
+    columns, pair = ["question", "answer", "expected", "scored"], len(runs) > 1
     labelled, labels = shown.labels is not None, shown.labels.file if shown.labels else ""
     about = {"run": "-".join(names), "runs": names, "block": BLOCK, "served": shown.served}
+    about |= {"labelled": labelled, "labels": labels, "pair": pair, "lead": lead, "span": span}
     return {
         "served": shown.served,
+        "pair": pair,
         "rows": lines,
         "group_rows": GROUP_ROWS,
         "questions": len(runs[0].ids),
-        "columns": columns if len(runs) == 1 else ["question", "A", "B", "expected", "scored"],
-        "facts": facts(lines, **about, labelled=labelled, labels=labels),
+        "columns": ["question", "A", "B", "expected", "scored"] if pair else columns,
+        "facts": facts(lines, **about),
     }
 
 
-def fitted_page(runs: Sequence[RunTable], values: Mapping[str, Any], shown: ShownParts) -> tuple[str, str]:
+def _fitted(runs: Sequence[RunTable], values: Mapping[str, Any], shown: ShownParts) -> tuple[str, str]:
     """The page of these values, and its policy. A file gets as many details of its questions as fit."""
 
     def made(blocks: Sequence[str], discloses: str) -> tuple[str, str]:
@@ -126,25 +138,16 @@ def fitted_page(runs: Sequence[RunTable], values: Mapping[str, Any], shown: Show
         return made([], _discloses(shown.without, "", True))
     ids = [line.id for line in values["rows"]]
     for said, less, kept in _LESS:
-        without = (*shown.without, *less)
-        if (blocks := _blocks(runs, ids, without, kept, shown.most_bytes)) is None:
-            continue
-        page = made(blocks, _discloses(shown.without, said, True, less))
-        if len(page[0].encode()) <= shown.most_bytes:
-            return page
+        blocks, left = list[str](), shown.most_bytes
+        for some in batches(ids, BLOCK):
+            if left >= 0:
+                blocks.append(packed(block(runs, some, (*shown.without, *less), kept)))
+                left -= len(blocks[-1])
+        if left >= 0:
+            page = made(blocks, _discloses(shown.without, said, True, less))
+            if len(page[0].encode()) <= shown.most_bytes:
+                return page
     return made([], _discloses(shown.without, "all details of questions", False))
-
-
-def _blocks(
-    runs: Sequence[RunTable], ids: Sequence[str], without: Sequence[Part], kept: Kept, most: int
-) -> list[str] | None:
-    """All blocks packed; None where they alone take more than `most` bytes."""
-    made, size = [], 0
-    for i in range(0, len(ids), BLOCK):
-        made.append(packed(block(runs, ids[i : i + BLOCK], without, kept)))
-        if (size := size + len(made[-1])) > most:
-            return None
-    return made
 
 
 def _discloses(on_purpose: Sequence[Part], fit: str, details: bool, less: Sequence[Part] = ()) -> str:
@@ -167,13 +170,6 @@ def _discloses(on_purpose: Sequence[Part], fit: str, details: bool, less: Sequen
     return said
 
 
-def changed_lines(
-    before: Mapping[str, Any], after: Mapping[str, Any], against: str, without: Sequence[Part]
-) -> dict[str, Any]:
-    """What differs between two recipes, for the page."""
-    return {"against": against, "lines": recipe_lines(before, after, "prompts" not in without)}
-
-
 def _head(
     report: Mapping[str, Any], manifest: Manifest, earlier: Manifest | None, shown: ShownParts
 ) -> dict[str, Any]:
@@ -182,10 +178,10 @@ def _head(
     if earlier is not None:
         when = time.strftime("%Y-%m-%d %H:%M", time.gmtime(earlier.finished))
         said = f"Against run {earlier.run[:8]} of recipe {earlier.recipe['name']}, finished {when} UTC"
-        changed = changed_lines(earlier.recipe, manifest.recipe, said, shown.without)
+        lines = recipe_lines(earlier.recipe, manifest.recipe, "prompts" not in shown.without)
+        changed = {"against": said, "lines": lines}
     return {
         "title": f"{report['recipe']} - run {report['run']}",
-        "pair": False,
         "r": report,
         "blocks_shown": report["blocks"],
         "lead": next((m for m in report["measures"] if m["measure"] == report["lead"]), None),
@@ -194,7 +190,6 @@ def _head(
         "omitted": omitted,
         "segments": plot.segments(report),
         "dots": plot.dots(report, slices),
-        "bars": plot.bars(report["steps"]),
         "changed": changed,
         "funnel": funnel(report["losses"]) if report["losses"] else [],
         "calibration": calibration_line("Confidence", report["calibration"]) if report["calibration"] else "",
@@ -219,3 +214,86 @@ def _lineage(report: Mapping[str, Any], manifest: Manifest) -> list[tuple[str, s
         "device": f"{manifest.backend} on {manifest.device} {origin.chip}".strip(),
     }
     return [(name, said) for name, said in found.items() if said]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenPair:
+    """Two runs, joined."""
+
+    folders: tuple[RunFolder, RunFolder]
+    manifests: tuple[Manifest, Manifest]
+    tables: tuple[RunTable, RunTable]
+    lines: tuple[QuestionLine, ...]  # of the questions in both, in the order of the first
+    measure: str  # what their values are
+    span: float  # how far apart two values of it can lie
+
+    def difference(self, rows: Sequence[int]) -> PairedDifference:
+        """The difference over some of the lines, by number; those without a value are left out. Raises
+        DataError where none has one."""
+        chosen = [self.lines[i].numbers for i in rows if 0 <= i < len(self.lines)]
+        scored = [n for n in chosen if "value" in n]
+        if not scored:
+            raise DataError("expected questions that both runs score, found none")
+        return paired([n["before"] for n in scored], [n["after"] for n in scored], self.span)
+
+    def close(self) -> None:
+        for table in self.tables:
+            table.close()
+
+
+def open_pair(one: tuple[RunFolder, Manifest], two: tuple[RunFolder, Manifest]) -> OpenPair:
+    """Joins two runs. Raises DataError for folders without a table and for runs without a common question."""
+    folders, manifests = (one[0], two[0]), (one[1], two[1])
+    report = read_report(folders[0])
+    lead = report["lead"] or "score"
+    spans = {m["measure"]: m["high"] - m["low"] for m in report["measures"]}
+    a, b = (RunTable(f.results) for f in folders)
+    common = [id for id in a.ids if id in b and same_question(a.row(id)["query"], b.row(id)["query"])]
+    if not common:
+        first = [next(iter(t.ids), "none") for t in (a, b)]
+        raise DataError(
+            f"{folders[0].path} and {folders[1].path}: expected questions that both have, found none (first "
+            f"ids: {first[0]}, {first[1]}). View runs of the same data"
+        )
+    lines = tuple(paired_line(a.row(id), b.row(id), lead) for id in common)
+    return OpenPair(folders, manifests, (a, b), lines, lead, spans.get(lead, 2.0))
+
+
+def pair_page(pair: OpenPair, shown: ShownParts) -> tuple[str, str]:
+    """The page of two runs and its policy. Where `compare` refuses them it says why: runs of
+    other kinds or judges, a store that is not here."""
+    lines = pair.lines if shown.served else pair.lines[:MOST_ROWS]
+    (before, after), (a, b) = pair.manifests, pair.tables
+    names, runs = [m.recipe["name"] for m in pair.manifests], [m.run[:8] for m in pair.manifests]
+    values = _questions(pair.tables, lines, shown, runs, pair.measure, pair.span)
+    found, refused, slices = None, "", list[dict[str, Any]]()
+    try:
+        both = [scored_run(folder.path, "official") for folder in pair.folders]
+        named = [replace(scored, name=f"run {run}") for scored, run in zip(both, runs, strict=True)]
+        (found,) = compare(named, measure=pair.measure)
+        slices = [
+            {n: getattr(s, n) for n in ("label", "value", "found", "p", "verdict")} for s in found.slices
+        ]
+    except RaypipeError as e:
+        refused = str(e)
+    became = matrix("What became of each question", lines, "A", "B")
+    lost = matrix("Where each question was lost", lines, "lost in A", "lost in B")
+    changed = recipe_lines(before.recipe, after.recipe, "prompts" not in shown.without)
+    values |= {
+        "title": f"{names[0]} {runs[0]} and {names[1]} {runs[1]}",
+        "questions": len(pair.lines),
+        "names": names,
+        "runs": runs,
+        "changed": {"against": "Recipe of B against A", "lines": changed},
+        "c": found,
+        "refused": refused,
+        "slices": told_apart(slices)[0],
+        "unmatched": [
+            ("are only in A", [i for i in a.ids if i not in b]),
+            ("are only in B", [i for i in b.ids if i not in a]),
+            ("are in both and not scored in one", found.unscored if found else ()),
+            ("have an id that names another question in each", found.other_questions if found else ()),
+        ],
+        "matrices": [m for m in (became, lost) if m is not None],
+    }
+    return _fitted(pair.tables, values, shown)

@@ -13,7 +13,7 @@ from raypipe.core.plugins import is_path
 from raypipe.core.records import UNANSWERABLE, AnnotatorAnswer, paragraph
 from raypipe.metrics import qasper, squad
 from raypipe.metrics.crag import DEFAULT_RULE, VALUES, Marks, Prediction, Rule, judge, mark, rule_id
-from raypipe.metrics.kinds.contract import DataKind, GoldForm, Measure, missing_part, rule_of, with_rule
+from raypipe.metrics.kinds import DataKind, GoldForm, Measure, missing_part, rule_of, with_rule
 from raypipe.text.replies import abstains
 
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
 
+from raypipe.metrics.certainty import Interval, mean_interval, score_interval
 from raypipe.metrics.crag import NO_MARKS, Marks, Prediction, Rule
-from raypipe.metrics.intervals import Interval, mean_interval, score_interval
 from raypipe.metrics.routing import by_size
 
 GoldForm: TypeAlias = Literal["answers", "grades", "annotators"]

@@ -1,0 +1,230 @@
+"""What fits share: the rows of a finished run, each in its half, and what a way to answer is worth on some.
+
+Reads the run's folder and its recipe; fits nothing and knows no model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from raypipe.core.errors import ConfError, DataError
+from raypipe.core.records import Hit, Question, Reply, digest, parse_chunk_id
+from raypipe.evaluation.compare import require_measure
+from raypipe.evaluation.result_table import each
+from raypipe.metrics.calibration import best_threshold
+from raypipe.metrics.certainty import Conclusion, Interval, PairedDifference, conclude, mean_interval, paired
+from raypipe.metrics.kinds import Measure
+from raypipe.metrics.named_kinds import open_kind
+from raypipe.metrics.routing import by_label
+from raypipe.recipes.fits import basis, fits_of, has_seen
+from raypipe.recipes.recipe import Recipe
+from raypipe.recipes.serialize import from_plain
+from raypipe.report.report import RunFolder
+from raypipe.runs.manifest import Manifest, read
+from raypipe.steps.answer_probability import AnswerProbability
+from raypipe.text.fitted_on import HALVES, FittedOn, half_of, seen_rows
+
+
+@dataclass(frozen=True, slots=True)
+class FitRun:
+    """A finished run, opened for a fit."""
+
+    folder: Path
+    manifest: Manifest
+    recipe: Recipe
+    split: int  # the half that is fitted on, 0 or 1
+    group: str | None  # label whose values are groups of questions; None: each question by itself
+
+    @property
+    def kind(self) -> str:
+        """Of its data: the name that opens it."""
+        return self.manifest.kind.partition("@")[0]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of its table, in order. Raises DataError for a question without the label of groups."""
+        found = list(each(RunFolder(self.folder).results))
+        for row in found if self.group is not None else ():
+            if self.group not in row["labels"]:
+                raise DataError(
+                    f"{self.folder}: expected a label {self.group!r} at every question, {row['id']} has "
+                    f"{', '.join(row['labels']) or 'none'}"
+                )
+        return found
+
+    def key(self, row: Mapping[str, Any]) -> str:
+        """What a row's half follows from."""
+        return str(row["id"] if self.group is None else row["labels"][self.group])
+
+    def halves(
+        self, rows: Sequence[Mapping[str, Any]], scored: Collection[str], stage: str, metric: str
+    ) -> tuple[FittedOn, set[str], set[str], int]:
+        """Where numbers come from that are fitted for a stage to the scored rows of one half; the ids of
+        these rows; those of the other half that no fit has seen, so that they say what the fit is worth; and
+        how many of it a fit of the recipe that ran has seen: what rests on that is too good there."""
+        known = [r for r in rows if r["id"] in scored]
+        ours = [r for r in known if half_of(self.key(r)) == self.split]
+        others = [r for r in known if half_of(self.key(r)) != self.split]
+        named = digest(*(part for r in ours for part in (r["id"], r["query"], *r["golds"])))
+        on = FittedOn(
+            data=f"run {self.manifest.run} of {self.manifest.questions} questions, rows {named}",
+            split=f"half {self.split} of {HALVES} by a hash of its {self.group or 'id'}",
+            metric=metric,
+            n=len(ours),
+            recipe=self.recipe.title,
+            basis=basis(self.recipe, stage),
+            seen=seen_rows(r["query"] for r in ours),
+        )
+        fits = fits_of(self.recipe).values()
+        left = [r for r in others if not has_seen(fits, r["query"])]
+        unseen = {r["id"] for r in left if not on.has_seen(r["query"])}
+        return on, {r["id"] for r in ours}, unseen, len(others) - len(left)
+
+
+def open_run(folder: Path, split: int, group: str | None) -> FitRun:
+    """Opens the folder of a finished run. Raises ConfError for a half that there is not and a recipe that
+    this raypipe would compute otherwise, DataError for a folder that is none."""
+    if not 0 <= split < HALVES:
+        raise ConfError(f"--split {split}: expected 0 or 1, the half of the questions to fit on")
+    manifest = read(folder)
+    if manifest.oracle:
+        raise ConfError(
+            f"{folder}: expected answers of the recipe alone, found golds in the place of a stage"
+        )
+    return FitRun(folder, manifest, from_plain(manifest.recipe), split, group)
+
+
+def measure_of(run: FitRun, name: str | None) -> Measure:
+    """The measure of a run's kind of data that is named; None: the one that its report begins with."""
+    known = {m.name: m for m in open_kind(run.kind).measures}
+    chosen = name or run.manifest.lead
+    require_measure(f"measure {chosen!r}", chosen, run.manifest.kind, known)
+    return known[chosen]
+
+
+def question_of(row: Mapping[str, Any]) -> Question:
+    """The question of a row with its replies and scores, as the steps left it."""
+    hits = []
+    for h in row["hits"]:
+        source, span = parse_chunk_id(h["chunk"])
+        hits.append(Hit(h["chunk"], source, span, h["scores"]))
+    replies = {r["step"]: Reply(r["text"], r["label"], r["confidence"], r["logprob"]) for r in row["replies"]}
+    order = tuple(h["chunk"] for h in row["hits"] if h["ranked"])
+    return Question(
+        row["id"], row["query"], asked_at=row["asked_at"], replies=replies, hits=tuple(hits), order=order,
+        origin=row["origin"], outcome=row["outcome"], answer=row["answer"] or "",
+    )  # fmt: skip
+
+
+FIXED = 0.5  # the threshold that `extract` has by itself
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedAnswer:
+    """One scored question of a run."""
+
+    id: str
+    key: str  # what its half and fold follow from
+    labels: Mapping[str, str]
+    value: float  # of the measure, as the run answered
+    abstained: float  # of the measure, were it "i don't know"
+    right: bool  # the value is more than half of what it can be
+    stated: float | None  # confidence of the reply
+    features: Mapping[str, float] | None  # None: the run gave no answer, so there is nothing to decide
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyScore:
+    """One way to decide which answers are given, on some questions."""
+
+    policy: str
+    threshold: float | None  # of what it goes by; None: it gives every answer
+    score: float  # mean of the measure
+    interval: Interval | None  # 95 %
+    answered: float  # share of the questions that get an answer
+    right: float | None  # share of these answers that is right; None: none is given
+    gain: PairedDifference | None  # of the fitted policy over this one; None: it is this one
+    verdict: Conclusion | None  # on that
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredSlice:
+    """Questions that share one label: given answers, before and after."""
+
+    label: str
+    value: str
+    n: int
+    answered: int  # where every answer is given
+    wrong: int  # of these
+    answered_fitted: int
+    wrong_fitted: int
+
+
+Surety = Callable[[DecidedAnswer], "float | None"]
+Policy = tuple[str, Surety, "float | None"]
+"""Name, what it goes by, threshold."""
+
+
+def policies_of(seen: Sequence[DecidedAnswer], probability: AnswerProbability) -> list[Policy]:
+    """The fitted policy and those that it is held against."""
+    found: list[Policy] = [
+        ("fitted", lambda a: probability.probability(a.features or {}), probability.threshold),
+        ("every answer", lambda a: 1.0, None),
+    ]
+    answered = [a for a in seen if a.features is not None]
+    if all(a.stated is not None for a in answered):
+        numbers = np.array([(a.stated, a.value, a.abstained) for a in answered], float).reshape(-1, 3)
+        best = short(best_threshold(*numbers.T))
+        found.append(("stated confidence, fixed", lambda a: a.stated, FIXED))
+        found.append(("stated confidence, best threshold of the fitted half", lambda a: a.stated, best))
+    return found
+
+
+def policy_scores(
+    answers: Sequence[DecidedAnswer], policies: Sequence[Policy], by: Measure, group: str | None
+) -> tuple[PolicyScore, ...]:
+    groups = None if group is None else [a.key for a in answers]
+    out: list[PolicyScore] = []
+    fitted: list[float] = []
+    for policy, surety, threshold in policies:
+        sure = [surety(a) if a.features is not None else None for a in answers]
+        gives = [s is not None and (threshold is None or s >= threshold) for s in sure]
+        pairs = list(zip(answers, gives, strict=True))
+        values = [a.value if g or a.features is None else a.abstained for a, g in pairs]
+        fitted = fitted or values
+        count, right = sum(gives), sum(a.right for a, g in pairs if g)
+        share, scored = count / len(answers), held_against(values, fitted, by, groups)
+        fine = right / count if count else None
+        out.append(PolicyScore(policy=policy, threshold=threshold, answered=share, right=fine, **scored))
+    return tuple(out)
+
+
+def held_against(
+    values: Sequence[float], first: Sequence[float], by: Measure, groups: Sequence[str] | None
+) -> dict[str, Any]:
+    """Mean and interval of one way's values, and what the first way gains over it; None: it is the first."""
+    gain = None if values is first else paired(values, first, by.high - by.low, groups)
+    within = mean_interval(values, (by.low, by.high), groups)
+    verdict = None if gain is None else conclude(gain)
+    return {"score": float(np.mean(values)), "interval": within, "gain": gain, "verdict": verdict}
+
+
+def answered_slices(
+    unseen: Sequence[DecidedAnswer], probability: AnswerProbability
+) -> tuple[AnsweredSlice, ...]:
+    out = []
+    for (label, value), some in sorted(by_label((a.labels, a) for a in unseen).items()):
+        said = [a for a in some if a.features is not None]
+        kept = [a for a in said if probability.probability(a.features or {}) >= probability.threshold]
+        wrong, still = (sum(not a.right for a in x) for x in (said, kept))
+        out.append(AnsweredSlice(label, value, len(some), len(said), wrong, len(kept), still))
+    return tuple(out)
+
+
+def short(x: float) -> float:
+    """As a file has it, with six digits: what is measured is what is written."""
+    return float(f"{x:.6g}")

@@ -1,0 +1,33 @@
+"""Small files of a store that hold one record each, as JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, TypeVar
+
+from raypipe.core import config
+from raypipe.core.config import Where
+from raypipe.core.errors import ConfError
+from raypipe.core.plain import to_json
+from raypipe.store import Store, StoreError
+
+T = TypeVar("T")
+
+
+def read_record(store: Store, name: str, record: type[T], mend: str) -> T | None:
+    """The record in a file; None: there is no such file. Raises StoreError for one that raypipe did not
+    write; `mend`: what to do then."""
+    if (raw := store.files.read(name)) is None:
+        return None
+    try:
+        return config.build(record, json.loads(raw), Where(f"{store.uri}/{name}"))
+    except (ValueError, ConfError) as e:
+        kind = " ".join(re.findall("[A-Z][a-z]+", record.__name__)).lower()
+        raise StoreError(
+            f"{store.uri}/{name}: expected a {kind} that raypipe wrote, found {raw[:60]!r} ({e}). {mend}"
+        ) from e
+
+
+def write_record(store: Store, name: str, record: Any) -> None:
+    store.files.write(name, json.dumps(to_json(record), allow_nan=False).encode())
