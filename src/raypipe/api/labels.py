@@ -19,30 +19,11 @@ from raypipe.api.training_questions import TrainingQuestions, training_questions
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.plain import to_json
 from raypipe.core.protocols import Model
+from raypipe.evaluation import label_files, training_labels
 from raypipe.evaluation.golds import questions_of
-from raypipe.evaluation.label_files import (
-    JudgedAnswer,
-    Label,
-    counts,
-    read_review,
-    require_share,
-    write_labels,
-    write_review,
-)
+from raypipe.evaluation.label_files import JudgedAnswer, Label
 from raypipe.evaluation.labelling import CHECK, CONTEXT, Labelling, labelling
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.training_labels import (
-    PATHS,
-    WHY,
-    data_digest,
-    examples_of,
-    judged_answers,
-    labels_from,
-    mix_of,
-    paths_of,
-    require_kinds,
-    splits_of,
-)
 from raypipe.evaluation.truth_steps import WORDS, Words
 from raypipe.kg.language.program import Bad
 from raypipe.metrics.textfile import TextLine, require_file, require_writable, write_text
@@ -98,17 +79,17 @@ def make_labels(
     run = evaluate(made.recipe, (), asked.store, folder, session, **_for_run(options, asked.ids))
     pipeline = offline_pipeline(session, asked.store, made.recipe)
     questions = list(questions_of(pipeline, asked.ids, None))
-    judged = list(judged_answers(pipeline, questions, asked.golds, made))
+    judged = list(training_labels.judged_answers(pipeline, questions, asked.golds, made))
     if drafts is not None:
-        write_review(drafts, judged, made.into)
-    labels = labels_from(judged, given, held_out, idk_share)
+        label_files.write_review(drafts, judged, made.into)
+    labels = training_labels.labels_from(judged, given, held_out, idk_share)
     named = ""
     if labels or made.judged:
-        require_kinds(labels, made.judged, judged)
+        training_labels.require_kinds(labels, made.judged, judged)
         about = _about(made, asked, where)
         texts = {id: row_digest(text) for id, text in asked.texts.items()}
-        data_named = data_digest(questions, asked.golds)
-        named = write_labels(folder, labels, made.base.digest(), data_named, about, texts)
+        data_named = training_labels.data_digest(questions, asked.golds)
+        named = label_files.write_labels(folder, labels, made.base.digest(), data_named, about, texts)
     found = _found(made, folder, labels, judged, given, asked, run, named, drafts)
     write_text(folder / "labels.html", labels_page(found))
     deliver(out, folder)
@@ -140,8 +121,8 @@ def _prepare(
 ) -> tuple[Labelling, TrainingQuestions, dict[str, str], Path | None]:  # fmt: skip
     """The recipe that labels, the questions, the labels that a person gave (question id -> label), and the
     file of drafts. `dry_run`: files are read and not stored. All names are checked before a file is."""
-    require_share("--held-out", held_out)
-    require_share("--idk-share", idk_share)
+    label_files.require_share("--held-out", held_out)
+    label_files.require_share("--idk-share", idk_share)
     if out is not None:
         require_writable(run_folder(out, session.settings, "", ""), "--out")
     drafts, corrections = (
@@ -154,7 +135,7 @@ def _prepare(
             raise ConfError(
                 f"--review {drafts}: expected no file there, since it may hold corrections. Name another"
             )
-    corrected = None if corrections is None else read_review(corrections)
+    corrected = None if corrections is None else label_files.read_review(corrections)
     given = several(data)
     base, judge = session.recipe(recipe, given), _judge(session, how.judge)
     check, context = (prompt_file(session.settings.conf, name) for name in (CHECK, CONTEXT))
@@ -174,7 +155,7 @@ def _prepare(
             f"{asked.store.uri}: expected training questions with answers, found none of {len(asked.ids)} "
             "with one"
         )
-    splits = splits_of({id: asked.texts[id] for id in asked.ids}, held_out)
+    splits = training_labels.splits_of({id: asked.texts[id] for id in asked.ids}, held_out)
     if (made.judged or corrected) and "train" not in splits.values():
         raise DataError(
             f"--held-out {held_out:g}: expected questions to train on, found all {len(asked.ids)} held out. "
@@ -224,20 +205,20 @@ def _found(
     given: Mapping[str, str], asked: TrainingQuestions, run: EvalResult, named: str,
     review: str | Path | None,
 ) -> dict[str, Any]:  # fmt: skip
-    steps, split = run.evaluation.report.steps, counts(labels)["split"]
+    steps, split = run.evaluation.report.steps, label_files.counts(labels)["split"]
     planned = [s.planned for s in steps]
-    about = {r: {"about": p[0], "label": p[1]} for r, p in PATHS.items()}
+    about = {r: {"about": p[0], "label": p[1]} for r, p in training_labels.PATHS.items()}
     paths = [
-        {**p, **(about[p["rule"]] if p["rule"] else {"about": WHY[p["why"]], "label": ""})}
-        for p in to_json(paths_of(judged, given))
+        {**p, **(about[p["rule"]] if p["rule"] else {"about": training_labels.WHY[p["why"]], "label": ""})}
+        for p in to_json(training_labels.paths_of(judged, given))
         if made.judged or p["rule"] in ("", "imported")
     ]
     return as_json(
         out=folder, digest=named, recipe=made.base.name, step=made.into, model=made.step.model.name,
         judge=made.judge, questions=len(asked.ids), labels=len(labels),
         split={"train": split.get("train", 0), "held_out": split.get("held-out", 0)},
-        rules=sorted({x.rule for x in labels}), mix=mix_of(labels), paths=paths,
-        examples=examples_of(judged, labels), evaluated=asked.evaluated,
+        rules=sorted({x.rule for x in labels}), mix=training_labels.mix_of(labels), paths=paths,
+        examples=training_labels.examples_of(judged, labels), evaluated=asked.evaluated,
         planned=None if None in planned else sum(p or 0 for p in planned),
         computed=sum(s.computed for s in steps), cached=sum(s.cached for s in steps),
         review=None if review is None else str(review),

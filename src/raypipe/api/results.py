@@ -54,7 +54,8 @@ class Result:
     def to_json(self) -> dict[str, Any]:
         """What the command prints with --json."""
         found = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in self.HIDDEN.split()}
-        return as_json(**found, **to_json(found.pop(self.FLAT, {})))
+        flat = to_json(found.pop(self.FLAT, {}))
+        return as_json(**found, **flat)
 
     def columns(self) -> list[tuple[str, str, str]]:
         """Of each column: its name, its place in a row or "", its Arrow type or ""."""
