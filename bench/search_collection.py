@@ -47,7 +47,7 @@ from raypipe.store.sources import lacked
 from raypipe.store.tables import LENGTHS, POSTINGS
 from raypipe.store.vector_copy import folder as copies
 from raypipe.store.vector_copy import vector_copy
-from raypipe.text.sentences import sentences
+from raypipe.text.windows import sentences
 from raypipe.text.words import word_hash
 
 TEXTS, PARTS, WORDS, LENGTH, VECTORS = (

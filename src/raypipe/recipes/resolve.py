@@ -29,9 +29,8 @@ from raypipe.readers.example_pool import pool_ref
 from raypipe.steps.answer_probability import AnswerProbability
 from raypipe.steps.facts import FactsRule
 from raypipe.steps.fuse import FusionWeights
-from raypipe.text.by_label import ByLabel
 from raypipe.text.evidence import Fitted
-from raypipe.text.prompt import Prompt
+from raypipe.text.template import ByLabel, Prompt
 
 T = TypeVar("T")
 Read = Callable[[Any, Where], T]
