@@ -17,7 +17,7 @@ from raypipe.api.results import Result, as_json, outside_loop
 from raypipe.api.served import ServedModel, replies, require_answering
 from raypipe.api.session import Place, Session, endpoint_addresses
 from raypipe.core.errors import ConfError, DataError, Unavailable
-from raypipe.core.examples import ExampleRow
+from raypipe.core.kg import ExampleRow
 from raypipe.core.llm import Generated, Sampling
 from raypipe.core.protocols import Model
 from raypipe.core.records import ANSWERED, Fault, Gold, Question

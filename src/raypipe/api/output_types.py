@@ -15,7 +15,7 @@ from raypipe.api.release import TrialResult
 from raypipe.api.reproduce import CheckedNumber
 from raypipe.api.run import RunResult
 from raypipe.cluster.placement import Bottleneck, Placement
-from raypipe.core.ann import AnnRecall
+from raypipe.core.index import AnnRecall
 from raypipe.evaluation.training_labels import LabelExample, LabelPath, MixLine
 from raypipe.metrics.calibration import CalibrationReport
 from raypipe.metrics.certainty import Interval

@@ -19,7 +19,7 @@ from typing import Any
 
 from raypipe.core.digests import NOT_IDENTITY
 from raypipe.core.errors import ConfError
-from raypipe.core.examples import PoolRef
+from raypipe.core.kg import PoolRef
 from raypipe.core.plugins import Plugin
 from raypipe.core.protocols import GraphRef, Kit, Model
 from raypipe.recipes.recipe import Recipe, Stage
