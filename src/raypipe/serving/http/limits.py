@@ -106,7 +106,8 @@ class FairSlots:
 
     def part(self, name: str) -> int:
         """Slots that are a tenant's own, at least one."""
-        return max(1, math.floor(self._most * self._shares[name] / sum(self._shares.values())))
+        own: int = math.floor(self._most * self._shares[name] / sum(self._shares.values()))
+        return max(1, own)
 
     @asynccontextmanager
     async def acquire(self, tenant: Tenant = ANYONE) -> AsyncIterator[None]:
