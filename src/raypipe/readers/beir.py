@@ -32,17 +32,7 @@ from raypipe.core.records import Document, Gold, Question, digest
 from raypipe.readers import files, lines
 from raypipe.readers.files import Input
 from raypipe.readers.lines import JsonLine, split
-from raypipe.readers.rows import (
-    ReadCounts,
-    ReaderLimits,
-    Row,
-    Seen,
-    field,
-    filled,
-    identifier,
-    settled,
-    source_of,
-)
+from raypipe.readers.rows import Fields, ReadCounts, ReaderLimits, Row, Seen, settled, source_of
 
 WANTED = ("corpus", "queries")  # that the names of the files begin with
 
@@ -86,8 +76,9 @@ def rows(
 
 def _document(line: JsonLine) -> Row | None:
     value = line.unwrap()
-    id, title = identifier(value, "_id"), field(value, "title", str) if "title" in value else ""
-    content = f"{title}\n{field(value, 'text', str)}"
+    fields = Fields(value)
+    id, title = fields.identifier("_id"), fields.get("title") if "title" in value else ""
+    content = f"{title}\n{fields.get('text')}"
     if content.isspace():
         return None
     source = source_of("document", content)
@@ -95,10 +86,10 @@ def _document(line: JsonLine) -> Row | None:
 
 
 def _question(line: JsonLine, grades: Mapping[str, Mapping[str, int]]) -> Row:
-    value = line.unwrap()
-    id = identifier(value, "_id")
+    fields = Fields(line.unwrap())
+    id = fields.identifier("_id")
     gold = Gold(id, (), {}, grades[id]) if id in grades else None
-    return Row(line.where, Question(id=id, text=filled(value, "text")), gold)
+    return Row(line.where, Question(id=id, text=fields.filled("text")), gold)
 
 
 NAME = re.compile(r".+\.(?:tsv|trec|txt|qrels)(?:\.gz)?")

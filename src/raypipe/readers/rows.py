@@ -194,26 +194,32 @@ def unseen(sources: tuple[Source, ...], seen: set[str] | DiskMap) -> list[Source
     return fresh
 
 
-def field(value: Mapping[str, Any], name: str, expected: type, path: str = "") -> Any:
-    if name not in value:
-        raise UnusableLine("missing_field", f"{path}{name}: expected {KINDS[expected]}, found no such field")
-    found = value[name]
-    if type(found) is not expected:
-        raise UnusableLine("wrong_type", f"{path}{name}: expected {KINDS[expected]}, found {kind(found)}")
-    return found
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """An object of a row. What gives its fields raises UnusableLine for one that is not as expected."""
 
+    value: Mapping[str, Any]
+    path: str = ""  # to it from the row, for messages: "citations[0]."
 
-def filled(value: Mapping[str, Any], name: str, path: str = "") -> str:
-    text: str = field(value, name, str, path)
-    if not text or text.isspace():
-        raise UnusableLine("missing_field", f"{path}{name}: expected text, found none in it")
-    return text
+    def get(self, name: str, expected: type = str) -> Any:
+        path, wanted = f"{self.path}{name}", KINDS[expected]
+        if name not in self.value:
+            raise UnusableLine("missing_field", f"{path}: expected {wanted}, found no such field")
+        found = self.value[name]
+        if type(found) is not expected:
+            raise UnusableLine("wrong_type", f"{path}: expected {wanted}, found {kind(found)}")
+        return found
 
+    def filled(self, name: str) -> str:
+        text: str = self.get(name)
+        if not text or text.isspace():
+            raise UnusableLine("missing_field", f"{self.path}{name}: expected text, found none in it")
+        return text
 
-def identifier(value: Mapping[str, Any], name: str) -> str:
-    if name in value and value[name] in (None, ""):
-        raise UnusableLine("no_id", f"{name}: expected text, found {value[name]!r}")
-    return filled(value, name)
+    def identifier(self, name: str) -> str:
+        if name in self.value and self.value[name] in (None, ""):
+            raise UnusableLine("no_id", f"{name}: expected text, found {self.value[name]!r}")
+        return self.filled(name)
 
 
 KINDS: dict[type, str] = {
