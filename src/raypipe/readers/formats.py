@@ -13,18 +13,7 @@ from typing import Any, TypeAlias
 from raypipe.core import plugins
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.plugins import is_path
-from raypipe.readers import (
-    beir,
-    captured,
-    crag,
-    files,
-    lines,
-    oag,
-    qasper,
-    row_files,
-    row_format,
-    warc,
-)
+from raypipe.readers import beir, captured, crag, files, lines, oag, qasper, row_files, row_format, warc
 from raypipe.readers.files import Input, Span
 from raypipe.readers.row_format import RowFormat
 from raypipe.readers.rows import LIMITS, DuplicateCheck, ReadCounts, ReaderLimits, Row, Seen, settled
