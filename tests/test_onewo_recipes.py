@@ -32,7 +32,7 @@ from raypipe.report.progress import Progress
 from raypipe.store import Store
 from raypipe.store.index import MemoryIndex
 from raypipe.synth.collection import write_collection
-from raypipe.text.clean import clean
+from raypipe.text.sanitize import clean
 
 HERE = Path(__file__).parent
 CONF = Conf((HERE.parent / "conf",))

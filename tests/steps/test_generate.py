@@ -23,8 +23,7 @@ from raypipe.steps.generate import Generate
 from raypipe.steps.parse import Parse
 from raypipe.steps.split import Split
 from raypipe.store.index import MemoryIndex
-from raypipe.text.by_label import ByLabel
-from raypipe.text.prompt import Prompt
+from raypipe.text.template import ByLabel, Prompt
 
 MODEL = Model(
     "tiny", "generator", "scripted", "", "", "", "scripted@1", max_model_len=4096,

@@ -17,7 +17,7 @@ from raypipe.models.kit import LocalKit
 from raypipe.recipes.laws import run
 from raypipe.runs.plan.stage_bounds import stored_bytes, tokens_of
 from raypipe.steps.iterate import Iterate
-from raypipe.text.prompt import Prompt
+from raypipe.text.template import Prompt
 
 MODEL = Model("m", "generator", "scripted", "", "", "", "scripted@1", max_model_len=4096)
 WORDS = Model("w", "tokenizer", "whitespace", "", "", "", "whitespace@1")

@@ -33,7 +33,7 @@ from raypipe.store import (
     with_chunkless,
     write_part,
 )
-from raypipe.store.lookups import sources_with_chunks
+from raypipe.store.ids import sources_with_chunks
 
 OURS = str(Path(sys.modules[Store.__module__].__file__).parent)
 IDS = [hex_id(i) for i in range(12)]
@@ -81,11 +81,11 @@ def drive(uri, log):
         for table in TABLES if run else ():
             if committed(store, table, run.name) is None:
                 done = done_parts(store, table, run.name)
-                for part in run.parts.keys() - done.keys():
+                for part in set(run.parts) - done.keys():
                     with open(log, "a") as file:
                         file.write(f"{table} {part}\n")
                     write_part(
-                        store, table, run.name, part, rows_of(table, run.parts[part]), {"by": os.getpid()}
+                        store, table, run.name, part, rows_of(table, run.part(part)), {"by": os.getpid()}
                     )
             commit(store, table, run.name, run.parts)
         if run:

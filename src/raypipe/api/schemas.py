@@ -16,16 +16,14 @@ from typing import Any, Literal, Union
 
 from raypipe.cluster.file import Cluster
 from raypipe.core.errors import ConfError
-from raypipe.core.examples import PoolRef
-from raypipe.core.kg import FactsRef
+from raypipe.core.kg import FactsRef, PoolRef
 from raypipe.core.llm import Grammar, JsonSchema
 from raypipe.core.protocols import GraphRef, Model
 from raypipe.kg.language.example_bank import ExampleBank
 from raypipe.models.entry import ModelEntry
 from raypipe.recipes.resolve import FITTED, GraphEntry
 from raypipe.recipes.verbs import CORPUS_STEPS, QUESTION_STEPS
-from raypipe.text.by_label import ByLabel
-from raypipe.text.prompt import Prompt
+from raypipe.text.template import ByLabel, Prompt
 from raypipe.training.preset import Preset
 
 Tree = dict[str, Any]

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from raypipe.core.errors import CapReached, Unavailable
 from raypipe.core.retry import Backoff
-from raypipe.pipeline.counters import Caps, RunCounters
+from raypipe.pipeline.counters import Caps, RunCounters, WallClock
 from raypipe.pipeline.tasks import (
     HandedBack,
     Runner,
@@ -28,7 +28,6 @@ from raypipe.pipeline.tasks import (
     stage_counts,
 )
 from raypipe.pipeline.upkeep import compact_all, merge
-from raypipe.pipeline.wall_clock import WallClock
 from raypipe.report.progress import Progress, ProgressTask
 from raypipe.store import (
     AddedMeanwhile,
@@ -191,7 +190,7 @@ class TableBuilder:
                 done.add(run.name, stage_counts(facts), earlier=True)
         if build.pool == "answer":
             for name, facts in here.items():
-                done.share(run.parts[name], stage_counts(facts))
+                done.share(run.part(name), stage_counts(facts))
         left = [Task(name, planned=run.rows(name)) for name in run.parts if name not in here]
         if left:
             self.caps.check(done, self.clock.total())
@@ -233,7 +232,7 @@ class TableBuilder:
                     yield result
                     continue
                 if build.pool == "answer":
-                    done.share(run.parts[result.name], result.counts)
+                    done.share(run.part(result.name), result.counts)
                 if result.before is not None:
                     _book(run.name, "parse", result.before, done, busy, tasks=0)
                 _book(run.name, "embed" if build.pool == "index" else build.pool, result, done, busy)

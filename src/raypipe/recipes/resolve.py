@@ -18,8 +18,7 @@ from typing import Any, Literal, TypeVar
 from raypipe.core import config
 from raypipe.core.config import Conf, Resolve, Where, did_you_mean
 from raypipe.core.errors import ConfError, DataError
-from raypipe.core.examples import PoolRef
-from raypipe.core.kg import FactsRef, Level
+from raypipe.core.kg import FactsRef, Level, PoolRef
 from raypipe.core.llm import Grammar, JsonSchema
 from raypipe.core.protocols import GraphRef, Model
 from raypipe.kg.language.example_bank import ExampleBank
@@ -29,9 +28,8 @@ from raypipe.readers.example_pool import pool_ref
 from raypipe.steps.answer_probability import AnswerProbability
 from raypipe.steps.facts import FactsRule
 from raypipe.steps.fuse import FusionWeights
-from raypipe.text.by_label import ByLabel
 from raypipe.text.evidence import Fitted
-from raypipe.text.prompt import Prompt
+from raypipe.text.template import ByLabel, Prompt
 
 T = TypeVar("T")
 Read = Callable[[Any, Where], T]

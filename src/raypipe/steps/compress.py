@@ -22,11 +22,10 @@ from raypipe.text import evidence
 from raypipe.text.candidates import MAX_CHARS, Sentence, SourceText
 from raypipe.text.evidence import Fitted
 from raypipe.text.pack import Piece, joined, pack
-from raypipe.text.prompt import Prompt
 from raypipe.text.replies import read_numbers
 from raypipe.text.sanitize import escape_markup
-from raypipe.text.sentences import require_splitter
-from raypipe.text.template import PLAIN, REPLY, query_reads, query_renderer
+from raypipe.text.template import PLAIN, REPLY, Prompt, query_reads, query_renderer
+from raypipe.text.windows import require_splitter
 
 SENTENCES = "sentences"
 """What a prompt of this step may use on top of fields and replies: the candidates, numbered from 1."""

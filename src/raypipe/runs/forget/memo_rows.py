@@ -10,11 +10,11 @@ compared. Replies that no answer leads to are looked through for what the text a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from raypipe.core import arrow
-from raypipe.core.errors import RaypipeError
+from raypipe.core.errors import ConfError, RaypipeError
 from raypipe.core.protocols import Step
 from raypipe.core.records import TRACE, Question, Reply
 from raypipe.memo.counts import CallCounts
@@ -99,7 +99,11 @@ def follow(store: Store, target: Target, runs: Sequence[Manifest], answers: Coll
 
 
 def _follow(store: Store, target: Target, run: Manifest, keys: Sequence[str], found: Followed) -> None:
-    recipe = description(run.recipe)
+    try:
+        recipe = description(run.recipe)
+    except ConfError as e:
+        found.unfollowed.setdefault(str(e), set()).update(keys)
+        return
     try:
         spec = searched_at(store.uri, recipe, run.tables)
         index = LanceIndex(spec)
@@ -164,13 +168,8 @@ def memo_rows(
         elif kind == "scores":
             found.add(table, score_keys(identity, pairs))
         else:
-            found.add(table, _replies(store, table, told))
+            for batch in store.batches(table, ["key", "text"], ROWS):
+                replies = zip(batch["key"].to_pylist(), batch["text"].to_pylist(), strict=True)
+                found.add(table, [key for key, text in replies if told(text)])
     there = {t: lookup(store, MemoTable(t), sorted(k)) for t, k in found.keys.items() if k}
     return {t: k for t, k in there.items() if k}
-
-
-def _replies(store: Store, table: str, told: Mentions) -> Iterator[str]:
-    for batch in store.batches(table, ["key", "text"], ROWS):
-        for key, text in zip(batch["key"].to_pylist(), batch["text"].to_pylist(), strict=True):
-            if told(text):
-                yield key

@@ -22,9 +22,8 @@ from raypipe.pipeline.corpus_builds import failed_ids
 from raypipe.pipeline.driver import Pipeline
 from raypipe.pipeline.recipe_tables import AnswerSources, answer_key, answer_sources, lacking, table_labels
 from raypipe.store import Store, begun, committed, done_parts
-from raypipe.store.ids import Ids, gathered, stand_in
+from raypipe.store.ids import Ids, gathered, rows, stand_in
 from raypipe.store.layout import COVERAGE
-from raypipe.store.lookups import rows
 from raypipe.store.parts import staged
 from raypipe.store.sources import by_source, rows_id
 
@@ -47,7 +46,7 @@ def left_answers(store: Store, work_id: str, keys: Mapping[str, str], missing: S
     if run is None or committed(store, "answers", run.name) is not None:
         return list(missing)
     here = done_parts(store, "answers", run.name)
-    undone = [i for part, ids in run.parts.items() if part not in here for i in ids]
+    undone = run.ids_of(part for part in run.parts if part not in here)
     done = {keys.get(k) for k in staged(store, "answers", run.name, here, "key")}
     return [*undone, *(i for i in missing if i not in done and i not in set(undone))]
 
