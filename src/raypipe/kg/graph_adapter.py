@@ -1,5 +1,5 @@
-"""Opens the graph that an entry of graphs.yaml names, as steps use it (`protocols.Graph`): to run programs, and
-to find its names in texts."""
+"""Opens the graph that an entry of graphs.yaml names, as steps use it (`protocols.Graph`): to run
+programs, and to find its names in texts."""
 
 from __future__ import annotations
 
