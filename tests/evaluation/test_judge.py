@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from chat_server import serving
 
-from raypipe.api.judges import JudgeKit
 from raypipe.api.scores import score_crag
+from raypipe.api.served import JudgeKit
 from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity

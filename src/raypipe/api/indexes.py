@@ -104,7 +104,6 @@ class AnnResult(Result):
         "stage built:bool index top:int64 probes:int64 refine:int64 questions:int64 mean:float64 "
         "fifth:float64 worst:float64 worst_question"
     )
-    TITLE = "{0.recipe}"
     recipe: str  # its name
     built: tuple[str, ...]  # tables whose index this call built
     found: tuple[tuple[AnnStage, AnnRecall], ...]
