@@ -1,8 +1,8 @@
 """The JSON that programs may rely on: keys and types of each output, as JSON Schema.
 
-The schemas are made from the records that are printed. `python tests/outputs.py` (`make schemas`) writes them to
-docs/schemas, and a test compares them. Every object says its format, which is raised when a key changes its
-name, type or meaning, or is removed; a new key does not.
+The schemas are made from the records that are printed. `python tests/outputs.py` (`make schemas`) writes them
+to docs/schemas, and a test compares them. Every object says its format, which is raised when a key changes
+its name, type or meaning, or is removed; a new key does not.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pydantic import TypeAdapter
 from raypipe.api.bench import BenchReport
 from raypipe.api.compare import CompareResult
 from raypipe.api.data import ParsedFile, Preview
+from raypipe.api.experiments import RepeatsResult, SweepResult
 from raypipe.api.forget import ForgetResult
 from raypipe.api.graphs import FactsResult
 from raypipe.api.kg_refresh import RefreshProposal
@@ -31,7 +32,6 @@ from raypipe.api.made_data import ExamplePoolResult, QuestionsPlan
 from raypipe.api.models import ModelAddResult, ModelNeedsResult
 from raypipe.api.reproduce import ReproduceResult, Reproductions
 from raypipe.api.starting_points import ProjectResult
-from raypipe.api.sweep import RepeatsResult, SweepResult
 from raypipe.api.usage import UsageResult
 from raypipe.api.validate import ValidateResult
 from raypipe.api.view import RunsResult, ViewFile
