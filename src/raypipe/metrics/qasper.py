@@ -16,8 +16,6 @@ from raypipe.core.errors import DataError
 from raypipe.core.records import FLOAT, AnnotatorAnswer, AnswerKind
 from raypipe.metrics import squad
 from raypipe.metrics.textfile import TextLine, lines
-from raypipe.readers import qasper
-from raypipe.readers.rows import UnusableLine
 
 KINDS: Final[tuple[AnswerKind, ...]] = get_args(AnswerKind)
 
@@ -118,6 +116,9 @@ def score_files(gold: Path, predictions: Path, text_evidence_only: bool = False)
 
 
 def _golds(path: Path) -> Iterator[tuple[str, tuple[AnnotatorAnswer, ...]]]:
+    from raypipe.readers import qasper  # and with it pyarrow, which no other score needs
+    from raypipe.readers.rows import UnusableLine
+
     for where, paper in qasper.papers(path):
         try:
             yield from ((id, said) for id, said in qasper.golds(paper) if said)

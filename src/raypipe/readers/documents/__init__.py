@@ -4,9 +4,9 @@
 read in a limited child process (`pdf`, `docx`).
 """
 
-from raypipe.readers.documents.limits import DOCUMENT_LIMITS, DocumentLimits
 from raypipe.readers.documents.reader import DocumentReader, FileText, reader_of
 from raypipe.readers.documents.walk import FoundFile, fresh_bytes, walk
+from raypipe.readers.rows import DOCUMENT_LIMITS, DocumentLimits
 
 __all__ = [
     "DOCUMENT_LIMITS",
