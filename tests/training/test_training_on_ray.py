@@ -33,9 +33,9 @@ def whole(job):
 
 
 def on_ray(job, folder, workers, told=lambda point: None, name="run"):
-    from raypipe.training.workers import TrainingPlace, train_on_ray
+    from raypipe.training.workers import train_on_ray
 
-    return train_on_ray(job, TrainingPlace(name, str(folder), workers), told)
+    return train_on_ray(job, name, str(folder), workers, told)
 
 
 def test_one_worker_is_a_plain_process_bit_for_bit(local_ray, job, whole, tmp_path):
@@ -80,10 +80,10 @@ def workers_of(pid):
 DRIVER = """
 import pickle, sys
 from raypipe.cluster import connection
-from raypipe.training.workers import TrainingPlace, train_on_ray
+from raypipe.training.workers import train_on_ray
 job = pickle.load(open(sys.argv[1], "rb"))
 connection.connect("local")
-state = train_on_ray(job, TrainingPlace("run", sys.argv[2], 1), lambda p: print(p.step, flush=True))
+state = train_on_ray(job, "run", sys.argv[2], 1, lambda p: print(p.step, flush=True))
 open(sys.argv[3], "wb").write(state.to_bytes())
 """
 

@@ -150,11 +150,10 @@ def _train(
     from raypipe.cluster import connection
     from raypipe.training.engine_check import require_effect
     from raypipe.training.model import write_adapter
-    from raypipe.training.workers import TrainingPlace, train_on_ray
+    from raypipe.training.workers import train_on_ray
 
     connection.connect(session.settings.ray)
     began, told = time.monotonic(), list[tuple[int, float]]()  # step, and when it was done
-    place = TrainingPlace(found.run, f"{store.uri}/{TRAININGS}", found.workers)
     shown = session.shown()
     with shown, shown.task("trained", "steps", planned.estimate.steps) as task:
 
@@ -162,7 +161,7 @@ def _train(
             task.reach(point.step)
             told.append((point.step, time.monotonic()))
 
-        state = train_on_ray(found.job, place, advance)
+        state = train_on_ray(found.job, found.run, f"{store.uri}/{TRAININGS}", found.workers, advance)
     took = (time.monotonic() - began, _token_s(told, planned))
     with tempfile.TemporaryDirectory(prefix="raypipe-adapter-") as temporary:
         made = Path(temporary) / folder

@@ -12,7 +12,6 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +25,6 @@ RESTARTS = 3  # of all workers, after one died; as often as a vLLM engine's row 
 SUM_TIMEOUT_S = 300.0  # for the slowest worker's share of a step; a worker that died is noticed at once
 POLL_S = 0.5  # between two looks at how far the workers are
 KEPT = 2  # checkpoints: one that is being read, and one that is being written
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingPlace:
-    name: str  # of the run; an equal one continues it
-    storage: str  # folder or URI that every node sees
-    workers: int
 
 
 class _Notes:
@@ -105,9 +97,12 @@ def _work(config: dict[str, Any]) -> None:
         raise
 
 
-def train_on_ray(job: TrainingJob, place: TrainingPlace, told: Callable[[StepPoint], None]) -> TrainingState:
-    """Trains in workers of the joined Ray, and returns the final state. An equal run that was stopped is
-    continued. `told` is called in a thread of this process, once for each step, in order.
+def train_on_ray(
+    job: TrainingJob, name: str, storage: str, workers: int, told: Callable[[StepPoint], None]
+) -> TrainingState:
+    """Trains in workers of the joined Ray, and returns the final state. A run of the same name that was
+    stopped is continued; `storage`: a folder or URI that every node sees. `told` is called in a thread of
+    this process, once for each step, in order.
 
     Raises ClusterTooSmall for workers that the cluster has no room for, Diverged, and Unavailable for workers
     that died more often than they are restarted."""
@@ -117,9 +112,9 @@ def train_on_ray(job: TrainingJob, place: TrainingPlace, told: Callable[[StepPoi
 
     needs, have = {"CPU": 1.0, **({"GPU": 1.0} if job.device == "cuda" else {})}, ray.cluster_resources()
     for kind, each in needs.items():
-        if place.workers * each > have.get(kind, 0.0):
+        if workers * each > have.get(kind, 0.0):
             raise ClusterTooSmall(
-                f"{place.workers} workers need {place.workers * each:g} {kind}s, the cluster has "
+                f"{workers} workers need {workers * each:g} {kind}s, the cluster has "
                 f"{have.get(kind, 0.0):g}. Give --workers a smaller number, or a larger cluster"
             )
     logging.getLogger("ray.train").setLevel(logging.CRITICAL)  # what it would say is raised, or ours
@@ -128,12 +123,12 @@ def train_on_ray(job: TrainingJob, place: TrainingPlace, told: Callable[[StepPoi
         _work,
         train_loop_config={"job": job, "notes": notes},
         scaling_config=ScalingConfig(
-            num_workers=place.workers, use_gpu=job.device == "cuda", resources_per_worker=needs
+            num_workers=workers, use_gpu=job.device == "cuda", resources_per_worker=needs
         ),
         torch_config=TorchConfig(backend="gloo", timeout_s=int(SUM_TIMEOUT_S)),
         run_config=RunConfig(
-            name=place.name,
-            storage_path=place.storage,
+            name=name,
+            storage_path=storage,
             failure_config=FailureConfig(max_failures=RESTARTS),
             checkpoint_config=CheckpointConfig(num_to_keep=KEPT),
         ),
