@@ -239,6 +239,9 @@ def _comparison(
     a: ScoredRun, b: ScoredRun, known: Mapping[str, Measure], measure: str, pairs: _Pairs,
     score: PairedDifference, p: float, margin: float,
 ) -> RunComparison:  # fmt: skip
+    members = by_label((a.labels[id], i) for i, id in enumerate(pairs.ids))
+    slices = [(key, pairs.difference(chosen)) for key, chosen in sorted(members.items())]
+    corrected = holm([found.p for _, found in slices])
     return RunComparison(
         before=a.name,
         after=b.name,
@@ -259,18 +262,11 @@ def _comparison(
         only_after=tuple(sorted(b.values.keys() - a.values.keys())),
         unscored=pairs.unscored,
         other_questions=pairs.other_questions,
-        slices=_slices(a, pairs, margin),
+        slices=tuple(
+            SliceDifference(*key, found, p, conclude(found, margin, p))
+            for (key, found), p in zip(slices, corrected, strict=True)
+        ),
         causes=_causes(a, b, pairs),
-    )
-
-
-def _slices(a: ScoredRun, pairs: _Pairs, margin: float) -> tuple[SliceDifference, ...]:
-    members = by_label((a.labels[id], i) for i, id in enumerate(pairs.ids))
-    found = [(key, pairs.difference(chosen)) for key, chosen in sorted(members.items())]
-    corrected = holm([f.p for _, f in found])
-    return tuple(
-        SliceDifference(label, value, f, p, conclude(f, margin, p))
-        for ((label, value), f), p in zip(found, corrected, strict=True)
     )
 
 

@@ -19,7 +19,6 @@ from raypipe.evaluation.fault_budget import UndoneRows, retry, undone_rows
 from raypipe.evaluation.golds import (
     questions_of,
     require_questions,
-    require_rule,
     scoring_of,
 )
 from raypipe.evaluation.judge import Judge
@@ -90,8 +89,7 @@ def evaluate(
                 read = ingest(store, data, how.format, *place)
         questions = questions_of(pipeline, how.only or (read.questions if read else None), how.limit)
         require_questions(questions, data, store)
-        scoring = scoring_of(pipeline, read, questions.ids, how.kind, how.rule, judge is not None)
-        require_rule(scoring, labels)
+        scoring = scoring_of(pipeline, read, questions.ids, how.kind, how.rule, judge is not None, labels)
         suffix = f"-oracle-{how.oracle}" if how.oracle else ""
         done = RunCounters.load(store, pipeline.recipe.digest() + suffix)
         indexed, golds = None, 0

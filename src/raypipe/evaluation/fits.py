@@ -20,7 +20,6 @@ from raypipe.metrics.calibration import best_threshold
 from raypipe.metrics.certainty import Conclusion, Interval, PairedDifference, conclude, mean_interval, paired
 from raypipe.metrics.kinds import Measure
 from raypipe.metrics.named_kinds import open_kind
-from raypipe.metrics.routing import by_label
 from raypipe.recipes.fits import basis, fits_of, has_seen
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import from_plain
@@ -151,19 +150,6 @@ class PolicyScore:
     verdict: Conclusion | None  # on that
 
 
-@dataclass(frozen=True, slots=True)
-class AnsweredSlice:
-    """Questions that share one label: given answers, before and after."""
-
-    label: str
-    value: str
-    n: int
-    answered: int  # where every answer is given
-    wrong: int  # of these
-    answered_fitted: int
-    wrong_fitted: int
-
-
 Surety = Callable[[DecidedAnswer], "float | None"]
 Policy = tuple[str, Surety, "float | None"]
 """Name, what it goes by, threshold."""
@@ -211,18 +197,6 @@ def held_against(
     within = mean_interval(values, (by.low, by.high), groups)
     verdict = None if gain is None else conclude(gain)
     return {"score": float(np.mean(values)), "interval": within, "gain": gain, "verdict": verdict}
-
-
-def answered_slices(
-    unseen: Sequence[DecidedAnswer], probability: AnswerProbability
-) -> tuple[AnsweredSlice, ...]:
-    out = []
-    for (label, value), some in sorted(by_label((a.labels, a) for a in unseen).items()):
-        said = [a for a in some if a.features is not None]
-        kept = [a for a in said if probability.probability(a.features or {}) >= probability.threshold]
-        wrong, still = (sum(not a.right for a in x) for x in (said, kept))
-        out.append(AnsweredSlice(label, value, len(some), len(said), wrong, len(kept), still))
-    return tuple(out)
 
 
 def short(x: float) -> float:
