@@ -30,10 +30,8 @@ from raypipe.memo.lookup import ChatRecorder
 from raypipe.memo.memo import Memo, cached
 from raypipe.metrics.crag import Prediction, pair
 from raypipe.metrics.kinds import GoldForm
-from raypipe.metrics.losses import LostAt
-from raypipe.metrics.prompt_injection import PromptInjection, followed
+from raypipe.metrics.losses import LostAt, PromptInjection, Routing, followed
 from raypipe.metrics.ranking import ranked
-from raypipe.metrics.routing import Routing
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.driver import Pipeline
 from raypipe.pipeline.recipe_tables import AnswerSources, searched

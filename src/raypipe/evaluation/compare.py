@@ -17,8 +17,8 @@ from raypipe.core.errors import ConfError, DataError
 from raypipe.evaluation.scored_run import ScoredRun
 from raypipe.metrics.certainty import MARGIN, Conclusion, Floats, PairedDifference, conclude, holm, paired
 from raypipe.metrics.kinds import Measure
+from raypipe.metrics.losses import by_label
 from raypipe.metrics.named_kinds import open_kind
-from raypipe.metrics.routing import by_label
 from raypipe.runs.changes import causes
 from raypipe.store import Store
 

@@ -26,7 +26,7 @@ from raypipe.evaluation.judged_run import (
 )
 from raypipe.metrics.certainty import Interval, rate_interval
 from raypipe.metrics.crag import RIGHT, Prediction, Verdict
-from raypipe.metrics.routing import by_label
+from raypipe.metrics.losses import by_label
 
 _DRAWS = 20_000
 

@@ -20,8 +20,16 @@ from raypipe.core.records import ANSWERED, FAULT, INVALID, RANKED, SKIPPED, SKIP
 from raypipe.evaluation.loss_paths import GoldEvidence, RecipePaths, SourcesHolding
 from raypipe.kg.language.parser import parser
 from raypipe.kg.language.program import Program, print_program
-from raypipe.metrics.losses import GoldText, LostAt, read_through
-from raypipe.metrics.routing import PROGRAM, RULE, CallScore, Routing, router_scores
+from raypipe.metrics.losses import (
+    PROGRAM,
+    RULE,
+    CallScore,
+    GoldText,
+    LostAt,
+    Routing,
+    read_through,
+    router_scores,
+)
 from raypipe.metrics.squad import normalized
 from raypipe.pipeline.driver import Pipeline
 from raypipe.recipes.recipe import Recipe, Stage
