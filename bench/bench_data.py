@@ -11,8 +11,7 @@ from pathlib import Path
 
 from raypipe import synth
 from raypipe.text.html import to_text
-from raypipe.text.sentences import sentences
-from raypipe.text.windows import character_windows
+from raypipe.text.windows import character_windows, sentences
 
 REAL = "crag/dev_data.jsonl.bz2"
 

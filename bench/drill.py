@@ -28,7 +28,7 @@ from engine import chats, sentence
 
 from raypipe.core.llm import Generated, Generator, Sampling
 from raypipe.core.protocols import Model
-from raypipe.models import catalog, engine_actors, load, standins
+from raypipe.models import catalog, engine_actors, standins
 from raypipe.models.engine import Engine
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import EngineLimits
@@ -111,8 +111,9 @@ def main() -> int:
         model = catalog.read({"drill": entry}, Path(temporary) / "models.yaml").model("drill")
         os.environ.update(RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0", RAY_worker_niceness="0")
         ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
-        make = functools.partial(Engine, load.engine_setup(model, ROOM), True)
-        client = engine_actors.start("engine-drill", make, {"CPU": 0.5})
+        make = functools.partial(Engine, model, ROOM, True)
+        client = engine_actors.start_actor("engine-drill", make, {"CPU": 0.5})
+        client.ready()
         calm = asyncio.run(ask(client.generate))
         sound = len(set(calm)) == ROWS and not any(row.startswith("FAULT") for row in calm)
         for what in ("worker", "core", "actor"):

@@ -34,7 +34,7 @@ def against_sentence_transformers(texts: list[str], machine: Machine) -> Iterato
     import torch
     from sentence_transformers import SentenceTransformer
 
-    ours = load.open_embedder(of := model("all-MiniLM-L6-v2"), "transformers", "cpu")
+    ours = load.open_model(of := model("all-MiniLM-L6-v2"), "transformers", "cpu")
     peer = SentenceTransformer(of.path, device="cpu")
     peer.max_seq_length = of.max_tokens
     threads = torch.get_num_threads()

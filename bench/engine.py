@@ -32,10 +32,12 @@ from typing import Any
 import psutil
 
 from raypipe.core.llm import Chat, Generated, Message, Sampling
+from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
 from raypipe.models import standins
 from raypipe.models.engine import Engine
-from raypipe.models.generator import EngineSetup
+from raypipe.models.folder import identity
+from raypipe.models.load import EngineLimits
 from raypipe.models.vllm_terms import arguments
 
 CALLERS = 4
@@ -103,13 +105,20 @@ class Spent:
 
 Say = Callable[[list[Chat]], Run]
 """Asks all chats and times it."""
+Setup = tuple[Model, EngineLimits]
+
+
+def setup_of(folder: Path, max_model_len: int, dtype: str, limits: EngineLimits) -> Setup:
+    weights = identity(folder, "generator")
+    model = Model("m", "generator", "vllm", "", "", str(folder), weights, dtype, max_model_len=max_model_len)
+    return model, limits
 
 
 @contextmanager
-def peer(setup: EngineSetup, sampling: Sampling) -> Iterator[Say]:
+def peer(setup: Setup, sampling: Sampling) -> Iterator[Say]:
     from vllm import LLM, SamplingParams
 
-    plain = arguments(setup)
+    plain = arguments(*setup)
     for name in ("enable_chunked_prefill", "max_num_batched_tokens"):  # as vLLM comes
         plain.pop(name, None)
     llm = LLM(**plain)
@@ -125,11 +134,11 @@ def peer(setup: EngineSetup, sampling: Sampling) -> Iterator[Say]:
 
 
 @contextmanager
-def engine(setup: EngineSetup, sampling: Sampling) -> Iterator[Say]:
+def engine(setup: Setup, sampling: Sampling) -> Iterator[Say]:
     with asyncio.Runner() as loop:
 
         async def start() -> Engine:
-            one = Engine(setup)
+            one = Engine(*setup)
             await one.ready()
             return one
 
@@ -146,13 +155,15 @@ def engine(setup: EngineSetup, sampling: Sampling) -> Iterator[Say]:
 
 
 @contextmanager
-def actor(setup: EngineSetup, sampling: Sampling) -> Iterator[Say]:
+def actor(setup: Setup, sampling: Sampling) -> Iterator[Say]:
     import ray
 
     from raypipe.models import engine_actors
 
     ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
-    client = engine_actors.start("engine-bench-0", functools.partial(Engine, setup, True), {"CPU": 0.5})
+    make = functools.partial(Engine, *setup, True)
+    client = engine_actors.start_actor("engine-bench-0", make, {"CPU": 0.5})
+    client.ready()
 
     async def ask(asked: list[Chat]) -> Run:
         spent = Spent()
@@ -184,7 +195,8 @@ def texts(folder: Path, said: list[Any]) -> list[str]:
 
 def one_way(way: str, args: argparse.Namespace) -> None:
     """Answers each round that is named on stdin with a line on stdout."""
-    setup, sampling = EngineSetup(args.folder, 4096, "float32"), Sampling(max_tokens=args.tokens)
+    setup = setup_of(Path(args.folder), 4096, "float32", EngineLimits())
+    sampling = Sampling(max_tokens=args.tokens)
     with {"peer": peer, "engine": engine, "actor": actor}[way](setup, sampling) as say:
         say(chats(4, 4, seed=-1))
         print("READY", flush=True)

@@ -28,8 +28,7 @@ import httpx
 
 from raypipe.kg.client import ABSENT_ON_500
 from raypipe.kg.execute import run
-from raypipe.kg.fetch import ServerBackend
-from raypipe.kg.graph import FolderBackend, GraphFault
+from raypipe.kg.graph import FolderBackend, GraphFault, ServerBackend
 from raypipe.kg.language.parser import parser
 from raypipe.kg.language.program import FUNCTIONS, Bad, Program, print_program
 from raypipe.kg.language.time_words import moment

@@ -27,13 +27,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 import torch
-from engine import Run, chats, engine, peer, sentence
+from engine import Run, chats, engine, peer, sentence, setup_of
 
 from raypipe.core.llm import Message, Sampling
 from raypipe.core.protocols import Model, ModelKind
 from raypipe.models import folder, standins
-from raypipe.models.generator import EngineSetup
-from raypipe.models.load import Backend, open_embedder, open_reranker
+from raypipe.models.load import Backend, EngineLimits, open_model
 
 TRIES = 5  # of each timing; the best counts: what else runs on the machine only ever adds
 
@@ -142,12 +141,12 @@ def encode(part: str, shape: Shape, size: str, device: str) -> dict[str, Any]:
         way: Backend = "flagembedding" if half else "transformers"
         lengths = [len(x) for x in AutoTokenizer.from_pretrained(model.path)(texts)["input_ids"]]
         if part == "embed":
-            mine = open_embedder(model, way, device)
+            mine = open_model(model, way, device)
             theirs = FlagModel(model.path, use_fp16=half, devices=device, pooling_method="cls")
             ours = best(lambda: mine.embed(texts, "passage"), device)
             direct = best(lambda: theirs.encode(texts), device)
         else:
-            scorer = open_reranker(model, way, device)
+            scorer = open_model(model, way, device)
             plain = FlagReranker(model.path, use_fp16=half, devices=device)
             ours = best(lambda: scorer.score(pairs), device)
             direct = best(lambda: plain.compute_score(pairs), device)
@@ -182,7 +181,8 @@ def generate(shape: Shape, size: str, device: str, way: str) -> dict[str, Any]:
     words, reply = TOKENS[size]
     with tempfile.TemporaryDirectory() as place:
         path = decoder(shape, Path(place), dtype)
-        setup = EngineSetup(str(path), 8192, dtype, device="cuda" if device != "cpu" else "cpu")  # type: ignore[arg-type]
+        limits = EngineLimits("cuda" if device != "cpu" else "cpu")
+        setup = setup_of(Path(path), 8192, dtype, limits)
         asked = chats(CHATS[size], CHATS[size])
         rng = random.Random(1)
         filler = [" ".join(sentence(rng) for _ in range(words // 8)) for _ in asked]

@@ -239,8 +239,7 @@ class Calls:
 @contextmanager
 def counted() -> Iterator[Calls]:
     """Counts what reaches the models of this process while the block runs."""
-    from raypipe.models.fake import HashEmbedder, OverlapReranker
-    from raypipe.models.scripted import Scripted
+    from raypipe.models.fake import HashEmbedder, OverlapReranker, Scripted
 
     calls = Calls()
     put_back: list[tuple[type, str, Callable[..., Any]]] = []

@@ -50,8 +50,8 @@ from raypipe.kg.language.time_words import moment
 from raypipe.memo.counts import CallCounts
 from raypipe.memo.disk import StoreMemo, memo_versions, merge_memo
 from raypipe.memo.memo import Memo, MemoryMemo, cached
+from raypipe.models.fake import Scripted, echo
 from raypipe.models.kit import LocalKit
-from raypipe.models.scripted import Scripted, echo
 from raypipe.recipes.executor import QuestionExecutor, build
 from raypipe.recipes.recipe import Recipe
 from raypipe.steps.compress import Compress

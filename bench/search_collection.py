@@ -47,7 +47,7 @@ from raypipe.store.sources import lacked
 from raypipe.store.tables import LENGTHS, POSTINGS
 from raypipe.store.vector_copy import folder as copies
 from raypipe.store.vector_copy import vector_copy
-from raypipe.text.sentences import sentences
+from raypipe.text.windows import sentences
 from raypipe.text.words import word_hash
 
 TEXTS, PARTS, WORDS, LENGTH, VECTORS = (
@@ -84,7 +84,7 @@ def embed(folder: Path) -> dict[str, float]:
     papers = (row["text"] for row in real_lines(folder, "corpus"))
     found = [text[a:b] for text in papers for a, b in sentences(text)][:REAL]
     asked = [row["text"] for row in real_lines(folder, "queries")]
-    embedder = load.open_embedder(MODEL, "transformers", "cpu")
+    embedder = load.open_model(MODEL, "transformers", "cpu")
     np.save(folder / "passages.npy", embedder.embed(found, "passage"))
     np.save(folder / "queries.npy", embedder.embed(asked, "query"))
     return {"sentences": len(found), "questions": len(asked)}

@@ -68,9 +68,8 @@ from raypipe.steps.similarity import Similarity
 from raypipe.steps.split import Split
 from raypipe.steps.tokenize import Tokenize
 from raypipe.store.index import MemoryIndex
-from raypipe.text.by_label import ByLabel
 from raypipe.text.evidence import Fitted, FittedOn, Logistic
-from raypipe.text.prompt import Prompt
+from raypipe.text.template import ByLabel, Prompt
 
 LOCK = Path(__file__).parents[1] / "conf" / "steps.lock"
 

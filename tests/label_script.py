@@ -7,7 +7,7 @@ import os
 import signal
 from pathlib import Path
 
-from raypipe.models.scripted import Scripted
+from raypipe.models.fake import Scripted
 
 NAMES = {  # name in the question -> gold, what the step says, what the judge says of it, and of the context
     "Arle": ("invalid question", "", "", ""),

@@ -21,8 +21,8 @@ from raypipe.core.protocols import Reach
 from raypipe.core.records import Question, Reply
 from raypipe.kg.server import serve
 from raypipe.memo.memo import MemoryMemo
+from raypipe.models.fake import Scripted, echo
 from raypipe.models.kit import LocalKit
-from raypipe.models.scripted import Scripted, echo
 from raypipe.recipes.executor import QuestionExecutor, build
 from raypipe.store.index import MemoryIndex
 

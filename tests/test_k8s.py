@@ -316,7 +316,7 @@ def exported():
     import ray.dashboard.modules.metrics.dashboards as dashboards
 
     text = "".join(p.read_text() for p in Path(dashboards.__file__).parent.glob("*.py"))
-    own = (ROOT / "src/raypipe/serving/ray/metrics.py").read_text()
+    own = (ROOT / "src/raypipe/serving/ray/gateway.py").read_text()
     text += " ".join(
         f"ray_{name} ray_{name}_total" for name in re.findall(r'Counter\(\s*"(raypipe_[a-z_]+)"', own)
     )

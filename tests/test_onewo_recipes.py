@@ -23,8 +23,8 @@ from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.result_table import each
 from raypipe.metrics import ranking
+from raypipe.models.fake import Scripted
 from raypipe.models.kit import LocalKit
-from raypipe.models.scripted import Scripted
 from raypipe.pipeline.driver import Pipeline, TaskSizes
 from raypipe.pipeline.tasks import WorkerConfig, inline
 from raypipe.recipes.executor import QuestionExecutor, build
@@ -32,7 +32,7 @@ from raypipe.report.progress import Progress
 from raypipe.store import Store
 from raypipe.store.index import MemoryIndex
 from raypipe.synth.collection import write_collection
-from raypipe.text.clean import clean
+from raypipe.text.sanitize import clean
 
 HERE = Path(__file__).parent
 CONF = Conf((HERE.parent / "conf",))

@@ -16,7 +16,7 @@ from raypipe.core.examples import PoolRef
 from raypipe.core.kg import FactsRef
 from raypipe.core.protocols import Model
 from raypipe.steps.facts import FactsRule
-from raypipe.text.by_label import ByLabel
+from raypipe.text.template import ByLabel
 
 HERE = Path(__file__).parent
 CONF = Conf((HERE.parent / "conf",))

@@ -20,8 +20,8 @@ from raypipe.core.records import Question
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
 from raypipe.metrics.qasper import answer_f1
+from raypipe.models.fake import Scripted, echo
 from raypipe.models.kit import LocalKit
-from raypipe.models.scripted import Scripted, echo
 from raypipe.pipeline.driver import Pipeline, TaskSizes
 from raypipe.pipeline.tasks import WorkerConfig, inline
 from raypipe.readers.example_pool import write_pool

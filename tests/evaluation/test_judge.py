@@ -28,9 +28,9 @@ from raypipe.evaluation.scored_run import scored_run
 from raypipe.memo.counts import CallCount, CallCounts, Tokens
 from raypipe.metrics.crag import CragScore, Prediction, mark
 from raypipe.models import catalog
+from raypipe.models.fake import Scripted
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import EndpointAddress
-from raypipe.models.scripted import Scripted
 from raypipe.pipeline.counters import Caps, RunCounters
 from raypipe.pipeline.driver import Pipeline, TaskSizes
 from raypipe.pipeline.tasks import WorkerConfig, inline

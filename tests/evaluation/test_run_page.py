@@ -22,8 +22,8 @@ from raypipe.evaluation.view.rows import TOP, RunTable, block
 from raypipe.metrics.calibration import stated_calibration
 from raypipe.report.report import RunFolder
 from raypipe.report.web_page import script_json
-from raypipe.runs.field_diff import recipe_lines
 from raypipe.runs.manifest import read
+from raypipe.runs.stage_records import recipe_lines
 
 
 class Tags(HTMLParser):

@@ -9,7 +9,7 @@ import pytest
 
 from raypipe.cli.main import main
 from raypipe.core.protocols import GraphRef
-from raypipe.kg.change_rate import ChangeRate, Observed, change_rates, observations
+from raypipe.kg.change_rate import ChangeRate, change_rates
 from raypipe.kg.graph_adapter import open_server
 from raypipe.memo.counts import CallCounts
 from raypipe.memo.disk import StoreMemo, memo_versions, merge_memo
@@ -24,7 +24,8 @@ DAY = 86400.0
 
 
 def pairs(n, changed, domain="movie", apart=DAY):
-    return [Observed(domain, apart, i < changed) for i in range(n)]
+    """Replies to n requests in two periods, of which some differ."""
+    return {(f"{domain} {i}", domain, apart): {1: "a", 2: "b" if i < changed else "a"} for i in range(n)}
 
 
 @pytest.mark.parametrize(
@@ -41,14 +42,15 @@ def test_the_period_is_that_after_which_one_reply_in_twenty_has_changed(n, chang
 
 
 def test_what_changes_within_a_minute_is_live_and_domains_do_not_mix():
-    found = change_rates([*pairs(20, 20, "finance", 300.0), *pairs(30, 0)])
+    found = change_rates(pairs(20, 20, "finance", 300.0) | pairs(30, 0))
     assert found["finance"].period == "live" and found["movie"].changed == 0
 
 
 def test_a_reply_is_compared_with_the_one_of_the_period_before_it_that_was_fetched():
-    texts = {("r", "movie", DAY): {3: "a", 1: "a", 4: "b"}, ("s", "movie", DAY): {9: "x"}}
-    found = observations(texts)
-    assert found == [Observed("movie", 2 * DAY, False), Observed("movie", DAY, True)]
+    texts = {(f"r{i}", "movie", DAY): {3: "a", 1: "a", 4: "b"} for i in range(10)}
+    texts["s", "movie", DAY] = {9: "x"}
+    period = -math.log(0.95) * 1.5 * DAY / -math.log(10.5 / 20.5)  # two days without a change, one with
+    assert change_rates(texts) == {"movie": ChangeRate(20, 10, round(period))}
 
 
 def test_a_key_of_before_domains_were_kept_is_still_read():

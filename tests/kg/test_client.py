@@ -14,8 +14,7 @@ from smallgraph import ASKED, GRAMMAR, build
 from raypipe.kg.calls.sports import requested_dates
 from raypipe.kg.client import HttpLimits, connect
 from raypipe.kg.execute import run
-from raypipe.kg.fetch import ServerBackend
-from raypipe.kg.graph import FolderBackend, GraphFault
+from raypipe.kg.graph import FolderBackend, GraphFault, ServerBackend
 from raypipe.kg.language.parser import parser
 from raypipe.kg.language.time_words import moment, when
 from raypipe.kg.link import Linker

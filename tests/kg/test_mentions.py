@@ -9,8 +9,7 @@ from raypipe.core.kg import MOST_SEARCHES
 from raypipe.core.protocols import GraphRef
 from raypipe.core.records import Fault
 from raypipe.kg.client import connect
-from raypipe.kg.fetch import ServerBackend
-from raypipe.kg.graph import GraphFault
+from raypipe.kg.graph import GraphFault, ServerBackend
 from raypipe.kg.graph_adapter import open_server
 from raypipe.kg.language.time_words import moment
 from raypipe.kg.mentions import find_mentions

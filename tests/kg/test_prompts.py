@@ -12,13 +12,21 @@ from smallgraph import ASKED
 
 from raypipe.core.llm import JsonSchema
 from raypipe.kg.execute import run
-from raypipe.kg.language.answer_rules import apply_rule
-from raypipe.kg.language.function_calls import program_of, schema
+from raypipe.kg.language.answer_rules import RULES, apply_rule
+from raypipe.kg.language.function_calls import (
+    FUNCTIONS,
+    MOST_CALLS,
+    MOST_CONDITIONS,
+    OPS,
+    TAKES,
+    program_of,
+)
 from raypipe.kg.language.program import Bad, print_program
 from raypipe.kg.language.time_words import moment
-from raypipe.models.constraint import bounds
+from raypipe.models.constraint import longest_reply
 
 PROMPTS = Path(__file__).parents[2] / "conf/prompts/db3"
+SCHEMA = PROMPTS.parents[1] / "schemas/functions.yaml"
 DOMAINS = ("movie", "finance", "music", "sports", "open")
 _EXAMPLE = re.compile(r"Query: (?P<query>[^{\n]+)\nCalls:\n(?P<calls>(?:(?!Query:|Now is|\n).+\n)+)")
 
@@ -86,13 +94,17 @@ def test_every_example_of_function_calls_is_read_runs_and_comes_to_an_answer(
 
 @pytest.mark.slow
 def test_the_schema_allows_every_example_and_bounds_every_reply():
-    wanted = schema()
+    wanted = yaml.safe_load(SCHEMA.read_text("utf-8"))
     for domain in DOMAINS:
         for _, reply in function_examples(domain):
             jsonschema.validate(json.loads(reply), wanted)
-    assert bounds(JsonSchema(json.dumps(wanted))).longest < 12_000, "bytes, of up to four a character"
+    assert longest_reply(JsonSchema(json.dumps(wanted))) < 12_000, "bytes, of up to four a character"
 
 
-def test_the_schema_of_the_recipes_is_that_of_the_reader():
-    path = PROMPTS.parents[1] / "schemas/functions.yaml"
-    assert yaml.safe_load(path.read_text("utf-8")) == schema()
+def test_the_schema_of_the_recipes_allows_what_the_reader_knows():
+    reply = yaml.safe_load(SCHEMA.read_text("utf-8"))["properties"]
+    call = reply["calls"]["items"]["properties"]
+    assert reply["calls"]["maxItems"] == MOST_CALLS and reply["operation"]["enum"] == list(RULES)
+    assert call["function"]["enum"] == list(FUNCTIONS) and call["take"]["enum"] == list(TAKES)
+    assert call["conditions"]["maxItems"] == MOST_CONDITIONS
+    assert call["conditions"]["items"]["properties"]["op"]["enum"] == list(OPS)

@@ -8,8 +8,8 @@ import pytest
 from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
 from raypipe.core.records import Question
+from raypipe.models.fake import Scripted
 from raypipe.models.kit import LocalKit
-from raypipe.models.scripted import Scripted
 from raypipe.steps.generate import Generate
 
 ROOT = Path(__file__).parents[2]

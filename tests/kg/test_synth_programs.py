@@ -10,8 +10,7 @@ from smallgraph import GRAMMAR
 
 from raypipe.kg.client import connect
 from raypipe.kg.execute import run
-from raypipe.kg.fetch import ServerBackend
-from raypipe.kg.graph import open_folder
+from raypipe.kg.graph import ServerBackend, open_folder
 from raypipe.kg.language.parser import parser
 from raypipe.kg.language.time_words import moment
 from raypipe.kg.server import serve

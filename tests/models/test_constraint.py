@@ -10,7 +10,7 @@ import yaml
 
 from raypipe.core.errors import ConfError
 from raypipe.core.llm import Choice, Grammar, JsonSchema, Regex
-from raypipe.models.constraint import SEPARATORS, ReplyLength, bounds, schema_text
+from raypipe.models.constraint import SEPARATORS, longest_reply, schema_text
 
 CALLS = """
 start: call (";" call)~0..2
@@ -25,29 +25,28 @@ def schema(**properties: object) -> JsonSchema:
 
 
 @pytest.mark.parametrize(
-    ("constraint", "shortest", "longest"),
+    ("constraint", "longest"),
     [
-        (Choice(("movie", "other", "é")), 2, 5),
-        (Regex("[a-z]{1,3}(foo|é)?"), 1, 6),
-        (Regex("(a|bb)(c{2,3}){0,2}"), 1, 8),
-        (Grammar('start: "a" b?\nb: "q"i ~ 2..3'), 1, 4),
-        (Grammar('start: a\na: b\nb: a | "x"'), 1, 1),  # a rule that leads back without growing
-        (Grammar(CALLS), 3, 3 * (8 + 2 + 4 * 42 + 3) + 2),
-        (schema(ok={"type": "boolean"}), len('{"ok":true}'), len('{"ok":false}')),
-        (schema(n={"type": "integer", "minimum": 0, "maximum": 99}), len('{"n":0}'), len('{"n":99}')),
-        (schema(a={"enum": ["True", "False"]}), len('{"a":"True"}'), len('{"a":"False"}')),
-        (schema(a={"type": "string", "pattern": "^[a-z]{1,4}$"}), len('{"a":"x"}'), len('{"a":""}') + 4),
-        (schema(a={"type": "string", "maxLength": 5}), len('{"a":""}'), len('{"a":""}') + 5 * 4),
+        (Choice(("movie", "other", "é")), 5),
+        (Regex("[a-z]{1,3}(foo|é)?"), 6),
+        (Regex("(a|bb)(c{2,3}){0,2}"), 8),
+        (Grammar('start: "a" b?\nb: "q"i ~ 2..3'), 4),
+        (Grammar('start: a\na: b\nb: a | "x"'), 1),  # a rule that leads back without growing
+        (Grammar(CALLS), 3 * (8 + 2 + 4 * 42 + 3) + 2),
+        (schema(ok={"type": "boolean"}), len('{"ok":false}')),
+        (schema(n={"type": "integer", "minimum": 0, "maximum": 99}), len('{"n":99}')),
+        (schema(a={"enum": ["True", "False"]}), len('{"a":"False"}')),
+        (schema(a={"type": "string", "pattern": "^[a-z]{1,4}$"}), len('{"a":""}') + 4),
+        (schema(a={"type": "string", "maxLength": 5}), len('{"a":""}') + 5 * 4),
         (
             schema(a={"type": "array", "items": {"type": "boolean"}, "maxItems": 2}),
-            8,
             len('{"a":[false,false]}'),
         ),
     ],
     ids=str,
 )
-def test_a_bounded_constraint_says_how_short_and_how_long_a_reply_gets(constraint, shortest, longest):
-    assert bounds(constraint) == ReplyLength(shortest, longest)
+def test_a_bounded_constraint_says_how_long_a_reply_gets(constraint, longest):
+    assert longest_reply(constraint) == longest
 
 
 @pytest.mark.parametrize(
@@ -74,7 +73,7 @@ def test_a_bounded_constraint_says_how_short_and_how_long_a_reply_gets(constrain
 )
 def test_a_constraint_whose_replies_may_never_end_is_refused_with_what_to_write(constraint):
     with pytest.raises(ConfError, match="any length"):
-        bounds(constraint)
+        longest_reply(constraint)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +92,7 @@ def test_a_constraint_whose_replies_may_never_end_is_refused_with_what_to_write(
 )
 def test_what_does_not_compile_is_refused_with_the_reason(constraint, message):
     with pytest.raises(ConfError, match=f"does not compile: .*{message}"):
-        bounds(constraint)
+        longest_reply(constraint)
 
 
 def test_a_bounded_string_goes_to_the_engine_as_a_pattern_wherever_it_stands():
@@ -118,12 +117,12 @@ def test_what_only_looks_like_a_bounded_string_stays_as_it_is():
 
 def test_a_grammar_without_a_way_out_is_refused():
     with pytest.raises(ConfError, match="can ever end"):
-        bounds(Grammar('start: "a" start'))
+        longest_reply(Grammar('start: "a" start'))
 
 
 def test_a_constraint_that_allows_only_nothing_is_refused():
     with pytest.raises(ConfError, match="empty"):
-        bounds(Regex(""))
+        longest_reply(Regex(""))
 
 
 def test_a_choice_needs_distinct_options_with_text():

@@ -63,7 +63,7 @@ def test_a_berts_tokenizer_is_read_as_transformers_reads_it(
 ) -> None:
     from transformers import AutoTokenizer
 
-    from raypipe.models.word_pieces import read_word_pieces
+    from raypipe.models.bert import read_word_pieces
 
     folder = tiny("bert", False)
     ours, theirs = read_word_pieces(folder), AutoTokenizer.from_pretrained(folder)
@@ -90,7 +90,7 @@ def test_a_berts_tokenizer_is_read_as_transformers_reads_it(
 def test_a_tokenizer_that_transformers_would_make_otherwise_is_left_to_it(
     tiny: Callable[[str, bool], Path], tmp_path: Path, file: str, change: dict[str, object]
 ) -> None:
-    from raypipe.models.word_pieces import read_word_pieces
+    from raypipe.models.bert import read_word_pieces
 
     here = shutil.copytree(tiny("bert", False), tmp_path / "m")
     (here / file).write_text(json.dumps({**json.loads((here / file).read_text()), **change}))
@@ -106,7 +106,7 @@ from raypipe.models import load
 from raypipe.models.catalog import read
 entry = {{"kind": "embedder", "loader": "flagembedding", "dim": 32, "pooling": "mean", "max_tokens": 64}}
 model = read({{"e": {{**entry, "path": {str(tiny("bert", False))!r}}}}}, Path("models.yaml")).model("e")
-load.open_embedder(model, "transformers", "cpu").embed(["one"], "passage")
+load.open_model(model, "transformers", "cpu").embed(["one"], "passage")
 assert "transformers" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True)

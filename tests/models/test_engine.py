@@ -20,13 +20,14 @@ from shared_engine import Inside
 
 from raypipe.core.errors import ConfError
 from raypipe.core.llm import Chat, Choice, Generated, Grammar, JsonSchema, Message, Regex, Sampling
+from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
 from raypipe.kg.language.parser import parser
 from raypipe.kg.language.program import Bad
 from raypipe.models import standins
-from raypipe.models.constraint import bounds
+from raypipe.models.constraint import longest_reply
 from raypipe.models.engine import Engine
-from raypipe.models.generator import EngineSetup
+from raypipe.models.load import EngineLimits
 
 pytestmark = pytest.mark.engine
 
@@ -312,13 +313,13 @@ def test_four_questions_over_one_context_take_two_thirds_of_their_tokens_from_th
 def test_a_folder_that_must_not_be_started_starts_no_process(tmp_path: Path):
     before = len(psutil.Process().children(recursive=True))
     with pytest.raises(Exception, match="no-such-model"):
-        Engine(EngineSetup(str(tmp_path / "no-such-model"), 4096, "float32"))
+        Engine(Model("m", "generator", "vllm", "", "", str(tmp_path / "no-such-model"), ""), EngineLimits())
     assert len(psutil.Process().children(recursive=True)) == before
 
 
 def test_programs_that_the_call_grammar_constrains_end_by_themselves_and_parse(running):
     grammar = (Path(__file__).parents[2] / "conf/grammar/calls.lark").read_text(encoding="utf-8")
-    longest = bounds(Grammar(grammar)).longest
+    longest = longest_reply(Grammar(grammar))
     sampling = Sampling(max_tokens=min(longest, CONTEXT - 200), temperature=1.0, constraint=Grammar(grammar))
     replies = running.ask(chats(100, seed=9, context=False), sampling)
     programs = texts(replies)

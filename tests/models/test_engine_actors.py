@@ -100,7 +100,10 @@ def actors(local_ray: ModuleType) -> ModuleType:
 
 
 def start(actors: ModuleType, name: str, diary: Path, **more: bool) -> Client:
-    return actors.start(name, functools.partial(Echo, str(diary), **more), {"CPU": 0.1}, PAUSE_S)
+    make = functools.partial(Echo, str(diary), **more)
+    client: Client = actors.start_actor(name, make, {"CPU": 0.1}, longest_pause_s=PAUSE_S)
+    client.ready()
+    return client
 
 
 @pytest.fixture

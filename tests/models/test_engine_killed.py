@@ -10,8 +10,10 @@ import psutil
 import pytest
 
 from raypipe.core.llm import Chat, Generated, Message, Sampling
+from raypipe.core.protocols import Model
 from raypipe.models.engine import Engine, EngineDied
-from raypipe.models.generator import EngineSetup
+from raypipe.models.folder import identity
+from raypipe.models.load import EngineLimits
 
 pytestmark = [pytest.mark.engine, pytest.mark.drill]
 LONG = Sampling(max_tokens=2000)
@@ -51,7 +53,9 @@ def test_a_worker_that_is_killed_ends_every_call_with_one_clear_error_and_leaves
             return [*results, e]
 
     async def start() -> Engine:
-        engine = Engine(EngineSetup(str(folder), 4096, "float32", kv_cache_gib=1.0))
+        weights = identity(folder, "generator")
+        model = Model("m", "generator", "vllm", "", "", str(folder), weights, max_model_len=4096)
+        engine = Engine(model, EngineLimits())
         await engine.ready()
         return engine
 

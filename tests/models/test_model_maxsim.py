@@ -60,12 +60,12 @@ def by_hand(model: Model, query: str, passage: str) -> float:
 
 def test_the_score_is_the_formula(tiny_maxsim: Model, texts: list[str]) -> None:
     pairs = [(q, p) for q in texts[3:5] for p in texts[:4]]
-    scores = load.open_reranker(tiny_maxsim, "transformers", "cpu").score(pairs)
+    scores = load.open_model(tiny_maxsim, "transformers", "cpu").score(pairs)
     np.testing.assert_allclose(scores, [by_hand(tiny_maxsim, q, p) for q, p in pairs], atol=CLOSE)
 
 
 def test_a_score_depends_on_its_pair_alone(tiny_maxsim: Model, texts: list[str]) -> None:
-    model = load.open_reranker(tiny_maxsim, "transformers", "cpu")
+    model = load.open_model(tiny_maxsim, "transformers", "cpu")
     pairs = [(q, p) for q in texts for p in texts]
     whole = model.score(pairs)
     np.testing.assert_allclose(whole[::-1], model.score(pairs[::-1]), atol=CLOSE)
@@ -77,7 +77,7 @@ def test_a_score_depends_on_its_pair_alone(tiny_maxsim: Model, texts: list[str])
 def test_texts_without_tokens_or_without_words_have_a_stated_score(
     maxsim: ModuleType, tiny_maxsim: Model, texts: list[str]
 ) -> None:
-    model = load.open_reranker(tiny_maxsim, "transformers", "cpu")
+    model = load.open_model(tiny_maxsim, "transformers", "cpu")
     scores = model.score([("", texts[0]), (texts[0], ""), ("...", "..."), (texts[0], texts[0])])
     np.testing.assert_allclose(scores, [maxsim.NO_TOKENS, maxsim.NO_TOKENS, 1, 1], atol=CLOSE)
 
@@ -98,6 +98,6 @@ def test_minilm_maxsim_puts_the_passage_that_answers_first_under_both_engines(te
         "Where does the show take place after its first season?": 2,
     }
     for backend in ("flagembedding", "transformers"):
-        reranker = load.open_reranker(model, backend, "cpu")  # type: ignore[arg-type]
+        reranker = load.open_model(model, backend, "cpu")  # type: ignore[arg-type]
         scores = reranker.score([(q, t) for q in asked for t in texts]).reshape(len(asked), -1)
         assert scores.argmax(1).tolist() == list(asked.values())

@@ -51,17 +51,17 @@ def test_pickled_weights_are_refused_and_converting_them_once_gives_the_same_vec
     from raypipe.models.convert import convert
 
     here = shutil.copytree(tiny("bert", False), tmp_path / "m")
-    before = load.open_embedder(entries(m=EMBEDDER).model("m"), "transformers", "cpu").embed(texts, "passage")
+    before = load.open_model(entries(m=EMBEDDER).model("m"), "transformers", "cpu").embed(texts, "passage")
     torch.save(load_file(here / "model.safetensors"), here / "pytorch_model.bin")
     (here / "model.safetensors").unlink()
     pickled = entries(m=EMBEDDER).model("m")
     with pytest.raises(
         ModelMissing, match=r"pickled weights only \(pytorch_model.bin\).*raypipe.models.convert"
     ):
-        load.open_embedder(pickled, "transformers", "cpu")
+        load.open_model(pickled, "transformers", "cpu")
 
     assert convert(here) == [here / "model.safetensors"]
-    after = load.open_embedder(entries(m=EMBEDDER).model("m"), "transformers", "cpu").embed(texts, "passage")
+    after = load.open_model(entries(m=EMBEDDER).model("m"), "transformers", "cpu").embed(texts, "passage")
     np.testing.assert_array_equal(after, before)
 
 
@@ -83,7 +83,7 @@ def test_pickles_beside_safetensors_are_never_opened(
     for name in ("pytorch_model.bin", "colbert_linear.pt", "sparse_linear.pt"):
         (here / name).write_bytes(pickle.dumps(Bomb(mark)))
     model = entries(m={**EMBEDDER, "loader": "bge-m3"}).model("m")
-    vectors = load.open_embedder(model, "flagembedding", "cpu").embed(texts, "passage")
+    vectors = load.open_model(model, "flagembedding", "cpu").embed(texts, "passage")
     assert vectors.shape == (len(texts), 32) and not mark.exists()
     with folder.opened(model) as view:
         assert not [p for p in Path(view).iterdir() if p.suffix in (".bin", ".pt")]
@@ -99,7 +99,7 @@ def test_a_model_with_code_of_its_own_is_refused(
     (here / file).write_text(json.dumps({**tree, "auto_map": {"AutoModel": "modeling_own.Own"}}))
     (here / "modeling_own.py").write_text("raise SystemExit('ran')")
     with pytest.raises(ConfError, match=r"asks for code of its own \(auto_map.*never run"):
-        load.open_embedder(entries(m=EMBEDDER).model("m"), backend, "cpu")
+        load.open_model(entries(m=EMBEDDER).model("m"), backend, "cpu")
 
 
 @pytest.mark.parametrize("backend", ["flagembedding", "transformers"])
@@ -108,7 +108,7 @@ def test_an_embedder_named_as_a_reranker_is_refused_instead_of_given_a_random_he
 ) -> None:
     model = entries(m={**RERANKER, "path": str(tiny("bert", False))}).model("m")
     with pytest.raises(ConfError, match=r"no weights for classifier.weight and 1 more.*random numbers"):
-        load.open_reranker(model, backend, "cpu")
+        load.open_model(model, backend, "cpu")
 
 
 @pytest.mark.parametrize("backend", ["flagembedding", "transformers"])
@@ -121,7 +121,7 @@ def test_a_classifier_of_two_classes_is_no_reranker(
     net = BertForSequenceClassification.from_pretrained(here, num_labels=2, ignore_mismatched_sizes=True)
     net.save_pretrained(here)
     with pytest.raises(ConfError, match="one output, this one has 2"):
-        load.open_reranker(entries(m=RERANKER).model("m"), backend, "cpu")
+        load.open_model(entries(m=RERANKER).model("m"), backend, "cpu")
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_an_entry_that_its_weights_contradict_is_refused(
 ) -> None:
     model = entries(m={**EMBEDDER, **change, "path": str(tiny(shape, False))}).model("m")
     with pytest.raises(ConfError, match=message):
-        load.open_embedder(model, "transformers", "cpu")
+        load.open_model(model, "transformers", "cpu")
 
 
 def test_a_dtype_that_would_be_computed_as_another_is_refused(entries: Entries, tiny: Tiny) -> None:
@@ -145,10 +145,10 @@ def test_a_dtype_that_would_be_computed_as_another_is_refused(entries: Entries, 
     half = entries(m={**EMBEDDER, "path": path, "dtype": "float16"}).model("m")
     for backend in ("flagembedding", "transformers"):
         with pytest.raises(ConfError, match="float16 is not computed on a CPU"):
-            load.open_embedder(half, backend, "cpu")  # type: ignore[arg-type]
+            load.open_model(half, backend, "cpu")  # type: ignore[arg-type]
     brain = entries(m={**EMBEDDER, "path": path, "dtype": "bfloat16"}).model("m")
     with pytest.raises(ConfError, match="Use backend: transformers"):
-        load.open_embedder(brain, "flagembedding", "cpu")
+        load.open_model(brain, "flagembedding", "cpu")
 
 
 def test_a_folder_without_a_fast_tokenizer_or_with_broken_json_says_so(
@@ -159,5 +159,5 @@ def test_a_folder_without_a_fast_tokenizer_or_with_broken_json_says_so(
     with pytest.raises(ConfError, match=r"no tokenizer.json.*save_pretrained"):
         folder.require(entries(m=EMBEDDER).model("m"))
     (here / "config.json").write_text("{")
-    with pytest.raises(ConfError, match=r"config.json is not valid JSON"):
+    with pytest.raises(ConfError, match=r"config.json: not valid JSON"):
         folder.require(entries(m=EMBEDDER).model("m"))

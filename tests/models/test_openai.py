@@ -18,8 +18,10 @@ from chat_server import ChatServer, Request, completion
 
 from raypipe.core.errors import ConfError
 from raypipe.core.llm import Chat, Choice, Generated, Grammar, JsonSchema, Message, Regex, Sampling
+from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
-from raypipe.models.openai import ChatEndpoint, OpenAIClient
+from raypipe.models.load import EndpointAddress
+from raypipe.models.openai import OpenAIClient
 
 SAMPLING = Sampling(max_tokens=20)
 
@@ -97,11 +99,27 @@ class Time:
         await asyncio.sleep(0)
 
 
+Served = tuple[Model, EndpointAddress]
+
+
+def served(
+    url: str, model: str, dialect: str = "openai", adapters: tuple[tuple[str, str], ...] = (),
+    template: str = "", **more: Any,
+) -> Served:  # fmt: skip
+    """A model at an address; `adapters`: as recipes and as the endpoint call them."""
+    names, paths = tuple((name, name) for name, _ in adapters), tuple(path for _, path in adapters)
+    entry = Model(
+        "served", "generator", "openai", model, "", "", "", adapters=names, adapter_paths=paths,
+        dialect=dialect, template=template,
+    )  # fmt: skip
+    return entry, EndpointAddress(url, **more)
+
+
 def ask(
-    endpoint: ChatEndpoint, chats: list[Chat], sampling: Sampling = SAMPLING, adapter: str | None = None
+    endpoint: Served, chats: list[Chat], sampling: Sampling = SAMPLING, adapter: str | None = None
 ) -> tuple[list[Generated | Fault], Time]:
     async def run() -> list[Generated | Fault]:
-        model = OpenAIClient(endpoint, time_.sleep, time_.clock)
+        model = OpenAIClient(*endpoint, time_.sleep, time_.clock)
         try:
             return await model.generate(chats, sampling, adapter)
         finally:
@@ -115,7 +133,7 @@ def one(
     script: Script, sampling: Sampling = SAMPLING, **options: Any
 ) -> tuple[Generated | Fault, Server, Time]:
     with serving(script) as server:
-        (result,), slept = ask(ChatEndpoint(server.url, model="m", **options), [chat("Where?")], sampling)
+        (result,), slept = ask(served(server.url, model="m", **options), [chat("Where?")], sampling)
     return result, server, slept
 
 
@@ -139,7 +157,7 @@ def test_replies_come_in_the_order_of_the_chats_however_long_each_takes():
         return answer
 
     with serving(script) as server:
-        results, _ = ask(ChatEndpoint(server.url, model="m"), [chat(f"q{i}") for i in range(20)])
+        results, _ = ask(served(server.url, model="m"), [chat(f"q{i}") for i in range(20)])
     assert [r.text for r in results if isinstance(r, Generated)] == [f"Q{i}" for i in range(20)]
 
 
@@ -150,13 +168,13 @@ def test_no_more_requests_are_in_flight_than_allowed():
         return answer
 
     with serving(script) as server:
-        ask(ChatEndpoint(server.url, model="m", concurrency=3), [chat(f"q{i}") for i in range(15)])
+        ask(served(server.url, model="m", concurrency=3), [chat(f"q{i}") for i in range(15)])
     assert 1 < server.most <= 3
 
 
 def test_requests_leave_no_faster_than_the_rate_limit():
     with serving(lambda body, n: reply("x")) as server:
-        _, slept = ask(ChatEndpoint(server.url, model="m", per_minute=30), [chat(f"q{i}") for i in range(7)])
+        _, slept = ask(served(server.url, model="m", per_minute=30), [chat(f"q{i}") for i in range(7)])
     assert slept.now == pytest.approx(6 * 2.0)
 
 
@@ -217,7 +235,7 @@ def test_what_no_second_try_can_mend_is_tried_once(answer, reason, transient):
 def test_an_endpoint_that_is_down_is_a_transient_fault_that_names_its_address():
     with serving(lambda body, n: reply("x")) as server:
         url = server.url
-    (result,), slept = ask(ChatEndpoint(url, model="m", tries=3), [chat("Where?")])
+    (result,), slept = ask(served(url, model="m", tries=3), [chat("Where?")])
     assert isinstance(result, Fault) and result.reason == "unreachable" and result.transient
     assert url in result.detail and len(slept.slept) == 2
 
@@ -245,7 +263,7 @@ def test_retry_after_is_kept_by_every_row_not_by_the_one_that_heard_it(header):
         return Answer("", 429, {"Retry-After": header()}) if n == 0 else reply("x")
 
     with serving(script) as server:
-        results, slept = ask(ChatEndpoint(server.url, model="m", concurrency=1), [chat("a"), chat("b")])
+        results, slept = ask(served(server.url, model="m", concurrency=1), [chat("a"), chat("b")])
     assert all(isinstance(r, Generated) for r in results)
     assert 5 <= slept.now <= 10
 
@@ -253,7 +271,7 @@ def test_retry_after_is_kept_by_every_row_not_by_the_one_that_heard_it(header):
 def test_a_long_outage_costs_each_further_row_one_try():
     with serving(lambda body, n: Answer("", 500)) as server:
         results, _ = ask(
-            ChatEndpoint(server.url, model="m", concurrency=2, tries=4), [chat(f"q{i}") for i in range(50)]
+            served(server.url, model="m", concurrency=2, tries=4), [chat(f"q{i}") for i in range(50)]
         )
     assert all(isinstance(r, Fault) and r.transient for r in results)
     assert len(server.bodies) <= 2 * 4 + 2 * 4 + 50
@@ -263,7 +281,7 @@ def test_the_key_goes_into_the_header_and_nowhere_else(caplog):
     caplog.set_level(logging.DEBUG)
     key = "sk-not-a-real-key"
     with serving(lambda body, n: Answer(f"wrong key {key}", 401)) as server:
-        endpoint = ChatEndpoint(server.url, model="m", key=key)
+        endpoint = served(server.url, model="m", key=key)
         (result,), _ = ask(endpoint, [chat("Where?")])
     assert server.keys == [f"Bearer {key}"]
     assert isinstance(result, Fault) and "***" in result.detail
@@ -279,13 +297,13 @@ def test_the_key_goes_into_the_header_and_nowhere_else(caplog):
 
 def test_a_key_with_a_line_end_is_refused_without_showing_it():
     with serving(lambda body, n: reply("x")) as server, pytest.raises(ConfError) as caught:
-        ask(ChatEndpoint(server.url, model="m", key="sk-secret\n"), [chat("Where?")])
+        ask(served(server.url, model="m", key="sk-secret\n"), [chat("Where?")])
     assert "sk-secret" not in str(caught.value)
 
 
 def test_an_address_with_a_password_in_it_is_refused():
-    with pytest.raises(ValueError, match="password"):
-        ChatEndpoint("https://user:pw@example.org/v1", model="m")
+    with pytest.raises(ConfError, match="password"):
+        served("https://user:pw@example.org/v1", model="m")
 
 
 def test_sampling_says_everything_so_that_no_default_of_the_endpoint_decides():
@@ -321,7 +339,7 @@ def test_an_openai_endpoint_takes_json_schemas_and_no_other_constraint():
     assert server.bodies[0]["response_format"]["json_schema"]["schema"] == {"enum": ["a"]}
     with pytest.raises(ConfError, match="dialect: vllm"):
         ask(
-            ChatEndpoint("http://127.0.0.1:9/v1", model="m"),
+            served("http://127.0.0.1:9/v1", model="m"),
             [chat("x")],
             Sampling(9, constraint=Choice(("a",))),
         )
@@ -329,7 +347,7 @@ def test_an_openai_endpoint_takes_json_schemas_and_no_other_constraint():
 
 def test_an_adapter_is_asked_under_the_name_the_endpoint_gives_it():
     with serving(lambda body, n: reply("x")) as server:
-        endpoint = ChatEndpoint(server.url, model="base", adapters=(("calls", "base-calls-v2"),))
+        endpoint = served(server.url, model="base", adapters=(("calls", "base-calls-v2"),))
         ask(endpoint, [chat("x")], adapter="calls")
         with pytest.raises(ConfError, match="entry has calls"):
             ask(endpoint, [chat("x")], adapter="other")
@@ -338,13 +356,13 @@ def test_an_adapter_is_asked_under_the_name_the_endpoint_gives_it():
 
 def test_text_that_cannot_be_sent_is_a_final_fault_of_its_row():
     with serving(lambda body, n: reply("x")) as server:
-        bad, good = ask(ChatEndpoint(server.url, model="m"), [chat("\ud800"), chat("fine")])[0]
+        bad, good = ask(served(server.url, model="m"), [chat("\ud800"), chat("fine")])[0]
     assert isinstance(bad, Fault) and bad.reason == "unsendable" and not bad.transient
     assert isinstance(good, Generated)
 
 
 def test_no_chats_are_no_requests():
-    assert ask(ChatEndpoint("http://127.0.0.1:9/v1", model="m"), [])[0] == []
+    assert ask(served("http://127.0.0.1:9/v1", model="m"), [])[0] == []
 
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])

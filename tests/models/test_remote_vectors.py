@@ -16,7 +16,7 @@ from raypipe.models import load
 from raypipe.models.catalog import Catalog
 from raypipe.models.fake import HashEmbedder, OverlapReranker
 from raypipe.models.load import EndpointAddress
-from raypipe.models.remote_vectors import BATCH, Connection, RemoteEmbedder, RemoteReranker
+from raypipe.models.remote import BATCH, Connection, RemoteEmbedder, RemoteReranker
 
 Entries = Callable[..., Catalog]
 EMBEDDER = {"kind": "embedder", "loader": "embeddings", "endpoint": "e", "model": "org/m", "dim": 16}

@@ -10,7 +10,7 @@ from raypipe.core.digests import stable
 from raypipe.core.errors import ConfError
 from raypipe.core.llm import Choice, Generated, JsonSchema, Message, Regex, Sampling
 from raypipe.core.records import Fault
-from raypipe.models.scripted import Scripted
+from raypipe.models.fake import Scripted
 
 CONTEXT = "The museum opened in 1931.\nThe harbour closed in 1950.\nWhen did the harbour close?"
 

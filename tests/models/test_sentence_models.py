@@ -42,7 +42,7 @@ def saved(target: Path, source: Path, pooling: str = "mean", dense: int = 0, **m
 
 def embed(entries: Entries, texts: list[str], role: str = "passage", **change: Any) -> np.ndarray:
     model = entries(m=EMBEDDER | change).model("m")
-    return load.open_embedder(model, "flagembedding", "cpu").embed(texts, role)
+    return load.open_model(model, "flagembedding", "cpu").embed(texts, role)
 
 
 def numpy_vectors(source: Path, texts: list[str], pooling: str) -> np.ndarray:
@@ -91,7 +91,7 @@ def test_minilm_gives_the_same_vectors_as_by_flagembedding(entries: Entries, tex
         own={**of, "loader": "sentence-transformers"},
     )
     first, second = (
-        load.open_embedder(found.model(name), "flagembedding", "cpu").embed(texts, "passage")
+        load.open_model(found.model(name), "flagembedding", "cpu").embed(texts, "passage")
         for name in ("flag", "own")
     )
     assert np.abs(first - second).max() < 1e-5
@@ -100,22 +100,15 @@ def test_minilm_gives_the_same_vectors_as_by_flagembedding(entries: Entries, tex
 def test_a_cross_encoder_scores_with_its_own_activation(entries: Entries, tiny: Tiny, tmp_path, texts):
     pairs = [(texts[4], t) for t in texts]
     shutil.copytree(tiny("bert", True), tmp_path / "m")
-    sigmoid = load.open_reranker(entries(m=RERANKER).model("m"), "flagembedding", "cpu").score(pairs)
+    sigmoid = load.open_model(entries(m=RERANKER).model("m"), "flagembedding", "cpu").score(pairs)
     config = json.loads((tmp_path / "m/config.json").read_text())
     config["sentence_transformers"] = {"activation_fn": "torch.nn.modules.linear.Identity"}
     (tmp_path / "m/config.json").write_text(json.dumps(config))
-    logits = load.open_reranker(entries(m=RERANKER).model("m"), "flagembedding", "cpu").score(pairs)
+    logits = load.open_model(entries(m=RERANKER).model("m"), "flagembedding", "cpu").score(pairs)
     assert np.allclose(sigmoid, 1 / (1 + np.exp(-logits)), atol=1e-5)
     assert not np.allclose(sigmoid, logits, atol=1e-2)
     flag = entries(m={**RERANKER, "loader": "flagembedding-reranker"}).model("m")
-    assert np.allclose(load.open_reranker(flag, "transformers", "cpu").score(pairs), sigmoid, atol=1e-4)
-
-
-def test_what_is_cut_is_counted(entries: Entries, tiny: Tiny, tmp_path, texts):
-    saved(tmp_path / "m", tiny("bert", False))
-    opened = load.open_embedder(entries(m=EMBEDDER | {"max_tokens": 8}).model("m"), "transformers", "cpu")
-    opened.embed(["No.", texts[0]], "passage")
-    assert opened.truncated == 1
+    assert np.allclose(load.open_model(flag, "transformers", "cpu").score(pairs), sigmoid, atol=1e-4)
 
 
 def test_every_file_that_decides_a_vector_is_identity(entries: Entries, tiny: Tiny, tmp_path):
@@ -192,7 +185,7 @@ def test_a_classifier_is_no_reranker(entries: Entries, tiny: Tiny, tmp_path):
     torch.manual_seed(0)
     BertForSequenceClassification(config).save_pretrained(tmp_path / "m")
     with pytest.raises(ConfError, match="one output, this one has 3"):
-        load.open_reranker(entries(m=RERANKER).model("m"), "transformers", "cpu")
+        load.open_model(entries(m=RERANKER).model("m"), "transformers", "cpu")
 
 
 def tiny_t5(folder: Path) -> Path:
@@ -214,9 +207,7 @@ def test_an_instruction_counts_in_attention_and_not_in_the_mean(entries: Entries
 
     source = tiny_t5(tmp_path / "m")
     of = {"kind": "embedder", "loader": "instructor", "dim": 64, "max_tokens": 64, "path": "m"}
-    told = load.open_embedder(
-        entries(m={**of, "query_instruction": QUERY}).model("m"), "flagembedding", "cpu"
-    )
+    told = load.open_model(entries(m={**of, "query_instruction": QUERY}).model("m"), "flagembedding", "cpu")
     found, plain = told.embed(TEXTS, "query"), told.embed(TEXTS, "passage")
     tokenizer, net = AutoTokenizer.from_pretrained(source), T5EncoderModel.from_pretrained(source).eval()
     head = len(tokenizer(QUERY)["input_ids"]) - 1  # without the mark at the end
@@ -227,7 +218,7 @@ def test_an_instruction_counts_in_attention_and_not_in_the_mean(entries: Entries
         out = (hidden[head:].mean(0) @ dense.T).numpy()
         assert np.allclose(found[n], out / np.linalg.norm(out), atol=1e-4)
     assert np.abs(found - plain).max() > 1e-3
-    included = load.open_embedder(
+    included = load.open_model(
         entries(m={**of, "loader": "sentence-transformers", "query_instruction": QUERY}).model("m"),
         "flagembedding",
         "cpu",
@@ -239,11 +230,11 @@ def test_a_t5_has_no_greatest_length_and_says_which_loader_takes_it(entries: Ent
     tiny_t5(tmp_path / "m")
     of = {"kind": "embedder", "dim": 64, "max_tokens": 512, "path": "m"}
     long = " ".join(TEXTS * 40)
-    model = load.open_embedder(entries(m={**of, "loader": "instructor"}).model("m"), "flagembedding", "cpu")
+    model = load.open_model(entries(m={**of, "loader": "instructor"}).model("m"), "flagembedding", "cpu")
     assert model.embed([long], "passage").shape == (1, 64)
     flag = entries(m={**of, "loader": "flagembedding", "pooling": "mean"}).model("m")
     with pytest.raises(ConfError, match="Use loader sentence-transformers, or instructor"):
-        load.open_embedder(flag, "transformers", "cpu")
+        load.open_model(flag, "transformers", "cpu")
 
 
 def test_a_modules_pickle_is_asked_for_and_converted_with_the_models_own(entries: Entries, tmp_path):
@@ -256,7 +247,7 @@ def test_a_modules_pickle_is_asked_for_and_converted_with_the_models_own(entries
     of = {"kind": "embedder", "loader": "instructor", "dim": 64, "max_tokens": 64, "path": "m"}
 
     def vectors() -> np.ndarray:
-        return load.open_embedder(entries(m=of).model("m"), "flagembedding", "cpu").embed(TEXTS, "passage")
+        return load.open_model(entries(m=of).model("m"), "flagembedding", "cpu").embed(TEXTS, "passage")
 
     before = vectors()
     files = [source / "model.safetensors", source / "2_Dense/model.safetensors"]

@@ -49,14 +49,14 @@ def test_what_one_model_encoded_the_other_does_not_encode_again(
 ) -> None:
     embedder, maxsim = pair
     alone = [
-        load.open_embedder(embedder, "transformers", "cpu").embed(texts, "passage"),
-        load.open_reranker(maxsim, "transformers", "cpu").score([(texts[3], t) for t in texts]),
+        load.open_model(embedder, "transformers", "cpu").embed(texts, "passage"),
+        load.open_model(maxsim, "transformers", "cpu").score([(texts[3], t) for t in texts]),
     ]
     encoders = SharedEncoders()
     for model in pair:
         encoders.expect(model)
-    embed = load.open_embedder(embedder, "transformers", "cpu", encoders)
-    score = load.open_reranker(maxsim, "transformers", "cpu", encoders)
+    embed = load.open_model(embedder, "transformers", "cpu", encoders)
+    score = load.open_model(maxsim, "transformers", "cpu", encoders)
     seen = forwards(encoders, embedder)
     calls = [lambda: embed.embed(texts, "passage"), lambda: score.score([(texts[3], t) for t in texts])]
     order = (0, 1) if first == "embedder" else (1, 0)
@@ -70,8 +70,8 @@ def test_what_one_model_encoded_the_other_does_not_encode_again(
 @pytest.mark.parametrize("backend", ["transformers", "flagembedding"])
 def test_one_folder_is_loaded_once_for_both(pair: Pair, texts: list[str], backend: str) -> None:
     encoders = SharedEncoders()
-    embed = load.open_embedder(pair[0], backend, "cpu", encoders)  # type: ignore[arg-type]
-    score = load.open_reranker(pair[1], backend, "cpu", encoders)  # type: ignore[arg-type]
+    embed = load.open_model(pair[0], backend, "cpu", encoders)  # type: ignore[arg-type]
+    score = load.open_model(pair[1], backend, "cpu", encoders)  # type: ignore[arg-type]
     seen = forwards(encoders, pair[1])
     score.score([("one", texts[3])])
     assert sum(seen) == 2

@@ -7,16 +7,18 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pytest
 from invented import sentences
 
 from raypipe.core.errors import DataError
-from raypipe.models import generator, standins
+from raypipe.core.protocols import Model
+from raypipe.models import catalog, generator, standins
 from raypipe.models.folder import identity
-from raypipe.models.generator import Adapter, EngineSetup
 
 pytestmark = pytest.mark.slow
 
@@ -67,10 +69,8 @@ def test_the_two_adapters_differ(built):
 
 
 def test_the_chat_model_passes_the_check_before_a_start(built):
-    adapters = tuple(Adapter(name, str(folder)) for name, folder in built.adapters)
-    setup = EngineSetup(str(built.chat), standins.CONTEXT, "float32", adapters=adapters)
-    generator.check(setup)
-    assert generator.rank(setup) == standins.ADAPTER_RANK
+    model = check(built.chat, standins.CONTEXT, dict(built.adapters))
+    assert generator.rank(model) == standins.ADAPTER_RANK
 
 
 def test_the_chat_tokenizer_spells_every_text_exactly(built):
@@ -125,24 +125,31 @@ def edit(path: Path, **change: object) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
 
 
-def check(folder: Path, context: int = 4096, adapters: tuple[Adapter, ...] = ()) -> None:
-    generator.check(EngineSetup(str(folder), context, "float32", adapters=adapters))
+def check(folder: Path, context: int = 4096, adapters: Mapping[str, Path] = MappingProxyType({})) -> Model:
+    """The model of a folder, as an entry names it, checked as before its engine starts."""
+    entry = {
+        "kind": "generator", "loader": "vllm", "path": str(folder), "max_model_len": context,
+        "adapters": {name: str(path) for name, path in adapters.items()},
+    }  # fmt: skip
+    model = catalog.read({"m": entry}, folder / "models.yaml").model("m")
+    generator.check(model)
+    return model
 
 
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda f: (f / "config.json").unlink(), "expected config.json"),
+        (lambda f: (f / "config.json").unlink(), "has no config.json"),
         (lambda f: (f / "config.json").write_text("{"), "not valid JSON"),
         (lambda f: edit(f / "config.json", auto_map={"AutoModel": "x.Y"}), "code of its own"),
         (lambda f: edit(f / "tokenizer_config.json", auto_map={"A": "x.Y"}), "code of its own"),
-        (lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"), "pickles .pytorch_model.bin"),
+        (lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"), "only .pytorch_model.bin"),
         (lambda f: (f / "model.safetensors").unlink(), "expected weights"),
         (lambda f: os.truncate(f / "model.safetensors", 100_000), "end early"),
         (lambda f: (f / "model.safetensors").write_bytes(b"<html>not found</html>"), "end early"),
         (lambda f: (f / generator.INDEX).write_text('{"weight_map": {"a": "model-2.bin"}}'), "model-2"),
         (lambda f: (f / "chat_template.jinja").unlink(), "no chat template"),
-        (lambda f: (f / "tokenizer.json").unlink(), "expected tokenizer.json"),
+        (lambda f: (f / "tokenizer.json").unlink(), "no tokenizer.json"),
     ],
 )  # fmt: skip
 def test_a_folder_that_must_not_be_started_is_refused_with_what_to_do(copy, spoil, message):
@@ -163,26 +170,24 @@ def test_a_missing_folder_is_named(tmp_path):
         check(tmp_path / "nowhere")
 
 
-def test_an_adapter_must_be_lora_in_safetensors_under_a_name_of_its_own(built, copy, tmp_path):
+def test_an_adapter_must_be_lora_in_safetensors(built, copy, tmp_path):
     folder = tmp_path / "adapter"
     folder.mkdir()
     for file in built.adapters[0][1].iterdir():
         (folder / file.name).write_bytes(file.read_bytes())
-    good = Adapter("a", str(folder))
-    check(copy, adapters=(good,))
-    with pytest.raises(Exception, match="distinct names"):
-        check(copy, adapters=(good, good))
+    good = {"a": folder}
+    check(copy, adapters=good)
     edit(folder / "adapter_config.json", r=4096)
     with pytest.raises(Exception, match="rank 4096"):
-        check(copy, adapters=(good,))
+        check(copy, adapters=good)
     edit(folder / "adapter_config.json", peft_type="PREFIX_TUNING")
     with pytest.raises(Exception, match="peft_type LORA"):
-        check(copy, adapters=(good,))
+        check(copy, adapters=good)
     (folder / "adapter_model.safetensors").rename(folder / "adapter_model.bin")
     with pytest.raises(Exception, match="pickles are never opened"):
-        check(copy, adapters=(good,))
-    with pytest.raises(Exception, match="no such folder"):
-        check(copy, adapters=(Adapter("b", str(tmp_path / "nowhere")),))
+        check(copy, adapters=good)
+    with pytest.raises(Exception, match="no folder"):
+        check(copy, adapters={"b": tmp_path / "nowhere"})
 
 
 def test_the_identity_of_a_folder_moves_with_its_template_and_not_with_its_notes(copy):

@@ -39,30 +39,28 @@ def model(entries: Callable[..., Catalog], tiny: Callable[[str, bool], Path]) ->
 def test_arrays_give_the_vectors_of_their_texts(
     model: Model, texts: list[str], backend: load.Backend
 ) -> None:
-    embedder = load.open_embedder(model, backend, "cpu")
+    embedder = load.open_model(model, backend, "cpu")
     expected = embedder.embed(texts, "passage")
     tokens = TokenMaker(model).table([*texts, texts[0]], "passage")
     assert tokens.num_rows == len(set(texts))
 
-    async def embedded() -> tuple[np.ndarray, np.ndarray, dict[str, int]]:
-        kit = LocalKit(None, backend)
-        with_tokens = TokenKit(kit)
+    async def embedded() -> tuple[np.ndarray, np.ndarray]:
+        with_tokens = TokenKit(LocalKit(None, backend))
         plain = await with_tokens.embedder(model)(texts, "passage")
         with_tokens.tokens = {model: arrays_of(tokens)}
         again = await with_tokens.embedder(model)(texts, "passage")
-        return plain, again, kit.truncated()
+        return plain, again
 
-    plain, found, cut = asyncio.run(embedded())
+    plain, found = asyncio.run(embedded())
     assert np.array_equal(plain, expected)
     np.testing.assert_allclose(found, expected, atol=1e-6)
-    assert cut == {"e": 2 * embedder.truncated} and embedder.truncated > 0
 
 
 def test_a_text_without_an_array_is_tokenized_where_it_is_embedded(model: Model, texts: list[str]) -> None:
     kit = TokenKit(LocalKit(None, "transformers"))
     kit.tokens = {model: arrays_of(TokenMaker(model).table(texts[:2], "passage"))}
     found = asyncio.run(kit.embedder(model)(texts, "passage"))
-    expected = load.open_embedder(model, "transformers", "cpu").embed(texts, "passage")
+    expected = load.open_model(model, "transformers", "cpu").embed(texts, "passage")
     assert np.array_equal(found, expected)
     queries = asyncio.run(kit.embedder(model)(texts[:2], "query"))  # another role is another text
     assert not np.allclose(queries, expected[:2])

@@ -77,8 +77,6 @@ def test_an_exception_inside_a_part_is_booked_too(moment):
 
 def test_a_kit_times_the_loading_of_a_model_and_not_its_computing(moment):
     class Slow:
-        truncated = 0
-
         def score(self, pairs):
             moment.pass_(1)
             return [0.0] * len(pairs)

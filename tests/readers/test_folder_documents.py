@@ -12,9 +12,9 @@ from papers import READABLE
 
 from raypipe.readers.documents import DOCUMENT_LIMITS, DocumentReader, fresh_bytes, walk
 from raypipe.readers.documents.page_text import dehyphenated, joined
+from raypipe.readers.documents.pdf import Box, in_order, zigzags
 from raypipe.readers.documents.plain import decoded, markdown
 from raypipe.readers.documents.plain import table as csv_text
-from raypipe.readers.documents.reading_order import Box, in_order, zigzags
 from raypipe.readers.documents.sniff import file_kind
 from raypipe.readers.rows import UnusableLine
 

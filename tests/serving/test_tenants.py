@@ -21,8 +21,8 @@ from raypipe.serving.access import ApiKeys, CaptureConfig, RequestLimits, Server
 from raypipe.serving.answerer import Answerer, CorpusMemo
 from raypipe.serving.capture import Capture
 from raypipe.serving.http import create_app
-from raypipe.serving.http.admission import Admission, FairSlots
 from raypipe.serving.http.errors import RequestRefused
+from raypipe.serving.http.limits import Admission, FairSlots
 from raypipe.serving.http.middleware import RequestMetrics
 from raypipe.serving.query import Filters, host_matches
 from raypipe.serving.tenants import Quotas, Tenant, read_tenants

@@ -10,18 +10,16 @@ from shelf import HASH, OVERLAP, Shelf, asked, chunk, holds_laws, question
 
 from raypipe.core.protocols import Model, Reach
 from raypipe.core.records import Block, Fault, Question, Reply, parse_chunk_id
-from raypipe.models.fake import whitespace
+from raypipe.models.fake import Scripted, whitespace
 from raypipe.models.kit import LocalKit
-from raypipe.models.scripted import Scripted
 from raypipe.recipes.laws import run
 from raypipe.steps.compress import Compress
 from raypipe.steps.generate import Generate
-from raypipe.text.by_label import ByLabel
 from raypipe.text.evidence import Fitted, FittedOn, Logistic
 from raypipe.text.html import to_text
 from raypipe.text.pack import pack
-from raypipe.text.prompt import Prompt
 from raypipe.text.sanitize import escape_markup
+from raypipe.text.template import ByLabel, Prompt
 
 WORDS = Model("w", "tokenizer", "whitespace", "", "", "", "whitespace@1")
 MODEL = Model("m", "generator", "scripted", "", "", "", "scripted@1", max_model_len=4096)

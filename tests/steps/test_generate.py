@@ -14,9 +14,8 @@ from raypipe.core.llm import Choice, Grammar, JsonSchema
 from raypipe.core.protocols import Model
 from raypipe.core.records import Citation, Fault, Question, Reply, Source, chunk_id, source_id
 from raypipe.metrics.losses import PromptInjection, followed
-from raypipe.models.fake import whitespace
+from raypipe.models.fake import Scripted, whitespace
 from raypipe.models.kit import LocalKit
-from raypipe.models.scripted import Scripted
 from raypipe.recipes.executor import QuestionExecutor, build
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.steps.decide import Decide
@@ -24,8 +23,7 @@ from raypipe.steps.generate import Generate
 from raypipe.steps.parse import Parse
 from raypipe.steps.split import Split
 from raypipe.store.index import MemoryIndex
-from raypipe.text.by_label import ByLabel
-from raypipe.text.prompt import Prompt
+from raypipe.text.template import ByLabel, Prompt
 
 MODEL = Model(
     "tiny", "generator", "scripted", "", "", "", "scripted@1", max_model_len=4096,

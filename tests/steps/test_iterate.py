@@ -12,13 +12,12 @@ from raypipe.core.protocols import Model, Reach
 from raypipe.core.records import Fault
 from raypipe.memo.counts import CallCounts
 from raypipe.memo.memo import MemoryMemo, cached
-from raypipe.models.fake import whitespace
+from raypipe.models.fake import Scripted, whitespace
 from raypipe.models.kit import LocalKit
-from raypipe.models.scripted import Scripted
 from raypipe.recipes.laws import run
 from raypipe.runs.plan.stage_bounds import stored_bytes, tokens_of
 from raypipe.steps.iterate import Iterate
-from raypipe.text.prompt import Prompt
+from raypipe.text.template import Prompt
 
 MODEL = Model("m", "generator", "scripted", "", "", "", "scripted@1", max_model_len=4096)
 WORDS = Model("w", "tokenizer", "whitespace", "", "", "", "whitespace@1")

@@ -10,8 +10,8 @@ from raypipe.models.kit import LocalKit
 from raypipe.steps.decide import Decide
 from raypipe.steps.demote import Demote
 from raypipe.steps.function_calls import FunctionCalls
-from raypipe.text.by_label import ByLabel
 from raypipe.text.replies import read_certainty, read_label
+from raypipe.text.template import ByLabel
 
 DOMAINS = ("finance", "music", "sports", "movie")
 

@@ -13,7 +13,7 @@ from raypipe.kg.graph import GraphFault
 from raypipe.kg.graph_adapter import open_server
 from raypipe.models.kit import LocalKit
 from raypipe.steps.kg_query import KgQuery
-from raypipe.text.by_label import ByLabel
+from raypipe.text.template import ByLabel
 
 STEP = KgQuery(graph=golden.GRAPH, calls="calls", rule="rule", answer="kg")
 EDITOR = 'get_movie_person_crew("velora", None, eq(job, "Editor"))["name"]'

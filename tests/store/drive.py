@@ -81,11 +81,11 @@ def drive(uri, log):
         for table in TABLES if run else ():
             if committed(store, table, run.name) is None:
                 done = done_parts(store, table, run.name)
-                for part in run.parts.keys() - done.keys():
+                for part in set(run.parts) - done.keys():
                     with open(log, "a") as file:
                         file.write(f"{table} {part}\n")
                     write_part(
-                        store, table, run.name, part, rows_of(table, run.parts[part]), {"by": os.getpid()}
+                        store, table, run.name, part, rows_of(table, run.part(part)), {"by": os.getpid()}
                     )
             commit(store, table, run.name, run.parts)
         if run:

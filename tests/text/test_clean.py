@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from raypipe.text.clean import clean, colon
+from raypipe.text.sanitize import clean, colon
 
 GOLDEN = [
     ("plain words stay", "plain words stay"),

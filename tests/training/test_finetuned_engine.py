@@ -18,20 +18,23 @@ STEPS = ("steps=60", "effective_batch=8", "save_every=60", "evaluate_every=0")
 def test_an_adapter_acts_two_differ_and_the_base_stays(base, chats, tmp_path):
     from raypipe.core.llm import Sampling
     from raypipe.models.engine import Engine
-    from raypipe.models.generator import Adapter, EngineSetup
+    from raypipe.models.load import EngineLimits
     from raypipe.training.model import write_adapter
 
     job = job_of(base, chats, read_preset(CONF.find("finetune", "tiny"), STEPS))
     silent = tuple(r for r, e in zip(job.rows, [e for e in examples(48) if e.split == "train"], strict=True)
                    if e.answer == "i don't know")  # fmt: skip
+    adapters = []
     for name, rows in (("both", job.rows), ("silent", silent)):
         one = dataclasses.replace(job, rows=rows)
-        write_adapter(tmp_path / name, trained(one)[0].final(), base, job.preset, {})
-    adapters = tuple(Adapter(n, str(tmp_path / n)) for n in ("both", "silent"))
+        found = write_adapter(tmp_path / name, trained(one)[0].final(), base, job.preset, {})
+        adapters.append((name, found))
+    paths = tuple(str(tmp_path / name) for name, _ in adapters)
+    tuned = dataclasses.replace(base, adapters=tuple(adapters), adapter_paths=paths)
     asked = [e.messages for e in examples(48) if e.split == "held-out"][:6]
 
     async def replies():
-        engine = Engine(EngineSetup(base.path, 512, "float32", adapters=adapters))
+        engine = Engine(tuned, EngineLimits())
         try:
             await engine.ready()
             names = (None, "both", "silent", None)

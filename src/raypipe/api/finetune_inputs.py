@@ -14,12 +14,12 @@ from raypipe.core.errors import ConfError, DataError, ModelMissing
 from raypipe.core.protocols import Model
 from raypipe.core.records import digest
 from raypipe.evaluation.label_files import LabelFolder, counts, read_labels
-from raypipe.models import folder, generator
-from raypipe.models.generator import EngineSetup
+from raypipe.models import generator
+from raypipe.models.machine_limits import gemm
 from raypipe.training import estimate as estimates
 from raypipe.training import rows as training_rows
 from raypipe.training.loop import TrainingJob
-from raypipe.training.model import Device, FourBit, adapter_size, base_config, four_bit, require_modules
+from raypipe.training.model import Device, FourBit, adapter_size, four_bit, require_modules
 from raypipe.training.preset import Preset, read_preset
 
 THREADS = (
@@ -71,12 +71,12 @@ class FinetuneInputs:
     def estimate(self, records: Sequence[str]) -> estimates.TrainingEstimate:
         """What the training takes. `records`: texts of earlier trainings' records. Raises ClusterTooSmall."""
         base = Path(self.model.path)
-        shape = estimates.base_shape(base, base_config(base), self.model.dtype)
+        shape = estimates.base_shape(base, self.model.dtype)
         earlier = estimates.seconds_of(records, self.model.weights, self.device)
         found = estimates.estimate(
             self.rows, self.held_out, len(self.left_out), self.preset, shape,
             adapter_size(base, self.preset.target_modules, self.preset.r), self.four_bit.on, self.workers,
-            earlier, estimates.core_speed() if self.device == "cpu" and not earlier else None,
+            earlier, gemm("float32", packed=False) if self.device == "cpu" and not earlier else None,
         )  # fmt: skip
         estimates.require_memory(found.memory, self.gpu_gib)
         return found
@@ -147,8 +147,7 @@ def base_model(session: Session, name: str) -> Model:
             f"{model.kind} of loader {model.loader!r}"
         )
     model = replace(model, adapters=(), adapter_paths=())
-    folder.require(model)
-    generator.check(EngineSetup(model.path, model.max_model_len, "float32"))
+    generator.check(model)
     if importlib.util.find_spec("peft") is None:
         raise ModelMissing(
             "finetune needs the package peft, and it is not here. Get it with: pip install 'raypipe[local]'"

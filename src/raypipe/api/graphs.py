@@ -26,8 +26,7 @@ from raypipe.core.records import Fault, Question
 from raypipe.kg import public_data
 from raypipe.kg.client import connect
 from raypipe.kg.execute import run
-from raypipe.kg.fetch import ServerBackend
-from raypipe.kg.graph import GraphBackend, open_folder
+from raypipe.kg.graph import GraphBackend, ServerBackend, open_folder
 from raypipe.kg.language.example_bank import Domain, example
 from raypipe.kg.language.parser import Parse, parser
 from raypipe.kg.language.program import Bad

@@ -24,7 +24,7 @@ from raypipe.core import config
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError
 from raypipe.core.llm import Choice, Generated, Sampling
-from raypipe.kg.change_rate import ChangeRate, change_rates, observations
+from raypipe.kg.change_rate import ChangeRate, change_rates
 from raypipe.kg.schema import TABLES
 from raypipe.memo.keys import period_of
 from raypipe.memo.memo import graph_replies_of
@@ -95,7 +95,7 @@ def observed_refresh(
             if (found := period_of(key)) is not None:
                 request, domain, period, number = found
                 texts.setdefault((request, domain, period), {})[number] = text
-    seen = {d: rate for d, rate in change_rates(observations(texts)).items() if d in HELD}
+    seen = {d: rate for d, rate in change_rates(texts).items() if d in HELD}
     derived = {d: rate.period for d, rate in seen.items() if rate.period is not None}
     return _settled(path, graph, entry, {**entry.get("refresh", {}), **derived}, accept, seen)
 

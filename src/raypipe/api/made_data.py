@@ -39,8 +39,8 @@ from raypipe.recipes.resolve import prompt_file
 from raypipe.store import Store
 from raypipe.text.replies import UnreadableReply, read_plain
 from raypipe.text.sanitize import escape_markup
-from raypipe.text.sentences import require_splitter
 from raypipe.text.thoughts import answer_of
+from raypipe.text.windows import require_splitter
 
 SHOWN = 5  # questions that a result shows
 

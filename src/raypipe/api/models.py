@@ -26,8 +26,7 @@ from raypipe.models import folder, load, remote
 from raypipe.models.catalog import Catalog, pin_command
 from raypipe.models.entry import REMOTE, WEIGHTLESS, ModelEntry
 from raypipe.models.load import EndpointAddress
-from raypipe.models.propose import Proposal, propose
-from raypipe.models.repo import HUB, ModelRepo, from_folder, from_hub
+from raypipe.models.propose import HUB, ModelRepo, Proposal, from_folder, from_hub, propose
 from raypipe.recipes.read_recipe import load as load_file
 from raypipe.recipes.resolve import resolvers
 from raypipe.synth.styles import Prose

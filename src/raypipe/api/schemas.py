@@ -24,8 +24,7 @@ from raypipe.kg.language.example_bank import ExampleBank
 from raypipe.models.entry import ModelEntry
 from raypipe.recipes.resolve import FITTED, GraphEntry
 from raypipe.recipes.verbs import CORPUS_STEPS, QUESTION_STEPS
-from raypipe.text.by_label import ByLabel
-from raypipe.text.prompt import Prompt
+from raypipe.text.template import ByLabel, Prompt
 from raypipe.training.preset import Preset
 
 Tree = dict[str, Any]

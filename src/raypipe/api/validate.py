@@ -28,7 +28,7 @@ from raypipe.recipes.resolve import GraphEntry, resolvers
 from raypipe.steps.answer_probability import AnswerProbability
 from raypipe.steps.fuse import FusionWeights
 from raypipe.text.evidence import Fitted
-from raypipe.text.prompt import Prompt
+from raypipe.text.template import Prompt
 from raypipe.training.preset import Preset
 
 FileKind = Literal["recipe", "models", "cluster", "graphs", "prompt", "fitted", "finetune"]

@@ -39,13 +39,13 @@ def startable(cluster: Cluster, models: Sequence[Model]) -> list[Model]:
     wanted = list({model_identity(m): m for m in models if m.loader == "vllm"}.values())
     if not wanted:
         return []
-    if (some := cluster.engines) is None:
+    if cluster.engines is None:
         raise ConfError(
             f"model {wanted[0].name!r} needs an engine, and the cluster file ({cluster.about}) has no "
             f"`engines`. Say there what one may take: conf/clusters/laptop.yaml has an example"
         )
     for model in wanted:
-        load.engine_setup(model, some.limits(cluster.device))
+        load.require_startable(model)
     return wanted
 
 
@@ -83,21 +83,44 @@ def preflight(pools: Mapping[PoolName, Pool], nodes: Sequence[Node]) -> None:
     all nodes have together.
     """
     for name, pool in pools.items():
-        needs = pool.needs
-        for kind, each in needs.items():
-            need, have = pool.size * each, total(nodes, kind)
-            if need > have:
-                raise ClusterTooSmall(
-                    f"pool {name}: {pool.size} actors x {each:g} {kind} = {need:g} {kind}, the cluster has "
-                    f"{have:g}. Lower pools.{name} in the cluster file, or start a larger cluster"
-                )
-        room = sum(holds(node, needs) for node in nodes)
-        if room < pool.size:
+        _require_room(name, f"pools.{name}", pool, (), nodes)
+
+
+def preflight_engines(engines: Engines, models: Sequence[Model], nodes: Sequence[Node]) -> None:
+    """Raises ClusterTooSmall with numbers if the engines of these models and their workers do not fit."""
+    needed = [engines.needs(m) for m in models for _ in range(engines.count)]
+    _require_room("engines.answer", "`engines`", engines.answer, needed, nodes)
+
+
+def _require_room(
+    name: str, field: str, pool: Pool, engines: Sequence[Mapping[str, float]], nodes: Sequence[Node]
+) -> None:
+    """`field`: of the cluster file, to be lowered; `engines`: what each that is next to the pool needs."""
+    for kind, each in pool.needs.items():
+        taken = sum(n[kind] for n in engines)
+        need, have = taken + pool.size * each, total(nodes, kind)
+        if need > have:
+            others = f" and {len(engines)} engines of {taken:g} {kind} in all" if engines else ""
             raise ClusterTooSmall(
-                f"pool {name}: {pool.size} actors of {_said(needs)} each, and there is room for {room} on "
-                f"the nodes: {_listed(nodes)}. An actor is on one node: lower pools.{name} in the cluster "
-                "file, or start larger nodes"
+                f"pool {name}: {pool.size} actors x {each:g} {kind}{others} = {need:g} {kind}, the cluster "
+                f"has {have:g}. Lower {field} in the cluster file, or start a larger cluster"
             )
+    left: Sequence[Node] = nodes
+    for needs in (n for n in engines if any(n.values())):
+        if not any(holds(node, needs) for node in left):
+            raise ClusterTooSmall(
+                f"an engine needs {_said(needs)} on one node, and after the engines before it no node has "
+                f"that: {_listed(nodes)}. Lower {field} in the cluster file, or start larger nodes"
+            )
+        left = without(left, needs)
+    room = sum(holds(node, pool.needs) for node in left)
+    if room < pool.size:
+        beside = "next to the engines on" if engines else "on"
+        raise ClusterTooSmall(
+            f"pool {name}: {pool.size} actors of {_said(pool.needs)} each, and there is room for {room} "
+            f"{beside} the nodes: {_listed(nodes)}. An actor is on one node: lower {field} in the cluster "
+            "file, or start larger nodes"
+        )
 
 
 def total(nodes: Sequence[Node], kind: str) -> float:
@@ -121,38 +144,6 @@ def _said(needs: Mapping[str, float]) -> str:
 def _listed(nodes: Sequence[Node]) -> str:
     sizes = Counter(_said({kind: node.get(kind, 0.0) for kind in ("CPU", "GPU")}) for node in nodes)
     return ", ".join(f"{count} with {size or 'nothing'}" for size, count in sorted(sizes.items()))
-
-
-def preflight_engines(engines: Engines, models: Sequence[Model], nodes: Sequence[Node]) -> None:
-    """Raises ClusterTooSmall with numbers if the engines of these models and their workers do not fit."""
-    pool = engines.answer
-    needed = [engines.needs(m) for m in models for _ in range(engines.count)]
-    for kind, each in pool.needs.items():
-        taken = sum(n[kind] for n in needed)
-        need, have = taken + pool.size * each, total(nodes, kind)
-        if need > have:
-            raise ClusterTooSmall(
-                f"pool engines.answer: {pool.size} actors x {each:g} {kind} and {len(needed)} "
-                f"engines of {taken:g} {kind} in all = {need:g} {kind}, the cluster "
-                f"has {have:g}. Lower `engines` in the cluster file, or start a larger cluster"
-            )
-    left: Sequence[Node] = nodes
-    for n in needed:
-        if not any(n.values()):
-            continue
-        if not any(holds(node, n) for node in left):
-            raise ClusterTooSmall(
-                f"an engine needs {_said(n)} on one node, and after the engines before it no node has that: "
-                f"{_listed(nodes)}. Lower `engines` in the cluster file, or start larger nodes"
-            )
-        left = without(left, n)
-    room = sum(holds(node, pool.needs) for node in left)
-    if room < pool.size:
-        raise ClusterTooSmall(
-            f"pool engines.answer: {pool.size} actors of {_said(pool.needs)} each, and there is room for "
-            f"{room} next to the engines on the nodes: {_listed(nodes)}. Lower `engines` in the cluster "
-            "file, or start larger nodes"
-        )
 
 
 def without(nodes: Sequence[Node], needs: Mapping[str, float]) -> list[Node]:

@@ -38,17 +38,13 @@ def carry(recipe: Recipe) -> None:
                 ray.cloudpickle.register_pickle_by_value(module)
 
 
-def is_connected() -> bool:
-    return bool(ray.is_initialized())
-
-
 def connect(address: str, tries: int = JOINS, pause_s: float = JOIN_PAUSE_S, dashboard: bool = False) -> None:
     """Joins the Ray at `address` ("local" starts one), unless this process has joined one already. Raises
     ConfError where that fails `tries` times, with pauses from `pause_s` (`core.retry.Backoff`).
 
     `dashboard`: whether a Ray that is started here has Ray's dashboard, ten more processes that take two
     CPU seconds to start and look at all others every few seconds."""
-    if not is_connected():
+    if not ray.is_initialized():
         options: dict[str, Any] = {"logging_level": logging.ERROR}
         if address == "local":
             options["include_dashboard"] = dashboard

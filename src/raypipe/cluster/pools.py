@@ -102,8 +102,8 @@ class EngineGroup:
         return max(0, each) * len(self.models)
 
     def _make(self, model: Model) -> functools.partial[Engine]:
-        setup = load.engine_setup(model, self.engines.limits(self.device))
-        return functools.partial(Engine, setup, exit_when_dead=True)
+        load.require_startable(model)
+        return functools.partial(Engine, model, self.engines.limits(self.device), exit_when_dead=True)
 
 
 class _DataWorker:

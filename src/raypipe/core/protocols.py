@@ -76,6 +76,10 @@ class Model:
         """The identity of an adapter's weights. Raises KeyError for a name that the model does not have."""
         return dict(self.adapters)[name]
 
+    def adapter_folders(self) -> dict[str, str]:
+        """Adapter -> its folder, or what an endpoint calls it."""
+        return dict(zip(dict(self.adapters), self.adapter_paths, strict=True))
+
 
 Embed: TypeAlias = Callable[[Sequence[str], Role], Awaitable[np.ndarray]]
 """texts, role -> (len(texts), dim) float32, unit rows. No texts: (0, dim)."""

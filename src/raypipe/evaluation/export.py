@@ -18,8 +18,8 @@ from raypipe.evaluation.view.pages import read_report
 from raypipe.metrics.ranking import write_run
 from raypipe.metrics.textfile import replaced, write_json_lines
 from raypipe.report.report import RunFolder
-from raypipe.runs.field_diff import recipe_text, recipe_values
 from raypipe.runs.manifest import Manifest, read
+from raypipe.runs.stage_records import recipe_text, recipe_values
 
 FileShape = Literal["predictions", "crag", "trec", "oag"]
 SUBMITTED = 20  # papers of a question in OAG-QA's submission

@@ -34,8 +34,8 @@ from raypipe.metrics.named_kinds import open_kind
 from raypipe.recipes.step_contract import decides, given_by_fit
 from raypipe.steps.answer_probability import AnswerProbability, absent, features_of
 from raypipe.steps.decide import Decide
-from raypipe.text.by_label import ByLabel
 from raypipe.text.fitted_on import FittedOn
+from raypipe.text.template import ByLabel
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]

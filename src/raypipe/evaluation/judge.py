@@ -28,9 +28,9 @@ from raypipe.models.kit import LocalKit
 from raypipe.report.report import JudgeLine
 from raypipe.runs.plan.records import JudgePlan
 from raypipe.store import Store
-from raypipe.text.prompt import Prompt
 from raypipe.text.replies import parse_response
 from raypipe.text.sanitize import escape_markup
+from raypipe.text.template import Prompt
 from raypipe.text.thoughts import split_thoughts
 
 PROMPTS: Mapping[Rule, str] = {"official": "judge/official", "accuracy": "db3/p_check_gt"}

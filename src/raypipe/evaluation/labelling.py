@@ -39,9 +39,7 @@ from raypipe.recipes.step_contract import graph_replies, step_class
 from raypipe.runs.plan.standing import overlap
 from raypipe.steps.decide import Decide
 from raypipe.steps.generate import Generate
-from raypipe.text.by_label import ByLabel
-from raypipe.text.prompt import Prompt
-from raypipe.text.template import REPLY, uses
+from raypipe.text.template import REPLY, ByLabel, Prompt, uses
 
 CONTEXT_TOKENS = 3
 """Of a reply that is yes or no: as many as db3's domain prompt, which is one word, may have."""

@@ -25,10 +25,10 @@ from raypipe.text.bm25 import DEFAULTS, Bm25Corpus, scores
 from raypipe.text.html import ParsedPage, fold, storable
 from raypipe.text.made_questions import PASSAGES, MadeKind, MadeText, Rejected, doubles, read, words
 from raypipe.text.page_parser import ParseJob, ParseRefused, SandboxedParser
-from raypipe.text.prompt import Prompt
 from raypipe.text.replies import abstains
 from raypipe.text.sanitize import escape_markup
-from raypipe.text.sentences import sentences
+from raypipe.text.template import Prompt
+from raypipe.text.windows import sentences
 from raypipe.text.words import analyse
 
 PASSAGE_CHARS, LEAST_CHARS = 900, 200

@@ -5,7 +5,7 @@ request; 500 of `get_year_info` is a year outside its range, so "not found" too;
 connection or a time-out is retried a few times and is then a transient fault; other JSON, or a reply that is
 too large, is a fault and never a result.
 
-Knows HTTP. Does not know what the endpoints' results mean (`fetch`). The client belongs to one event loop.
+Knows HTTP. Does not know what the endpoints' results mean (`calls`). The client belongs to one event loop.
 """
 
 from __future__ import annotations
@@ -15,16 +15,13 @@ import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import httpx
 
 from raypipe.core.kg import Request
 from raypipe.core.retry import RETRY_STATUSES, Backoff, retry_after_s
 from raypipe.kg.graph import GraphFault
-
-Ask: TypeAlias = Request
-"""Path and body -> the result, null included. Raises GraphFault. A memo may stand before it."""
 
 ABSENT_ON_500: Final = frozenset({"/movie/get_year_info"})
 
@@ -53,13 +50,8 @@ class ServerConnection:
     async def ask(self, path: str, body: Mapping[str, Any]) -> Any:
         loop, limits = asyncio.get_running_loop(), self._limits
         if self._open is None or self._open[0] is not loop:
-            pool = httpx.Limits(max_connections=limits.at_once, max_keepalive_connections=limits.at_once)
             client = httpx.AsyncClient(
-                base_url=self._url,
-                timeout=limits.timeout_s,
-                limits=pool,
-                transport=self._transport,
-                trust_env=False,
+                base_url=self._url, timeout=limits.timeout_s, transport=self._transport, trust_env=False
             )
             self._gate, self._open = asyncio.Semaphore(limits.at_once), (loop, client)
         gate, client = self._gate, self._open[1]
@@ -75,7 +67,7 @@ class ServerConnection:
 @asynccontextmanager
 async def connect(
     url: str, limits: HttpLimits | None = None, transport: httpx.AsyncBaseTransport | None = None
-) -> AsyncIterator[Ask]:
+) -> AsyncIterator[Request]:
     connection = ServerConnection(url, limits, transport)
     try:
         yield connection.ask

@@ -27,7 +27,7 @@ from raypipe.kg.language import program as p
 from raypipe.kg.language.time_words import MONDAY, SUNDAY, Moment, When, when
 from raypipe.kg.normalize import typed
 from raypipe.kg.relation import MOST_ROWS, Relation, column_values, counted, first_rows
-from raypipe.kg.sentences import LineResult, sentences
+from raypipe.kg.sentences import sentences
 
 MOST_AVERAGED: Final = 1_000_000
 MOST_STARS: Final = 200  # values that one `*` stands for
@@ -237,14 +237,14 @@ class _Running:
             many = counted(relation, column if tail.key else None, self.rows.tables)
             many = many if limit is None else min(many, limit)
             self.last = _Output(relation, everything, (many,), True)
-            result = LineResult(relation, shown, tail.key, count=many)
+            said = sentences(relation, shown, tail.key, count=many)
         else:
             most = MOST_ROWS if limit is None else limit
             values = () if column is None else column_values(relation, column, self.rows.tables, most)
             keyed = tail.key is not None or relation.default is not None
             self.last = _Output(relation, everything, tuple(values), keyed)
-            result = LineResult(relation, shown, tail.key or relation.default, missing=column is None)
-        return CallResult(text, shown, self.last.values, sentences(result))
+            said = sentences(relation, shown, (tail.key or relation.default) if column else None)
+        return CallResult(text, shown, self.last.values, said)
 
     def _mean(self, text: str, relation: Relation, tail: p.Tail, lead: int | None) -> CallResult:
         key = tail.key or relation.default
@@ -262,8 +262,8 @@ class _Running:
         mean = (math.fsum(numbers) / len(numbers),) if numbers else ()  # type: ignore[arg-type]
         shown = first_rows(relation, self.rows.tables, MOST_ROWS)
         self.last = _Output(relation, True, mean, True)
-        result = LineResult(relation, shown, key, mean=mean[0] if mean else None)
-        return CallResult(text, shown, mean, sentences(result))
+        said = sentences(relation, shown, key, mean=mean[0] if mean else None)
+        return CallResult(text, shown, mean, said)
 
 
 _DAYS: Final = "expected a day, a month, a year or words for them"

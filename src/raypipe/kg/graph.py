@@ -1,17 +1,25 @@
-"""The backends of a knowledge graph: tables for each program, and where their rows come from."""
+"""The backends of a knowledge graph: tables for each program, whole from a folder or fetched from a server.
+
+Any field of a server's response may be absent. Does not know HTTP: requests go through a `core.kg.Request`.
+What each call fetches stands next to it (`calls`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
-from raypipe.core.kg import Vectors
+from raypipe.core.kg import MOST_REQUESTS, Request, Vectors
 from raypipe.core.records import Fault
 from raypipe.kg.language.time_words import Moment, When
 from raypipe.kg.link import Linker, Strictness
 from raypipe.kg.tables import Tables, load
+
+Object: TypeAlias = Mapping[str, Any]
 
 
 class GraphFault(Exception):
@@ -31,10 +39,6 @@ class RowRequest:
     now: Moment
 
 
-Fetch: TypeAlias = Callable[[Any, RowRequest], Awaitable[None]]
-"""Fetches what a call needs into `fetch.FetchedTables`."""
-
-
 @dataclass(slots=True)
 class ProgramTables:
     """The tables of one program, whose rows are all there."""
@@ -48,12 +52,6 @@ class ProgramTables:
         """Fetches the rows into the tables unless they are there. Raises GraphFault if that fails."""
 
 
-class GraphBackend(Protocol):
-    """A knowledge graph. `open` gives the tables for one program; programs may run side by side."""
-
-    def open(self) -> ProgramTables: ...
-
-
 @dataclass(slots=True)
 class FolderBackend(ProgramTables):
     """Embedded tables: all rows are there from the start, for every program alike."""
@@ -62,9 +60,95 @@ class FolderBackend(ProgramTables):
         return self
 
 
+@dataclass(slots=True)
+class FetchedTables(ProgramTables):
+    """The tables of one program, filled as it goes, and what of the graph is in them."""
+
+    ask: Request
+    done: set[tuple[str, str]] = field(default_factory=set)  # (what, id) already in the tables
+
+    async def ensure(self, fetch: Fetch, need: RowRequest) -> None:
+        await fetch(self, need)
+        self.linker.forget()
+
+    def new(self, what: str, identity: object) -> bool:
+        """True the first time; a fact must not be in the tables twice."""
+        key = (what, str(identity))
+        if key in self.done:
+            return False
+        self.done.add(key)
+        return True
+
+    async def all(self, requests: Iterable[tuple[str, Object]]) -> list[Any]:
+        """Sends several requests concurrently: their results in order. The first fault cancels the others."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._one(path, body)) for path, body in requests]
+        except ExceptionGroup as e:
+            raise e.exceptions[0] from e  # a defect, unwrapped from the group
+        for t in tasks:
+            if isinstance(found := t.result(), GraphFault):
+                raise found
+        return [t.result() for t in tasks]
+
+    async def _one(self, path: str, body: Object) -> Any:
+        try:
+            return await self.ask(path, body)
+        except GraphFault as e:  # a group would wrap it
+            return e
+
+
+Fetch: TypeAlias = Callable[[FetchedTables, RowRequest], Awaitable[None]]
+"""Fetches what a call needs into the tables."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerBackend:
+    """The graph of a server. Each program has tables of its own, filled as it goes; they may run at once."""
+
+    ask: Request
+    strictness: Strictness | None = None
+    vectors: Vectors | None = None
+
+    def open(self) -> FetchedTables:
+        tables, sent = Tables(), list[str]()
+
+        async def noted(path: str, body: Object) -> Any:
+            if len(sent) == MOST_REQUESTS:
+                what = f"the program needs more than {MOST_REQUESTS} requests. Ask for less: name an entity"
+                raise GraphFault("too_many", what)
+            sent.append(f"{path} {json.dumps(dict(body), ensure_ascii=False)}")
+            return await self.ask(path, body)
+
+        linker = Linker(tables, self.strictness, self.vectors)
+        return FetchedTables(tables, linker, noted, requests=sent)
+
+
+GraphBackend: TypeAlias = FolderBackend | ServerBackend
+
+
 def open_folder(path: Path) -> FolderBackend:
-    return over(load(path), None, None)
+    tables = load(path)
+    return FolderBackend(tables, Linker(tables))
 
 
-def over(tables: Tables, strictness: Strictness | None, vectors: Vectors | None) -> FolderBackend:
-    return FolderBackend(tables, Linker(tables, strictness, vectors))
+def _list_of(found: Any, path: str, kind: type, what: str) -> list[Any]:
+    """A list of one kind; null is an empty one. Raises GraphFault for anything else."""
+    if found is None:
+        return []
+    if not isinstance(found, list) or not all(isinstance(o, kind) for o in found):
+        raise GraphFault("garbage", f"{path}: expected a list of {what}, found {str(found)[:80]}", True)
+    return found
+
+
+def objects(found: Any, path: str) -> list[Object]:
+    return _list_of(found, path, Mapping, "objects")
+
+
+def mapping(found: Any, path: str) -> Object | None:
+    """An object or null. Raises GraphFault for anything else."""
+    return None if found is None else objects([found], path)[0]
+
+
+def strings(found: Any, path: str) -> list[str]:
+    return _list_of(found, path, str, "names")

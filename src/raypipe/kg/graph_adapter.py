@@ -15,8 +15,7 @@ from raypipe.core.kg import CallResult, Mention, Request, Vectors
 from raypipe.core.protocols import Embed, GraphRef, Model
 from raypipe.core.records import Fault
 from raypipe.kg.execute import run
-from raypipe.kg.fetch import ServerBackend
-from raypipe.kg.graph import FolderBackend, GraphFault, over
+from raypipe.kg.graph import FolderBackend, GraphBackend, GraphFault, ServerBackend
 from raypipe.kg.language.parser import Parse, parser
 from raypipe.kg.language.time_words import moment
 from raypipe.kg.link import LEVELS, Linker, Strictness
@@ -32,7 +31,7 @@ class GraphAdapter:
     """`protocols.Graph` over tables or a server."""
 
     ref: GraphRef
-    graph: FolderBackend | ServerBackend
+    graph: GraphBackend
     parse: Parse
     clock: Clock = time.perf_counter  # of how long a line takes
 
@@ -55,14 +54,20 @@ class GraphAdapter:
         return list(await asyncio.gather(*map(found, texts, asked_at)))
 
     def through(self, wrap: Callable[[Request], Request], embedder: Callable[[Model], Embed]) -> GraphAdapter:
-        vectors = _vectors(self.ref, embedder)
-        if isinstance(self.graph, ServerBackend):
-            graph = dataclasses.replace(self.graph, ask=wrap(self.graph.ask), vectors=vectors)
-            return dataclasses.replace(self, graph=graph)
-        if vectors is None:
-            return self
-        linker = Linker(self.graph.tables, _strictness(self.ref), vectors)
-        return dataclasses.replace(self, graph=FolderBackend(self.graph.tables, linker))
+        strict, vectors = _linking(self.ref, embedder)
+        graph: GraphBackend = self.graph
+        if isinstance(graph, ServerBackend):
+            graph = dataclasses.replace(graph, ask=wrap(graph.ask), vectors=vectors)
+        elif vectors is not None:
+            graph = FolderBackend(graph.tables, Linker(graph.tables, strict, vectors))
+        return dataclasses.replace(self, graph=graph)
+
+
+def require_graph(ref: GraphRef) -> None:
+    """Raises what opening a graph raises. A server is asked nothing: its version is what its entry says."""
+    require_location(ref)
+    if ref.kind == "folder":
+        _checked(ref)
 
 
 def require_location(ref: GraphRef) -> None:
@@ -73,44 +78,34 @@ def require_location(ref: GraphRef) -> None:
         )
 
 
-def open_tables(ref: GraphRef, embedder: Callable[[Model], Embed], clock: Clock) -> GraphAdapter:
-    """Opens an entry of kind folder. Raises DataError for a folder without tables, ConfError for one that is
-    not what its version says."""
-    folder = over(tables_of(_checked(ref)), _strictness(ref), _vectors(ref, embedder))
-    return GraphAdapter(ref, folder, parser(ref.grammar), clock)
-
-
-def require_graph(ref: GraphRef) -> None:
-    """Raises what opening a graph raises. A server is asked nothing: its version is what its entry says."""
-    require_location(ref)
-    if ref.kind == "folder":
-        _checked(ref)
-
-
 def _checked(ref: GraphRef) -> Contents:
     contents = read_files(Path(ref.where))
     require_version(f"graph {ref.name!r}", ref.where, ref.version, version_of(contents))
     return contents
 
 
+def open_tables(ref: GraphRef, embedder: Callable[[Model], Embed], clock: Clock) -> GraphAdapter:
+    """Opens an entry of kind folder. Raises DataError for a folder without tables, ConfError for one that is
+    not what its version says."""
+    tables = tables_of(_checked(ref))
+    folder = FolderBackend(tables, Linker(tables, *_linking(ref, embedder)))
+    return GraphAdapter(ref, folder, parser(ref.grammar), clock)
+
+
 def open_server(
     ref: GraphRef, ask: Request, embedder: Callable[[Model], Embed], clock: Clock
 ) -> GraphAdapter:
     """Opens an entry of kind server, whose requests go through `ask`."""
-    return GraphAdapter(
-        ref, ServerBackend(ask, _strictness(ref), _vectors(ref, embedder)), parser(ref.grammar), clock
-    )
+    return GraphAdapter(ref, ServerBackend(ask, *_linking(ref, embedder)), parser(ref.grammar), clock)
 
 
-def _strictness(ref: GraphRef) -> Strictness:
-    return Strictness({**LEVELS, **ref.levels}, least_near=ref.near)
-
-
-def _vectors(ref: GraphRef, embedder: Callable[[Model], Embed]) -> Vectors | None:
+def _linking(ref: GraphRef, embedder: Callable[[Model], Embed]) -> tuple[Strictness, Vectors | None]:
+    """How strictly an entry's names are linked, and what compares them by meaning, if anything."""
+    strict = Strictness({**LEVELS, **ref.levels}, least_near=ref.near)
     if ref.embedder is None:
-        return None
+        return strict, None
     embed = embedder(ref.embedder)
-    return lambda names: embed(names, "passage")
+    return strict, lambda names: embed(names, "passage")
 
 
 def tables_version(folder: Path) -> str:

@@ -14,8 +14,7 @@ from raypipe.core.kg import Mention
 from raypipe.kg.aliases import known_names, short_company, tickers_in
 from raypipe.kg.calls.movie import movies, people
 from raypipe.kg.calls.sports import fetch_soccer
-from raypipe.kg.fetch import FetchedTables, ServerBackend, mapping, strings
-from raypipe.kg.graph import RowRequest
+from raypipe.kg.graph import FetchedTables, RowRequest, ServerBackend, mapping, strings
 from raypipe.kg.language.time_words import Moment, When
 from raypipe.kg.normalize import fold
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from raypipe.kg.relation import FACTS, Relation
@@ -23,31 +22,25 @@ _MARKUP: Final = re.compile(r"<ref\b[^>]*(?:/>|>.*?</ref>|>.*)|\[\[(?:[^\]|]*\|)
 Row = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class LineResult:
-    relation: Relation
-    rows: tuple[Row, ...]
-    key: str | None  # None: the whole of each row
-    count: int | None = None
-    mean: float | None = None
-    missing: bool = False  # the relation has no such key
+def sentences(
+    relation: Relation,
+    rows: tuple[Row, ...],
+    key: str | None,
+    count: int | None = None,
+    mean: float | None = None,
+) -> tuple[str, ...]:
+    """One sentence per row, at most ten, then the number of further rows; of a count or a mean one sentence.
 
-
-def sentences(result: LineResult) -> tuple[str, ...]:
-    """One sentence per row, at most ten, then the number of further rows."""
-    relation, rows = result.relation, result.rows
+    `key`: what each row tells; None: the whole of it."""
     about = f" of {relation.about}" if relation.about else ""
-    if result.count is not None:
-        what = f"{_words(result.key)} values" if result.key else f"{_words(relation.noun)} rows"
-        return (f"The number of {what}{about} is {result.count}.",)
-    if result.mean is not None:
-        return (
-            f"The average {_words(result.key or '')} of the {len(rows)} {_words(relation.noun)} rows{about} "
-            f"is {result.mean:.10g}.",
-        )
+    if count is not None:
+        what = f"{_words(key)} values" if key else f"{_words(relation.noun)} rows"
+        return (f"The number of {what}{about} is {count}.",)
+    if mean is not None:
+        of = f"the {len(rows)} {_words(relation.noun)} rows{about}"
+        return (f"The average {_words(key or '')} of {of} is {mean:.10g}.",)
     if not rows and relation.noun.endswith("game"):
         return (f"There is no match{about}.",)
-    key = None if result.missing or result.key is None else result.key
     out = list(relation.notes)
     out += [s for s in (_row(relation, row, key) for row in rows[:MOST_SENTENCES]) if s]
     if len(rows) > MOST_SENTENCES:

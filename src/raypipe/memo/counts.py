@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
+
+
+def add_up(counts: Any, more: Any, times: int = 1) -> None:
+    """Adds the numbers of a record, so often, to those of one of its class, in place: an opened kit holds the
+    parts. What stands in them is added alike."""
+    for f in fields(counts):
+        mine, theirs = getattr(counts, f.name), getattr(more, f.name)
+        if is_dataclass(mine):
+            add_up(mine, theirs, times)
+        else:
+            setattr(counts, f.name, mine + times * theirs)
 
 
 @dataclass(slots=True)
@@ -48,20 +59,10 @@ class CallCounts:
         return self.vectors.cached + self.scores.cached + self.replies.cached
 
     def add(self, other: CallCounts) -> None:
-        for part in fields(self):
-            mine, theirs = getattr(self, part.name), getattr(other, part.name)
-            for f in fields(mine):
-                setattr(mine, f.name, getattr(mine, f.name) + getattr(theirs, f.name))
+        add_up(self, other)
 
     def in_vain(self, before: CallCounts) -> None:
         """Takes back the cached calls that were counted since `before`: the attempt failed, and the next one
         finds them again. What was computed stays counted, since it was sent."""
         for name in ("vectors", "scores", "replies"):
             getattr(self, name).cached = getattr(before, name).cached
-
-    def clear(self) -> None:
-        """Sets all counts to zero, in place: an opened kit holds the parts."""
-        for part in fields(self):
-            counts: Any = getattr(self, part.name)
-            for f in fields(counts):
-                setattr(counts, f.name, 0)

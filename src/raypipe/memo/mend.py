@@ -9,6 +9,7 @@ reached is another matter, and raises.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable
 
 import lance
@@ -17,7 +18,6 @@ from raypipe.memo.disk import memo_tables, note_loss
 from raypipe.store.database import Store
 from raypipe.store.durable import manifest_version
 from raypipe.store.errors import DiskFull, StoreError, StoreUnavailable, reaching
-from raypipe.store.lookups import SCAN_ROWS
 
 log = logging.getLogger("raypipe.memo")
 
@@ -40,8 +40,8 @@ def _mend(store: Store, table: str) -> bool:
         if not _without_newest(store, table):
             store.files.remove_folder(f"{table}.lance")
             return True
-    if _reads(store, table, lambda: _keys(store.dataset(table))):
-        return damaged
+    if _reads(store, table, lambda: deque(store.batches(table, ["key"], filter="key >= ''"), 0)):
+        return damaged  # all keys by the index: each of its pages was read
     dataset = store.dataset(table)
     bad = [
         f.fragment_id
@@ -60,12 +60,6 @@ def _mend(store: Store, table: str) -> bool:
             lance.LanceDataset.commit(store.table_uri(table), lance.Transaction(version, operation))
     store.index(table)
     return True
-
-
-def _keys(dataset: lance.LanceDataset) -> None:
-    """Reads all keys, some at a time, by the index: each of its pages is read."""
-    for _ in dataset.to_batches(columns=["key"], filter="key >= ''", batch_size=SCAN_ROWS):
-        pass
 
 
 def _reads(store: Store, table: str, read: Callable[[], object]) -> bool:

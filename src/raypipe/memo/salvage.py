@@ -37,16 +37,13 @@ async def in_pieces(rows: Sequence[int], send: Send) -> tuple[Came, Exception | 
     rows of a piece that raises alone: what came, and the first error. For models that compute a batch at a
     time, of which nothing comes when it raises. Where no piece comes, rows are not tried alone."""
     came: Came = []
-    error = await _sent(list(rows), send, came)
-    if error is None or len(rows) == 1 or not _is_of_rows(error):
-        return came, error
-    size = math.isqrt(len(rows))
-    broken, error = await _each_of(
-        [list(rows[at : at + size]) for at in range(0, len(rows), size)], send, came
-    )
-    if error is None or size == 1 or not came or not _is_of_rows(error):
-        return came, error
-    _, error = await _each_of([[row] for piece in broken for row in piece], send, came)
+    broken = [list(rows)]
+    for size in (len(rows), math.isqrt(len(rows)), 1):
+        pieces = [piece[at : at + size] for piece in broken for at in range(0, len(piece), size)]
+        broken, error = await _each_of(pieces, send, came)
+        in_vain = size < len(rows) and not came
+        if error is None or size == 1 or in_vain or not _is_of_rows(error):
+            break
     return came, error
 
 
@@ -54,12 +51,15 @@ async def _each_of(
     pieces: list[list[int]], send: Send, came: Came
 ) -> tuple[list[list[int]], Exception | None]:
     """The pieces that raise, and the last error; stops at one that is no row's."""
-    broken, last = [], None
+    broken: list[list[int]] = []
+    last: Exception | None = None
     for piece in pieces:
-        if (error := await _sent(piece, send, came)) is not None:
-            last = error
+        try:
+            came.append((piece, await send(piece)))
+        except Exception as e:
+            last = e
             broken.append(piece)
-            if not _is_of_rows(error):
+            if not _is_of_rows(e):
                 break
     return broken, last
 
@@ -67,11 +67,3 @@ async def _each_of(
 def _is_of_rows(error: Exception) -> bool:
     """Whether fewer rows may fare better."""
     return isinstance(error, OutOfMemory) or not isinstance(error, RaypipeError)
-
-
-async def _sent(rows: list[int], send: Send, came: Came) -> Exception | None:
-    try:
-        came.append((rows, await send(rows)))
-    except Exception as e:
-        return e
-    return None

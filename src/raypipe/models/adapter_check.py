@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from raypipe.core.errors import ConfError, ModelMissing
-from raypipe.models.folder import ADAPTER
-from raypipe.models.weight_files import TensorHeader, folder_headers, headers, json_object
+from raypipe.models.folder import ADAPTER, json_object
+from raypipe.models.weight_files import TensorHeader, folder_headers, headers
 
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # values of vLLM's max_lora_rank
 INITS = ("gaussian", "eva", "orthogonal", "mica", "lora_ga")

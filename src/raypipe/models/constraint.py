@@ -10,8 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from raypipe.core.errors import ConfError
@@ -24,28 +23,20 @@ TREE_VERSION = "v16"  # of xgrammar's serialized syntax tree, as 0.2.8 writes it
 BYTES, CLASS, EMPTY, RULE, SEQUENCE, CHOICES, REPEAT, PATTERN = 0, 1, 3, 4, 5, 6, 8, 12
 
 
-@dataclass(frozen=True, slots=True)
-class ReplyLength:
-    """The lengths of what a constraint allows, in bytes of UTF-8; a token is at least one byte."""
-
-    shortest: int
-    longest: int
-
-
 @lru_cache(maxsize=256)
-def bounds(constraint: Constraint) -> ReplyLength:
-    """Raises ConfError for a constraint that does not compile, that no reply can fulfil, or that allows
-    replies of any length."""
+def longest_reply(constraint: Constraint) -> int:
+    """The length of the longest text that a constraint allows, in bytes of UTF-8; a token is at least one.
+
+    Raises ConfError for a constraint that does not compile, that no reply can fulfil, or that allows replies
+    of any length."""
     if isinstance(constraint, Choice):
-        lengths = [len(option.encode()) for option in constraint.options]
-        return ReplyLength(min(lengths), max(lengths))
+        return max(len(option.encode()) for option in constraint.options)
     what, tree = _NAME[type(constraint)], _Tree(_serialized(constraint))
-    shortest = tree.lengths(longest=False)[tree.root]
-    if math.isinf(shortest):
+    longest = tree.lengths[tree.root]
+    if longest < 0:
         raise ConfError(
             f"{what}: no reply can ever end, each way through it leads back into it:\n{_shown(constraint)}"
         )
-    longest = tree.lengths(longest=True)[tree.root]
     if math.isinf(longest):
         raise ConfError(
             f"{what}: it allows replies of any length ({tree.endless()}), and a model may never end one. "
@@ -53,7 +44,7 @@ def bounds(constraint: Constraint) -> ReplyLength:
         )
     if longest == 0:
         raise ConfError(f"{what}: the only reply it allows is empty:\n{_shown(constraint)}")
-    return ReplyLength(int(shortest), int(longest))
+    return int(longest)
 
 
 def schema_text(constraint: JsonSchema) -> str:
@@ -172,44 +163,45 @@ class _Tree:
         start = self._starts[i]
         return self._data[start], self._data[start + 2 : start + 2 + self._data[start + 1]]
 
-    def _length(self, i: int, known: list[float], longest: bool) -> float:
-        """Of one expression, in bytes, where `known` has the lengths of the rules. -inf: no such text yet."""
+    def _length(self, i: int, known: list[float]) -> float:
+        """Of the longest text of one expression, in bytes, where `known` has the lengths of the rules. -inf:
+        no such text yet."""
         kind, parts = self._expression(i)
-        never = -math.inf if longest else math.inf
         if kind == BYTES:
             return len(parts)
         if kind == CLASS:  # negated, then pairs of first and last character
-            return 1 if not longest else 4 if parts[0] else max(_bytes(last) for last in parts[2::2])
+            return (
+                4
+                if parts[0]
+                else max(len(chr(last).encode("utf-8", "surrogatepass")) for last in parts[2::2])
+            )
         if kind == EMPTY:
             return 0
         if kind == RULE:
             return known[parts[0]]
         if kind == SEQUENCE:
-            lengths = [self._length(part, known, longest) for part in parts]
-            return never if never in lengths else sum(lengths)
+            lengths = [self._length(part, known) for part in parts]
+            return -math.inf if -math.inf in lengths else sum(lengths)
         if kind == CHOICES:
-            lengths = [self._length(part, known, longest) for part in parts]
-            return max(lengths) if longest else min(lengths)
+            return max(self._length(part, known) for part in parts)
         if kind == REPEAT:  # rule, least, most (-1: any number)
             each, (least, most) = known[parts[0]], parts[1:3]
-            if not longest:
-                return each * least if least else 0
             if each <= 0:
-                return never if least and each < 0 else 0
+                return -math.inf if least and each < 0 else 0
             return math.inf if most < 0 else each * most
         if kind == PATTERN:  # of a JSON string, whose escapes it never writes: a flag, then its bytes
             inner = _Tree(_serialized(Regex(bytes(parts[1:]).decode().removeprefix("^").removesuffix("$"))))
-            return inner.lengths(longest)[inner.root]
-        # A class repeated without end, and whatever a later version may add.
-        return math.inf if longest else 0
+            return inner.lengths[inner.root]
+        return math.inf  # a class repeated without end, and whatever a later version may add
 
-    def lengths(self, longest: bool) -> list[float]:
-        """Of each rule, in bytes: a round for every depth of the tree. What still grows after a round for
-        each rule goes through some rule twice, so it grows without end."""
-        known = [-math.inf if longest else math.inf] * len(self._bodies)
+    @cached_property
+    def lengths(self) -> list[float]:
+        """Of the longest text of each rule, in bytes: a round for every depth of the tree. What still grows
+        after a round for each rule goes through some rule twice, so it grows without end."""
+        known = [-math.inf] * len(self._bodies)
         rounds = len(self._bodies) + 1
         for i in range(2 * rounds):
-            before, known = known, [self._length(body, known, longest) for body in self._bodies]
+            before, known = known, [self._length(body, known) for body in self._bodies]
             if before == known:
                 return known
             if i == rounds - 1:
@@ -218,12 +210,11 @@ class _Tree:
 
     def endless(self) -> str:
         """The rules that can be reached and have no longest text, innermost first."""
-        lengths = self.lengths(longest=True)
         found: list[int] = []
         pending = [self.root]
         while pending:
             rule = pending.pop()
-            if rule not in found and math.isinf(lengths[rule]) and lengths[rule] > 0:
+            if rule not in found and self.lengths[rule] == math.inf:
                 found.append(rule)
                 pending += self._named(self._bodies[rule])
         return "rules " + ", ".join(self.names[rule] for rule in reversed(found[-4:]))
@@ -235,7 +226,3 @@ class _Tree:
         if kind in (SEQUENCE, CHOICES):
             return [rule for part in parts for rule in self._named(part)]
         return []
-
-
-def _bytes(character: int) -> int:
-    return 1 if character < 0x80 else 2 if character < 0x800 else 3 if character < 0x10000 else 4

@@ -21,11 +21,10 @@ from tokenizers import Encoding, Tokenizer
 from raypipe.core.errors import ConfError
 from raypipe.core.protocols import Model
 from raypipe.models import cpu_linear, folder
-from raypipe.models.bert import KINDS, Bert, names, read_config, read_weights
+from raypipe.models.bert import KINDS, Bert, names, read_config, read_weights, read_word_pieces
 from raypipe.models.shared_encoders import SharedEncoders, TokenVectors
 from raypipe.models.token_arrays import TokenArray
 from raypipe.models.weight_files import folder_headers
-from raypipe.models.word_pieces import read_word_pieces
 
 # Padded tokens in one batch. CPU: 8,192 were slower than 1,024 to 2,048, which stay in the cache; over 3,400
 # texts 1,024 are as fast as 2,048 and leave a process 0.1 GB smaller, since libc keeps pieces of what
@@ -83,26 +82,27 @@ def require_weights(model: Model, wanted: Sequence[str], held: Container[str]) -
         )
 
 
-def check(model: Model, net: Any, tokenizer: Any) -> None:
-    """Raises ConfError for a model that does not fit its entry.
+def check_weights(model: Model, net: Any) -> None:
+    """Raises ConfError where a network that a library loaded has weights that its folder lacks."""
+    # A file may have the encoder's names with or without its prefix, and the norms' older names.
+    prefix = f"{net.base_model_prefix}."
+    older = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+    held = {name.removeprefix(prefix) for name in folder_headers(Path(model.path))}
+    held |= {name.replace(old, new) for old, new in older.items() for name in held}
+    wanted = [name.removeprefix(prefix) for name, _ in net.named_parameters()]
+    pooler_is_used = model.loader == "flagembedding-reranker"
+    require_weights(model, [n for n in wanted if pooler_is_used or not n.startswith("pooler.")], held)
 
-    Weights are missing, which a library would fill with random numbers; the entry says another dim or more
-    tokens than the model has; or a reranker has not exactly one output."""
+
+def check(model: Model, net: Any, tokenizer: Any) -> None:
+    """Raises ConfError for a model that does not fit its entry: that says another dim or more tokens than the
+    model has, or a reranker has not exactly one output."""
     places = getattr(net.config, "max_position_embeddings", None)
     if places is None:
         raise ConfError(
             f"model {model.name!r}: a {net.config.model_type} says no number of positions, as a T5 does "
             f"not, and loader {model.loader!r} needs it. Use loader sentence-transformers, or instructor"
         )
-    if not isinstance(net, Bert):  # whose weights were looked for before it was made
-        # A file may have the encoder's names with or without its prefix, and the norms' older names.
-        prefix = f"{net.base_model_prefix}."
-        older = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
-        held = {name.removeprefix(prefix) for name in folder_headers(Path(model.path))}
-        held |= {name.replace(old, new) for old, new in older.items() for name in held}
-        wanted = [name.removeprefix(prefix) for name, _ in net.named_parameters()]
-        pooler_is_used = model.loader == "flagembedding-reranker"
-        require_weights(model, [n for n in wanted if pooler_is_used or not n.startswith("pooler.")], held)
     if model.dim and net.config.hidden_size != model.dim:
         raise ConfError(
             f"model {model.name!r}: dim is {model.dim} in models.yaml, but the weights give "
@@ -152,6 +152,7 @@ class Encoder:
         self.placed = model.pooling == "last"  # a decoder counts positions from where a text begins
         self.typed = not self.placed and "token_type_ids" in tokenizer.model_input_names
         self.pad = tokenizer.pad_token_id or 0  # Mistral has none; what stands there is masked
+        self.packed = hasattr(net, "hidden_states")  # a `Bert`: it takes no padding
         self._kept = kept
 
     @classmethod
@@ -159,13 +160,14 @@ class Encoder:
         cls, model: Model, device: str, kept: Callable[[], TokenVectors | None] = lambda: None
     ) -> Encoder:
         with folder.opened(model) as path:
-            net = _bert(model, Path(path)) if device == "cpu" else None
-            if net is None:
-                net = _of_transformers(model, path)
+            own = _bert(model, Path(path)) if device == "cpu" else None
+            net = own or _of_transformers(model, path)
             tokenizer = read_word_pieces(Path(path)) or _tokenizer_of_transformers(path)
         check(model, net, tokenizer)
-        if device == "cpu" and not isinstance(net, Bert) and net.config.model_type in KINDS:
-            cpu_linear.pack(net)
+        if own is None:
+            check_weights(model, net)
+            if device == "cpu" and net.config.model_type in KINDS:
+                cpu_linear.pack(net)
         return cls(model, net, tokenizer, device, kept)
 
     @classmethod
@@ -212,7 +214,7 @@ class Encoder:
                 if states is not None:
                     mask = torch.ones(1, len(states), dtype=torch.int64)
                     yield HiddenStates([i], torch.from_numpy(states)[None], mask)
-        compute = self._packed if isinstance(self.net, Bert) else self._padded
+        compute = self._packed if self.packed else self._padded
         for made in compute([encodings[i] for i in left]):
             rows = [left[r] for r in made.rows]
             if kept is not None:

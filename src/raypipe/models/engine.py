@@ -17,10 +17,11 @@ from typing import Any, NoReturn
 
 from raypipe.core.errors import ConfError
 from raypipe.core.llm import Alone, Chat, Chats, Generated, Replies, ReplyPieces, Sampling
+from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
 from raypipe.models import generator, vllm_terms
 from raypipe.models.chat_marks import harmless, marks_of
-from raypipe.models.generator import EngineSetup
+from raypipe.models.load import EngineLimits
 from raypipe.models.lora_batch_lock import LoraBatchLock
 from raypipe.models.orphan_reaper import OrphanReaper
 from raypipe.models.vllm_terms import fault, refused, reply
@@ -37,22 +38,22 @@ class Engine:
     making it takes 20 to 110 seconds. Raises ModelMissing or ConfError for a folder that must not be started.
     """
 
-    def __init__(self, setup: EngineSetup, exit_when_dead: bool = False) -> None:
+    def __init__(self, model: Model, limits: EngineLimits, exit_when_dead: bool = False) -> None:
         """`exit_when_dead`: where EngineDied would be raised, end this process, to be restarted."""
-        generator.check(setup)
-        self.setup = setup
+        generator.check(model)
+        self.model, self.limits = model, limits
         self._exit = exit_when_dead
         self._guard = OrphanReaper()
         try:
-            self._llm = _start(setup)
+            self._llm = _start(model, limits)
         except BaseException:
             self._guard.close()
             raise
         self._guard.arm()
         self._gate = LoraBatchLock()
         self._numbers = itertools.count()
-        self._template = json.loads(setup.template or "{}")
-        self._lora = {a.name: (i + 1, a.folder) for i, a in enumerate(setup.adapters)}
+        self._template = json.loads(model.template or "{}")
+        self._lora = {n: (i + 1, p) for i, (n, p) in enumerate(model.adapter_folders().items())}
         self._streams: dict[str, asyncio.Task[None]] = {}
         self._marks = marks_of(self._llm.get_tokenizer())
 
@@ -64,7 +65,7 @@ class Engine:
                 await self._llm.add_lora(self._adapter(name))
             except Exception as e:
                 self._raise_if_dead(e)
-                raise ConfError(f"adapter {name!r}: it does not fit {self.setup.folder}: {e}") from e
+                raise ConfError(f"adapter {name!r}: it does not fit {self.model.path}: {e}") from e
 
     async def generate(
         self, chats: Chats, sampling: Sampling, adapter: str | None = None, alone: Alone | None = None
@@ -136,7 +137,7 @@ class Engine:
 
     def _kind(self, adapter: str | None) -> str:
         """GPU kernels keep adapters and base model apart within a batch; those for the CPU do not."""
-        return "adapter" if adapter is not None and self.setup.device == "cpu" else "base"
+        return "adapter" if adapter is not None and self.limits.device == "cpu" else "base"
 
     def _adapter(self, name: str | None) -> Any:
         from vllm.lora.request import LoRARequest
@@ -145,7 +146,7 @@ class Engine:
             return None
         if name not in self._lora:
             known = ", ".join(self._lora) or "none"
-            raise ConfError(f"{self.setup.folder}: no adapter named {name!r}; it has {known}")
+            raise ConfError(f"{self.model.path}: no adapter named {name!r}; it has {known}")
         return LoRARequest(name, *self._lora[name])
 
     def _params(self, sampling: Sampling, kind: str) -> Any:
@@ -178,7 +179,7 @@ class Engine:
             )
         except Exception as e:
             return fault("unrenderable", f"the chat template refuses this chat: {e}")
-        tokens, limit = len(prompt["prompt_token_ids"]), self.setup.max_model_len
+        tokens, limit = len(prompt["prompt_token_ids"]), self.model.max_model_len
         if tokens + sampling.max_tokens > limit:
             return fault(
                 "prompt_too_long",
@@ -240,16 +241,16 @@ class Engine:
     def _died(self, e: BaseException) -> NoReturn:
         if self._exit:
             os._exit(1)  # a supervisor sees a crash; an orderly exit would not be restarted
-        raise EngineDied(f"{self.setup.folder}: {e}") from e
+        raise EngineDied(f"{self.model.path}: {e}") from e
 
 
-def _start(setup: EngineSetup) -> Any:
+def _start(model: Model, limits: EngineLimits) -> Any:
     # Read by vLLM when it is imported, here and in its children: no report of usage to anyone.
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     from vllm import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
     try:
-        return AsyncLLM.from_engine_args(AsyncEngineArgs(**vllm_terms.arguments(setup)))
+        return AsyncLLM.from_engine_args(AsyncEngineArgs(**vllm_terms.arguments(model, limits)))
     except ValueError as e:
-        raise ConfError(f"{setup.folder}: vLLM refuses this setup: {e}") from e
+        raise ConfError(f"{model.path}: vLLM refuses this setup: {e}") from e

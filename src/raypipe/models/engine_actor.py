@@ -68,15 +68,9 @@ def suspected(name: str) -> str:
 
 
 class EngineActor:
-    def __init__(
-        self,
-        make: Make,
-        pause: Callable[[], float] = lambda: 0.0,
-        suspect: Callable[[str], None] = lambda call: None,
-    ) -> None:
-        """The first call makes the engine: what a constructor raises, Ray reports as a death. `pause`: s to
-        wait before that. `suspect`: called with each call that runs alone in the engine."""
-        self._make, self._pause, self._suspect = make, pause, suspect
+    def __init__(self, make: Make, name: str, longest_pause_s: float) -> None:
+        """The first call makes the engine: what a constructor raises, Ray reports as a death."""
+        self._make, self._name, self._longest_pause_s = make, name, longest_pause_s
         self._engine: EngineProtocol | None = None
         self._making = asyncio.Lock()
         self._in_flight: SingleFlight[tuple[Chat, Sampling, str | None], Generated | Fault] = SingleFlight()
@@ -84,7 +78,7 @@ class EngineActor:
     async def _open(self) -> EngineProtocol:
         async with self._making:
             if self._engine is None:
-                await asyncio.sleep(self._pause())
+                await asyncio.sleep(record_start(self._name, self._longest_pause_s))
                 engine = self._make()
                 try:
                     await engine.ready()
@@ -108,7 +102,8 @@ class EngineActor:
         of a call that runs with nothing else in the engine."""
         engine = await self._open()
         if alone:
-            return await engine.generate(chats, sampling, adapter, functools.partial(self._suspect, alone))
+            begun = functools.partial(suspect, self._name, alone)
+            return await engine.generate(chats, sampling, adapter, begun)
         keys = [(chat, sampling, adapter) for chat in dict.fromkeys(chats)]
 
         async def ask(places: list[int]) -> Replies:

@@ -1,7 +1,7 @@
 """vLLM engines as named Ray actors: one per model and device group, shared by all steps and blocks of a job.
 
-`start` starts an engine or finds the running one, in a place in the cluster (`reserved`): the first ones of a
-job get theirs all or none, each further one by itself (`held`). `Client.generate` keeps the contract of
+`start_actor` starts an engine or finds the running one, in a place in the cluster (`reserved`): the first of
+a job get theirs all or none, each further one by itself (`held`). `Client.generate` keeps the contract of
 `llm.Generator` from any process of the job. An engine that dies is restarted, after a longer pause each time
 (`engine_actor`), and only what was in flight is sent again. A chat that kills its engine costs its own row
 and at most three attempts. Knows Ray; the engine does not.
@@ -14,7 +14,6 @@ that goes is sent to one that stays (`engine_routing`).
 from __future__ import annotations
 
 import asyncio
-import functools
 import hashlib
 import time
 import uuid
@@ -31,15 +30,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from raypipe.core.errors import ClusterTooSmall, ConfError, RaypipeError, Unavailable
 from raypipe.core.llm import STEP, Chat, Chats, Generated, Generator, Replies, ReplyPieces, Sampling
 from raypipe.core.records import Fault
-from raypipe.models.engine_actor import (
-    LONGEST_PAUSE_S,
-    RESTARTS,
-    EngineActor,
-    Make,
-    record_start,
-    suspect,
-    suspected,
-)
+from raypipe.models.engine_actor import LONGEST_PAUSE_S, RESTARTS, EngineActor, Make, suspected
 from raypipe.models.engine_routing import EngineGone
 
 NAMESPACE = "raypipe"
@@ -87,15 +78,7 @@ def start_actor(
         max_restarts=RESTARTS if stays else 0,
         max_task_retries=1 if stays else 0,
     )
-    callbacks = functools.partial(record_start, name, longest_pause_s), functools.partial(suspect, name)
-    return Client(actor.remote(make, *callbacks), name, stays)
-
-
-def start(name: str, make: Make, place: Needs, longest_pause_s: float = LONGEST_PAUSE_S) -> Client:
-    """The engine of that name, ready; started if it does not run. Raises as `Client.ready`."""
-    client = start_actor(name, make, place, longest_pause_s=longest_pause_s)
-    client.ready()
-    return client
+    return Client(actor.remote(make, name, longest_pause_s), name, stays)
 
 
 def find(name: str, stays: bool = True) -> Client:

@@ -21,15 +21,15 @@ KIND: Mapping[str, ModelKind] = {
     "instructor": "embedder",  # the same, with the instruction left out of the mean of the token vectors
     "cross-encoder": "reranker",  # its cross-encoders
     "last-token": "embedder",  # encoder.py: decoders such as Mistral and Qwen, the last token's vector
-    "embeddings": "embedder",  # behind an address: remote_vectors.py, as the next one
+    "embeddings": "embedder",  # behind an address: remote.py, as the next one
     "rerank": "reranker",
     "tokens": "tokenizer",  # tokenizer.json of a folder
     "vllm": "generator",  # engine.py
     "openai": "generator",  # openai.py
-    "hash": "embedder",  # fake.py, as the next two
+    "hash": "embedder",  # fake.py, as the next three
     "overlap": "reranker",
     "whitespace": "tokenizer",
-    "scripted": "generator",  # scripted.py
+    "scripted": "generator",
     "none": "generator",  # no model: steps that ask it are skipped
 }
 WEIGHTLESS = frozenset({"hash", "overlap", "whitespace", "scripted", "none"})

@@ -2,20 +2,38 @@
 
 They know words and nothing of meaning: a hashed bag of words, the overlap of two sets of words, white space.
 They give the same numbers in every process and on every machine; `catalog.FORMULA` is raised when those
-change.
+change. The generator answers from the chat's own words, keeps the contract (constraints, max_tokens, stop
+texts, faults for prompts that are too long) and counts tokens and cached tokens as an engine would. Equal
+chats get equal replies, whatever else is asked.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
+from raypipe.core.errors import ConfError
+from raypipe.core.llm import (
+    STEP,
+    Chat,
+    Chats,
+    Choice,
+    Constraint,
+    Generated,
+    Grammar,
+    JsonSchema,
+    Regex,
+    Replies,
+    Sampling,
+)
 from raypipe.core.protocols import Role
-from raypipe.core.records import Span
+from raypipe.core.records import Fault, Span
 
 _WORD = re.compile(r"\w+")
 _NO_WORDS = "\x00"  # stands for a text without words, so that its vector is a unit row too
@@ -34,8 +52,6 @@ def _words(text: str) -> list[str]:
 
 class HashEmbedder:
     """Each word goes to one of `dim` buckets with a sign, both from its digest; roles make no difference."""
-
-    truncated = 0
 
     def __init__(self, dim: int) -> None:
         self._dim = dim
@@ -59,8 +75,6 @@ class HashEmbedder:
 class OverlapReranker:
     """Distinct words in common over the geometric mean of both counts: 0 for none, 1 for equal sets."""
 
-    truncated = 0
-
     def score(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
         sets = {text: frozenset(_words(text)) for pair in pairs for text in pair}
         scores = [len(sets[q] & sets[p]) / (len(sets[q]) * len(sets[p])) ** 0.5 for q, p in pairs]
@@ -70,3 +84,153 @@ class OverlapReranker:
 def whitespace(text: str) -> list[Span]:
     """The span of each run of characters between white space."""
     return [m.span() for m in re.finditer(r"\S+", text)]
+
+
+Script = Callable[[Chat, Sampling, str | None], str | Fault]
+"""chat, sampling, adapter -> the whole reply before it is cut, or a fault."""
+
+_TOKEN = re.compile(r"\s*\S+")
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedCall:
+    chat: Chat
+    sampling: Sampling
+    adapter: str | None
+
+
+def echo(chat: Chat, sampling: Sampling, adapter: str | None) -> str:
+    """The line of the chat, before its last one, that shares most words with the last: an extract. Where the
+    reply is held to a choice or a JSON schema, the option or values that share most; to a grammar, the line
+    that it allows and that stands nearest below the example that shares most with the question."""
+    *before, last = [line for m in chat for line in m.content.splitlines() if line.strip()] or [""]
+    asked = _bag(last)
+    constraint = sampling.constraint
+    if isinstance(constraint, Choice):
+        text = " ".join(m.content for m in chat)
+        return max(
+            constraint.options,
+            key=lambda o: (len(_bag(o) & _bag(text)), -constraint.options.index(o)),
+        )
+    if isinstance(constraint, JsonSchema):
+        return json.dumps(_instance(json.loads(constraint.text)), separators=(",", ":"))
+    if isinstance(constraint, Grammar) and (said := _sentence(before, constraint)) is not None:
+        return said
+    if constraint is not None:
+        raise ConfError(f"scripted: {type(constraint).__name__} needs a script that knows its replies")
+    best = max(before, key=lambda line: len(_bag(line) & asked), default=last)
+    return f"{adapter}: {best.strip()}" if adapter else best.strip()
+
+
+def _sentence(lines: Sequence[str], grammar: Grammar) -> str | None:
+    """The line that the grammar allows after the line most like the question; None if it allows none.
+
+    The question is the last line but one of such prompts."""
+    asked = _bag(lines[-1]) if lines else set()
+    order = sorted(range(1, len(lines)), key=lambda i: (-len(_bag(lines[i - 1]) & asked), i))
+    for i in order:
+        for line in lines[i : i + 2]:
+            if _allowed(line.strip(), grammar):
+                return line.strip()
+    return None
+
+
+class Scripted:
+    """`generate` keeps the contract of `llm.Generator`; `asked` lists the chats in the order of the calls."""
+
+    def __init__(
+        self, script: Script = echo, adapters: Sequence[str] = (), max_model_len: int = 4096
+    ) -> None:
+        self._script, self._adapters, self._max_model_len = script, tuple(adapters), max_model_len
+        self._seen: set[tuple[str | None, str]] = set()
+        self.asked: list[ScriptedCall] = []
+
+    async def generate(self, chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies:
+        """As `llm.Generator`. Raises ValueError where the script breaks the constraint: the test is wrong."""
+        if adapter is not None and adapter not in self._adapters:
+            raise ConfError(
+                f"scripted: no adapter named {adapter!r}; it has {', '.join(self._adapters) or 'none'}"
+            )
+        self.asked += [ScriptedCall(chat, sampling, adapter) for chat in chats]
+        return [self._one(chat, sampling, adapter) for chat in chats]
+
+    def _one(self, chat: Chat, sampling: Sampling, adapter: str | None) -> Generated | Fault:
+        prompt = "\n".join(f"{m.role}: {m.content}" for m in chat)
+        tokens = _TOKEN.findall(prompt)
+        if len(tokens) + sampling.max_tokens > self._max_model_len:
+            found = f"{len(tokens)} and {sampling.max_tokens}"
+            detail = f"expected at most {self._max_model_len} tokens, found {found}"
+            return Fault(STEP, "prompt_too_long", detail, transient=False)
+        cached = self._cached(tokens, adapter)
+        text = self._script(chat, sampling, adapter)
+        if isinstance(text, Fault):
+            return text
+        if sampling.constraint is not None and not _allowed(text, sampling.constraint):
+            raise ValueError(f"the script's reply {text!r} breaks {sampling.constraint}")
+        text = text[: min((at for stop in sampling.stop if (at := text.find(stop)) >= 0), default=len(text))]
+        said = _TOKEN.findall(text)
+        kept = said[: sampling.max_tokens]
+        if not kept:
+            return Fault(STEP, "empty_reply", "the model ended its reply before any text", transient=False)
+        return Generated(
+            text="".join(kept),
+            finish="stop" if len(kept) == len(said) else "length",
+            prompt_tokens=len(tokens),
+            cached_tokens=cached,
+            generated_tokens=len(kept),
+            logprob=-float(len(kept)) if sampling.logprobs else None,
+        )
+
+    def _cached(self, tokens: list[str], adapter: str | None, block: int = 16) -> int:
+        """Tokens in leading blocks that an earlier prompt began with, as in an engine's prefix cache."""
+        cached = 0
+        for end in range(block, len(tokens), block):
+            key = (adapter, "".join(tokens[:end]))
+            if key in self._seen:
+                cached = end
+            self._seen.add(key)
+        return cached
+
+
+def _bag(text: str) -> set[str]:
+    return set(re.findall(r"\w+", text.lower()))
+
+
+def _allowed(text: str, constraint: Constraint) -> bool:
+    match constraint:
+        case Choice(options):
+            return text in options
+        case Regex(pattern):
+            return re.fullmatch(pattern, text) is not None
+        case JsonSchema(schema):
+            import jsonschema  # type: ignore[import-untyped]
+
+            return bool(jsonschema.Draft202012Validator(json.loads(schema)).is_valid(json.loads(text)))
+        case Grammar(grammar):
+            import lark
+
+            try:
+                lark.Lark(grammar, parser="earley").parse(text)
+            except lark.exceptions.UnexpectedInput:
+                return False
+            return True
+
+
+def _instance(schema: dict[str, object]) -> object:
+    """The first value that a schema of the plain kinds allows."""
+    match schema:
+        case {"const": value} | {"enum": [value, *_]}:
+            return value
+        case {"type": "object", "properties": dict(parts)}:
+            return {name: _instance(part) for name, part in parts.items()}
+        case {"type": "array", "items": dict(item)}:
+            count = schema.get("minItems", 0)
+            return [_instance(item)] * (count if isinstance(count, int) else 0)
+        case {"type": "boolean"}:
+            return False
+        case {"type": "integer" | "number"}:
+            return schema.get("minimum", 0)
+        case {"type": "string"}:
+            least = schema.get("minLength", 1)
+            return "a" * (least if isinstance(least, int) else 1)
+    raise ConfError(f"scripted: no instance of {schema} is known; give a script")

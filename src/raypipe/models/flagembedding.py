@@ -1,21 +1,28 @@
 """The backend `flagembedding`: FlagModel, BGEM3FlagModel and FlagReranker, one device each.
 
 Several devices would make the library start processes that import `__main__` again, which a Ray worker cannot
-do: it is one actor per device instead. Inputs that the library cuts are counted with its own tokenizer.
+do: it is one actor per device instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from FlagEmbedding import BGEM3FlagModel, FlagModel, FlagReranker
 
 from raypipe.core.protocols import Model, Role
 from raypipe.models import folder
-from raypipe.models.bert import Bert
-from raypipe.models.encoder import QUERY_SHARE, Encoder, check, no_bars, pooled_rows, rows_of, torch_dtype
+from raypipe.models.encoder import (
+    QUERY_SHARE,
+    Encoder,
+    check,
+    check_weights,
+    no_bars,
+    pooled_rows,
+    rows_of,
+    torch_dtype,
+)
 from raypipe.models.shared_encoders import SharedEncoders
 from raypipe.models.token_arrays import TokenArray
 
@@ -40,21 +47,18 @@ class FlagEmbedder:
             )
         owner = self._flag.model if model.loader == "bge-m3" else self._flag
         check(model, owner.model, self._flag.tokenizer)
+        check_weights(model, owner.model)
         # A MaxSim of these weights runs the same network. Where it came first, the library's own goes, unless
         # the MaxSim's is one that the library cannot call.
         self._shared = encoders.encoder(
             model, lambda: Encoder(model, owner.model, self._flag.tokenizer, device)
         )
-        if not isinstance(self._shared.net, Bert):
+        if not self._shared.packed:
             owner.model = self._shared.net
         self._model = model
-        self.truncated = 0
 
     def embed(self, texts: Sequence[str], role: Role) -> np.ndarray:
         whole = self._model.instructed(texts, role)
-        self.truncated += sum(
-            n > self._model.max_tokens for n in _lengths(self._flag.tokenizer, whole, special=True)
-        )
         vectors = self._flag.encode(whole, max_length=self._model.max_tokens)
         if self._model.loader == "bge-m3":
             vectors = vectors["dense_vecs"]
@@ -64,7 +68,6 @@ class FlagEmbedder:
 
     def embed_tokens(self, tokens: Sequence[TokenArray]) -> np.ndarray:
         """At least one text with its role's instruction, tokenized -> as `embed`."""
-        self.truncated += sum(array.overflowing for array in tokens)
         self._shared.net.to(torch_dtype(self._model))  # the library does so at its own first call
         return pooled_rows(self._shared, self._model, tokens)
 
@@ -85,25 +88,9 @@ class FlagScorer:
                 normalize=True,
             )
         check(model, self._flag.model, self._flag.tokenizer)
+        check_weights(model, self._flag.model)
         if model.dtype == "float32":
             self._flag.model.float()  # the library keeps the dtype of the file otherwise
-        self._model = model
-        self.truncated = 0
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
-        tokenizer, limit = self._flag.tokenizer, self._model.max_tokens
-        added = tokenizer.num_special_tokens_to_add(pair=True)
-        queries = _lengths(tokenizer, [q for q, _ in pairs], special=False)
-        passages = _lengths(tokenizer, [p for _, p in pairs], special=False)
-        self.truncated += sum(
-            q > int(limit * QUERY_SHARE) or q + p + added > limit
-            for q, p in zip(queries, passages, strict=True)
-        )
         return np.array(self._flag.compute_score([list(p) for p in pairs]), np.float32)  # (pairs,), 0..1
-
-
-def _lengths(tokenizer: Any, texts: Sequence[str], special: bool) -> list[int]:
-    encoded = tokenizer(
-        list(texts), add_special_tokens=special, truncation=False, padding=False, verbose=False
-    )
-    return [len(ids) for ids in encoded["input_ids"]]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatch
 from functools import lru_cache
@@ -84,9 +84,12 @@ def files_read(folder: Path, kind: str, loader: str = "") -> list[Path]:
 def modules(folder: Path) -> list[str]:
     """The folders of a sentence-transformers model's modules, "" for its own; [] where it says none. Raises
     ConfError for a module of its own code, or outside the folder."""
-    if not (folder / "modules.json").is_file():
-        return []
-    listed = _object(folder / "modules.json", list)
+    path = folder / "modules.json"
+    return module_folders(json_object(path, list), str(folder)) if path.is_file() else []
+
+
+def module_folders(listed: Sequence[Any], folder: str) -> list[str]:
+    """As `modules`, of the content of its modules.json."""
     found = []
     for module in listed:
         kind, path = (str(module.get(k, "")) if isinstance(module, dict) else "" for k in ("type", "path"))
@@ -209,13 +212,13 @@ def _require_shape(model: Model, folder: Path) -> None:
         return
     pooled = next((folder / p / "config.json" for p in modules(folder) if p.endswith("_Pooling")), None)
     if model.pooling and pooled is not None and pooled.is_file():
-        found = poolings(_object(pooled, dict))
+        found = poolings(json_object(pooled))
         if found and found != [model.pooling]:
             raise ConfError(
                 f"model {model.name!r}: pooling is {model.pooling} in models.yaml, but its folder pools by "
                 f"{' and '.join(found)}. Correct the entry, or use loader sentence-transformers"
             )
-    width = _object(folder / "config.json", dict).get("hidden_size")
+    width = json_object(folder / "config.json").get("hidden_size")
     if model.loader not in SENTENCE_LOADERS and isinstance(width, int) and width != model.dim:
         raise ConfError(
             f"model {model.name!r}: dim is {model.dim} in models.yaml, but the weights give {width}. Correct "
@@ -223,28 +226,32 @@ def _require_shape(model: Model, folder: Path) -> None:
         )
 
 
-def _object(path: Path, kind: type) -> Any:
-    """The object or list in a JSON file. Raises ConfError."""
+def json_object(path: Path, kind: type = dict) -> Any:
+    """The object, or what else `kind` says, in a JSON file. Raises ModelMissing where there is no file,
+    ConfError for another form."""
+    if not path.is_file():
+        raise ModelMissing(f"{path.parent}: expected {path.name}, found none. Fetch the folder again")
     try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
+        tree = json.loads(path.read_bytes())
     except ValueError as e:
-        raise ConfError(f"{path} is not valid JSON: {e}. Fetch the folder again") from e
+        raise ConfError(f"{path}: not valid JSON: {e}. Fetch the folder again") from e
     if not isinstance(tree, kind):
         what = "object" if kind is dict else "list"
-        raise ConfError(f"{path} is no JSON {what}. Fetch the folder again")
+        raise ConfError(
+            f"{path}: expected a JSON {what}, found {type(tree).__name__}. Fetch the folder again"
+        )
     return tree
 
 
+def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A config.json; of a model that reads more than text, the part about text."""
+    inner = config.get("text_config")
+    return inner if isinstance(inner, dict) else config
+
+
 def _refuse_code(name: str, folder: Path) -> None:
-    for file in ("config.json", "tokenizer_config.json"):
-        path = folder / file
-        if not path.is_file():
-            continue
-        try:
-            tree = _object(path, dict)
-        except ConfError as e:
-            raise ConfError(f"model {name!r}: {e}") from e
-        if "auto_map" in tree:
+    for path in (folder / "config.json", folder / "tokenizer_config.json"):
+        if path.is_file() and "auto_map" in (tree := json_object(path)):
             raise ConfError(
                 f"model {name!r}: {path} asks for code of its own (auto_map: {tree['auto_map']}), which is "
                 f"never run. Use a model whose class is in transformers"

@@ -30,9 +30,9 @@ from raypipe.models.data_files import DataFiles
 from raypipe.models.device_errors import computing, loading
 from raypipe.models.engine_routing import routed
 from raypipe.models.entry import REMOTE
+from raypipe.models.fake import Scripted
 from raypipe.models.load import Backend, EndpointAddress, EngineLimits
 from raypipe.models.own_engine import OwnEngine
-from raypipe.models.scripted import Scripted
 from raypipe.models.shared_encoders import SharedEncoders
 
 if TYPE_CHECKING:
@@ -78,7 +78,6 @@ class LocalKit:
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="models")
         self._loaded: dict[Model, Any] = {}  # by what decides its numbers; filled by the worker alone
         self._loading_s: list[float] = []  # of each model that was loaded here
-        self._names: dict[Model, str] = {}  # the name under which it was loaded
         self._encoders = SharedEncoders()
         self._tokenizers: dict[Model, Tokenize] = {}
         self._generators: dict[Model, Generator] = {}
@@ -160,7 +159,7 @@ class LocalKit:
 
         def unload() -> None:
             for key in [k for k in self._loaded if k not in kept]:
-                del self._loaded[key], self._names[key]
+                del self._loaded[key]
             self._encoders.keep(wanted)
 
         await asyncio.get_running_loop().run_in_executor(self._worker, unload)
@@ -176,8 +175,7 @@ class LocalKit:
     def _open(self, model: Model) -> Any:
         if model.loader in REMOTE:
             return load.open_remote(model, self.endpoints)
-        opened = load.open_embedder if model.kind == "embedder" else load.open_reranker
-        return opened(model, self._backend, self._device, self._encoders)
+        return load.open_model(model, self._backend, self._device, self._encoders)
 
     def _open_generator(self, model: Model) -> Generator:
         if is_path(model.loader):
@@ -186,13 +184,15 @@ class LocalKit:
             adapters = [name for name, _ in model.adapters]
             return Scripted(adapters=adapters, max_model_len=model.max_model_len).generate
         if model.loader == "openai":
-            endpoint = load.open_endpoint(model, self.endpoints)
-            self._closing_models[_key(model)] = endpoint.close
-            return endpoint.generate
+            from raypipe.models.openai import OpenAIClient
+
+            client = OpenAIClient(model, load.address_of(model, self.endpoints))
+            self._closing_models[_key(model)] = client.close
+            return client.generate
         if self._engines is not None:
             return _shared(model, self._engines, self._passing)
-        setup = load.engine_setup(model, self._engine_limits)
-        own = OwnEngine(setup, self._loading_s.append, model.thought_tokens > 0, self._sink)
+        load.require_startable(model)
+        own = OwnEngine(model, self._engine_limits, self._loading_s.append, self._sink)
         self._own[_key(model)], self._closing_models[_key(model)] = own, own.close
         return own.generate
 
@@ -247,9 +247,6 @@ class LocalKit:
         """Seconds that loading models took so far, with the imports of their libraries."""
         return sum(self._loading_s)
 
-    def truncated(self) -> dict[str, int]:
-        return {self._names[key]: loaded.truncated for key, loaded in list(self._loaded.items())}
-
     async def _compute(self, model: Model, call: Callable[[Any], T]) -> T:
         def work() -> T:
             key = _key(model)
@@ -260,7 +257,6 @@ class LocalKit:
                         load.use_threads(model, self._threads)
                     self._loaded[key] = self._open(model)
                 self._loading_s.append(self._clock() - start)
-                self._names[key] = model.name
             with computing(model.name, self._device):
                 return call(self._loaded[key])
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast
 
@@ -24,12 +24,10 @@ from raypipe.core.records import Span
 from raypipe.models import fake, folder, generator
 from raypipe.models.catalog import loader_id
 from raypipe.models.entry import LLM, REMOTE, WEIGHTLESS
-from raypipe.models.generator import Adapter, EngineSetup
 from raypipe.models.shared_encoders import SharedEncoders
 
 if TYPE_CHECKING:
-    from raypipe.models.openai import OpenAIClient
-    from raypipe.models.remote_vectors import RemoteEmbedder, RemoteReranker
+    from raypipe.models.remote import RemoteEmbedder, RemoteReranker
 
 Backend: TypeAlias = Literal["flagembedding", "transformers"]
 """flagembedding: its own classes. transformers: sorted by length, in batches of a token budget."""
@@ -41,16 +39,12 @@ OWN_LIBRARY = frozenset({"maxsim", "sentence-transformers", "instructor", "cross
 
 
 class Embedder(Protocol):
-    truncated: int  # inputs so far that were longer than max_tokens
-
     def embed(self, texts: Sequence[str], role: Role) -> np.ndarray:
         """At least one text -> (texts, dim) float32, unit rows."""
         ...
 
 
 class Reranker(Protocol):
-    truncated: int  # pairs so far that were longer than max_tokens
-
     def score(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
         """At least one pair -> (pairs,) float32, bigger is better."""
         ...
@@ -99,52 +93,33 @@ def from_outside(model: Model, device: str, method: str) -> Any:
     return opened
 
 
-def open_embedder(
-    model: Model, backend: Backend, device: str, encoders: SharedEncoders | None = None
-) -> Embedder:
-    """`encoders`: the networks of this process, which a model of the same weights shares."""
+def open_model(model: Model, backend: Backend, device: str, encoders: SharedEncoders | None = None) -> Any:
+    """An `Embedder`, or a `Reranker`. `encoders`: the networks of this process, which a model of the same
+    weights shares."""
     encoders = encoders or SharedEncoders()
-    if model.loader == "hash":
-        return fake.HashEmbedder(model.dim)
+    embeds = model.kind == "embedder"
+    if model.loader in WEIGHTLESS:
+        return fake.HashEmbedder(model.dim) if embeds else fake.OverlapReranker()
     if is_path(model.loader):
-        return cast(Embedder, from_outside(model, device, "embed"))
+        return from_outside(model, device, "embed" if embeds else "score")
     _computable(model, backend, device)
-    if model.loader in ("sentence-transformers", "instructor"):
-        from raypipe.models.sentence_models import SentenceEmbedder
+    if model.loader in folder.SENTENCE_LOADERS:
+        from raypipe.models.sentence_models import SentenceEmbedder, SentenceReranker
 
-        return SentenceEmbedder(model, device)
-    if backend == "transformers" or model.loader == "last-token":
-        from raypipe.models.transformers_backend import TransformersEmbedder
-
-        return TransformersEmbedder(model, device, encoders)
-    from raypipe.models.flagembedding import FlagEmbedder
-
-    return FlagEmbedder(model, device, encoders)
-
-
-def open_reranker(
-    model: Model, backend: Backend, device: str, encoders: SharedEncoders | None = None
-) -> Reranker:
-    if model.loader == "overlap":
-        return fake.OverlapReranker()
-    if is_path(model.loader):
-        return cast(Reranker, from_outside(model, device, "score"))
-    _computable(model, backend, device)
+        return (SentenceEmbedder if embeds else SentenceReranker)(model, device)
     if model.loader == "maxsim":  # FlagEmbedding has no class for it, so both backends are the same here
         from raypipe.models.maxsim import MaxSim
 
-        return MaxSim(model, device, encoders or SharedEncoders())
-    if model.loader == "cross-encoder":
-        from raypipe.models.sentence_models import SentenceReranker
+        return MaxSim(model, device, encoders)
+    if backend == "transformers" or model.loader == "last-token":
+        from raypipe.models.transformers_backend import TransformersEmbedder, TransformersReranker
 
-        return SentenceReranker(model, device)
-    if backend == "transformers":
-        from raypipe.models.transformers_backend import TransformersReranker
+        return (
+            TransformersEmbedder(model, device, encoders) if embeds else TransformersReranker(model, device)
+        )
+    from raypipe.models.flagembedding import FlagEmbedder, FlagScorer
 
-        return TransformersReranker(model, device)
-    from raypipe.models.flagembedding import FlagScorer
-
-    return FlagScorer(model, device)
+    return FlagEmbedder(model, device, encoders) if embeds else FlagScorer(model, device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +141,15 @@ class EndpointAddress:
     timeout_s: float = 120.0  # of one try
     tries: int = 5
 
+    def __post_init__(self) -> None:
+        if not self.url.startswith(("http://", "https://")):
+            raise ConfError(f"url: expected http://... or https://..., found {self.url!r}")
+        if "@" in self.url.split("/")[2]:
+            raise ConfError("url: it has a name or password in it, which logs would show; use a key")
+        for name in ("concurrency", "per_minute", "timeout_s", "tries"):
+            if not getattr(self, name) > 0:
+                raise ConfError(f"{self.url}: {name}: expected a number above 0, found {getattr(self, name)}")
+
     @property
     def headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.key}"} if self.key else {}
@@ -176,7 +160,7 @@ class EndpointAddress:
 
 
 def open_remote(model: Model, endpoints: Mapping[str, EndpointAddress]) -> RemoteEmbedder | RemoteReranker:
-    from raypipe.models.remote_vectors import Connection, RemoteEmbedder, RemoteReranker
+    from raypipe.models.remote import Connection, RemoteEmbedder, RemoteReranker
 
     connection = Connection(model, address_of(model, endpoints))
     return RemoteEmbedder(connection) if model.kind == "embedder" else RemoteReranker(connection)
@@ -193,37 +177,10 @@ def address_of(model: Model, endpoints: Mapping[str, EndpointAddress]) -> Endpoi
     return at
 
 
-def open_endpoint(model: Model, endpoints: Mapping[str, EndpointAddress]) -> OpenAIClient:
-    from raypipe.models.openai import ChatEndpoint, OpenAIClient
-
-    return OpenAIClient(
-        ChatEndpoint(
-            **asdict(address_of(model, endpoints)),
-            model=model.repo,
-            dialect="vllm" if model.dialect == "vllm" else "openai",
-            adapters=tuple(zip((name for name, _ in model.adapters), model.adapter_paths, strict=True)),
-            template=model.template,
-        )
-    )
-
-
-def engine_setup(model: Model, limits: EngineLimits) -> EngineSetup:
-    """The settings of a vLLM model's engine. Raises ModelMissing or ConfError if it cannot start."""
+def require_startable(model: Model) -> None:
+    """Raises ModelMissing or ConfError for a vLLM model whose engine cannot start."""
     present(model)
-    names = (name for name, _ in model.adapters)
-    setup = EngineSetup(
-        folder=model.path,
-        max_model_len=model.max_model_len,
-        dtype=model.dtype,  # type: ignore[arg-type]  # one of the three: the catalog's
-        quantization=model.quantization,
-        adapters=tuple(Adapter(n, p) for n, p in zip(names, model.adapter_paths, strict=True)),
-        tensor_parallel=model.tensor_parallel,
-        template=model.template,
-        weights=model.weights,
-        **asdict(limits),
-    )
-    generator.check(setup)
-    return setup
+    generator.check(model)
 
 
 def open_tokenizer(model: Model) -> Tokenize:

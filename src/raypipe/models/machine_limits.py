@@ -23,12 +23,12 @@ class Machine:
     @cached_property
     def gemm_fp32(self) -> float:
         """FLOP a second of a product of float32 matrices on one thread, by whichever of torch's is faster."""
-        return _gemm("float32")
+        return gemm("float32")
 
     @cached_property
     def gemm_bf16(self) -> float:
         """FLOP a second of a product of bfloat16 matrices on one thread of torch."""
-        return _gemm("bfloat16")
+        return gemm("bfloat16")
 
     @cached_property
     def memcpy(self) -> float:
@@ -49,7 +49,9 @@ class Machine:
         return {"processor": _processor(), "cores": len(os.sched_getaffinity(0)), **measured}
 
 
-def _gemm(dtype: str) -> float:
+def gemm(dtype: str, packed: bool = True) -> float:
+    """FLOP a second of a product on one thread. `packed`: by packed layers too, where this machine has them;
+    training has none."""
     import torch
 
     from raypipe.models import cpu_linear
@@ -59,7 +61,7 @@ def _gemm(dtype: str) -> float:
     try:
         a = torch.ones(SIDE, SIDE, dtype=getattr(torch, dtype))
         ways = [lambda: a @ a]
-        if dtype == "float32" and cpu_linear.usable():
+        if packed and dtype == "float32" and cpu_linear.usable():
             layer = cpu_linear.PackedLinear(torch.nn.Linear(SIDE, SIDE, bias=False))
             ways.append(lambda: layer(a))
         with torch.inference_mode():

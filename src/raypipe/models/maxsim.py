@@ -61,15 +61,9 @@ class MaxSim:
         self._tokenizer.enable_truncation(model.max_tokens)
         by_id = sorted(self._tokenizer.get_vocab().items(), key=lambda item: item[1])
         self._weights = torch.from_numpy(piece_weights([piece for piece, _ in by_id])).to(device)
-        self.truncated = 0
-
-    def _encode(self, texts: Sequence[str]) -> list[Encoding]:
-        encodings: list[Encoding] = self._tokenizer.encode_batch_fast(texts)
-        self.truncated += sum(bool(e.overflowing) for e in encodings)
-        return encodings
 
     def _queries(self, texts: Sequence[str]) -> list[_Query]:
-        encodings = self._encode(texts)
+        encodings = self._tokenizer.encode_batch_fast(texts)
         queries: list[_Query | None] = [None] * len(texts)
         for states in self._encoder.hidden(encodings):
             vectors = torch.nn.functional.normalize(states.hidden, dim=-1)
@@ -87,7 +81,7 @@ class MaxSim:
         wanted: dict[str, list[int]] = {}  # passage -> its pairs
         for i, (_, passage) in enumerate(pairs):
             wanted.setdefault(passage, []).append(i)
-        passages = self._encode(list(wanted))
+        passages = self._tokenizer.encode_batch_fast(list(wanted))
         places = list(wanted.values())
         scores = np.full(len(pairs), NO_TOKENS, np.float32)  # (pairs,) float32, -1..1
         for states in self._encoder.hidden(passages):

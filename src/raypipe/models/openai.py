@@ -15,13 +15,13 @@ import math
 import random
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import httpx
 
 from raypipe.core.errors import ConfError
 from raypipe.core.llm import STEP, Chat, Chats, Finish, Generated, JsonSchema, Replies, Sampling
+from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
 from raypipe.core.retry import RETRY_STATUSES, Backoff, retry_after_s
 from raypipe.models.constraint import structured
@@ -36,43 +36,25 @@ SAMPLED = ("max_tokens", "temperature", "top_p", "frequency_penalty", "presence_
 SHOWN = 300  # characters of an endpoint's answer in a fault
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatEndpoint(EndpointAddress):
-    """A model at an address, and how it is spoken to."""
-
-    model: str  # as the endpoint calls it
-    dialect: Literal["openai", "vllm"] = "openai"  # vllm: takes every constraint; openai: JSON schemas
-    adapters: tuple[tuple[str, str], ...] = ()  # adapter as recipes call it, model as the endpoint calls it
-    template: str = ""  # arguments of the chat template, as JSON; sent as chat_template_kwargs
-
-    def __post_init__(self) -> None:
-        if not self.url.startswith(("http://", "https://")):
-            raise ValueError(f"url: expected http://... or https://..., found {self.url!r}")
-        if "@" in self.url.split("/")[2]:
-            raise ValueError("url: it has a name or password in it, which logs would show; use a key")
-        for name in ("concurrency", "per_minute", "timeout_s", "tries"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name}: expected a number above 0, found {getattr(self, name)}")
-
-
 class OpenAIClient:
     """`generate` keeps the contract of `llm.Generator`. Use it on one event loop and `await close()` it."""
 
     def __init__(
         self,
-        endpoint: ChatEndpoint,
+        model: Model,
+        at: EndpointAddress,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
         seed: int = 0,
     ) -> None:
         """`sleep`, `clock` (seconds) and `seed` of the jitter are for tests."""
-        self.endpoint = endpoint
+        self._model, self._at = model, at
         self._sleep, self._clock, self._random = sleep, clock, random.Random(seed)
-        self._client = httpx.AsyncClient(timeout=endpoint.timeout_s, follow_redirects=False)
-        self._room = asyncio.Semaphore(endpoint.concurrency)
+        self._client = httpx.AsyncClient(timeout=at.timeout_s, follow_redirects=False)
+        self._room = asyncio.Semaphore(at.concurrency)
         self._next = 0.0  # when the next request may leave, on the clock
         self._failing = 0  # rows in a row that got nothing
-        self._adapters = dict(endpoint.adapters)
+        self._adapters = model.adapter_folders()
 
     async def generate(self, chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies:
         body = self._body(sampling, adapter)
@@ -86,11 +68,9 @@ class OpenAIClient:
         defaults (vLLM takes some from the model's folder) would decide it silently."""
         if adapter is not None and adapter not in self._adapters:
             known = ", ".join(self._adapters) or "none"
-            raise ConfError(
-                f"{self.endpoint.url}: no adapter named {adapter!r}; the endpoint's entry has {known}"
-            )
+            raise ConfError(f"{self._at.url}: no adapter named {adapter!r}; the endpoint's entry has {known}")
         body: dict[str, Any] = {
-            "model": self._adapters[adapter] if adapter else self.endpoint.model,
+            "model": self._adapters[adapter] if adapter else self._model.repo,
             **{name: getattr(sampling, name) for name in SAMPLED},
         }
         if sampling.temperature:
@@ -99,17 +79,17 @@ class OpenAIClient:
             body["stop"] = list(sampling.stop)
         if sampling.logprobs:
             body["logprobs"] = True
-        if self.endpoint.dialect == "vllm":
+        if self._model.dialect == "vllm":
             body |= {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
-        if self.endpoint.template:
-            body["chat_template_kwargs"] = json.loads(self.endpoint.template)
+        if self._model.template:
+            body["chat_template_kwargs"] = json.loads(self._model.template)
         return body | self._constraint(sampling)
 
     def _constraint(self, sampling: Sampling) -> dict[str, Any]:
         constraint = sampling.constraint
         if constraint is None:
             return {}
-        if self.endpoint.dialect == "vllm":
+        if self._model.dialect == "vllm":
             return {"structured_outputs": structured(constraint)}
         if isinstance(constraint, JsonSchema):
             try:
@@ -119,7 +99,7 @@ class OpenAIClient:
             named = {"name": "reply", "strict": True, "schema": schema}
             return {"response_format": {"type": "json_schema", "json_schema": named}}
         raise ConfError(
-            f"{self.endpoint.url}: the OpenAI protocol holds replies to JSON schemas alone, found "
+            f"{self._at.url}: the OpenAI protocol holds replies to JSON schemas alone, found "
             f"{type(constraint).__name__}. Set dialect: vllm in its entry of models.yaml where a vLLM server "
             f"answers, or ask for JSON"
         )
@@ -130,7 +110,7 @@ class OpenAIClient:
             result: Generated | Fault
             # Once a whole round of rows got nothing, each further row is one try, until one gets through: an
             # endpoint that is down costs a run minutes, not hours.
-            tries = 1 if self._failing >= self.endpoint.concurrency else self.endpoint.tries
+            tries = 1 if self._failing >= self._at.concurrency else self._at.tries
             backoff = Backoff(tries, FIRST_WAIT_S, LONGEST_WAIT_S, self._random.random)
             while True:
                 result, again = await self._try(body | {"messages": messages}, sampling)
@@ -143,25 +123,23 @@ class OpenAIClient:
     async def _turn(self) -> None:
         now = self._clock()
         leave = max(now, self._next)
-        self._next = leave + 60.0 / self.endpoint.per_minute
+        self._next = leave + 60.0 / self._at.per_minute
         if leave > now:
             await self._sleep(leave - now)
 
     async def _try(self, body: dict[str, Any], sampling: Sampling) -> tuple[Generated | Fault, bool]:
         """Sends one request: a reply or a fault, and whether to retry."""
         await self._turn()
-        url, key = f"{self.endpoint.url.rstrip('/')}/chat/completions", self.endpoint.key
-        if (
-            not (key.isascii() and key.isprintable()) or " " in key
-        ):  # an error about the header would quote it
-            raise ConfError(f"{self.endpoint.url}: the key has white space or other signs that no key has")
+        url, key = f"{self._at.url.rstrip('/')}/chat/completions", self._at.key
+        if " " in key or not (key.isascii() and key.isprintable()):  # an error of the header would quote it
+            raise ConfError(f"{self._at.url}: the key has white space or other signs that no key has")
         try:
-            async with asyncio.timeout(self.endpoint.timeout_s):  # httpx limits each read, not their sum
-                response = await self._client.post(url, json=body, headers=self.endpoint.headers)
+            async with asyncio.timeout(self._at.timeout_s):  # httpx limits each read, not their sum
+                response = await self._client.post(url, json=body, headers=self._at.headers)
         except UnicodeEncodeError as e:
             return self._fault("unsendable", f"the chat is not valid text: {e.reason}", False), False
         except (httpx.TimeoutException, TimeoutError):
-            return self._fault("timeout", f"no answer within {self.endpoint.timeout_s:g} s", True), True
+            return self._fault("timeout", f"no answer within {self._at.timeout_s:g} s", True), True
         except httpx.HTTPError as e:
             return self._fault("unreachable", f"{type(e).__name__}: {e}", True), True
         if response.status_code != 200:
@@ -189,7 +167,7 @@ class OpenAIClient:
 
     def _fault(self, reason: str, detail: str, transient: bool) -> Fault:
         """Endpoints may quote the key they were sent."""
-        detail, key = f"{self.endpoint.url}: {detail}", self.endpoint.key
+        detail, key = f"{self._at.url}: {detail}", self._at.key
         return Fault(STEP, reason, detail.replace(key, "***") if key else detail, transient)
 
 

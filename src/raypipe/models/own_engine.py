@@ -12,33 +12,35 @@ from typing import Any
 
 from raypipe.core.errors import Unavailable
 from raypipe.core.llm import STEP, Chat, Chats, Generated, Replies, ReplyPieces, Sampling
+from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
 from raypipe.models.device_errors import loading
+from raypipe.models.load import EngineLimits
 from raypipe.text.thoughts import DraftText
 
 
 class OwnEngine:
     def __init__(
         self,
-        setup: Any,
+        model: Model,
+        limits: EngineLimits,
         started: Callable[[float], None],
-        thinking: bool = False,
         sink: Callable[[str], None] | None = None,
     ) -> None:
-        """`setup`: what an engine is made from. `started` gets the seconds that a start took. `thinking`: the
-        model's replies begin with thoughts. `sink` gets the pieces of a reply whose chat is sent alone."""
-        self._setup, self._starting, self._told = setup, asyncio.Lock(), started
-        self._thinking, self._sink = thinking, sink
+        """`started` gets the seconds that a start took, `sink` the pieces of a reply whose chat is sent
+        alone."""
+        self._model, self._limits, self._starting = model, limits, asyncio.Lock()
+        self._told, self._sink = started, sink
         self._started: list[Any] = []  # none or one
 
     async def generate(self, chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies:
         """A reply or a transient fault for each chat."""
         from raypipe.models.engine import EngineDied
 
+        if self._sink is not None and len(chats) == 1:
+            return [await self._told_on(self._sink, chats[0], sampling, adapter)]
         engine = await self._running()
         try:
-            if self._sink is not None and len(chats) == 1:
-                return [await self._told_on(self._sink, engine, chats[0], sampling, adapter)]
             replies: Replies = await engine.generate(chats, sampling, adapter)
             return replies
         except EngineDied as e:
@@ -73,17 +75,14 @@ class OwnEngine:
             self._started.pop().close()
 
     async def _told_on(
-        self, sink: Callable[[str], None], engine: Any, chat: Chat, sampling: Sampling, adapter: str | None
+        self, sink: Callable[[str], None], chat: Chat, sampling: Sampling, adapter: str | None
     ) -> Generated | Fault:
-        draft = DraftText(thinking=self._thinking)
-        async for piece in engine.stream(chat, sampling, adapter):
-            if text := draft.rest() if isinstance(piece, Generated | Fault) else draft.add(piece):
+        draft = DraftText(thinking=self._model.thought_tokens > 0)
+        async for piece in self.stream(chat, sampling, adapter):
+            if text := draft.add(piece) if isinstance(piece, str) else draft.rest():
                 sink(text)
-            if isinstance(piece, Generated | Fault):
-                return piece
-        [reply] = await engine.generate([chat], sampling, adapter)
-        found: Generated | Fault = reply
-        return found
+        assert not isinstance(piece, str)  # the last one is the reply
+        return piece
 
     async def _running(self) -> Any:
         async with self._starting:
@@ -91,8 +90,8 @@ class OwnEngine:
                 start = time.perf_counter()
                 from raypipe.models.engine import Engine
 
-                with loading(self._setup.folder, self._setup.device):
-                    self._started.append(Engine(self._setup))
+                with loading(self._model.path, self._limits.device):
+                    self._started.append(Engine(self._model, self._limits))
                     await self._started[0].ready()
                 self._told(time.perf_counter() - start)
             return self._started[0]

@@ -1,24 +1,143 @@
 """An entry of models.yaml for a repository: its kind, loader, length, pooling, dtype and memory.
 
+A repository is read from a hub's API over HTTP, or from a folder; nothing is downloaded but small JSON files.
 What cannot be loaded is refused here, with the file that says so: pickles alone, code of its own, a head with
 several outputs. FlagEmbedding loads the BGE family, sentence-transformers all other embedders and
-cross-encoders, vLLM language models. Reads `repo.ModelRepo` and nothing else.
+cross-encoders, vLLM language models.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from pathlib import Path
 from typing import Any
 
-from raypipe.core.errors import ConfError, ModelMissing
+import httpx
+
+from raypipe.core.errors import ConfError, ModelMissing, Unavailable
 from raypipe.models import folder
-from raypipe.models.repo import ModelRepo
+from raypipe.models.folder import text_config
 from raypipe.models.weight_files import BYTES, GIB, per_token
 
+HUB = "https://huggingface.co"
+TIMEOUT_S = 20.0
+SHOWN = 200  # characters of a hub's answer in a message
 DTYPES = ("float32", "float16", "bfloat16")
 LONGEST = 32_768  # tokens of context that an entry proposes at most: keys and values take memory by the token
+_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+SMALL = (
+    "config.json",
+    "tokenizer_config.json",
+    "modules.json",
+    "config_sentence_transformers.json",
+    "sentence_bert_config.json",
+)
+"""Files that are read, where they are there; and the config.json of each module that modules.json names."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRepo:
+    """A repository of a model at one commit, or a folder."""
+
+    name: str  # ORG/NAME, or the folder's path
+    revision: str  # 40 hex digits; "": a folder
+    files: Mapping[str, int]  # name -> bytes; -1 where the hub does not say
+    trees: Mapping[str, Any]  # name -> content of a small JSON file
+    licence: str = ""  # as the repository says it; "": it says nothing
+    gated: bool = False  # whether its owner admits who may download it
+    parameters: int = 0  # numbers in its weights, where the hub says; 0: it does not
+
+    def tree(self, name: str) -> dict[str, Any]:
+        """The object in a small JSON file; {} where there is none."""
+        found = self.trees.get(name)
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def modules(self) -> list[dict[str, Any]]:
+        """The modules of a sentence-transformers model, in order; [] where it is none."""
+        found = self.trees.get("modules.json")
+        return [m for m in found if isinstance(m, dict)] if isinstance(found, list) else []
+
+
+def from_folder(path: Path) -> ModelRepo:
+    if not path.is_dir():
+        raise ModelMissing(f"{path}: expected a model's folder, found none")
+    files = {p.relative_to(path).as_posix(): p.stat().st_size for p in sorted(path.rglob("*")) if p.is_file()}
+
+    def read(name: str) -> bytes:
+        return (path / name).read_bytes()
+
+    return ModelRepo(str(path), "", files, _small(files, read, str(path)))
+
+
+def from_hub(name: str, revision: str | None, hub: str = HUB, token: str = "") -> ModelRepo:
+    """What a hub says of ORG/NAME at a commit, branch or tag; None: its main branch.
+
+    Raises ConfError for a name that is none or is not there, ModelMissing for one whose owner has to let this
+    reader in, Unavailable for a hub that cannot be reached."""
+    if not _NAME.fullmatch(name):
+        raise ConfError(f"{name}: expected ORG/NAME of a hub, a folder, or URL#MODEL of a server")
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    with httpx.Client(timeout=TIMEOUT_S, headers=headers, follow_redirects=True) as client:
+        route = f"{hub}/api/models/{name}" + (f"/revision/{revision}" if revision else "")
+        tree = _parsed(_get(client, f"{route}?blobs=true", name, hub).content, route)
+        commit = str(tree.get("sha", "")) if isinstance(tree, dict) else ""
+        if not re.fullmatch("[0-9a-f]{40}", commit):
+            raise ConfError(f"{route}: expected sha, the commit, found {commit!r}. Is {hub} a model hub?")
+        files = {str(s["rfilename"]): int(s.get("size") or -1) for s in tree.get("siblings") or []}
+
+        def read(file: str) -> bytes:
+            return _get(client, f"{hub}/{name}/resolve/{commit}/{file}", name, hub).content
+
+        trees = _small(files, read, f"{hub}/{name}")
+    card = tree.get("cardData") or {}
+    tags = [t.removeprefix("license:") for t in tree.get("tags") or [] if str(t).startswith("license:")]
+    return ModelRepo(
+        name, commit, files, trees, str(card.get("license") or next(iter(tags), "")), bool(tree.get("gated")),
+        int((tree.get("safetensors") or {}).get("total") or 0),
+    )  # fmt: skip
+
+
+def _small(files: Mapping[str, int], read: Callable[[str], bytes], where: str) -> dict[str, Any]:
+    trees = {name: _parsed(read(name), f"{where}: {name}") for name in SMALL if name in files}
+    modules = trees.get("modules.json")
+    for module in modules if isinstance(modules, list) else []:
+        inside = f"{module.get('path', '')}/config.json" if isinstance(module, dict) else ""
+        if inside in files and inside not in trees:
+            trees[inside] = _parsed(read(inside), f"{where}: {inside}")
+    return trees
+
+
+def _parsed(content: bytes, where: str) -> Any:
+    try:
+        return json.loads(content)
+    except ValueError as e:
+        raise ConfError(f"{where} is not valid JSON: {e}") from e
+
+
+def _get(client: httpx.Client, url: str, name: str, hub: str) -> httpx.Response:
+    try:
+        response = client.get(url)
+    except httpx.HTTPError as e:
+        raise Unavailable(
+            f"{hub} cannot be reached ({type(e).__name__}). Where it can be, run this there and copy the "
+            f"entry; or give a folder that has the model; another hub: the environment variable HF_ENDPOINT"
+        ) from e
+    if response.status_code in (401, 403):
+        raise ModelMissing(
+            f"{name}: {hub} refuses it (status {response.status_code}): the name is wrong, or its owner has "
+            f"to let you in. Accept its licence at {hub}/{name}, and put a token into the environment "
+            f"variable HF_TOKEN"
+        )
+    if response.status_code == 404:
+        raise ConfError(f"{name}: {hub} has no such model or revision")
+    if response.status_code != 200:
+        raise Unavailable(f"{url}: status {response.status_code}: {response.text[:SHOWN]!r}")
+    return response
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +168,7 @@ def propose(repo: ModelRepo, kind: str = "") -> Proposal:
         entry |= {"loader": "flagembedding-reranker" if bge else "cross-encoder", **place}
         entry["max_tokens"] = min(512, _max_tokens(repo, config)) if bge else _max_tokens(repo, config)
     else:
-        length = int(_text_config(config).get("max_position_embeddings") or 4096)
+        length = int(text_config(config).get("max_position_embeddings") or 4096)
         dtype = config.get("dtype") or config.get("torch_dtype")
         entry |= {"loader": "vllm", **place, "dtype": dtype if dtype in DTYPES else "bfloat16"}
         entry["max_model_len"] = min(length, LONGEST)
@@ -63,12 +182,7 @@ def _refuse(repo: ModelRepo) -> None:
                 f"{repo.name}: {name} asks for code of its own (auto_map), which is never run. Use a model "
                 f"whose class is in transformers"
             )
-    for module in repo.modules:
-        if not str(module.get("type", "")).startswith("sentence_transformers."):
-            raise ConfError(
-                f"{repo.name}: modules.json asks for code of its own ({module.get('type')}), which is never "
-                f"run"
-            )
+    folder.module_folders(repo.modules, repo.name)
     if not repo.tree("config.json"):
         raise ConfError(f"{repo.name}: expected config.json, found none: it is no model of transformers")
     if "tokenizer.json" not in repo.files:
@@ -136,7 +250,7 @@ def _dim(repo: ModelRepo, config: Mapping[str, Any]) -> int:
     dim = dim or (pooled.get("word_embedding_dimension") or pooled.get("embedding_dimension") or 0) * max(
         1, len(folder.poolings(pooled))
     )
-    dim = dim or _text_config(config).get("hidden_size") or 0
+    dim = dim or text_config(config).get("hidden_size") or 0
     if not dim:
         raise ConfError(
             f"{repo.name}: its files do not say how long its vectors are. Write the entry by hand"
@@ -144,16 +258,11 @@ def _dim(repo: ModelRepo, config: Mapping[str, Any]) -> int:
     return int(dim)
 
 
-def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    inner = config.get("text_config")
-    return inner if isinstance(inner, dict) else config
-
-
 def _max_tokens(repo: ModelRepo, config: Mapping[str, Any]) -> int:
     """The length that a sentence-transformers model says, else what positions and tokenizer allow."""
     if own := repo.tree("sentence_bert_config.json").get("max_seq_length"):
         return int(own)
-    places = int(_text_config(config).get("max_position_embeddings") or 512)
+    places = int(text_config(config).get("max_position_embeddings") or 512)
     if "roberta" in str(config.get("model_type")):  # it counts positions from the padding id on
         places -= int(config.get("pad_token_id") or 1) + 1
     limit = repo.tree("tokenizer_config.json").get("model_max_length")
@@ -176,6 +285,6 @@ def _sized(repo: ModelRepo, config: Mapping[str, Any], entry: dict[str, Any]) ->
         was = str(config.get("dtype") or config.get("torch_dtype") or dtype)
         memory = stored * BYTES[dtype] // BYTES.get(was, BYTES[dtype])
     context = None
-    if entry["kind"] == "generator" and "num_attention_heads" in _text_config(config):
-        context = per_token(dict(_text_config(config)), dtype) * entry["max_model_len"] / GIB
+    if entry["kind"] == "generator" and "num_attention_heads" in text_config(config):
+        context = per_token(dict(text_config(config)), dtype) * entry["max_model_len"] / GIB
     return Proposal(entry, _bytes(repo, entry["kind"]), None if memory is None else memory / GIB, context)

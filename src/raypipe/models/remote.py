@@ -1,22 +1,192 @@
-"""Checks of models behind an address before work begins: that the server answers, and serves the model.
+"""Models behind an address: embedders and rerankers, and the checks before work begins.
 
-Knows HTTP, no model library. Lists what is served where the server tells, else sends one chat of one token.
-`describe` reads the fields of an entry from a server.
+Vectors come from `/v1/embeddings` and vLLM's `/pooling`, scores from `/rerank`. What comes back is checked
+before it is used: one vector or score for each input, of the length that the entry says, finite. Anything
+else is a ConfError, since every further answer would be as wrong. An address that is down or overloaded is
+unavailable; an input that it refuses is the input's. `require_served` asks whether a server has a model: it
+lists what is served where the server tells, else it sends one chat of one token. `describe` reads the fields
+of an entry from a server. Knows HTTP, no model library.
 """
 
 from __future__ import annotations
 
+import random
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
+import numpy as np
 
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError, Unavailable
-from raypipe.core.protocols import Model
+from raypipe.core.protocols import Model, Role
+from raypipe.core.retry import RETRY_STATUSES, Backoff, retry_after_s
 from raypipe.models.entry import DIALECTS
-from raypipe.models.load import EndpointAddress
+from raypipe.models.load import SHOWN, EndpointAddress
 
 LISTING_TIMEOUT_S = 10.0
+BATCH = 64  # texts, or passages of one query, in a request: what servers take by default
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0  # before the second try, doubling, with jitter
+INPUT_STATUSES = frozenset({400, 413, 422})
+"""Statuses that may say something about an input: too long, or not a text."""
+
+
+class Connection:
+    """Requests to one model's server: tried again where that may help, at most `concurrency` at a time."""
+
+    def __init__(
+        self, model: Model, at: EndpointAddress, sleep: Callable[[float], None] = time.sleep, seed: int = 0
+    ) -> None:
+        """`sleep` and `seed` of the jitter are for tests."""
+        self.model, self.at = model, at
+        self._sleep, self._random = sleep, random.Random(seed)
+        self._client = httpx.Client(timeout=at.timeout_s, headers=at.headers, follow_redirects=False)
+        self._threads = ThreadPoolExecutor(at.concurrency, thread_name_prefix="requests")
+
+    def post_all(self, path: str, bodies: Sequence[dict[str, Any]]) -> list[Any]:
+        """The JSON answers to some bodies, in order. Raises Unavailable, ConfError, and ValueError for an
+        input that the server refuses."""
+        return list(self._threads.map(lambda body: self._post(path, body), bodies))
+
+    def _post(self, path: str, body: dict[str, Any]) -> Any:
+        url = f"{self.at.url.rstrip('/')}/{path}"
+        if path.startswith("/"):  # next to /v1, and not under it
+            url = f"{self.at.url.rstrip('/').removesuffix('/v1')}{path}"
+        backoff = Backoff(self.at.tries, FIRST_WAIT_S, LONGEST_WAIT_S, self._random.random)
+        while True:
+            wanted_s, trouble = 0.0, ""
+            try:
+                response = self._client.post(url, json=body)
+            except httpx.HTTPError as e:
+                trouble = f"{type(e).__name__}: {e}"
+            else:
+                if response.status_code == 200:
+                    return self._json(response)
+                trouble = f"status {response.status_code}: {self.at.shown(response.text)}"
+                if response.status_code not in RETRY_STATUSES:
+                    raise self._refusal(response.status_code, trouble)
+                wanted_s = retry_after_s(response.headers)
+            if (wait_s := backoff.next_s(wanted_s)) is None:
+                raise Unavailable(f"{self.named}: {trouble}")
+            self._sleep(wait_s)
+
+    @property
+    def named(self) -> str:
+        """The model and its address, for messages."""
+        return f"model {self.model.name!r} at {self.at.url}"
+
+    def _refusal(self, status: int, trouble: str) -> Exception:
+        if status in INPUT_STATUSES:
+            return ValueError(f"{self.named} refuses an input: {trouble}")
+        return ConfError(f"{self.named}: {trouble}. Check the key, the url and the model's name there")
+
+    def _json(self, response: httpx.Response) -> Any:
+        try:
+            return response.json()
+        except ValueError as e:
+            raise ConfError(
+                f"{self.named}: expected JSON, found {self.at.shown(response.text)}. Is this the API's "
+                "address?"
+            ) from e
+
+    def error(self, expected: str, found: object) -> ConfError:
+        """For an answer of another form."""
+        return ConfError(f"{self.named}: expected {expected}, found {found}")
+
+
+class RemoteEmbedder:
+    """Vectors of `/embeddings`; with dialect pooling, of vLLM's `/pooling`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._to, self._model = connection, connection.model
+
+    def embed(self, texts: Sequence[str], role: Role) -> np.ndarray:
+        whole = self._model.instructed(texts, role)
+        parts = [whole[i : i + BATCH] for i in range(0, len(whole), BATCH)]
+        path = "/pooling" if self._model.dialect == "pooling" else "embeddings"
+        answers = self._to.post_all(path, [self._body(part) for part in parts])
+        out: np.ndarray = np.concatenate(
+            [self._vectors(a, len(p)) for a, p in zip(answers, parts, strict=True)]
+        )
+        norms = np.linalg.norm(out, axis=1, keepdims=True)
+        if not np.isfinite(out).all() or not norms.all():
+            raise self._to.error("finite vectors with a direction", "NaN, infinity or zeros")
+        out /= norms  # (texts, dim) float32, unit rows
+        return out
+
+    def _body(self, texts: Sequence[str]) -> dict[str, Any]:
+        body: dict[str, Any] = {"model": self._model.repo, "input": list(texts)}
+        if self._model.dialect in ("vllm", "pooling"):
+            body["truncate_prompt_tokens"] = self._model.max_tokens
+        return body | {"encoding_format": "float"}
+
+    def _vectors(self, answer: Any, texts: int) -> np.ndarray:
+        """(texts, dim) float32."""
+        try:
+            rows = {int(row["index"]): row for row in answer["data"]}
+            found = [rows[i].get("embedding", rows[i].get("data")) for i in range(texts)]
+            vectors = np.asarray(found, np.float32)
+        except (KeyError, TypeError, ValueError, AttributeError) as e:
+            count = len(answer["data"]) if isinstance(answer, dict) and "data" in answer else "another answer"
+            raise self._to.error(f"{texts} vectors", f"{count} ({type(e).__name__}: {str(e)[:SHOWN]})") from e
+        if len(rows) != texts:
+            raise self._to.error(f"{texts} vectors", len(rows))
+        if vectors.shape != (texts, self._model.dim):
+            dims = "x".join(map(str, vectors.shape[1:]))
+            raise self._to.error(
+                f"vectors of dim {self._model.dim}, as its entry says",
+                f"{dims}. Correct dim, or the model's name",
+            )
+        return vectors
+
+
+class RemoteReranker:
+    """Scores of `/rerank`, in the dialects of vLLM, Jina, Cohere and TEI."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._to, self._model = connection, connection.model
+
+    def score(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
+        queries: dict[str, list[int]] = {}  # -> its pairs
+        for i, (query, _) in enumerate(pairs):
+            queries.setdefault(query, []).append(i)
+        parts = [(q, rows[i : i + BATCH]) for q, rows in queries.items() for i in range(0, len(rows), BATCH)]
+        bodies = [self._body(query, [pairs[i][1] for i in rows]) for query, rows in parts]
+        out = np.empty(len(pairs), np.float32)  # (pairs,)
+        for answer, (_, rows) in zip(self._to.post_all("rerank", bodies), parts, strict=True):
+            out[rows] = self._scores(answer, len(rows))
+        if not np.isfinite(out).all():
+            raise self._to.error("finite scores", "NaN or infinity")
+        return out
+
+    def _body(self, query: str, passages: list[str]) -> dict[str, Any]:
+        query = self._model.instructed([query], "query")[0]
+        passages = self._model.instructed(passages, "passage")
+        if self._model.dialect == "tei":
+            return {"query": query, "texts": passages, "raw_scores": False, "truncate": True}
+        body = {"model": self._model.repo, "query": query, "documents": passages, "top_n": len(passages)}
+        if self._model.dialect == "jina":
+            body["return_documents"] = False
+        if self._model.dialect == "vllm":
+            body["truncate_prompt_tokens"] = self._model.max_tokens
+        return body
+
+    def _scores(self, answer: Any, passages: int) -> np.ndarray:
+        """(passages,) float32."""
+        tei = self._model.dialect == "tei"
+        try:
+            rows = answer if tei else answer["results"]
+            found = {int(r["index"]): float(r["score" if tei else "relevance_score"]) for r in rows}
+        except (KeyError, TypeError, ValueError, AttributeError) as e:
+            raise self._to.error(
+                f"an answer of dialect {self._model.dialect}",
+                f"{type(e).__name__}: {e}: {str(answer)[:SHOWN]}",
+            ) from e
+        if sorted(found) != list(range(passages)) or len(rows) != passages:
+            raise self._to.error(f"{passages} scores, one for each passage", len(rows))
+        return np.array([found[i] for i in range(passages)], np.float32)
 
 
 def require_served(name: str, at: EndpointAddress, key_name: str) -> dict[str, Any]:
@@ -57,8 +227,6 @@ def describe(kind: str, name: str, at: EndpointAddress, dialect: str, key_name: 
     if kind == "reranker":
         if not dialect:
             raise ConfError(f"--dialect: a reranker needs one of {', '.join(DIALECTS['rerank'])}")
-        from raypipe.models.remote_vectors import Connection, RemoteReranker
-
         model = Model(name, "reranker", "rerank", name, "", "", "", dialect=dialect)
         RemoteReranker(Connection(model, at)).score([("ready", "ready"), ("ready", "not")])
         return {"loader": "rerank", "dialect": dialect}

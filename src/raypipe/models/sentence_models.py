@@ -50,7 +50,6 @@ class SentenceEmbedder:
         if model.loader == "instructor":  # the library does it by the hub's names alone, not for a folder
             self._net.set_pooling_include_prompt(False)
         self._model, self._batch = model, rows_of(device)
-        self.truncated = 0
 
     def embed(self, texts: Sequence[str], role: Role) -> np.ndarray:
         encode = self._net.encode_query if role == "query" else self._net.encode_document
@@ -62,7 +61,6 @@ class SentenceEmbedder:
             show_progress_bar=False,
             convert_to_numpy=True,
         )
-        self.truncated += _longer(self._net.tokenizer, texts, self._model.max_tokens)
         out = np.asarray(vectors, np.float32)  # (texts, dim) float32, unit rows
         out /= np.linalg.norm(out, axis=1, keepdims=True)
         return out
@@ -81,8 +79,7 @@ class SentenceReranker:
                 f"model {model.name!r}: a reranker has one output, this one has {labels}. It may be a "
                 f"classifier"
             )
-        self._model, self._batch = model, rows_of(device)
-        self.truncated = 0
+        self._batch = rows_of(device)
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
         scores = self._net.predict(
@@ -91,10 +88,4 @@ class SentenceReranker:
             show_progress_bar=False,
             convert_to_numpy=True,
         )
-        self.truncated += _longer(self._net.tokenizer, [f"{q} {p}" for q, p in pairs], self._model.max_tokens)
         return np.asarray(scores, np.float32).reshape(-1)  # (pairs,) float32
-
-
-def _longer(tokenizer: Any, texts: Sequence[str], limit: int) -> int:
-    encoded = tokenizer(list(texts), truncation=False, padding=False, verbose=False)
-    return sum(len(ids) > limit for ids in encoded["input_ids"])

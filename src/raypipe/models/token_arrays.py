@@ -21,7 +21,7 @@ from raypipe.models import folder
 from raypipe.models.entry import REMOTE, WEIGHTLESS
 from raypipe.models.kit import LocalKit
 
-SCHEMA = pa.schema([("key", pa.binary(16)), ("ids", pa.large_list(pa.int32())), ("cut", pa.bool_())])
+SCHEMA = pa.schema([("key", pa.binary(16)), ("ids", pa.large_list(pa.int32()))])
 OWN_TOKENIZING = frozenset({"sentence-transformers", "instructor"})  # their classes take texts alone
 
 
@@ -30,7 +30,6 @@ class TokenArray:
     """One text as an encoder takes it, in the form of an encoding of the tokenizers library."""
 
     ids: np.ndarray  # (tokens,) int32, with special tokens, cut to the model's max_tokens
-    overflowing: bool  # True: the text was longer
     type_ids: int = 0  # of every token
 
 
@@ -62,8 +61,7 @@ class TokenMaker:
         offsets = np.cumsum([0, *(len(e.ids) for _, e in rows)])
         flat = np.fromiter((i for _, e in rows for i in e.ids), np.int32, int(offsets[-1]))
         ids = pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), pa.array(flat))
-        cut = pa.array([bool(e.overflowing) for _, e in rows], pa.bool_())
-        return pa.Table.from_arrays([keys, ids, cut], schema=SCHEMA)
+        return pa.Table.from_arrays([keys, ids], schema=SCHEMA)
 
 
 def arrays_of(tokens: pa.Table) -> dict[bytes, TokenArray]:
@@ -73,8 +71,8 @@ def arrays_of(tokens: pa.Table) -> dict[bytes, TokenArray]:
         return {}
     ids = whole["ids"].chunk(0)
     flat, offsets = ids.values.to_numpy(), ids.offsets.to_numpy()
-    rows = zip(whole["key"].to_pylist(), whole["cut"].to_pylist(), strict=True)
-    return {key: TokenArray(flat[offsets[i] : offsets[i + 1]], cut) for i, (key, cut) in enumerate(rows)}
+    keys = enumerate(whole["key"].to_pylist())
+    return {key: TokenArray(flat[offsets[i] : offsets[i + 1]]) for i, key in keys}
 
 
 def _key(text: str, role: Role) -> bytes:

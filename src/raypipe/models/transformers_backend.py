@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from tokenizers import Encoding
@@ -19,14 +19,12 @@ class TransformersEmbedder:
         self._encoder = Encoder.shared(model, device, encoders)
         self._tokenizer = self._encoder.copy_of_tokenizer()
         self._tokenizer.enable_truncation(model.max_tokens)
-        self.truncated = 0
 
     def embed(self, texts: Sequence[str], role: Role) -> np.ndarray:
         return self.embed_tokens(self._tokenizer.encode_batch_fast(self._model.instructed(texts, role)))
 
     def embed_tokens(self, encodings: Sequence[Encoding | TokenArray]) -> np.ndarray:
         """At least one text with its role's instruction, tokenized -> as `embed`."""
-        self.truncated += sum(bool(e.overflowing) for e in encodings)
         return pooled_rows(self._encoder, self._model, encodings)
 
 
@@ -39,29 +37,23 @@ class TransformersReranker:
         self._single = self._encoder.copy_of_tokenizer()
         self._pair = self._encoder.copy_of_tokenizer()
         self._pair.enable_truncation(model.max_tokens, strategy="only_second")
-        self.truncated = 0
 
-    def _encode(self, texts: Sequence[str], limit: int) -> tuple[dict[str, Encoding], set[str]]:
-        """The encodings of the distinct texts without special tokens, and which of them were cut."""
+    def _encode(self, texts: Iterable[str], limit: int) -> dict[str, Encoding]:
+        """The encodings of the distinct texts without special tokens."""
         distinct = list(dict.fromkeys(texts))
         encodings = self._single.encode_batch_fast(distinct, add_special_tokens=False)
-        cut = {text for text, e in zip(distinct, encodings, strict=True) if len(e.ids) > limit}
         for e in encodings:
             e.truncate(limit)
-        return dict(zip(distinct, encodings, strict=True)), cut
+        return dict(zip(distinct, encodings, strict=True))
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
         limit = self._model.max_tokens
-        queries, cut_queries = self._encode([q for q, _ in pairs], int(limit * QUERY_SHARE))
-        passages, cut_passages = self._encode([p for _, p in pairs], limit)
+        queries = self._encode((q for q, _ in pairs), int(limit * QUERY_SHARE))
+        passages = self._encode((p for _, p in pairs), limit)
         # An empty passage leaves the query alone in the model's frame, as it does in FlagReranker.
         encodings = [
             self._pair.post_process(queries[q], passages[p] if passages[p].ids else None) for q, p in pairs
         ]
-        self.truncated += sum(
-            q in cut_queries or p in cut_passages or bool(e.overflowing)
-            for (q, p), e in zip(pairs, encodings, strict=True)
-        )
         logits = np.empty(len(pairs), np.float64)
         for batch in self._encoder.batches(encodings):
             logits[batch.rows] = self._encoder.run(batch).logits.view(-1).float().cpu().numpy()

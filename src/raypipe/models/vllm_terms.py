@@ -5,36 +5,37 @@ from __future__ import annotations
 from typing import Any
 
 from raypipe.core.llm import STEP, Constraint, Generated, Sampling
+from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
 from raypipe.models import generator
-from raypipe.models.constraint import bounds, structured
-from raypipe.models.generator import EngineSetup
+from raypipe.models.constraint import longest_reply, structured
+from raypipe.models.load import EngineLimits
 
 GIB = 2**30
 
 
-def arguments(setup: EngineSetup) -> dict[str, Any]:
-    limits: dict[str, Any] = {"gpu_memory_utilization": setup.gpu_memory_utilization}
-    if setup.device == "cpu":
-        limits = {
-            "kv_cache_memory_bytes": int(setup.kv_cache_gib * GIB),
+def arguments(model: Model, limits: EngineLimits) -> dict[str, Any]:
+    given: dict[str, Any] = {"gpu_memory_utilization": limits.gpu_memory_utilization}
+    if limits.device == "cpu":
+        given = {
+            "kv_cache_memory_bytes": int(limits.kv_cache_gib * GIB),
             "enforce_eager": True,
             # A prompt prefilled in two steps would kill vLLM's CPU worker if its sampling has a seed: it
             # rewinds the seed's generator, which CPU generators cannot.
             "enable_chunked_prefill": False,
-            "max_num_batched_tokens": max(2048, setup.max_model_len),
+            "max_num_batched_tokens": max(2048, model.max_model_len),
         }
-    if setup.tensor_parallel > 1:
-        limits |= {"tensor_parallel_size": setup.tensor_parallel, "distributed_executor_backend": "mp"}
-    if setup.adapters:
-        count = len(setup.adapters)
-        limits |= {"enable_lora": True, "max_loras": count, "max_lora_rank": generator.rank(setup)}
-    return limits | {
-        "model": setup.folder,
-        "dtype": setup.dtype,
-        "quantization": setup.quantization or None,
-        "max_model_len": setup.max_model_len,
-        "max_num_seqs": setup.max_num_seqs,
+    if model.tensor_parallel > 1:
+        given |= {"tensor_parallel_size": model.tensor_parallel, "distributed_executor_backend": "mp"}
+    if model.adapters:
+        count = len(model.adapters)
+        given |= {"enable_lora": True, "max_loras": count, "max_lora_rank": generator.rank(model)}
+    return given | {
+        "model": model.path,
+        "dtype": model.dtype,  # vLLM's own "auto" computes float32 weights as bfloat16
+        "quantization": model.quantization or None,  # None: as the folder's config says
+        "max_model_len": model.max_model_len,
+        "max_num_seqs": limits.max_num_seqs,
         "load_format": "safetensors",  # pickles in the same folder are not opened
         "trust_remote_code": False,
         "generation_config": "vllm",  # the recipe's sampling, not the folder's
@@ -72,7 +73,7 @@ def _structured(constraint: Constraint | None) -> Any:
 
     if constraint is None:
         return None
-    bounds(constraint)
+    longest_reply(constraint)
     return StructuredOutputsParams(**structured(constraint))
 
 

@@ -1,5 +1,5 @@
-"""What stands in the files of a model without loading them: JSON objects and headers of safetensors; and the
-memory that it needs, from these: parameters, and keys and values per token.
+"""The headers of a model's safetensors, and the memory that it needs by them: parameters, and keys and values
+per token.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.core.plugins import is_path
@@ -24,21 +23,6 @@ class TensorHeader:
     shape: tuple[int, ...]
     start: int  # byte in its file
     end: int  # byte behind it
-
-
-def json_object(path: Path) -> dict[str, Any]:
-    """The object in a JSON file. Raises ModelMissing where there is no file, ConfError for another form."""
-    if not path.is_file():
-        raise ModelMissing(f"{path.parent}: expected {path.name}, found none. Fetch the folder again")
-    try:
-        tree = json.loads(path.read_bytes())
-    except ValueError as e:
-        raise ConfError(f"{path}: not valid JSON: {e}. Fetch the folder again") from e
-    if not isinstance(tree, dict):
-        raise ConfError(
-            f"{path}: expected a JSON object, found {type(tree).__name__}. Fetch the folder again"
-        )
-    return tree
 
 
 def headers(path: Path) -> dict[str, TensorHeader]:

@@ -11,11 +11,11 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from raypipe.core.errors import CapReached, ConfError
 from raypipe.core.prices import HOUR_S, JUDGE, NO_PRICES, Prices
-from raypipe.memo.counts import CallCounts
+from raypipe.memo.counts import CallCounts, add_up
 from raypipe.recipes.executor import StageCounters
 from raypipe.store import Store
 from raypipe.store.layout import ATTEMPTS
@@ -41,20 +41,14 @@ class TableCounters:
 class RunCounters:
     """Counters of a run: this attempt's, and those of earlier attempts that no report contains."""
 
-    tables: dict[str, TableCounters] = field(
-        default_factory=dict
-    )  # by run of one table, all attempts together
-    earlier: TableCounters = field(
-        default_factory=TableCounters
-    )  # of that, what attempts before this one did
+    tables: dict[str, TableCounters] = field(default_factory=dict)  # by run of a table, of all attempts
+    earlier: TableCounters = field(default_factory=TableCounters)  # of that, by attempts before this one
     store: Store | None = None  # where it is kept until it is reported; None: it is not
     name: str = ""  # of its file there
     seconds: dict[str, Mapping[str, float]] = field(default_factory=dict)
     """Question id -> stage -> seconds: its share of the task that answered it in this run."""
     memo_damaged: int = 0  # tables and files of the memo that were damaged, in this attempt
-    rows_by_worker: dict[str, dict[str, int]] = field(
-        default_factory=dict
-    )  # pool -> who -> rows, of this attempt
+    rows_by_worker: dict[str, dict[str, int]] = field(default_factory=dict)  # pool -> who -> rows, likewise
 
     @classmethod
     def load(cls, store: Store, what: str) -> RunCounters:
@@ -76,11 +70,11 @@ class RunCounters:
 
     def since(self) -> Counts:
         """What this attempt did, by stage: all of it without what earlier attempts did."""
-        before = self.earlier.counts
-        return {
-            name: StageCounters.of(_minus(asdict(count), asdict(before[name]))) if name in before else count
-            for name, count in self.counts.items()
-        }
+        now = self.counts
+        for name, before in self.earlier.counts.items():
+            if name in now:
+                add_up(now[name], before, -1)
+        return now
 
     @property
     def tasks_since(self) -> int:
@@ -117,11 +111,6 @@ class RunCounters:
         """Forgets it: a report has said it."""
         if self.store is not None:
             self.store.files.remove(self.name)
-
-
-def _minus(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
-    """Numbers of a tree less those of another of its form."""
-    return {k: _minus(v, b[k]) if isinstance(v, dict) else v - b[k] for k, v in a.items()}
 
 
 def forget_runs(store: Store, runs: Collection[str]) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
 from raypipe import readers
 from raypipe.core.disk_map import DiskMap
@@ -51,16 +51,12 @@ class StagedFiles:
     rows: StagedRows
     counts: ReadCounts
     left: Mapping[str, tuple[str, ...]]  # table -> ids of rows that go
-    read_by: str = "one process"  # what read them, for people
+    read_by: str = "one process"  # what read them, for people; "": nothing is said of it
     end: Callable[[], object] = lambda: None  # called once the rows are in the tables
 
 
-class FileReading(Protocol):
-    """Reads files and stages their rows."""
-
-    def __call__(
-        self, store: Store, of: str, paths: Sequence[Path], format: Format, progress: Progress
-    ) -> StagedFiles: ...
+FileReading: TypeAlias = Callable[[Store, str, Sequence[Path], Format, Progress], StagedFiles]
+"""Reads files (the second: their fingerprint) and stages their rows."""
 
 
 def ingest(
@@ -93,10 +89,7 @@ def ingest(
         readers.require_rows(paths, found.counts, found.rows.bad_lines())
         require_allowed(paths[0], found.rows.kept, found.rows.refused)
         names = tuple(file.name for file in readers.files_of(paths, format))
-        decided = decision(
-            store, of, found.run, found.rows, found.counts, names, found.left,
-            kind=kind or kind_of(format), read_by=found.read_by,
-        )  # fmt: skip
+        decided = decision(store, of, found, names, kind=kind or kind_of(format))
         decide(store, decided)
         found.end()
     return decided.summary
@@ -163,12 +156,12 @@ def bad_lines(store: Store, of: str) -> list[BadLine]:
 
 
 def decision(
-    store: Store, of: str, run: str, rows: StagedRows, counts: ReadCounts, files: tuple[str, ...],
-    gone: Mapping[str, tuple[str, ...]] = {}, state: tuple[str, str] | None = None, kind: str = OWN_KIND,
-    read_by: str = "",
+    store: Store, of: str, found: StagedFiles, files: tuple[str, ...],
+    state: tuple[str, str] | None = None, kind: str = OWN_KIND,
 ) -> Decision:  # fmt: skip
-    """All that was read under a fingerprint (`of`) and what becomes of it. `gone` and `state` as `Decision`
-    has them; `kind`: of the data; `read_by`: what read it."""
+    """All that was read under a fingerprint (`of`) and what becomes of it. `state` as `Decision` has it;
+    `kind`: of the data."""
+    rows = found.rows
     ids, documents = tuple(rows.replaced), rows.documents_replaced
     asked, had = holders(store, of, ids, documents > 0)
     replaced = []
@@ -177,11 +170,11 @@ def decision(
     if documents:
         replaced.append(ReplacedRows("documents", documents, tuple(rows.first_documents), _flat(had)))
     summary = IngestSummary(
-        of, tuple(rows.questions), asdict(counts), dict(sorted(rows.reasons.items())), False,
-        tuple(replaced), files, rows.documents, kind, read_by,
+        of, tuple(rows.questions), asdict(found.counts), dict(sorted(rows.reasons.items())), False,
+        tuple(replaced), files, rows.documents, kind, found.read_by,
     )  # fmt: skip
     parts = {table: tuple(names) for table, names in rows.parts.items()}
-    return Decision(run, parts, tuple({**asked, **had}), summary, gone, state)
+    return Decision(found.run, parts, tuple({**asked, **had}), summary, found.left, state)
 
 
 def _flat(reads: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:

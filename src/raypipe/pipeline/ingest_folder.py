@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from raypipe.core.errors import DataError
 from raypipe.core.records import Document, Fault, Layout, Source, digest, source_id
-from raypipe.pipeline.ingest import PART_BYTES, ROW_BYTES, decision
+from raypipe.pipeline.ingest import PART_BYTES, ROW_BYTES, StagedFiles, decision
 from raypipe.pipeline.ingest_log import IngestSummary, decide, driving
 from raypipe.pipeline.ingest_staging import IngestBatch, Staging, fault_id, named_elsewhere
 from raypipe.pipeline.tombstones import REASON, Tombstones, tombstones
@@ -80,10 +80,8 @@ def ingest_folder(store: Store, root: Path, globs: Sequence[str], progress: Prog
         state = json.dumps(
             {"root": str(root.absolute()), "files": {n: asdict(f) for n, f in read.now.items()}}
         )
-        decided = decision(
-            store, of, staging.run, staging.rows, read.counts, (root.name,), _gone(store, read),
-            (_state_file(of), state),
-        )  # fmt: skip
+        found = StagedFiles(staging.run, staging.rows, read.counts, _gone(store, read), read_by="")
+        decided = decision(store, of, found, (root.name,), (_state_file(of), state))
         # What a changed file replaces is its own: no other read lost anything.
         again = not (decided.parts or decided.gone)
         documents = sum(bool(f.document) for f in read.now.values())

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from raypipe.core import config
+from raypipe.core.config import Where
 from raypipe.pipeline.counters import forget_runs
 from raypipe.report.report import ReplacedRows
 from raypipe.store import AddedMeanwhile, Store, commit
@@ -110,16 +112,22 @@ def _notes(store: Store, outdated: bool) -> Iterator[IngestSummary]:
 
 
 def kinds_of(store: Store, questions: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """Kind -> names of the files with that kind, of the reads that had these questions. A read that is
-    outdated counts for questions that no later one had."""
+    """Kind -> names of the files with that kind, of the reads that had these questions."""
     found: dict[str, tuple[str, ...]] = {}
+    for note in _with_questions(store, questions):
+        found[note.kind] = (*found.get(note.kind, ()), *note.files)
+    return found
+
+
+def _with_questions(store: Store, questions: Collection[str], but: str = "") -> Iterator[IngestSummary]:
+    """The reads that had some of these questions, without that of fingerprint `but`. A read that is outdated
+    counts for questions that no later one had."""
     left = set(questions)
     for outdated in (False, True):
-        had = [n for n in (_notes(store, outdated) if left else ()) if not left.isdisjoint(n.questions)]
-        for note in had:
-            found[note.kind] = (*found.get(note.kind, ()), *note.files)
+        notes = _notes(store, outdated) if left else ()
+        had = [n for n in notes if n.fingerprint != but and not left.isdisjoint(n.questions)]
+        yield from had
         left = left.difference(*(note.questions for note in had))
-    return found
 
 
 def holders(
@@ -127,18 +135,10 @@ def holders(
 ) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
     """The reads that had the rows which files of fingerprint `of` replace: fingerprint -> file names, for
     these questions and for documents. No note is kept of the ids of documents: each read that had some
-    counts. A read that is outdated counts for questions that no later one had."""
-    asked: dict[str, tuple[str, ...]] = {}
-    had: dict[str, tuple[str, ...]] = {}
-    left = set(questions)
-    for outdated in (False, True) if questions or documents else ():
-        for note in (n for n in _notes(store, outdated) if n.fingerprint != of):
-            if not left.isdisjoint(note.questions):
-                asked[note.fingerprint] = note.files
-            left.difference_update(note.questions)
-            if documents and note.documents and not outdated:
-                had[note.fingerprint] = note.files
-    return asked, had
+    counts."""
+    asked = {n.fingerprint: n.files for n in _with_questions(store, questions, of)}
+    noted = _notes(store, outdated=False) if documents else ()
+    return asked, {n.fingerprint: n.files for n in noted if n.documents and n.fingerprint != of}
 
 
 def reads_with(store: Store, questions: Collection[str], documents: bool) -> tuple[str, ...]:
@@ -214,10 +214,5 @@ def outdate(store: Store, fingerprint: str) -> None:
 
 
 def _summary(fingerprint: str, tree: Mapping[str, Any]) -> IngestSummary:
-    given = tree.get("replaced", ())
-    rows = tuple(ReplacedRows(r["table"], r["rows"], tuple(r["ids"]), tuple(r["files"])) for r in given)
-    return IngestSummary(
-        fingerprint, tuple(tree["questions"]), tree["counts"], tree["reasons"], True, rows,
-        tuple(tree.get("files", ())), tree.get("documents", 0), tree.get("kind", ""),
-        tree.get("read_by", ""),
-    )  # fmt: skip
+    whole = {**tree, "fingerprint": fingerprint, "again": True}
+    return config.build(IngestSummary, whole, Where(f"{INGESTED}/{fingerprint}.json"))

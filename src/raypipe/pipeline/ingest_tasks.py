@@ -8,7 +8,7 @@ is resumed: what its shards wrote is named by the bytes of the files and by the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import pyarrow as pa
 from raypipe import readers
 from raypipe.core import arrow
 from raypipe.core.disk_map import key_of
-from raypipe.core.errors import DataError, Unavailable
+from raypipe.core.errors import DataError
 from raypipe.core.records import digest
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.driver import Pipeline
@@ -27,7 +27,7 @@ from raypipe.pipeline.ingest import READER, FileReading, StagedFiles, batches, r
 from raypipe.pipeline.ingest_joins import KEY, ShardFiles, came_before, held, staged_twice
 from raypipe.pipeline.ingest_staging import StagedRows, Staging, sources_left
 from raypipe.pipeline.recipe_task import retried
-from raypipe.pipeline.tasks import HandedBack, Runner, RunTask, Task, TaskResult, WorkerConfig, inline
+from raypipe.pipeline.tasks import Runner, RunTask, Task, WorkerConfig, inline, results_of
 from raypipe.pipeline.tombstones import tombstones
 from raypipe.readers import Format, ReadCounts, shards
 from raypipe.readers.rows import DuplicateCheck, Newest, Seen
@@ -195,15 +195,9 @@ class TaskReading:
         if not names:
             return
         tasks = [Task(n, _ids(n, work.shards[n])) for n in names]
-        results: Iterator[TaskResult | HandedBack] = self.runner("parse", other or work, tasks)
         with progress.task(verb, "MB", sum(work.shards[n].size for n in names) >> 20) as shown:
-            try:
-                for result in results:
-                    if isinstance(result, HandedBack):
-                        raise Unavailable(result.reason)
-                    shown.advance(work.shards[result.name].size >> 20)
-            finally:
-                getattr(results, "close", lambda: None)()
+            for result in results_of(self.runner, "parse", other or work, tasks):
+                shown.advance(work.shards[result.name].size >> 20)
 
 
 def _ids(name: str, shard: Shard) -> tuple[str, ...]:

@@ -191,7 +191,7 @@ class TableBuilder:
                 done.add(run.name, stage_counts(facts), earlier=True)
         if build.pool == "answer":
             for name, facts in here.items():
-                done.share(run.parts[name], stage_counts(facts))
+                done.share(run.part(name), stage_counts(facts))
         left = [Task(name, planned=run.rows(name)) for name in run.parts if name not in here]
         if left:
             self.caps.check(done, self.clock.total())
@@ -233,7 +233,7 @@ class TableBuilder:
                     yield result
                     continue
                 if build.pool == "answer":
-                    done.share(run.parts[result.name], result.counts)
+                    done.share(run.part(result.name), result.counts)
                 if result.before is not None:
                     _book(run.name, "parse", result.before, done, busy, tasks=0)
                 _book(run.name, "embed" if build.pool == "index" else build.pool, result, done, busy)

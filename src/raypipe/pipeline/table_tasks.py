@@ -168,7 +168,10 @@ class AnswersTask(RecipeTask):
             questions = questions_of(ids)
             answered = await ask(due_within(questions, self.worker.question_timeout_s))
             # With a transient fault or an omitted stage no answer is stored: the row stays pending.
-            complete = [_is_complete(q) for q in answered]
+            complete = [
+                q.outcome != "fault" and not q.degraded and not any(f.transient for f in q.faults)
+                for q in answered
+            ]
             of = [self.sources.row(q) for q in questions]  # steps may narrow the citations
             kept = [(keys[q.id], r, q) for r, q, c in zip(of, answered, complete, strict=True) if c]
             failed = [q for q, c in zip(answered, complete, strict=True) if not c]
@@ -180,12 +183,6 @@ class AnswersTask(RecipeTask):
             return keys[id]
 
         return Opened(ask.counts, compute, key_of, kit)
-
-
-def _is_complete(question: Question) -> bool:
-    """Whether its answer may be stored."""
-    broken = question.outcome == "fault" or any(f.transient for f in question.faults)
-    return not broken and not question.degraded
 
 
 def _faults(question: Question) -> tuple[Fault, ...]:

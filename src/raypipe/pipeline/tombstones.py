@@ -78,25 +78,21 @@ class Tombstones:
     """What the tombstones of a store refuse."""
 
     def __init__(self, stones: Iterable[Tombstone]) -> None:
-        self._sources: dict[str, Tombstone] = {}
-        self._addresses: dict[str, Tombstone] = {}
-        self._questions: dict[str, Tombstone] = {}
+        self._stones: dict[tuple[str, str], Tombstone] = {}  # (field, what it names) -> tombstone
         for stone in stones:
-            self._sources |= dict.fromkeys(stone.sources, stone)
-            self._addresses |= dict.fromkeys(stone.addresses, stone)
-            self._questions |= dict.fromkeys(stone.questions, stone)
-        self._any = bool(self._sources or self._addresses or self._questions)
+            for of in ("sources", "addresses", "questions"):
+                self._stones |= {(of, name): stone for name in getattr(stone, of)}
 
     def source(self, id: str) -> Tombstone | None:
         """The tombstone of a source; None: it may come in."""
-        return self._sources.get(id)
+        return self._stones.get(("sources", id))
 
     def address(self, name: str) -> Tombstone | None:
         """The tombstone of a url of a citation, or of the id of a document."""
-        return self._addresses.get(digest(name)) if self._addresses else None
+        return self._stones.get(("addresses", digest(name))) if self._stones else None
 
     def question(self, id: str) -> Tombstone | None:
-        return self._questions.get(digest(id)) if self._questions else None
+        return self._stones.get(("questions", digest(id))) if self._stones else None
 
     def citations(self, question: Question) -> tuple[Question, list[Tombstone]]:
         """The question without what is refused of its citations, and why."""
@@ -108,32 +104,32 @@ class Tombstones:
             if (stone := self.address(c.url)) is not None:
                 why.append(stone)
                 continue
-            parts = {n: s for n in PARTS if (s := getattr(c, n)) is not None and s in self._sources}
-            why += [self._sources[s] for s in parts.values()]
-            left.append(without_sources(c, self._sources.keys()))
+            gone = {s: stone for n in PARTS if (s := getattr(c, n)) and (stone := self.source(s))}
+            why += gone.values()
+            left.append(without_sources(c, gone))
         return (replace(question, citations=tuple(left)), why) if why else (question, [])
 
     def batch(self, batch: IngestBatch) -> tuple[IngestBatch, list[tuple[str, Fault]]]:
         """The records that may come in, and a fault for each refused one: id, fault."""
-        if not self._any:
+        if not self._stones:
             return batch, []
         faults: list[tuple[str, Fault]] = []
         dropped = {q.id for q in batch.questions if self.question(q.id) is not None}
-        named = set[str]()  # sources that a citation at a forgotten address brings
+        gone = {s.id for s in batch.sources if self.source(s.id)}  # unless something else names them
         questions = []
         for q in batch.questions:
             if (stone := self.question(q.id)) is not None:
                 faults.append((stone.id[:12], fault(stone)))  # not by its name: that is gone
                 continue
             kept, why = self.citations(q)
-            named |= set(q.sources() or ()) - set(kept.sources() or ())
+            gone |= set(q.sources() or ()) - set(kept.sources() or ())
             faults += [(f"{q.id}#{i}", fault(stone)) for i, stone in enumerate(why)]
             questions.append(kept)
         documents = []
         for d in batch.documents:
             if (stone := self.address(d.id) or self.source(d.source)) is not None:
                 faults.append((stone.id[:12], fault(stone)))
-                named.add(d.source)
+                gone.add(d.source)
             else:
                 documents.append(d)
         cited = {s for q in questions for s in q.sources() or ()} | {d.source for d in documents}
@@ -141,7 +137,7 @@ class Tombstones:
         return (
             replace(
                 batch,
-                sources=[s for s in batch.sources if s.id in cited or not self._gone(s.id, named)],
+                sources=[s for s in batch.sources if s.id in cited or s.id not in gone],
                 questions=questions,
                 golds=[g for g in batch.golds if g.question not in dropped],
                 documents=documents,
@@ -149,9 +145,6 @@ class Tombstones:
             ),
             faults,
         )
-
-    def _gone(self, source: str, named: set[str]) -> bool:
-        return source in named or source in self._sources
 
 
 def fault(stone: Tombstone) -> Fault:

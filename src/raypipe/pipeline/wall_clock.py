@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 PARTS = ("opening", "reading", "planning", "starting", "loading", "computing", "storing", "scoring", "rest")
@@ -56,16 +56,12 @@ class WallClock:
         finally:
             self._book()
             self._on.pop()
-            most = max(busy.values(), key=lambda parts: sum(parts.values()), default={})
-            self._move(most, self._seconds["starting"] - before)
-
-    def _move(self, parts: Mapping[str, float], most: float) -> None:
-        """From `starting` to others, `most` seconds at most: workers may do several tasks at once."""
-        whole = sum(parts.values())
-        share = min(1.0, most / whole) if whole > 0 else 0.0
-        for name, seconds in parts.items():
-            self._seconds[name] += seconds * share
-            self._seconds["starting"] -= seconds * share
+            busiest = max(busy.values(), key=lambda parts: sum(parts.values()), default={})
+            whole, most = sum(busiest.values()), self._seconds["starting"] - before
+            share = min(1.0, most / whole) if whole > 0 else 0.0  # workers may do several tasks at once
+            for name, seconds in busiest.items():
+                self._seconds[name] += seconds * share
+                self._seconds["starting"] -= seconds * share
 
     def _book(self) -> None:
         now = self._now()

@@ -47,8 +47,7 @@ from raypipe.readers.rows import (
 
 def documents(lines: Iterable[JsonLine], counts: ReadCounts, seen: Seen) -> Iterator[Row]:
     for line in lines:
-        if row := settled(line.where, partial(_document, line), counts, seen.repeats):
-            yield row
+        yield from settled(line.where, partial(_document, line), counts, seen.repeats)
 
 
 def queries(
@@ -59,8 +58,7 @@ def queries(
 ) -> Iterator[Row]:
     """A row for each line of queries. `grades`: query -> judged document -> relevance."""
     for line in lines:
-        if row := settled(line.where, partial(_question, line, grades), counts, seen.repeats):
-            yield row
+        yield from settled(line.where, partial(_question, line, grades), counts, seen.repeats)
 
 
 def _document(line: JsonLine) -> Row | None:

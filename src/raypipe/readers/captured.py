@@ -28,7 +28,7 @@ SOURCE_KINDS: tuple[SourceKind, ...] = get_args(SourceKind)
 
 def rows(lines: Iterable[JsonLine], counts: ReadCounts, seen: Seen) -> Iterator[Row]:
     for line in lines:
-        if row := settled(line.where, partial(_row, line), counts, seen.repeats):
+        for row in settled(line.where, partial(_row, line), counts, seen.repeats):
             if row.question is not None:
                 counts.questions_without_pages += row.question.citations == ()
             yield row

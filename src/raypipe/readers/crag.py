@@ -53,7 +53,7 @@ PAGE_TEXTS = ("page_name", "page_url", "page_snippet", "page_last_modified")  # 
 def rows(lines: Iterable[JsonLine], counts: ReadCounts, seen: Seen) -> Iterator[Row]:
     """A row for each line: a question, or the line's fault. A repeated question is counted and omitted."""
     for line in lines:
-        if row := settled(line.where, partial(_row, line), counts, seen.repeats):
+        for row in settled(line.where, partial(_row, line), counts, seen.repeats):
             if row.used:
                 _count(row, line.unwrap(), counts)
             yield row

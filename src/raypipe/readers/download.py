@@ -15,11 +15,10 @@ import shutil
 import tarfile
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urljoin
 
 import httpx
 
@@ -28,7 +27,9 @@ from raypipe.core.retry import RETRY_STATUSES, Backoff, retry_after_s
 
 BLOCK = 1 << 16  # bytes; what was received of a block is lost when the connection breaks in it
 ATTEMPTS = 6  # without a byte received; then the download fails
-MOVED = (301, 302, 303, 307, 308)
+REDIRECTS = 5
+HEADERS = {"Accept-Encoding": "identity"}
+"""A packed transfer would have other bytes and another length than those published."""
 TIMEOUT = httpx.Timeout(60.0, connect=10.0)  # s, of each read and write
 
 Progress: TypeAlias = Callable[[str, int, int], None]
@@ -131,8 +132,7 @@ def fetch(
     when it gives none in six tries; the received part stays as NAME.partial and is continued next time.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    allowed = hosts or (_host(base_url),)
-    wanted = [_Transfer(f, folder / f.name, urljoin(base_url, f.name), allowed, progress) for f in files]
+    wanted = [_Transfer(f, folder / f.name, urljoin(base_url, f.name), progress) for f in files]
     missing = [t for t in wanted if not t.is_here()]
     held = sum(t.partial.stat().st_size for t in missing if t.partial.exists())
     needed, free = sum(t.file.size for t in missing) - held, shutil.disk_usage(folder).free
@@ -140,14 +140,22 @@ def fetch(
         raise DataError(
             f"{folder}: {needed:,} bytes are still to come and {free:,} are free. Make room first."
         )
-    with httpx.Client(timeout=TIMEOUT) as client:
+    base = httpx.URL(base_url)
+    allowed = hosts or (base.host,)
+
+    def refuse_strangers(request: httpx.Request) -> None:
+        if request.url.host not in allowed or (base.scheme == "https" != request.url.scheme):
+            raise DataError(
+                f"{request.url}: named by a redirect; only {', '.join(allowed)} may serve this file."
+            )
+
+    hooks = {"request": [refuse_strangers]}
+    with httpx.Client(
+        timeout=TIMEOUT, follow_redirects=True, max_redirects=REDIRECTS, event_hooks=hooks
+    ) as client:
         for transfer in missing:
             transfer.receive(client, pause, Backoff(ATTEMPTS, first_s=1.0, jitter=jitter))
     return [t.path for t in wanted]
-
-
-def _host(url: str) -> str:
-    return urlsplit(url).hostname or ""
 
 
 def _sha256(path: Path) -> str:
@@ -160,7 +168,6 @@ class _Transfer:
     file: RemoteFile
     path: Path
     url: str
-    hosts: tuple[str, ...]  # that may serve it
     progress: Progress
 
     @property
@@ -192,11 +199,15 @@ class _Transfer:
             self.progress(self.file.name, have, size)
             after_s = 0.0
             try:
-                with closing(self._ask(client, have)) as response:
+                with client.stream(
+                    "GET", self.url, headers=HEADERS | {"Range": f"bytes={have}-"}
+                ) as response:
                     if response.status_code in RETRY_STATUSES:
                         after_s = retry_after_s(response.headers)
                         raise httpx.HTTPError(f"status {response.status_code}")
                     self._append(response, self._start(response, have))
+            except httpx.TooManyRedirects as e:
+                raise DataError(f"{self.url}: more than five redirects. Check the network's proxy.") from e
             except (httpx.HTTPError, httpx.InvalidURL) as e:
                 now = partial.stat().st_size
                 if now > have:
@@ -214,23 +225,6 @@ class _Transfer:
                 "it again; if that ends the same way, the published file or something on the way has changed."
             )
         os.replace(partial, self.path)
-
-    def _ask(self, client: httpx.Client, have: int) -> httpx.Response:
-        """The response to a request for the bytes from `have` on, after at most five redirects."""
-        # identity: a packed transfer would have other bytes and another length than those published.
-        headers, url = {"Range": f"bytes={have}-", "Accept-Encoding": "identity"}, self.url
-        secure = urlsplit(url).scheme == "https"
-        for _ in range(6):
-            if _host(url) not in self.hosts or (secure and urlsplit(url).scheme != "https"):
-                raise DataError(
-                    f"{url}: named by a redirect; only {', '.join(self.hosts)} may serve this file."
-                )
-            response = client.send(client.build_request("GET", url, headers=headers), stream=True)
-            if response.status_code not in MOVED:
-                return response
-            response.close()
-            url = urljoin(url, response.headers.get("Location", ""))
-        raise DataError(f"{url}: more than five redirects. Check the network's proxy.")
 
     def _start(self, response: httpx.Response, have: int) -> int:
         """The offset of the response's bytes in the file. Raises DataError if they are not this file's."""

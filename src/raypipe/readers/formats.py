@@ -222,8 +222,7 @@ def _from_outside(paths: Paths, format: str, counts: ReadCounts) -> Iterator[Row
             if not isinstance(row, Row):
                 raise DataError(f"{format}: expected rows of class readers.Row, found {row!r:.80}")
             counts.lines += 1
-            if given := settled(row.where, lambda: row, counts, seen.repeats):  # noqa: B023, called at once
-                yield given
+            yield from settled(row.where, lambda: row, counts, seen.repeats)  # noqa: B023, called at once
         counts.bytes_read += file.stat().st_size
 
 

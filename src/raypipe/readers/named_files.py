@@ -9,24 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
-from raypipe.core.records import Fault, Mark
-from raypipe.readers.documents import DOCUMENT_LIMITS, DocumentReader, reader_of
+from raypipe.readers.documents import DOCUMENT_LIMITS, DocumentReader, FileText, reader_of
 from raypipe.readers.rows import LIMITS, UnusableLine
 
 PAGES, TEXTS, MARKED = (".html", ".htm", ".xhtml"), (".txt", ".md", ".markdown"), (".pdf", ".docx")
-
-
-@dataclass(frozen=True, slots=True)
-class NamedText:
-    """What a named file says: HTML or text, one of them empty."""
-
-    html: str
-    text: str
-    marked: bool = False  # of a PDF or docx: its title, pages and sections are known
-    title: str = ""
-    pages: tuple[Mark, ...] = ()
-    sections: tuple[Mark, ...] = ()
-    faults: tuple[Fault, ...] = ()  # of pages that have no text
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +22,7 @@ class NamedFiles:
     folder: Path
     documents: DocumentReader
 
-    def read(self, named: str, where: str) -> NamedText:
+    def read(self, named: str, where: str) -> FileText:
         """The text of a file. Raises UnusableLine for one that is not there or cannot be read; `where`: in
         the row."""
         file = inside(self.folder, named)
@@ -59,15 +45,14 @@ class NamedFiles:
             return self._marked(named, where, data)
         return _plain(named, where, ending, data)
 
-    def _marked(self, named: str, where: str, data: bytes) -> NamedText:
+    def _marked(self, named: str, where: str, data: bytes) -> FileText:
         try:
             found = self.documents.read(named, data)
         except UnusableLine as e:
             e.fault = replace(e.fault, detail=f"{where}: {named!r}: {e.fault.detail}")
             raise
-        lost = (replace(f, detail=f"{where}: {named!r}, page {n}: {f.detail}") for n, f in found.faults)
-        title = found.title or PurePath(named).stem
-        return NamedText("", found.content, True, title, found.pages, found.sections, tuple(lost))
+        lost = [(n, replace(f, detail=f"{where}: {named!r}, page {n}: {f.detail}")) for n, f in found.faults]
+        return replace(found, title=found.title or PurePath(named).stem, faults=tuple(lost))
 
 
 def inside(folder: Path, named: str) -> Path | str:
@@ -89,7 +74,7 @@ def read_by(file: Path) -> str | None:
     return reader_of(ending.removeprefix(".")) if ending in MARKED else None
 
 
-def _plain(named: str, where: str, ending: str, data: bytes) -> NamedText:
+def _plain(named: str, where: str, ending: str, data: bytes) -> FileText:
     try:
         content = data.decode("utf-8-sig")
     except UnicodeDecodeError as e:
@@ -97,4 +82,6 @@ def _plain(named: str, where: str, ending: str, data: bytes) -> NamedText:
             raise UnusableLine("not_utf8", f"{where}: {named!r}: byte {e.start}; expected UTF-8") from e
         content = e.object.decode("utf-8", "replace")  # as `raypipe parse` reads a page
     content = content.replace("\0", "")
-    return NamedText(content, "") if ending in PAGES else NamedText("", content)
+    return (
+        FileText("html", "", content, "page") if ending in PAGES else FileText("txt", "", content, "document")
+    )

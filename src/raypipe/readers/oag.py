@@ -60,11 +60,10 @@ def rows(paths: Iterable[str | Path], counts: ReadCounts, limits: ReaderLimits, 
             known = True
             for where, pid, value in _papers(path, counts, limits):
                 counts.lines += 1
-                if row := settled(where, partial(_paper, where, pid, value, counts), counts, seen.repeats):
-                    yield row
+                yield from settled(where, partial(_paper, where, pid, value, counts), counts, seen.repeats)
             continue
         for line in lines.read([files.whole(path)], counts, limits):
-            if row := settled(line.where, partial(_question, line, path, counts), counts, seen.repeats):
+            for row in settled(line.where, partial(_question, line, path, counts), counts, seen.repeats):
                 if known and row.gold is not None:
                     counts.unknown_golds += sum(not seen.documents.knows(pid) for pid in row.gold.grades)
                 yield row

@@ -69,13 +69,14 @@ def rows(
             counts.dropped_rows += 1
         elif fetch is not None and not seen.newest.has(*fetch, line.where):
             counts.older_pages += 1
-        elif row := settled(line.where, partial(make, line, fields, files, counts), counts, seen.repeats):
-            if row.used:
-                made = bool(_said(fields.get(value, "made_by")))
-                counts.page_faults += len(row.faults)
-                counts.made_questions += made
-                counts.unreviewed_questions += made and not review
-            yield row
+        else:
+            for row in settled(line.where, partial(make, line, fields, files, counts), counts, seen.repeats):
+                if row.used:
+                    made = bool(_said(fields.get(value, "made_by")))
+                    counts.page_faults += len(row.faults)
+                    counts.made_questions += made
+                    counts.unreviewed_questions += made and not review
+                yield row
 
 
 def paths_in(plain: Iterable[JsonLine], fields: FieldMap, folder: Path) -> Iterator[Path]:
@@ -244,10 +245,12 @@ def _found(item: Any, files: NamedFiles, where: str, inner: Mapping[str, str]) -
     named = values.get("path")
     if not html and not text and isinstance(named, str) and named:
         file = files.read(named, where)
-        if file.marked:  # its content is its text alone, in which its pages are spans
-            source, url, title = source_of("document", file.text), url or quote(named), title or file.title
-            return Found(source, url, title, modified, None, file.pages, file.sections, file.faults)
-        url, html, text = url or named, file.html, file.text
+        if file.kind in ("pdf", "docx"):  # its content is its text alone, in which its pages are spans
+            source, lost = source_of("document", file.content), tuple(f for _, f in file.faults)
+            url, title = url or quote(named), title or file.title
+            return Found(source, url, title, modified, None, file.pages, file.sections, lost)
+        url = url or named
+        html, text = (file.content, "") if file.kind == "html" else ("", file.content)
     if not html and _HTML.match(text):
         html = text
     if html and not html.isspace():

@@ -80,15 +80,13 @@ def rows(paths: Iterable[str | Path], counts: ReadCounts, limits: ReaderLimits, 
                 counts.faults += 1
                 yield Row(where, faults=(e.fault,))
                 continue
-            if new := settled(where, lambda: row, counts, seen.repeats):  # noqa: B023, called at once
-                yield new
+            yield from settled(where, lambda: row, counts, seen.repeats)  # noqa: B023, called at once
             cited = row.sources[0].id if row else None
             for n, qa in enumerate(asked):
                 counts.lines += 1
                 at = f"{where}.qas[{n}]"
                 make = partial(_asked, at, qa, ARXIV + id, cited, counts)
-                if new := settled(at, make, counts, seen.repeats):
-                    yield new
+                yield from settled(at, make, counts, seen.repeats)
 
 
 def papers(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -164,23 +164,22 @@ class DuplicateCheck:
 
 def settled(
     where: str, make: Callable[[], Row | None], counts: ReadCounts, repeats: Callable[[Row], bool]
-) -> Row | None:
-    """The row that `make` gives, or the fault of a line that cannot be used; None for a row that came before,
-    or where there is nothing in it. Counts which of them it was."""
+) -> Iterator[Row]:
+    """The row that `make` gives, or the fault of a line that cannot be used; nothing for a row that came
+    before, or where there is nothing in it. Counts which of them it was."""
     try:
         row = make()
         if row is None:
             counts.empty_documents += 1
-            return None
+            return
         if repeats(row):
             counts.repeated_rows += 1
-            return None
+            return
     except UnusableLine as e:
-        counts.faults += 1
-        return Row(where, faults=(e.fault,))
+        row = Row(where, faults=(e.fault,))
     counts.rows += row.used
     counts.faults += not row.used
-    return row
+    yield row
 
 
 def source_of(kind: SourceKind, content: str) -> Source:

@@ -20,7 +20,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from raypipe.core.errors import DataError
 from raypipe.core.records import Document, Layout, SourceKind
@@ -55,8 +55,8 @@ def rows(paths: Iterable[str | Path], counts: ReadCounts, limits: ReaderLimits, 
             counts.lines += 1
             if not seen.newest.has(url, date, where):
                 counts.older_pages += 1
-            elif row := settled(where, partial(_row, where, url, record), counts, lambda row: False):
-                yield row
+            else:
+                yield from settled(where, partial(_row, where, url, record), counts, lambda row: False)
 
 
 def _pages(file: Path, counts: ReadCounts) -> Iterator[tuple[str, str, str, Any]]:
@@ -65,10 +65,10 @@ def _pages(file: Path, counts: ReadCounts) -> Iterator[tuple[str, str, str, Any]
     from warcio.exceptions import ArchiveLoadFailed
 
     counts.files += 1
+    before = counts.bytes_read
     with file.open("rb") as raw:
-        stream = _Counted(raw, counts)
         try:
-            records = ArchiveIterator(stream)
+            records = ArchiveIterator(raw)
             for n, record in enumerate(records, 1):
                 url = record.rec_headers.get_header("WARC-Target-URI") or ""
                 if url and _kind(record):
@@ -77,24 +77,12 @@ def _pages(file: Path, counts: ReadCounts) -> Iterator[tuple[str, str, str, Any]
                 else:
                     counts.other_records += 1
                 records.read_to_end(record)
+                counts.bytes_read = before + raw.tell()
                 # warcio takes a cut record for a whole one
                 if left := getattr(record.raw_stream, "limit", 0):
                     raise DataError(f"{file}: record {n} is cut, {left:,} bytes are missing. {files.AGAIN}")
         except (ArchiveLoadFailed, EOFError, OSError, zlib.error) as e:
             raise DataError(f"{file}: damaged or no WARC file: {e}. {files.AGAIN}") from e
-
-
-class _Counted:
-    def __init__(self, file: IO[bytes], counts: ReadCounts) -> None:
-        self._file, self._counts = file, counts
-
-    def read(self, size: int = -1) -> bytes:
-        data = self._file.read(size)
-        self._counts.bytes_read += len(data)
-        return data
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
 
 
 def _kind(record: Any) -> SourceKind | None:

@@ -20,7 +20,7 @@ from raypipe.core.errors import LawBroken, OutOfMemory, RaypipeError
 from raypipe.core.protocols import Ask, Build, CorpusStep, Kit, Model, Step
 from raypipe.core.records import SKIPPED_REPLY, Question
 from raypipe.core.singleflight import SingleFlight
-from raypipe.memo.counts import CallCounts
+from raypipe.memo.counts import CallCounts, add_up
 from raypipe.memo.memo import Asking, Memo, cached
 from raypipe.recipes.deadlines import DegradePolicy, decided, goes_on, limited
 from raypipe.recipes.recipe import Recipe, Stage
@@ -78,9 +78,7 @@ class StageCounters:
     def take(self) -> StageCounters:
         """Returns the counts since the last `take`, and resets them to zero."""
         taken = copy.deepcopy(self)
-        self.rows = self.skipped = self.faults = 0
-        self.seconds = self.loading = 0.0
-        self.calls.clear()
+        add_up(self, taken, -1)
         return taken
 
     def in_vain(self, before: StageCounters) -> None:
@@ -91,12 +89,7 @@ class StageCounters:
 
     def add(self, other: StageCounters) -> None:
         """Adds what another process counted."""
-        self.rows += other.rows
-        self.skipped += other.skipped
-        self.faults += other.faults
-        self.seconds += other.seconds
-        self.loading += other.loading
-        self.calls.add(other.calls)
+        add_up(self, other)
 
     def spend(self, seconds: float, loading: float) -> None:
         """Adds a pass. `seconds`: of all of it; `loading`: of these, in which models were loaded."""

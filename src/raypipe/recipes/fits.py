@@ -18,8 +18,8 @@ from raypipe.core.protocols import GraphRef, Model
 from raypipe.core.records import digest
 from raypipe.recipes.step_contract import given_by_fit
 from raypipe.store.adapters import RECIPE
-from raypipe.text.by_label import ByLabel
 from raypipe.text.fitted_on import FittedOn
+from raypipe.text.template import ByLabel
 
 if TYPE_CHECKING:
     from raypipe.core.config import Where

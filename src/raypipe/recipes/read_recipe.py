@@ -17,7 +17,7 @@ from raypipe.recipes.recipe import Labels, Recipe, S, Stage
 from raypipe.recipes.step_contract import step_class
 from raypipe.recipes.verbs import HALVES
 from raypipe.recipes.wiring import misfits
-from raypipe.text.by_label import ByLabel
+from raypipe.text.template import ByLabel
 
 KEYS = ("about", "corpus", "question")
 """Of a whole recipe."""

@@ -25,7 +25,7 @@ from raypipe.recipes.step_contract import (
     source_kinds,
     table_of,
 )
-from raypipe.text.by_label import ByLabel
+from raypipe.text.template import ByLabel
 
 S = TypeVar("S")
 

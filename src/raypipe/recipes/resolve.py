@@ -24,14 +24,13 @@ from raypipe.core.llm import Grammar, JsonSchema
 from raypipe.core.protocols import GraphRef, Model
 from raypipe.kg.language.example_bank import ExampleBank
 from raypipe.models.catalog import Catalog
-from raypipe.models.constraint import bounds
+from raypipe.models.constraint import longest_reply
 from raypipe.readers.example_pool import pool_ref
 from raypipe.steps.answer_probability import AnswerProbability
 from raypipe.steps.facts import FactsRule
 from raypipe.steps.fuse import FusionWeights
-from raypipe.text.by_label import ByLabel
 from raypipe.text.evidence import Fitted
-from raypipe.text.prompt import Prompt
+from raypipe.text.template import ByLabel, Prompt
 
 T = TypeVar("T")
 Read = Callable[[Any, Where], T]
@@ -88,7 +87,7 @@ def _model(models: Catalog) -> Read[Model]:
 def _grammar(files: Conf) -> Read[Grammar]:
     def find(name: str) -> Grammar:
         grammar = Grammar(_grammar_text(files, name))
-        bounds(grammar)
+        longest_reply(grammar)
         return grammar
 
     return lambda value, where: _named(value, where, "a file under grammar/", find)
@@ -242,7 +241,7 @@ def _schema(files: Conf) -> Read[JsonSchema]:
         try:
             # In the order of the file: it is the order of the reply's fields.
             schema = JsonSchema(json.dumps(value, separators=(",", ":")))
-            bounds(schema)
+            longest_reply(schema)
         except TypeError as e:
             raise where.error(f"expected what JSON can hold: {e}") from e
         except ConfError as e:

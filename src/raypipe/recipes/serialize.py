@@ -25,7 +25,7 @@ from raypipe.core.protocols import GraphRef, Kit, Model
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import step_class
 from raypipe.recipes.verbs import STEPS
-from raypipe.text.by_label import ByLabel
+from raypipe.text.template import ByLabel
 
 _CLASS, _TUPLE, _MAP = "is", "tuple", "map"
 
@@ -43,19 +43,15 @@ def to_plain(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def from_plain(tree: Mapping[str, Any]) -> Recipe:
-    """The recipe that `to_plain` wrote, ready to run: steps from outside are imported. Raises ConfError where
-    this raypipe, or the source of such a step as it is now, computes something else by it."""
-    return _recipe(tree, imported=True)
-
-
 def description(tree: Mapping[str, Any]) -> Recipe:
     """The recipe that `to_plain` wrote, to be read and not run: nothing from outside is imported. Raises as
     `from_plain`, except that a step from outside is taken for what was written down."""
-    return _recipe(tree, imported=False)
+    return from_plain(tree, imported=False)
 
 
-def _recipe(tree: Mapping[str, Any], imported: bool) -> Recipe:
+def from_plain(tree: Mapping[str, Any], imported: bool = True) -> Recipe:
+    """The recipe that `to_plain` wrote, ready to run: steps from outside are imported. Raises ConfError where
+    this raypipe, or the source of such a step as it is now, computes something else by it."""
     try:
         corpus, question = (tuple(_opened(s, imported) for s in tree[h]) for h in ("corpus", "question"))
         sets = tuple(tree.get("sets", ()))

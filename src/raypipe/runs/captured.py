@@ -14,13 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
 from typing import Any, Literal, TypeAlias
 
-from raypipe.core import config
-from raypipe.core.config import Where
-from raypipe.core.errors import ConfError
 from raypipe.core.records import Citation, Question, Source, digest
+from raypipe.runs.store_records import read_lines
 from raypipe.store import Store, StoreError
 from raypipe.store.layout import CAPTURE_SECRET, CAPTURED, FEEDBACK
-from raypipe.store.segments import read_segments, segment_names, write_segment
+from raypipe.store.segments import segment_names, write_segment
 
 FORMAT = 1
 DRAWN_CHARS, MAC_CHARS = 12, 16  # hex digits of an id: 48 bits that are drawn, 64 bits that sign them
@@ -132,17 +130,16 @@ def answer_ids(store: Store) -> AnswerIds:
 
 def captured_answers(store: Store, since: float) -> Iterator[CapturedAnswer]:
     """The answers given at or after `since` (seconds since the epoch), in the order they were written."""
-    for line in read_segments(store.files, CAPTURED, segment_names(store.files, CAPTURED, since)):
-        found = _read(store, CAPTURED, line, CapturedAnswer)
-        if found.at >= since:
-            yield found
+    names = segment_names(store.files, CAPTURED, since)
+    found = read_lines(store, CAPTURED, names, CapturedAnswer, FORMAT)
+    return (answer for answer in found if answer.at >= since)
 
 
 def feedback_since(store: Store, since: float) -> dict[str, list[Feedback]]:
     """Answer id -> what was said of it, the first first."""
     found: dict[str, list[Feedback]] = {}
-    for line in read_segments(store.files, FEEDBACK, segment_names(store.files, FEEDBACK, since)):
-        said = _read(store, FEEDBACK, line, Feedback)
+    names = segment_names(store.files, FEEDBACK, since)
+    for said in read_lines(store, FEEDBACK, names, Feedback, FORMAT):
         found.setdefault(said.answer_id, []).append(said)
     return found
 
@@ -155,15 +152,6 @@ def write_answers(store: Store, lines: Sequence[Mapping[str, Any]], now: float) 
 def write_feedback(store: Store, said: Feedback) -> None:
     """Writes what a user said; it is on disk when this returns."""
     write_segment(store.files, FEEDBACK, [asdict(said)], said.at)
-
-
-def _read(store: Store, folder: str, line: Mapping[str, Any], record: type[Any]) -> Any:
-    try:
-        return config.build(record, dict(line), Where(f"{store.uri}/{folder}"))
-    except ConfError as e:
-        raise StoreError(
-            f"{e}. Expected a line that raypipe of format {FORMAT} wrote, found format {line.get('format')!r}"
-        ) from e
 
 
 def since_days(days: float, now: float | None = None) -> float:

@@ -6,15 +6,14 @@ score of each ranker, replies, the order, the answer. Knows manifests and stored
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from raypipe.core import arrow
 from raypipe.core.records import RANKED, TRACE, Question
-from raypipe.runs.field_diff import with_lines
 from raypipe.runs.manifest import AnswerKey, Manifest, answer_keys, recent
-from raypipe.runs.stage_records import Difference, StageRecord, differences
+from raypipe.runs.stage_records import Difference, StageRecord, differences, with_lines
 from raypipe.store import Store
 
 LOOKED_BACK = 50  # finished runs among which the one to compare with is looked for
@@ -64,24 +63,21 @@ class Changes:
 
 def compared_with(store: Store, run: Manifest) -> Manifest | None:
     """The last run that finished before this one and answered some of the same questions."""
+    return earlier_run(store, answer_keys(store, run.run), run.run)
+
+
+def earlier_run(store: Store, questions: Container[str], before: str = "") -> Manifest | None:
+    """The last finished run of a store that answered some of these questions, by id. `before`: the run
+    before which it finished."""
     runs = recent(store, LOOKED_BACK)
-    at = next((i for i, other in enumerate(runs) if other.run == run.run), -1)
-    return _of_same_questions(store, runs[at + 1 :], answer_keys(store, run.run))
-
-
-def earlier_run(store: Store, questions: Container[str]) -> Manifest | None:
-    """The last finished run of a store that answered some of these questions, by id."""
-    return _of_same_questions(store, recent(store, LOOKED_BACK), questions)
-
-
-def _of_same_questions(store: Store, runs: Iterable[Manifest], questions: Container[str]) -> Manifest | None:
-    return next((r for r in runs if any(q in questions for q in answer_keys(store, r.run))), None)
+    at = next((i for i, run in enumerate(runs, 1) if run.run == before), 0)
+    return next((r for r in runs[at:] if any(q in questions for q in answer_keys(store, r.run))), None)
 
 
 def changes(store: Store, before: Manifest, after: Manifest) -> Changes:
     old, new = answer_keys(store, before.run), answer_keys(store, after.run)
     common = old.keys() & new.keys()
-    own = with_lines(differences(before.stages, after.stages), before, after)
+    own = with_lines(differences(before.stages, after.stages), before.recipe, after.recipe)
     changed: list[Change] = []
     otherwise: dict[str, int] = {}
     same = len(common)

@@ -26,9 +26,8 @@ from raypipe.recipes.recipe import Recipe, Stage, row_key
 from raypipe.recipes.serialize import description
 from raypipe.recipes.step_contract import asked_models, graphs_of
 from raypipe.report.report import JSON_FORMAT, urls
-from raypipe.runs.field_diff import with_lines
 from raypipe.runs.manifest import AnswerKey, Manifest, answer_keys, find, reason
-from raypipe.runs.stage_records import Difference, differences
+from raypipe.runs.stage_records import Difference, differences, with_lines
 from raypipe.store import Store, StoreError
 from raypipe.store.ids import Ids, stand_in
 from raypipe.store.index import LanceIndex
@@ -113,7 +112,9 @@ def why(store: Store, manifest: Manifest, row: str) -> Explanation:
     answered = _answered(store, key)
     question = asked or answered
     before = find(store, manifest.previous) if manifest.previous else None
-    own = with_lines(differences(before.stages, manifest.stages), before, manifest) if before else {}
+    own: Mapping[str, Difference] = {}
+    if before is not None:
+        own = with_lines(differences(before.stages, manifest.stages), before.recipe, manifest.recipe)
     old = answer_keys(store, before.run).get(row) if before else None
     parts = _parts(question, manifest.snapshot, everything) if question else {}
     if question and key.absent:

@@ -16,7 +16,6 @@ from typing import Any
 from raypipe.core import config
 from raypipe.core.errors import ConfError, RaypipeError
 from raypipe.metrics.certainty import MARGIN, Interval, rate_interval, score_interval
-from raypipe.metrics.kinds import MeasureSummary
 from raypipe.runs.manifest import Manifest
 
 MIN_SCORED = 0.95
@@ -96,13 +95,17 @@ def check(
 
 
 def _check_interval(gate: Gate, manifest: Manifest, unscored: Sequence[str]) -> None:
-    if gate.metric not in SHARES:
-        _check_mean(gate, manifest.measures[gate.metric])
+    measure = None if gate.metric in SHARES else manifest.measures[gate.metric]
+    interval = interval_of(gate.metric, manifest.score) if measure is None else measure.interval
+    end = None if interval is None else end_of(gate.comparison, interval)
+    if interval is None or end is None or gate.holds(end):
         return
-    interval = interval_of(gate.metric, manifest.score)
-    end = end_of(gate.comparison, interval)
-    if end is None or gate.holds(end):
-        return
+    if measure is not None:
+        raise GateFailed(
+            f"gate {gate.text}: {measure.measure} is {measure.mean:g} over {measure.scored} questions, 95 % "
+            f"interval {interval[0]:.3f} to {interval[1]:.3f}, and the bound has to hold for all of it. live "
+            "stays as it is"
+        )
     scored, _ = scored_of(manifest.score)
     needed = questions_needed(gate.metric, manifest.score, gate.comparison, gate.holds)
     more = (
@@ -121,17 +124,6 @@ def seen_by_a_fit(questions: int) -> str:
         return ""
     by = "a fit or an adapter of its recipe"
     return f"; {questions} of its questions were seen by {by}, so its scores are too good"
-
-
-def _check_mean(gate: Gate, found: MeasureSummary) -> None:
-    """The same for the mean of a measure of the kind of the data."""
-    end = None if found.interval is None else end_of(gate.comparison, found.interval)
-    if found.interval is not None and end is not None and not gate.holds(end):
-        raise GateFailed(
-            f"gate {gate.text}: {found.measure} is {found.mean:g} over {found.scored} questions, 95 % "
-            f"interval {found.interval[0]:.3f} to {found.interval[1]:.3f}, and the bound has to hold for all "
-            "of it. live stays as it is"
-        )
 
 
 def _named(unscored: Sequence[str]) -> str:

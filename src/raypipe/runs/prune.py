@@ -214,14 +214,9 @@ def _remove(store: Store, kept: Roots, found: Sequence[Removal], now: float, you
     manifest.remove_keys_without_manifest(store)
     merge_sizes(store)
     free(store)
-    _tidy(store, kept, young)
-
-
-def _tidy(store: Store, kept: Roots, young: timedelta) -> None:
-    """Compacts tables, and removes old versions and files that no version names."""
     read = read_now(store.files)
     sweep(store.files)
-    for table in tables(store):
+    for table in tables(store):  # then old versions go, and files that no version names
         compact(store, table)
         store.index(table)
         named = {r.tables[table] for r in kept.last if table in r.tables}  # may be promoted yet

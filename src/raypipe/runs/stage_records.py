@@ -1,10 +1,13 @@
-"""A recipe as a finished run describes it, so that two of them can be compared stage by stage."""
+"""A recipe as a finished run describes it, and what differs between two of them: stage by stage, and in lines
+for people, values before and after, of a text the lines that changed. Imports no step."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import difflib
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from raypipe.core.digests import model_identity, stable
@@ -12,8 +15,12 @@ from raypipe.core.protocols import Model
 from raypipe.core.records import digest
 from raypipe.memo.memo import replies_of
 from raypipe.recipes.recipe import Recipe, Stage
+from raypipe.recipes.serialize import leaves
 
 Kind = Literal["model", "prompt", "parameter"]
+INLINE = 60  # characters of a value that stands in a sentence; a longer one is compared line by line
+MOST_LINES = 40  # of one difference
+NOTHING = "not there"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +66,16 @@ def describe(recipe: Recipe) -> tuple[StageRecord, ...]:
 
 
 def _describe(half: Literal["corpus", "question"], stage: Stage[Any], chain: str) -> StageRecord:
-    step = stage.step
-    return StageRecord(
-        half=half,
-        name=stage.name,
-        step=stage.kind(),
-        version=step.version,
-        digest=stage.digest(),
-        chain=chain,
-        when=stable(dict(stage.when)),
-        writes=tuple(sorted(step.writes())),
-        fields={f.name: _field(f.name, getattr(step, f.name)) for f in dataclasses.fields(step)},
-        source="" if stage.plugin is None else stage.plugin.source,
+    step, fields = stage.step, dict[str, FieldRecord]()
+    for name in (f.name for f in dataclasses.fields(step)):
+        value = getattr(step, name)
+        of_prompt: Kind = "prompt" if name == "prompt" else "parameter"
+        fields[name] = FieldRecord("model" if isinstance(value, Model) else of_prompt, stable(value))
+    when, writes = stable(dict(stage.when)), tuple(sorted(step.writes()))
+    record = StageRecord(
+        half, stage.name, stage.kind(), step.version, stage.digest(), chain, when, writes, fields
     )
+    return record if stage.plugin is None else replace(record, source=stage.plugin.source)
 
 
 def chains(recipe: Recipe) -> dict[str, str]:
@@ -98,15 +102,6 @@ def chains(recipe: Recipe) -> dict[str, str]:
     return out
 
 
-def _field(name: str, value: Any) -> FieldRecord:
-    kind: Kind = "parameter"
-    if isinstance(value, Model):
-        kind = "model"
-    elif name == "prompt":
-        kind = "prompt"
-    return FieldRecord(kind, stable(value))
-
-
 def models_of(recipe: Recipe) -> tuple[ModelRecord, ...]:
     return tuple(
         ModelRecord(
@@ -126,7 +121,7 @@ class Difference:
     field: str  # field, "when", "version", "source" or "step"
     before: str  # "" where there was no such stage
     after: str  # "" where there is none now
-    lines: tuple[str, ...] = ()  # the same for people, of a text its changed lines (`runs.field_diff`)
+    lines: tuple[str, ...] = ()  # the same for people (`with_lines`)
 
 
 def differences(old: Sequence[StageRecord], new: Sequence[StageRecord]) -> dict[str, Difference]:
@@ -154,3 +149,95 @@ def _difference(old: StageRecord | None, new: StageRecord) -> Difference | None:
         if form != now.form:
             return Difference(new.name, now.kind, name, form, now.form)
     return Difference(new.name, "parameter", "when", old.when, new.when)
+
+
+def recipe_lines(
+    before: Mapping[str, Any], after: Mapping[str, Any], prompts: bool = True
+) -> tuple[str, ...]:
+    """All that differs between two recipes as `recipes.serialize.to_plain` has them, field by field; a
+    prompt's changed lines only with `prompts`."""
+    old, new = _stages(before), _stages(after)
+    found: list[str] = []
+    for name in dict.fromkeys([*old, *new]):
+        if name not in old or name not in new:
+            found.append(f"{name}: {'added' if name in new else 'removed'}")
+            continue
+        changed = _value_lines((name,), old[name], new[name])
+        hidden = f"{name}.prompt"
+        found += changed if prompts else [x for x in changed if x.startswith(name) and hidden not in x]
+    return tuple(found)
+
+
+def recipe_text(recipe: Mapping[str, Any], prompts: bool = True) -> str:
+    """A recipe as `recipes.serialize.to_plain` has it, for people: a line for each value."""
+    return "\n".join(f"{name}: {value}" for name, value in recipe_values(recipe, prompts))
+
+
+def recipe_values(recipe: Mapping[str, Any], prompts: bool = True) -> Iterator[tuple[str, str]]:
+    """Each value of a recipe with its name, step and field; those of prompts only with `prompts`."""
+    for name, values in _stages(recipe).items():
+        for path, value in values.items():
+            if prompts or path[:1] != ("prompt",):
+                yield ".".join((name, *path)), value
+
+
+def _stages(recipe: Mapping[str, Any]) -> dict[str, dict[tuple[str, ...], str]]:
+    """The leaves of each stage, its gate among them."""
+    out = {}
+    for stage in (*recipe["corpus"], *recipe["question"]):
+        gate = {"when": stage["when"]} if stage["when"] else {}
+        out[stage["name"]] = dict(leaves({**stage["step"], **gate}))
+    return out
+
+
+def with_lines(
+    found: Mapping[str, Difference], before: Mapping[str, Any], after: Mapping[str, Any]
+) -> dict[str, Difference]:
+    """The differences of two recipes by stage, with the lines that say what differs."""
+    out = {}
+    for name, d in found.items():
+        lines = _value_lines((d.stage, d.field), _values(before, d), _values(after, d))
+        more = len(lines) - MOST_LINES
+        cut = [*lines[:MOST_LINES], f"... and {more} more lines"] if more > 0 else lines
+        out[name] = replace(d, lines=tuple(cut))
+    return out
+
+
+def _value_lines(
+    where: tuple[str, ...], old: Mapping[tuple[str, ...], str], new: Mapping[tuple[str, ...], str]
+) -> list[str]:
+    found: list[str] = []
+    said: tuple[str, ...] | None = None  # path of a model whose name differs: that says it all
+    for path in dict.fromkeys([*old, *new]):
+        a, b = old.get(path, NOTHING), new.get(path, NOTHING)
+        if a == b or (said is not None and path[: len(said)] == said):
+            continue
+        if path in _names(old) | _names(new):
+            said = path
+        found += _change(".".join((*where, *path)), a, b)
+    return found
+
+
+def _names(values: Mapping[tuple[str, ...], str]) -> set[tuple[str, ...]]:
+    """Paths that have a value of their own and values below: names of models and graphs."""
+    return {p for p in values if any(q[: len(p)] == p and q != p for q in values)}
+
+
+def _values(recipe: Mapping[str, Any], d: Difference) -> dict[tuple[str, ...], str]:
+    """The leaves of a stage's field; none where the stage or the field is not there."""
+    for stage in (*recipe["corpus"], *recipe["question"]):
+        if stage["name"] == d.stage:
+            tree = stage if d.field == "when" else stage["step"]
+            return dict(leaves(tree[d.field])) if d.field in tree else {}
+    return {}
+
+
+def _change(where: str, old: str, new: str) -> Iterator[str]:
+    if all(len(x) <= INLINE and "\n" not in x for x in (old, new)):
+        yield f"{where} was {old or NOTHING}, is {new or NOTHING}"
+        return
+    yield f"{where} changed:"
+    lines = difflib.unified_diff(old.splitlines(), new.splitlines(), n=0, lineterm="")
+    for line in itertools.islice(lines, 2, None):  # the first two name files
+        if not line.startswith("@@"):
+            yield f"{line[0]} {line[1:]}"

@@ -1,9 +1,10 @@
-"""Small files of a store that hold one record each, as JSON."""
+"""Records of a store as JSON: one in a small file, or one in each line of a segment."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 from raypipe.core import config
@@ -11,6 +12,7 @@ from raypipe.core.config import Where
 from raypipe.core.errors import ConfError
 from raypipe.core.plain import to_json
 from raypipe.store import Store, StoreError
+from raypipe.store.segments import read_segments
 
 T = TypeVar("T")
 
@@ -31,3 +33,16 @@ def read_record(store: Store, name: str, record: type[T], mend: str) -> T | None
 
 def write_record(store: Store, name: str, record: Any) -> None:
     store.files.write(name, json.dumps(to_json(record), allow_nan=False).encode())
+
+
+def read_lines(store: Store, folder: str, names: Iterable[str], record: type[T], format: int) -> Iterator[T]:
+    """The records in these segments of a folder, in order. Raises StoreError for a line of another format."""
+    where = Where(f"{store.uri}/{folder}")
+    for line in read_segments(store.files, folder, names):
+        try:
+            yield config.build(record, dict(line), where)
+        except ConfError as e:
+            raise StoreError(
+                f"{e}. Expected a line that raypipe of format {format} wrote, found format "
+                f"{line.get('format')!r}"
+            ) from e

@@ -9,12 +9,11 @@ store's small files; answers nothing and judges nothing (`runs.trial_verdict`).
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal, TypeAlias, get_args
 
-from raypipe.core import arrow, config
-from raypipe.core.config import Where
+from raypipe.core import arrow
 from raypipe.core.errors import ConfError
 from raypipe.core.records import digest
 from raypipe.metrics.crag import Prediction
@@ -23,10 +22,10 @@ from raypipe.runs.captured import feedback_since
 from raypipe.runs.gates import Gate, check
 from raypipe.runs.manifest import Manifest
 from raypipe.runs.release import Release, live, make_release, release_of, releases
-from raypipe.runs.store_records import read_record, write_record
-from raypipe.store import Store, StoreError
+from raypipe.runs.store_records import read_lines, read_record, write_record
+from raypipe.store import Store
 from raypipe.store.layout import TRIAL_PAIRS, TRIALS
-from raypipe.store.segments import read_segments, segment_names, write_segment
+from raypipe.store.segments import segment_names, write_segment
 
 FORMAT = 1
 Role: TypeAlias = Literal["canary", "shadow"]
@@ -152,7 +151,10 @@ class TrialEvidence:
     def read(self) -> dict[str, tuple[str, ...]]:
         """Reads on, and returns question id -> what is right: the stored golds, and what users said."""
         names = segment_names(self._store.files, TRIAL_PAIRS, self.trial.started)
-        came = list(self._pairs([n for n in names if n not in self._seen]))
+        of = (self.trial.role, self.trial.release, self.trial.live)
+        unseen = [n for n in names if n not in self._seen]
+        read = read_lines(self._store, TRIAL_PAIRS, unseen, Pair, FORMAT)
+        came = [p for p in read if (p.role, p.release, p.live_release) == of]
         self._seen.update(names)
         self.pairs += came
         fresh = sorted({p.question for p in came} - self.first.keys())
@@ -167,17 +169,6 @@ class TrialEvidence:
             if texts:
                 found[pair.question] = tuple(dict.fromkeys((*found.get(pair.question, ()), *texts)))
         return found
-
-    def _pairs(self, names: Sequence[str]) -> Iterator[Pair]:
-        """The pairs of the trial in these segments, in order."""
-        of, where = self.trial, Where(f"{self._store.uri}/{TRIAL_PAIRS}")
-        for line in read_segments(self._store.files, TRIAL_PAIRS, names):
-            try:
-                pair = config.build(Pair, line, where)
-            except ConfError as e:
-                raise StoreError(f"{e}. Expected a pair that raypipe of format {FORMAT} wrote") from e
-            if (pair.role, pair.release, pair.live_release) == (of.role, of.release, of.live):
-                yield pair
 
 
 def side_values(side: TrialAnswer, truths: tuple[str, ...]) -> Mapping[str, float]:

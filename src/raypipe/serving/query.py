@@ -1,4 +1,5 @@
-"""One query: which sources it may search, the request, its result, and the listener that follows it.
+"""One query: which sources it may search, the request, its result, the listener that follows it, and what
+the routes need of whatever answers.
 
 Plain data. A url is only compared, never opened.
 """
@@ -7,11 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
 from raypipe.core.llm import Chat
 from raypipe.core.records import Fault, Hit, Layout, Question, Source, Span
 from raypipe.text.places import Place
+
+if TYPE_CHECKING:
+    from raypipe.recipes.recipe import Recipe
+    from raypipe.serving.store_snapshot import StoreSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,3 +133,22 @@ class QueryResult:
     passages: tuple[RankedPassage, ...] = ()  # the ranking with its texts, best first; () unless included
     asked: Question | None = None  # with what was searched, filters applied; None: nothing was, in time
     answer_id: str | None = None  # of a captured answer, for feedback; None: it is not captured
+
+
+class AnswererProtocol(Protocol):
+    """Answers questions: what `serving.answerer.Answerer` gives the routes."""
+
+    @property
+    def recipe(self) -> Recipe: ...
+    @property
+    def release(self) -> str | None: ...
+    async def ready(self) -> list[str]: ...
+    async def snapshot(self) -> StoreSnapshot: ...
+    async def answer(self, request: QueryRequest, listener: Listener = NULL_LISTENER) -> QueryResult: ...
+    async def retrieve(self, request: QueryRequest, listener: Listener = NULL_LISTENER) -> QueryResult: ...
+
+
+class ReleaseRouter(Protocol):
+    """Picks the answerer of each request, which then answers all of it."""
+
+    async def current(self) -> AnswererProtocol: ...

@@ -23,9 +23,8 @@ from raypipe.runs.release import release_of
 from raypipe.runs.trial_verdict import TrialReport, TrialWatch
 from raypipe.runs.trials import FORMAT, Pair, ReleaseTrial, Role, TrialAnswer, trials, write_pairs
 from raypipe.serving.answerer import Answerer
-from raypipe.serving.answering import AnswererProtocol
 from raypipe.serving.capture import Redact, RedactionFailed, keep_all
-from raypipe.serving.query import NULL_LISTENER, Listener, QueryRequest, QueryResult
+from raypipe.serving.query import NULL_LISTENER, AnswererProtocol, Listener, QueryRequest, QueryResult
 from raypipe.serving.release_follower import CLOSE_AFTER_S, POLL_S, REOPEN_S, ReleaseFollowers
 from raypipe.serving.serve_kit import InFlight, background
 from raypipe.store import Store

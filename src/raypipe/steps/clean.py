@@ -10,8 +10,8 @@ import pyarrow as pa
 from raypipe.core.protocols import Build, CorpusBound, Kit
 from raypipe.core.records import Block, SourceKind
 from raypipe.steps.parse import parsed_table, rows_of
-from raypipe.text.clean import clean
 from raypipe.text.html import ParsedPage, storable
+from raypipe.text.sanitize import clean
 
 UNTITLED = "None"
 """What stands for a title that is missing or has no text left, as in Onewo's own cleaning."""
@@ -20,7 +20,7 @@ UNTITLED = "None"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clean:
     """Gives every document the text that Onewo searches: its title, a newline and the rest, each cleaned
-    (`text.clean`). The first line of a document is its title, as the readers of BEIR's and OAG-QA's files
+    (`text.sanitize`). The first line of a document is its title, as the readers of BEIR's and OAG-QA's files
     have it; one without a title has the title "None". A document of which nothing is left has the text "".
 
     Sources of other kinds are not this recipe's to search: they leave no row, so the law of rows holds for

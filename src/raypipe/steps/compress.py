@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar, TypeAlias
 
-from raypipe.core.llm import Chat, Sampling
+from raypipe.core.llm import Sampling
 from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach, Tokenize
 from raypipe.core.records import ANSWERED, Hit, Question, Reply
 from raypipe.steps.extract import choose, require_fitted_with, scored_sentences, sentence_scores
@@ -22,11 +22,10 @@ from raypipe.text import evidence
 from raypipe.text.candidates import MAX_CHARS, Sentence, SourceText
 from raypipe.text.evidence import Fitted
 from raypipe.text.pack import Piece, joined, pack
-from raypipe.text.prompt import Prompt
 from raypipe.text.replies import read_numbers
 from raypipe.text.sanitize import escape_markup
-from raypipe.text.sentences import require_splitter
-from raypipe.text.template import PLAIN, REPLY, query_reads, query_renderer
+from raypipe.text.template import PLAIN, REPLY, Prompt, query_reads, query_renderer
+from raypipe.text.windows import require_splitter
 
 SENTENCES = "sentences"
 """What a prompt of this step may use on top of fields and replies: the candidates, numbered from 1."""
@@ -113,82 +112,74 @@ class Compress:
         require_splitter()
         index, tokenize = kit.index(), kit.tokenizer(self.tokenizer)
         render, most = query_renderer(self.query), (self.passages, self.sentences, self.scored)
-        if self.embedder is not None and self.maxsim is not None:
-            order = self._by_ranker(kit, self.embedder, self.maxsim)
-        else:
-            assert self.model is not None and self.prompt is not None
-            order = self._by_generator(kit, self.model, self.prompt)
+        chosen = self._by_ranker(kit) if self.model is None else self._by_generator(kit, self.model)
 
         async def ask(questions: list[Question]) -> list[Question]:
             queries = [render(q) for q in questions]
             found, pages = await scored_sentences(index, questions, queries, most)
-            ranked = await order(questions, queries, found)
+            choices = await chosen(questions, queries, found)
             return [
-                self._cut(q, some, by, pages, tokenize)
-                for q, some, by in zip(questions, found, ranked, strict=True)
+                self._cut(q, some, *choice, pages, tokenize)
+                for q, some, choice in zip(questions, found, choices, strict=True)
             ]
 
         return ask
 
-    def _by_ranker(self, kit: Kit, embedder: Model, maxsim: Model) -> Chooser:
-        embed, score = kit.embedder(embedder), kit.reranker(maxsim)
+    def _by_ranker(self, kit: Kit) -> Chooser:
+        assert self.embedder is not None and self.maxsim is not None
+        embed, score = kit.embedder(self.embedder), kit.reranker(self.maxsim)
 
-        async def order(
+        async def choices(
             questions: Sequence[Question], queries: Sequence[str], found: Sequence[Sequence[Sentence]]
-        ) -> list[SentenceChoice]:
+        ) -> list[Choice]:
             scores = await sentence_scores(embed, score, queries, found)
-            return [
-                SentenceChoice(choose(query, c, *by, self.fitted).order if c else ())
-                for query, c, by in zip(queries, found, scores, strict=True)
-            ]
+            rows = zip(queries, found, scores, strict=True)
+            return [(choose(q, some, *by, self.fitted).order if some else (), None) for q, some, by in rows]
 
-        return order
+        return choices
 
-    def _by_generator(self, kit: Kit, model: Model, prompt: Prompt) -> Chooser:
-        generate, renderer = kit.generator(model), prompt.renderer()
+    def _by_generator(self, kit: Kit, model: Model) -> Chooser:
+        assert self.prompt is not None
+        generate, render, names = kit.generator(model), self.prompt.renderer(), self.prompt.variables
 
-        async def order(
+        async def choices(
             questions: Sequence[Question], queries: Sequence[str], found: Sequence[Sequence[Sentence]]
-        ) -> list[SentenceChoice]:
-            asked = [i for i, c in enumerate(found) if c]
-            chats: list[Chat] = [renderer(self._values(questions[i], found[i], prompt)) for i in asked]
+        ) -> list[Choice]:
+            asked = [i for i, some in enumerate(found) if some]
+            chats = [render(_values(questions[i], found[i], frozenset(names))) for i in asked]
             said = await generate(chats, Sampling(max_tokens=self._most_reply())) if chats else []
-            out = [SentenceChoice(()) for _ in found]
+            out: list[Choice] = [((), None)] * len(found)
             for i, reply in zip(asked, said, strict=True):
                 read = partial(read_numbers, most=len(found[i]))
                 numbers = read_reply(reply, f"compress:{self.into}", read)
                 if isinstance(numbers, Reply):
-                    out[i] = SentenceChoice(_by_words(queries[i], found[i]), numbers)
+                    out[i] = _by_words(queries[i], found[i]), numbers
                 else:
-                    out[i] = SentenceChoice(tuple(n - 1 for n in numbers))
+                    out[i] = tuple(n - 1 for n in numbers), None
             return out
 
-        return order
-
-    def _values(self, question: Question, found: Sequence[Sentence], prompt: Prompt) -> dict[str, str]:
-        lines = (f"[{n}] {' '.join(s.text.split())}" for n, s in enumerate(found, 1))
-        asked = prompt_values(question, frozenset(prompt.variables) - {SENTENCES})
-        return {SENTENCES: escape_markup("\n".join(lines)), **asked}
+        return choices
 
     def _cut(
         self,
         question: Question,
         found: Sequence[Sentence],
-        choice: SentenceChoice,
+        order: Sequence[int],
+        fault: Reply | None,
         pages: Mapping[str, SourceText],
         tokenize: Tokenize,
     ) -> Question:
         """The question with the sentences that the budget holds as its ranking."""
         kept: list[int] = []
         pieces, used = list[Piece](), 0
-        for i in choice.order:
+        for i in order:
             more = joined([(found[k], float(-n)) for n, k in enumerate([*kept, i])], pages)
             laid = pack([escape_markup(p.text) for p in more], "docs", None, tokenize).text
             if (count := len(tokenize(laid))) <= self.tokens:
                 kept, pieces, used = [*kept, i], more, count
         hits = [Hit(p.chunk, p.source, p.span, {self.into: p.score}) for p in pieces]
         counts = {"sentences": len(kept), "of": len(found), "tokens": used}
-        reply = choice.fault or Reply(json.dumps(counts), ANSWERED)
+        reply = fault or Reply(json.dumps(counts), ANSWERED)
         ranked = replace(add_hits(question, hits), order=tuple(p.chunk for p in pieces))
         return with_replies(ranked, {self.into: reply})
 
@@ -196,16 +187,16 @@ class Compress:
         return self.max_tokens + (0 if self.model is None else self.model.thought_tokens)
 
 
-@dataclass(frozen=True, slots=True)
-class SentenceChoice:
-    """Which candidates to take, in order."""
+def _values(question: Question, found: Sequence[Sentence], names: frozenset[str]) -> dict[str, str]:
+    lines = (f"[{n}] {' '.join(s.text.split())}" for n, s in enumerate(found, 1))
+    return {SENTENCES: escape_markup("\n".join(lines)), **prompt_values(question, names - {SENTENCES})}
 
-    order: tuple[int, ...]  # places
-    fault: Reply | None = None  # of the generator, whose order this is not
 
+Choice: TypeAlias = tuple[tuple[int, ...], Reply | None]
+"""Places of candidates to take, in order; and the fault of a generator, whose order this is not."""
 
 Chooser: TypeAlias = Callable[
-    [Sequence[Question], Sequence[str], Sequence[Sequence[Sentence]]], Awaitable[list[SentenceChoice]]
+    [Sequence[Question], Sequence[str], Sequence[Sequence[Sentence]]], Awaitable[list[Choice]]
 ]
 """Questions, their queries and candidates -> a choice for each."""
 

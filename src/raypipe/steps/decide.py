@@ -11,9 +11,9 @@ from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach
 from raypipe.core.records import IDK, INVALID_QUESTION, Fault, Question, Reply
 from raypipe.steps.answer_probability import AnswerProbability
 from raypipe.steps.rows import row_by_row
-from raypipe.text.by_label import ByLabel
 from raypipe.text.pack import cut
 from raypipe.text.replies import abstains
+from raypipe.text.template import ByLabel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

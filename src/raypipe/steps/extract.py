@@ -19,8 +19,8 @@ from raypipe.core.records import ABSTAINED, ANSWERED, IDK, Question, Quote, Repl
 from raypipe.text import compare, evidence
 from raypipe.text.candidates import Sentence, SourceText, candidates
 from raypipe.text.evidence import Fitted, Words
-from raypipe.text.sentences import require_splitter
 from raypipe.text.spans import AskedQuestion, TypedSpan, dates, read, typed_span
+from raypipe.text.windows import require_splitter
 
 COMPARED = 12  # best sentences that may decide a comparison
 LIKELY = 0.65

@@ -13,9 +13,8 @@ from raypipe.core.kg import MOST_NEAR, FactsRef, Level, Near
 from raypipe.core.kg import PublicFacts as Table
 from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach, Score
 from raypipe.core.records import ABSTAINED, ANSWERED, IDK, Question, Reply
-from raypipe.text.by_label import ByLabel
 from raypipe.text.html import storable
-from raypipe.text.template import REPLY
+from raypipe.text.template import REPLY, ByLabel
 
 MOST = 1_000  # sentences of one question that are scored; an Oscar ceremony has some 120
 MOST_NAMES = 100  # names of one question that are looked up; db3's reply of 70 tokens has some ten

@@ -23,14 +23,12 @@ from raypipe.steps.model_replies import (
 )
 from raypipe.steps.rows import skipping
 from raypipe.text import replies
-from raypipe.text.by_label import ByLabel
 from raypipe.text.evidence import cite
 from raypipe.text.pack import Layout, characters, pack
-from raypipe.text.prompt import Prompt
 from raypipe.text.replies import Level, ParsedReply
 from raypipe.text.sanitize import escape_markup, prompted_spans
-from raypipe.text.sentences import require_splitter
-from raypipe.text.template import REPLY
+from raypipe.text.template import REPLY, ByLabel, Prompt
+from raypipe.text.windows import require_splitter
 
 SAMPLED = ("temperature", "top_p", "seed", "frequency_penalty", "presence_penalty", "logprobs")
 """Fields of the step that `core.llm.Sampling` has under the same names."""

@@ -29,10 +29,9 @@ from raypipe.steps.model_replies import (
 from raypipe.steps.ranking import add_hits, grown
 from raypipe.steps.rows import skipping
 from raypipe.text.pack import pack
-from raypipe.text.prompt import Prompt
 from raypipe.text.replies import read_next_query
 from raypipe.text.sanitize import escape_markup
-from raypipe.text.template import REPLY
+from raypipe.text.template import REPLY, Prompt
 
 OWN = frozenset({"context", "queries"})
 """What a prompt of this step may use on top of fields and replies: evidence, and earlier queries."""

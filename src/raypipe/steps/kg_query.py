@@ -18,9 +18,8 @@ from raypipe.core.protocols import Ask, Bound, Graph, GraphRef, GraphReplies, Ki
 from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, IDK, SKIPPED_REPLY, TRACE, Fault, Question, Reply
 from raypipe.kg.language.answer_rules import RULES, apply_rule
 from raypipe.kg.language.time_words import moment
-from raypipe.text.by_label import ByLabel
 from raypipe.text.html import storable
-from raypipe.text.template import REPLY
+from raypipe.text.template import REPLY, ByLabel
 
 MOST_TRACED = 10  # values and requests of a line that its trace repeats
 

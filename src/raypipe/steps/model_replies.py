@@ -12,12 +12,10 @@ from raypipe.core.index import Index
 from raypipe.core.llm import Chat, Generated, Generator, Sampling
 from raypipe.core.protocols import FIELDS, Model
 from raypipe.core.records import FAULT, Fault, Question, Reply, Span, parse_chunk_id
-from raypipe.text.by_label import ByLabel
 from raypipe.text.html import storable
-from raypipe.text.prompt import Prompt
 from raypipe.text.replies import UnreadableReply
 from raypipe.text.sanitize import escape_markup, visible
-from raypipe.text.template import REPLY, field_of
+from raypipe.text.template import REPLY, ByLabel, Prompt, field_of
 from raypipe.text.thoughts import answer_of
 
 SHOWN = 200  # characters of an unreadable reply that its fault repeats

@@ -13,7 +13,7 @@ from raypipe.core.arrow import SPANS
 from raypipe.core.protocols import Build, CorpusBound, Kit, Model
 from raypipe.core.records import Span
 from raypipe.text import windows
-from raypipe.text.sentences import require_splitter
+from raypipe.text.windows import require_splitter
 
 _SPANS = SPANS[1:]
 

@@ -10,12 +10,11 @@
 Knows records, Arrow and LanceDB. Knows no step, no recipe and no Ray.
 """
 
-from raypipe.store.commit import commit, committed
+from raypipe.store.commit import Staged, commit, committed, put, stage
 from raypipe.store.database import Store
 from raypipe.store.errors import AddedMeanwhile, StoreError
 from raypipe.store.lease import Reading, read_now, sweep
 from raypipe.store.parts import Run, begin, begin_rest, begun, done_parts, end, write_part
-from raypipe.store.put import Staged, put, stage
 from raypipe.store.tables import ANSWERS, FAULTS, PASSAGES, vectors_schema, with_chunkless
 
 __all__ = [

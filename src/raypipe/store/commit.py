@@ -6,11 +6,17 @@ there a second time, or that another run had added meanwhile, are withdrawn. Clo
 
 A commit that replaces takes the older rows of its units out in the same transaction: a reader, and the
 process that starts after a kill, find the old rows or the new ones.
+
+What the driver itself puts in is what was ingested; the same again changes nothing. A row whose id is not
+there is added, one that is there with other content is replaced, one that is equal is left alone. Sources are
+named by their content, so for them there is nothing to replace.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import lance
 import numpy as np
@@ -23,8 +29,8 @@ from raypipe.store.database import Store
 from raypipe.store.errors import AddedMeanwhile, StoreError, reaching
 from raypipe.store.ids import Ids, gathered, repeats, stand_in
 from raypipe.store.lookups import present, rows
-from raypipe.store.parts import Record, data_files, drop_records, need_record
-from raypipe.store.tables import kind_of
+from raypipe.store.parts import Record, data_files, drop_records, need_record, write_part
+from raypipe.store.tables import checked, kind_of
 
 _RUN, _WITHDRAWN = "raypipe.run", "raypipe.withdrawn"  # transaction properties: a run; the version it came in
 _READ = "raypipe.read"  # the version against which a run's rows were found sound
@@ -88,9 +94,13 @@ def _replace(
     version that it was made against; None where another driver has committed the run meanwhile."""
     while committed(store, table, run) is None:
         checked_at, units = _check_staged(store, table, run, records)
-        dataset = store.dataset(table, checked_at)
+        dataset, unit = store.dataset(table, checked_at), kind_of(table).unit
+        if unit is None:
+            raise StoreError(f"{table}: a table without units has nothing to replace")
         units = Ids(units).joined(Ids.of(gone))
-        removed, updated = _without(dataset, kind_of(table).unit, units)
+        there = list(units.where(present(dataset, unit, units.array)))
+        old = rows(dataset, unit, there, [unit, "_rowaddr"])["_rowaddr"].to_numpy()
+        removed, updated = without_rows(dataset, old)
         operation = lance.LanceOperation.Update(removed, updated, fragments)
         try:
             transact(store, table, run, operation, checked_at)
@@ -100,21 +110,11 @@ def _replace(
     return None
 
 
-def _without(
-    dataset: lance.LanceDataset, unit: str | None, units: Ids
-) -> tuple[list[int], list[lance.FragmentMetadata]]:
-    """What becomes of the fragments that hold rows of some units, without these rows: ids of those that have
-    no row left, and the others as they then are."""
-    if unit is None:
-        raise StoreError("a table without units has nothing to replace")
-    there = list(units.where(present(dataset, unit, units.array)))
-    return without_rows(dataset, rows(dataset, unit, there, [unit, "_rowaddr"])["_rowaddr"].to_numpy())
-
-
 def without_rows(
     dataset: lance.LanceDataset, addresses: np.ndarray
 ) -> tuple[list[int], list[lance.FragmentMetadata]]:
-    """The same of rows by their addresses ((n,) uint64)."""
+    """What becomes of the fragments that hold some rows ((n,) uint64 addresses), without these rows: ids of
+    those that have no row left, and the others as they then are."""
     removed, updated = [], []
     for fragment in np.unique(addresses >> 32).tolist():
         offsets = (addresses[addresses >> 32 == fragment] & 0xFFFFFFFF).tolist()
@@ -247,3 +247,48 @@ def _withdraw(store: Store, table: str, version: int) -> None:
             return
         except CommitConflictError:  # the other driver was faster: look again
             continue
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What putting rows does, once they are committed with `replace`."""
+
+    added: tuple[str, ...]  # ids
+    replaced: tuple[str, ...]  # ids
+    equal: int
+
+
+def stage(store: Store, table: str, run: str, part: str, rows: pa.Table) -> Staged:
+    """Writes the rows that are not in one of the ingested tables as they are given, as a part of a run: none,
+    where all of them are."""
+    [id] = kind_of(table).key
+    rows = checked(table, store.dataset(table).schema, rows)
+    names = rows[id].to_pylist()
+    fresh = store.missing(table, id, names)
+    there = sorted(set(names) - set(fresh))
+    changed = [] if table == "sources" else _changed(store, table, id, there, rows)
+    if fresh or changed:
+        write_part(store, table, run, part, _named(rows, id, [*fresh, *changed]), {})
+    return Staged(tuple(fresh), tuple(changed), len(there) - len(changed))
+
+
+def put(store: Store, table: str, rows: pa.Table) -> Staged:
+    """Puts rows into one of the ingested tables, with one commit. After a kill, put the same again."""
+    run = uuid.uuid4().hex
+    staged = stage(store, table, run, "0", rows)
+    if staged.added or staged.replaced:
+        commit(store, table, run, ["0"], replace=table != "sources")
+    else:
+        store.index(table)  # an earlier call may have been killed between its commit and its index
+    return staged
+
+
+def _changed(store: Store, table: str, id: str, names: list[str], rows: pa.Table) -> list[str]:
+    """The ids whose stored row is not the given one."""
+    stored = {r[id]: r for r in store.rows(table, id, names).to_pylist()}
+    given = {r[id]: r for r in _named(rows, id, names).to_pylist()}
+    return [n for n in names if stored[n] != given[n]]
+
+
+def _named(rows: pa.Table, id: str, names: list[str]) -> pa.Table:
+    return rows.filter(pc.is_in(rows[id], value_set=pa.array(names, pa.string())))

@@ -45,14 +45,8 @@ class Store:
     def open(cls, uri: str) -> Store:
         """The store at an address. Raises StoreError if none is there, or a later raypipe made it."""
         store = cls(uri)
-        try:
+        with _place(uri, "read"):
             mark = store.files.read(MARK)
-        except StoreUnavailable as e:
-            if not is_of_the_place(e):
-                raise
-            raise StoreError(
-                f"no store can be read at {uri}: {e.__cause__}. Name another place with --store"
-            ) from e
         if mark is None:
             raise StoreError(f"there is no store at {uri}: `raypipe ingest PATH --store {uri}` makes one")
         if (found := json.loads(mark)["format"]) != FORMAT:
@@ -66,18 +60,11 @@ class Store:
     def create(cls, uri: str) -> Store:
         """The store at an address, made if it is not there."""
         store = cls(uri)
-        try:
+        with _place(uri, "made"):
             if store.files.read(MARK) is None:
                 for table in (t for t in BASE if t not in ON_DEMAND):
                     store.ensure(table, kind_of(table).columns)
                 store.files.write(MARK, json.dumps({"format": FORMAT}).encode())
-        except StoreUnavailable as e:
-            if not is_of_the_place(e):
-                raise
-            raise StoreError(
-                f"no store can be made at {uri}: {e.__cause__}. Name another place with --store, or make it "
-                f"writable"
-            ) from e
         return cls.open(uri)
 
     @contextmanager
@@ -261,6 +248,20 @@ class Store:
                     f"table {table} at {self.uri} has no BTREE index on {column}: each question would read "
                     f"all {dataset.count_rows()} rows. `raypipe index RECIPE --store {self.uri}` builds it"
                 )
+
+
+@contextmanager
+def _place(uri: str, what: str) -> Iterator[None]:
+    """Raises StoreError where an address can hold no store."""
+    try:
+        yield
+    except StoreUnavailable as e:
+        if not is_of_the_place(e):
+            raise
+        raise StoreError(
+            f"no store can be {what} at {uri}: {e.__cause__}. Name another place with --store, or make it "
+            f"writable"
+        ) from e
 
 
 def _btrees(dataset: lance.LanceDataset) -> dict[str, str]:

@@ -30,7 +30,9 @@ def durable(files: Files, table: str) -> Iterator[None]:
         yield
         return
     restore(files, table)
-    version, before = _newest(files, table), set(files.walk(f"{table}.lance"))
+    found = map(manifest_version, files.names(f"{table}.lance/_versions"))
+    version = max((v for v in found if v is not None), default=0)  # 0: there is none
+    before = set(files.walk(f"{table}.lance"))
     files.write(_note(table), json.dumps({"version": version, "boot": boot()}).encode())
     files.sync(CHANGING)  # the folder: the name is to be there before anything of the change is
     try:
@@ -81,12 +83,6 @@ def _take_back(files: Files, table: str, version: int) -> None:
     for name in files.names(f"{folder}/_versions"):
         if (of := manifest_version(name)) is None or of > version:  # with the hint which one is the newest
             files.remove(f"{folder}/_versions/{name}")
-
-
-def _newest(files: Files, table: str) -> int:
-    """The newest version of a table; 0 if there is none."""
-    found = map(manifest_version, files.names(f"{table}.lance/_versions"))
-    return max((v for v in found if v is not None), default=0)
 
 
 def manifest_version(name: str) -> int | None:

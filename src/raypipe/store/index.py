@@ -200,31 +200,25 @@ class LanceIndex(SourceTexts):
         return dict(zip(found["source"].to_pylist(), found["text"].to_pylist(), strict=True))
 
     async def words(self, analyzer: str, scope: tuple[str, ...] | None) -> PassageWords:
-        columns = word_columns(analyzer, self._texts.schema)
-        if scope is not None:
-            return await asyncio.to_thread(self._words, columns, scope)
-        return await asyncio.to_thread(self._whole_words, analyzer, columns)
+        return await asyncio.to_thread(self._words, analyzer, scope)
 
     async def postings(self, analyzer: str, words: np.ndarray) -> LancePostings | None:
         tables = self._postings.get(analyzer)
         return None if tables is None else await tables.found(words)
 
-    def _whole_words(self, analyzer: str, columns: list[str]) -> PassageWords:
+    def _words(self, analyzer: str, scope: tuple[str, ...] | None) -> PassageWords:
+        columns = word_columns(analyzer, self._texts.schema)
+        if scope is not None:
+            texts = rows(self._texts, "source", scope, columns)
+            return passage_words(texts, rows(self._passages, "source", scope, SPANS), scope)
         with self._gathering:
             if analyzer not in self._whole:
-                self._whole[analyzer] = self._words(columns, None)
+                with reaching(self._texts.uri):
+                    texts = self._texts.to_table(columns=columns)
+                with reaching(self._passages.uri):
+                    passages = self._passages.to_table(columns=list(SPANS))
+                self._whole[analyzer] = passage_words(texts, passages, None)
             return self._whole[analyzer]
-
-    def _words(self, columns: list[str], scope: tuple[str, ...] | None) -> PassageWords:
-        if scope is None:
-            with reaching(self._texts.uri):
-                texts = self._texts.to_table(columns=columns)
-            with reaching(self._passages.uri):
-                passages = self._passages.to_table(columns=list(SPANS))
-        else:
-            texts = rows(self._texts, "source", scope, columns)
-            passages = rows(self._passages, "source", scope, SPANS)
-        return passage_words(texts, passages, scope)
 
 
 class MemoryIndex(SourceTexts):

@@ -54,9 +54,14 @@ class Run:
     fresh: bool = False  # True: language models are asked again, whatever they replied before
 
     @property
-    def parts(self) -> Parts:
-        """Part -> its ids."""
-        return Parts(self)
+    def parts(self) -> list[str]:
+        """Names of the parts, in their order."""
+        return [f"{i:06d}" for i in range(-(-len(self.ids) // self.per_part))]
+
+    def part(self, name: str) -> tuple[str, ...]:
+        """The ids of a part. Raises KeyError for none of the run's."""
+        rows = self.rows(name)
+        return tuple(self.ids[rows.first : rows.first + rows.count])
 
     def rows(self, part: str) -> PlanRows:
         """Where the plan has the ids of a part. Raises KeyError for none of the run's."""
@@ -71,23 +76,6 @@ class Run:
         for rows in map(self.rows, parts):
             mask[rows.first : rows.first + rows.count] = True
         return self.ids.where(pa.array(mask))
-
-
-class Parts(Mapping[str, tuple[str, ...]]):
-    """Part -> its ids, which become Python texts when they are asked for."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-
-    def __getitem__(self, part: str) -> tuple[str, ...]:
-        rows = self._run.rows(part)
-        return tuple(self._run.ids[rows.first : rows.first + rows.count])
-
-    def __iter__(self) -> Iterator[str]:
-        return (f"{i:06d}" for i in range(len(self)))
-
-    def __len__(self) -> int:
-        return -(-len(self._run.ids) // self._run.per_part)
 
 
 def begun(store: Store, what: str) -> Run | None:

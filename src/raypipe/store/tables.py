@@ -4,8 +4,8 @@ Knows Arrow and the records' schemas. Knows neither Lance nor how rows get there
 
 | table | one row per | written by |
 |---|---|---|
-| `sources documents layouts questions golds` | what was ingested | the driver, `put.stage` |
-| `relevance` | question with judged documents | the driver, `put.stage` |
+| `sources documents layouts questions golds` | what was ingested | the driver, `commit.stage` |
+| `relevance` | question with judged documents | the driver, `commit.stage` |
 | `faults` | failed row, run and step | parts |
 | `texts-D passages-D vectors-D` | source, chunk, chunk; D: digest of the stages up to there | parts |
 | `postings-D lengths-D` | word of a segment, passage; D: the split and an analyzer | parts |

@@ -20,8 +20,7 @@ from pathlib import Path
 from random import Random
 
 from raypipe.core.errors import ConfError
-from raypipe.synth.wording import wording
-from raypipe.synth.world.names import pick, word, words
+from raypipe.synth.world.names import pick, word, wording, words
 
 FILES = ("corpus.jsonl", "queries.jsonl", "qrels.trec")
 PER_TOPIC = 20  # papers about one topic

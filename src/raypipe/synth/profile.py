@@ -14,10 +14,10 @@ from typing import Any
 
 from raypipe.synth.ask.core import Ref
 from raypipe.synth.ask.forms import large, long_date, plain, price
-from raypipe.synth.wording import wording
 from raypipe.synth.world.film import LANGUAGES, SPOKEN, Movie, Person
 from raypipe.synth.world.market import SNAPSHOT, Company
 from raypipe.synth.world.music import COUNTRIES, Artist, Song
+from raypipe.synth.world.names import wording
 from raypipe.synth.world.places import Entity
 from raypipe.synth.world.sport import Team
 from raypipe.synth.world.world import World

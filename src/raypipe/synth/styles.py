@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from html import escape
 from random import Random
 
-from raypipe.synth.wording import frozen, wording
-from raypipe.synth.world.names import number, pick, word, words
+from raypipe.synth.world.names import frozen, number, pick, word, wording, words
 
 Rows = Sequence[tuple[str, str]]
 """Label and value, escaped."""

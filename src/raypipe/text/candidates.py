@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from raypipe.core.records import Block, BlockKind, Span
-from raypipe.text.sentences import sentences
+from raypipe.text.windows import sentences
 
 MAX_CHARS = 1000
 """A longer sentence is cut there: a table or menu that came out as one (the cap of CRAG's baseline)."""

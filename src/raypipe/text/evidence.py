@@ -19,8 +19,8 @@ from raypipe.core.records import Quote, Span
 from raypipe.text.bm25 import lucene_idf
 from raypipe.text.candidates import MAX_CHARS, Sentence
 from raypipe.text.fitted_on import FittedOn
-from raypipe.text.sentences import sentences
 from raypipe.text.spans import KINDS, STRICT, AskedQuestion, TypedSpan
+from raypipe.text.windows import sentences
 from raypipe.text.words import analyse
 
 ANALYZER = "stems"

@@ -25,8 +25,7 @@ from typing import Any, Literal, TypeAlias
 import turbohtml
 
 from raypipe.core.records import Block, Span
-from raypipe.text.blocks import Element, Read, page_blocks
-from raypipe.text.hidden import CLOSE, NEVER_DRAWN, OPEN, hides, unmark
+from raypipe.text.blocks import CLOSE, NEVER_DRAWN, OPEN, Element, Read, hides, page_blocks, unmark
 
 Parser: TypeAlias = Literal["lxml", "html.parser"]
 Via: TypeAlias = Literal["fast", "bs4"]

@@ -1,9 +1,15 @@
-"""Escapes untrusted text for a prompt: it may say anything, but cannot pass for the prompt itself.
+"""Escapes and cleans text. Untrusted text is escaped for a prompt: it may say anything, but cannot pass for
+the prompt itself.
 
 Three ways in are closed. The marks by which chat templates begin and end turns lose their brackets, whatever
 family of models they belong to (an engine does the same for the marks of its own tokenizer). The fence
 around a document cannot be closed from within. What a page carries without showing it stays out. The words
 themselves stay: whether a model obeys them is measured (`metrics.losses`), not guessed here.
+
+Questions' bodies, titles and abstracts are cleaned as the Onewo system has it: HTML tags become a space,
+`http://`, `https://`, `.com` and `.cn` go, white space is folded. What one rule leaves can be another's
+(`..comcom`), so they are applied until nothing changes. One departure: the published code deletes line breaks
+and so joins the words around them; here they are a space.
 """
 
 from __future__ import annotations
@@ -97,3 +103,31 @@ def prompted_spans(
             start += piece.index(said)
             out.append(((start, start + len(said)), said))
     return out
+
+
+_TAG = re.compile(r"<[^>]+>")
+_ADDRESS = re.compile(r"https?://|\.com|\.cn")
+
+
+def clean(text: str) -> str:
+    """The text by the rules above; cleaned again it stays as it is.
+
+    What stands between `<` and a later `>` counts as a tag, also in a formula.
+
+    >>> clean("<p>See  <a href='x'>http://example.com</a></p>\\nor ask")
+    'See example or ask'
+    """
+    while True:
+        found = " ".join(_ADDRESS.sub("", _TAG.sub(" ", text)).split())
+        if found == text:
+            return found
+        text = found
+
+
+def colon(text: str) -> str:
+    """The text with a colon at its end, unless it has one.
+
+    >>> colon("Deep nets"), colon("Deep nets:")
+    ('Deep nets:', 'Deep nets:')
+    """
+    return text if text.endswith(":") else f"{text}:"

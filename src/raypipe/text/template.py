@@ -1,25 +1,32 @@
-"""Templates that cannot fail on a row: the `query:` of the steps that rank, and the messages of prompts.
+"""Templates that cannot fail on a row: the `query:` of the steps that rank, and the messages of prompts; and
+a field of a step that may differ with an earlier reply, such as prompt and adapter.
 
 Knows Jinja2's sandbox and the record Question. A template may use names, `replies.NAME` (the text of an
 earlier step's reply; "" where the step was skipped), filters, tests, `or` and `if`, and no methods or
 indexing, so that whether it renders does not depend on the row: an error shows when the recipe is read. Two
-filters are ours, `clean` and `colon` (`text.clean`). Texts that are filled in are never read as templates.
+filters are ours, `clean` and `colon` (`text.sanitize`). Texts that are filled in are never read as templates.
+
+A prompt is checked when it is made: what its two messages use is exactly what it declares, and both render
+whatever texts are put in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import product
 from types import SimpleNamespace
+from typing import Generic, TypeVar
 
 from jinja2 import StrictUndefined, TemplateError, meta, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from raypipe.core.llm import Chat, Message, MessageRole
 from raypipe.core.records import Question
-from raypipe.text.clean import clean, colon
-from raypipe.text.sanitize import escape_markup
+from raypipe.text.sanitize import clean, colon, escape_markup
 
+T = TypeVar("T")
 PLAIN = "{{ text }}"
 """The question as it was asked."""
 
@@ -120,3 +127,58 @@ def _replies(tree: nodes.Template) -> set[str]:
     if mentions != len(list(tree.find_all((nodes.Getattr, nodes.Getitem)))):
         raise ValueError("it must name the reply, as replies.kg")
     return names
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A system and a user message. The texts are identity; the file that they came from is not."""
+
+    user: str
+    system: str = ""  # "": none
+    variables: tuple[str, ...] = ()  # all that the two use, each once; a reply as replies.NAME
+
+    def __post_init__(self) -> None:
+        if not self.user.strip():
+            raise ValueError("user: expected a message, found none")
+        used: set[str] = set()
+        for name in ("system", "user"):
+            try:
+                found = uses(getattr(self, name))
+            except ValueError as e:
+                raise ValueError(f"{name}: it is no prompt template: {e}") from e
+            if undeclared := sorted(found - set(self.variables)):
+                raise ValueError(
+                    f"{name}: it uses {undeclared[0]!r}, which variables does not declare; "
+                    f"declared: {', '.join(self.variables) or 'nothing'}"
+                )
+            used |= found
+        if idle := [v for v in self.variables if v not in used]:
+            raise ValueError(f"variables: {idle[0]!r} is declared and used in neither message")
+
+    def renderer(self) -> Callable[[Mapping[str, str]], Chat]:
+        texts: list[tuple[MessageRole, str]] = [("system", self.system), ("user", self.user)]
+        messages = [(role, renderer(text)) for role, text in texts if text.strip()]
+
+        def render(values: Mapping[str, str]) -> Chat:
+            given = {name: values[name] for name in self.variables}
+            return tuple(Message(role, fill(given)) for role, fill in messages)
+
+        return render
+
+
+@dataclass(frozen=True, slots=True)
+class ByLabel(Generic[T]):
+    """One value for all questions, or one for each label of an earlier reply."""
+
+    default: T  # `else`: for labels that the table does not name
+    by: str = ""  # name of the reply; "": the default is for all
+    table: Mapping[str, T] = field(default_factory=dict)
+
+    def reads(self) -> frozenset[str]:
+        return frozenset({REPLY + self.by}) if self.by else frozenset()
+
+    def of(self, question: Question) -> T:
+        return self.table.get(question.replies[self.by].label, self.default) if self.by else self.default
+
+    def values(self) -> tuple[T, ...]:
+        return (*self.table.values(), self.default)

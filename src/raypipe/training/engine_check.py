@@ -18,7 +18,7 @@ from raypipe.core.llm import Chat, Generated, Sampling
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
 from raypipe.models.folder import identity
-from raypipe.models.load import EngineLimits, engine_setup
+from raypipe.models.load import EngineLimits
 
 REPLY_TOKENS = 32  # enough to differ: an adapter changes the first token's log-probability
 
@@ -70,7 +70,7 @@ def _ask(
     from raypipe.models.engine import Engine
 
     async def both(tuned: Model) -> EngineReplies:
-        engine = Engine(engine_setup(tuned, limits))
+        engine = Engine(tuned, limits)
         try:
             await engine.ready()
             sampling = Sampling(max_tokens=min(REPLY_TOKENS, room), logprobs=True)

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import json
 import math
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from raypipe.core.errors import ClusterTooSmall, ConfError
-from raypipe.models.weight_files import BYTES, GIB
-from raypipe.training.model import tensor_shapes
+from raypipe.models.folder import json_object, text_config
+from raypipe.models.weight_files import BYTES, GIB, folder_headers
 from raypipe.training.preset import Preset
 from raypipe.training.rows import TrainingRow, batches
 
@@ -73,9 +71,10 @@ class BaseShape:
     dtype: str
 
 
-def base_shape(folder: Path, config: Mapping[str, Any], dtype: str) -> BaseShape:
-    """From the headers of a base's files. `config`: its config.json. Raises ConfError for a lacking size."""
-    sizes = {name: math.prod(shape) for name, shape in tensor_shapes(folder)}
+def base_shape(folder: Path, dtype: str) -> BaseShape:
+    """From the headers of a base's files and its config.json. Raises ConfError for a lacking size."""
+    config = text_config(json_object(folder / "config.json"))
+    sizes = {name: math.prod(tensor.shape) for name, tensor in folder_headers(folder).items()}
     embedded = sum(n for name, n in sizes.items() if "embed" in name or "lm_head" in name)
     names = ("num_hidden_layers", "hidden_size", "vocab_size")
     if lacking := [k for k in names if not isinstance(config.get(k), int)]:
@@ -151,23 +150,6 @@ def memory(
         f"{longest.trained + 1} x {shape.vocabulary}"
     )
     return MemoryNeed(base, own, acts, tops, base + own + acts + tops, arithmetic)
-
-
-def core_speed(seconds: float = 0.1) -> float:
-    """Floating-point operations a second of one core, by multiplying matrices for about `seconds`."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        a = torch.ones(256, 256)
-        done, began = 0, time.perf_counter()
-        while (took := time.perf_counter() - began) < seconds:
-            a @ a
-            done += 1
-        return done * 2 * 256**3 / took
-    finally:
-        torch.set_num_threads(before)
 
 
 def require_memory(need: MemoryNeed, gpu_gib: float) -> None:

@@ -24,6 +24,7 @@ from raypipe.core.errors import ConfError
 from raypipe.core.protocols import Model
 from raypipe.models import folder
 from raypipe.models.folder import ADAPTER, identity
+from raypipe.models.weight_files import folder_headers
 from raypipe.training.preset import Preset
 
 Device = Literal["cpu", "cuda"]
@@ -168,28 +169,12 @@ def adapter_size(folder: Path, target_modules: tuple[str, ...], r: int) -> tuple
     return r * sum(map(sum, shapes)), len(shapes)
 
 
-def linear_layers(folder: Path) -> Iterator[tuple[str, list[int]]]:
+def linear_layers(folder: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
     """The last part of the name, and the shape, of each matrix of a base that is no embedding, from the
     headers of its files. Layers in another form than two dimensions are left out."""
-    for name, shape in tensor_shapes(folder):
-        if name.endswith(".weight") and len(shape) == 2 and "embed" not in name:
-            yield name.removesuffix(".weight").rpartition(".")[2], shape
-
-
-def tensor_shapes(folder: Path) -> Iterator[tuple[str, list[int]]]:
-    """Name and shape of each tensor of a base, from the headers of its files."""
-    from safetensors import safe_open
-
-    for path in sorted(folder.glob("model*.safetensors")):
-        with safe_open(str(path), framework="np") as tensors:
-            yield from ((name, tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118
-
-
-def base_config(folder: Path) -> Mapping[str, Any]:
-    """config.json of a base; of one that reads more than text, the part about text."""
-    tree: dict[str, Any] = json.loads((folder / "config.json").read_bytes())
-    text = tree.get("text_config")
-    return text if isinstance(text, dict) else tree
+    for name, tensor in folder_headers(folder).items():
+        if name.endswith(".weight") and len(tensor.shape) == 2 and "embed" not in name:
+            yield name.removesuffix(".weight").rpartition(".")[2], tensor.shape
 
 
 RECIPE = "recipe.yaml"

@@ -74,9 +74,9 @@ class OneReplica:
 @pytest.fixture(scope="module")
 def calls():
     """The module, which imports Ray and so is none of collection's."""
-    from raypipe.serving.ray import retrying_handle
+    from raypipe.serving.ray import models
 
-    return retrying_handle
+    return models
 
 
 def test_calls_in_a_replica_that_an_input_kills_are_answered(calls):
@@ -265,7 +265,7 @@ def answered(filled, text):
 def test_metrics_go_out_through_rays_exporter(local_ray, filled):
     import ray
 
-    from raypipe.serving.ray.metrics import RayMetrics
+    from raypipe.serving.ray.gateway import RayMetrics
 
     metrics, job = RayMetrics(), filled.answers[0]
     metrics.request_started()

@@ -36,8 +36,8 @@ from raypipe.metrics.textfile import write_text
 from raypipe.report import plot, web_page
 from raypipe.report.report import RunFolder
 from raypipe.report.wording import calibration_line, cost_rows, told_apart
-from raypipe.runs.field_diff import recipe_lines, recipe_text
 from raypipe.runs.manifest import Manifest
+from raypipe.runs.stage_records import recipe_lines, recipe_text
 
 MOST_BYTES = 30_000_000  # of a file: what the page and docs/view.md say
 MOST_ROWS = 10_000  # in one file: 4 MB of text; sorted in .6 s

@@ -9,8 +9,7 @@ from typing import Any, Final
 
 from raypipe.kg.aliases import ticker
 from raypipe.kg.calls.core import CLOSE, LinkedCall, numbered, simple
-from raypipe.kg.fetch import FetchedTables, mapping, strings
-from raypipe.kg.graph import GraphFault, RowRequest
+from raypipe.kg.graph import FetchedTables, GraphFault, RowRequest, mapping, strings
 from raypipe.kg.relation import ORDER, Relation
 from raypipe.kg.schema import ENDPOINT_OF, Kind
 from raypipe.kg.tables import quoted

@@ -9,8 +9,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from raypipe.kg.calls.core import KIND_WORDS, LinkedCall, listed, numbered, released, simple
-from raypipe.kg.fetch import FetchedTables, Object, mapping, objects
-from raypipe.kg.graph import RowRequest
+from raypipe.kg.graph import FetchedTables, Object, RowRequest, mapping, objects
 from raypipe.kg.normalize import fold
 from raypipe.kg.relation import Relation, conditions
 from raypipe.kg.tables import quoted

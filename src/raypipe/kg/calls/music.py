@@ -9,8 +9,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from raypipe.kg.calls.core import LinkedCall, numbered, simple
-from raypipe.kg.fetch import FetchedTables, mapping, strings
-from raypipe.kg.graph import GraphFault, RowRequest
+from raypipe.kg.graph import FetchedTables, GraphFault, RowRequest, mapping, strings
 from raypipe.kg.normalize import fold
 from raypipe.kg.relation import Relation
 from raypipe.kg.schema import ENDPOINT_OF, Kind

@@ -9,8 +9,7 @@ from typing import Any, Final
 
 from raypipe.kg.aliases import team
 from raypipe.kg.calls.core import LinkedCall, numbered
-from raypipe.kg.fetch import FetchedTables, mapping
-from raypipe.kg.graph import RowRequest
+from raypipe.kg.graph import FetchedTables, RowRequest, mapping
 from raypipe.kg.language.time_words import Moment, When, month
 from raypipe.kg.relation import Relation
 from raypipe.kg.schema import Kind

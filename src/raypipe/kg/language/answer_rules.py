@@ -17,27 +17,6 @@ from raypipe.core.kg import CallResult, Value
 from raypipe.core.records import ABSTAINED, ANSWERED, IDK, INVALID, INVALID_QUESTION
 from raypipe.text.replies import ParsedReply
 
-RULES: Final[Mapping[str, str]] = {
-    "value": "the last operand's value",
-    "round": "the last operand's number, rounded to two decimals",
-    "list": "all values of the last operand in their order",
-    "count": "how many values the last operand has",
-    "least": "the subject of the operand whose value is smallest",
-    "most": "the subject of the operand whose value is biggest",
-    "difference": "the difference between the two operands' numbers, without its sign, two decimals at most",
-    "sum": "the sum of the operands' numbers",
-    "mean": "the mean of the operands' numbers, two decimals at most",
-    "years_between": "whole years from the earlier to the later of the two operands' dates",
-    "years_since": "whole years from the last operand's date or year to the day of asking",
-    "percent_change": "change from the first operand's number to the second's, in percent of the first",
-    "weekday": "the weekday of the last operand's date",
-    "yes_if_less": "yes if the first operand's value is less than the second's, else no",
-    "yes_if_more": "yes if the first operand's value is more than the second's, else no",
-    "yes_if_equal": "yes if the two operands' values are the same, else no",
-    "premise": "the last operand's value; none, where every name is known, contradicts the question",
-}
-"""Written as dates YYYY-MM-DD, integers without separators, other numbers in their shortest form."""
-
 NOTHING: Final = ParsedReply(IDK, ABSTAINED)
 FALSE: Final = ParsedReply(INVALID_QUESTION, INVALID)
 
@@ -59,7 +38,7 @@ def apply_rule(rule: str, results: Sequence[CallResult], today: date) -> ParsedR
     if rule == "premise" and not results[-1].values:
         return FALSE
     try:
-        text = _MAKE[rule](operands(results), today)
+        text = RULES[rule](operands(results), today)
     except Unfit:
         return NOTHING
     return NOTHING if text is None else ParsedReply(text, ANSWERED)
@@ -84,6 +63,7 @@ def plain(value: Value) -> str:
 
 
 Make = Callable[[Sequence[CallResult], date], str | None]
+"""The answer that operands and the day of asking come to; None where they come to none."""
 
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?|-?\d{1,3}(?:,\d{3})+(?:\.\d+)?", re.ASCII)
 _DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
@@ -184,24 +164,26 @@ def _yes_if(holds: Callable[[float, float], bool]) -> Make:
     return lambda results, today: plain(holds(*_comparable(results, 2)))
 
 
-_MAKE: Final[Mapping[str, Make]] = {
-    "value": _value,
-    "round": lambda results, today: _short(_each(results[-1:], 1, _number)[0]),
-    "list": _value,
+RULES: Final[Mapping[str, Make]] = {
+    "value": _value,  # the last operand's
+    "round": lambda results, today: _short(_each(results[-1:], 1, _number)[0]),  # the last operand's number
+    "list": _value,  # all values of the last operand in their order
     "count": lambda results, today: str(len(results[-1].values)) if results[-1].values else None,
     "least": _extreme(1),
     "most": _extreme(-1),
-    "difference": _of_two(lambda a, b: _short(abs(a - b))),
+    "difference": _of_two(lambda a, b: _short(abs(a - b))),  # without its sign
     "sum": lambda results, today: plain(math.fsum(_several(results))),
     "mean": lambda results, today: _short(math.fsum(_several(results)) / len(results)),
     "years_between": lambda results, today: str(_years(*_each(results, 2, _day))),
     "years_since": _since,
-    "percent_change": _of_two(lambda a, b: _short((b - a) / a * 100) if a else None),
+    "percent_change": _of_two(lambda a, b: _short((b - a) / a * 100) if a else None),  # of the first
     "weekday": lambda results, today: f"{_each(results[-1:], 1, _day)[0]:%A}".lower(),
-    "yes_if_less": _yes_if(lambda a, b: a < b),
+    "yes_if_less": _yes_if(lambda a, b: a < b),  # the first operand's value less than the second's
     "yes_if_more": _yes_if(lambda a, b: a > b),
     "yes_if_equal": lambda results, today: plain(
         len({plain(v).casefold() for v in _singles(results, 2)}) == 1
     ),
-    "premise": _value,
+    "premise": _value,  # none, where every name is known, contradicts the question
 }
+"""Dates are written YYYY-MM-DD, integers without separators, other numbers in their shortest form. Years are
+whole ones; those since a date or a year are counted up to the day of asking."""

@@ -40,45 +40,17 @@ _TIMED: Final = frozenset({"price", "nba", "soccer"})
 _BEFORE = re.compile(r"\$([0-9])")
 
 
-def schema() -> dict[str, Any]:
-    """The JSON schema of a reply, every length bounded: what a decoder is held to."""
-    name = {"type": "string", "maxLength": 80}
-    key = {"type": "string", "maxLength": 30}
-    condition = _object(("key", "op", "value"), key=key, op={"enum": list(OPS)}, value=name)
-    call = _object(
-        ("function", "name"),
-        function={"enum": list(FUNCTIONS)},
-        name=name,
-        other=name,
-        time={"type": "string", "maxLength": 40},
-        attribute=key,
-        conditions={"type": "array", "items": condition, "maxItems": MOST_CONDITIONS},
-        order=key,
-        take={"enum": list(TAKES)},
-    )
-    calls = {"type": "array", "items": call, "maxItems": MOST_CALLS}
-    return _object(("calls", "operation"), calls=calls, operation={"enum": list(RULES)})
-
-
-def _object(required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
-    return {
-        "type": "object", "properties": properties, "required": list(required), "additionalProperties": False,
-    }  # fmt: skip
-
-
 def program_of(text: str) -> tuple[str, str]:
     """The program in the call language, "None" where there is no call, and its rule (`answer_rules.RULES`).
-    Raises UnreadableReply for anything else than an object of `schema`; what may be empty may be omitted.
+    Raises UnreadableReply for anything else than an object of conf/schemas/functions.yaml; what may be empty
+    may be omitted.
 
     >>> call = {"function": "song", "name": "last song", "attribute": "author"}
     >>> program_of(json.dumps({"calls": [call], "operation": "value"}))
     ('get_song("last song")["author"]', 'value')
     """
-    try:
-        tree = json.loads(text)
-    except (ValueError, RecursionError) as e:
-        raise UnreadableReply(f"expected a JSON object of function calls: {e}") from e
-    if not isinstance(tree, dict) or not isinstance(tree.get("calls"), list):
+    tree = _object(text, "JSON object of function calls")
+    if not isinstance(tree.get("calls"), list):
         raise UnreadableReply('expected a JSON object with a list of "calls"')
     calls, rule = list(tree["calls"]), tree.get("operation", "value")
     if not isinstance(rule, str) or rule not in RULES:
@@ -91,6 +63,16 @@ def program_of(text: str) -> tuple[str, str]:
         rule, calls[-1] = _whole(rule, calls[-1])
     lines = [line for n, call in enumerate(calls, 1) for line in _lines(n, call)]
     return p.print_program(p.Program(tuple(lines))), rule
+
+
+def _object(text: str, what: str) -> dict[str, Any]:
+    try:
+        tree = json.loads(text)
+    except (ValueError, RecursionError) as e:
+        raise UnreadableReply(f"expected a {what}: {e}") from e
+    if not isinstance(tree, dict):
+        raise UnreadableReply(f"expected a {what}")
+    return tree
 
 
 def _whole(rule: str, last: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
@@ -208,12 +190,7 @@ def flat_program(text: str) -> str:
     >>> flat_program('{"domain": "music", "song_name": "last song"}')
     'None'
     """
-    try:
-        tree = json.loads(text)
-    except (ValueError, RecursionError) as e:
-        raise UnreadableReply(f"expected a flat JSON object: {e}") from e
-    if not isinstance(tree, dict):
-        raise UnreadableReply("expected a flat JSON object")
+    tree = _object(text, "flat JSON object")
     match tree.get("domain"):
         case "encyclopedia" | "other":
             lines = [Query("get_open", (Text(n),)) for n in _names(tree, "main_entity")[:1]]
@@ -238,32 +215,30 @@ def _names(tree: Mapping[str, Any], field: str) -> list[str]:
 
 def _film(name: str, aspect: Any) -> list[Query]:
     if aspect in ("cast", "crew"):
-        return [_tied(f"get_movie_person_{aspect}", Text(name), Nothing(), key="name")]
+        return [_tied(aspect, Text(name), Nothing(), key="name")]
     return [Query("get_movie", (Text(name),), tail=Tail(aspect))] if aspect in _FIELDS else []
 
 
 def _person(name: str, aspect: Any) -> list[Query]:
-    who = Text(name)
     match aspect:
         case "birthday":
-            return [Query("get_person", (who,), tail=Tail("birthday"))]
+            return [Query("get_person", (Text(name),), tail=Tail("birthday"))]
         case "oscar_awards":
-            return [_tied("get_movie_person_oscar", Nothing(), who)]
+            return [_tied("oscar", Nothing(), Text(name))]
         case "acted_movies":
-            return [_tied("get_movie_person_cast", Nothing(), who, key="movie_name")]
+            return [_tied("cast", Nothing(), Text(name), key="movie_name")]
         case "directed_movies":
             job = Cond("eq", "job", Text("Director"))
-            return [_tied("get_movie_person_crew", Nothing(), who, job, key="movie_name")]
-        case _:
-            return []
+            return [_tied("crew", Nothing(), Text(name), job, key="movie_name")]
+    return []
 
 
 def _year(year: int) -> list[Query]:
     """All films of a year, and its Oscars."""
     at = Cond("eq", "year", Number(year))
     films = Query("get_movie", (Nothing(),), (at,), Tail("title"), everything=True)
-    return [films, _tied("get_movie_person_oscar", Nothing(), Nothing(), at, key="film")]
+    return [films, _tied("oscar", Nothing(), Nothing(), at, key="film")]
 
 
-def _tied(call: str, film: Arg, person: Arg, *where: Cond, key: str | None = None) -> Query:
-    return Query(call, (film, person), where, Tail(key), everything=True)
+def _tied(function: str, film: Arg, person: Arg, *where: Cond, key: str | None = None) -> Query:
+    return Query(FUNCTIONS[function], (film, person), where, Tail(key), everything=True)

@@ -1,7 +1,7 @@
 """Files of a folder to documents: txt, md, html, csv, pdf and docx, each known by its content.
 
 `walk` finds the files and opens them safely, `sniff` says what they are, `reader` reads one. PDF and docx are
-read in a limited child process (`child`, `pdf`, `docx`).
+read in a limited child process (`pdf`, `docx`).
 """
 
 from raypipe.readers.documents.limits import DOCUMENT_LIMITS, DocumentLimits

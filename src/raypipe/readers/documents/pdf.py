@@ -1,20 +1,27 @@
-"""One PDF through PDFium, page by page; runs in the limited child.
+"""What the limited child does (`core.sandbox`): a PDF through PDFium, page by page, and a docx.
 
 PDFium aborts where memory ends, is not safe for threads, and its character indices disagree with themselves:
 so it lives in a child, alone, and nothing here counts on an index of it. What the document as a whole needs
 (hyphens, headers, spans) is done by `page_text` in the parent.
+
+PDFium gives the order of the content stream, which is right in the files of all real producers. Only where it
+jumps to and fro between two full columns is it sorted: measured .46 to 1.00 of markers in order, and no false
+repair on 95 pages.
 """
 
 from __future__ import annotations
 
 import itertools
-from typing import Any
+import json
+from collections.abc import Sequence
+from statistics import median
+from typing import Any, NamedTuple
 
 import pypdfium2 as pdfium
 from pypdfium2 import raw
 
+from raypipe.readers.documents import docx
 from raypipe.readers.documents.limits import DOCUMENT_LIMITS
-from raypipe.readers.documents.reading_order import Box, in_order, zigzags
 
 PDFIUM = str(pdfium.PDFIUM_INFO)
 """The build: the text of a page can differ between two."""
@@ -24,6 +31,36 @@ BOXES = 5_000  # of text on a page; a page of a paper has some 120
 IMAGES = 200  # looked at on a page
 OUTLINE = 2_000  # entries
 _PASSWORD = 4  # what `err_code` of an error says then; its text may change
+JUMPS = 0.25  # share of neighbours that jump, above which a page zigzags
+CROSSING = 0.20  # share of boxes over the middle, below which it has two columns
+FULL = 0.60  # of its column a line of prose fills; a cell of a table less
+
+OPEN, PAGE, DOCX = b"O", b"P", b"D"
+CLOSED = {"closed": True}  # the reply about a page, where no PDF is open
+
+_open: list[Pdf] = []  # at most one
+
+
+def answer(request: bytes) -> bytes:
+    """The reply to a request, as JSON. A request is one byte, which says what to do, and its data.
+
+    The child keeps the PDF that it opened last. One that started after a page had killed the one before has
+    none, and says so."""
+    return json.dumps(_answer(request[:1], request[1:])).encode()
+
+
+def _answer(what: bytes, data: bytes) -> dict[str, Any]:
+    if what == PAGE:
+        return _open[0].page(int.from_bytes(data, "little")) if _open else CLOSED
+    while _open:
+        _open.pop().close()
+    if what == DOCX:
+        return docx.read(data)
+    found = opened(data)
+    if not isinstance(found, Pdf):
+        return found
+    _open.append(found)
+    return found.about()
 
 
 class Pdf:
@@ -120,3 +157,66 @@ def _image_share(page: pdfium.PdfPage) -> float:
 
 def _fault(reason: str, detail: str) -> dict[str, Any]:
     return {"fault": [reason, detail]}
+
+
+class Box(NamedTuple):
+    left: float
+    bottom: float
+    right: float
+    top: float
+
+    @property
+    def height(self) -> float:
+        """Of its letters, about."""
+        return max(self.top - self.bottom, 1.0)
+
+
+def zigzags(boxes: Sequence[Box]) -> bool:
+    """Whether the order of the boxes jumps between two columns of prose."""
+    middle = _middle(boxes)
+    sides = [_side(b, middle) for b in boxes]
+    if sides.count(0) >= CROSSING * len(boxes):
+        return False
+    jumps = sum(
+        (s * t == -1 and abs(a.bottom - b.bottom) < 0.4 * a.height)  # on one line, left and right
+        or b.bottom > a.top + a.height
+        for a, b, s, t in zip(boxes, boxes[1:], sides, sides[1:], strict=False)
+    )
+    if jumps <= JUMPS * (len(boxes) - 1):
+        return False
+    column = (max(b.right for b in boxes) - min(b.left for b in boxes)) / 2
+    full = [sum(b.right - b.left for b, s in zip(boxes, sides, strict=True) if s == side) for side in (-1, 1)]
+    lines = [len({round(b.bottom) for b, s in zip(boxes, sides, strict=True) if s == n}) for n in (-1, 1)]
+    return min(lines) > 2 and median(w / n for w, n in zip(full, lines, strict=True)) > FULL * column
+
+
+def in_order(boxes: Sequence[Box]) -> list[list[int]]:
+    """The numbers of the boxes, line by line: what crosses the middle parts the page into bands, and within a
+    band the left column is before the right one."""
+    middle = _middle(boxes)
+    across = sorted((b.bottom for b in boxes if _side(b, middle) == 0), reverse=True)
+
+    def key(i: int) -> tuple[int, int, float, float]:
+        box = boxes[i]
+        above = sum(y >= box.bottom - box.height / 2 for y in across)
+        return above, _side(box, middle), -box.bottom, box.left
+
+    lines: list[list[int]] = []
+    for i in sorted(range(len(boxes)), key=key):
+        last = boxes[lines[-1][-1]] if lines else None
+        same = last is not None and abs(last.bottom - boxes[i].bottom) < 0.4 * boxes[i].height
+        if same and last is not None and _side(last, middle) == _side(boxes[i], middle):
+            lines[-1].append(i)
+        else:
+            lines.append([i])
+    return [sorted(line, key=lambda i: boxes[i].left) for line in lines]
+
+
+def _middle(boxes: Sequence[Box]) -> float:
+    return (min(b.left for b in boxes) + max(b.right for b in boxes)) / 2
+
+
+def _side(box: Box, middle: float) -> int:
+    """-1: left of the middle, 1: right of it, 0: across."""
+    slack = box.height
+    return -1 if box.right < middle + slack else 1 if box.left > middle - slack else 0

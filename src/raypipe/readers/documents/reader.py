@@ -28,7 +28,7 @@ _MEANINGLESS = re.compile("[\ufffd\ue000-\uf8ff\0-\x08\x0e-\x1f]")
 _FILE_NAME = re.compile(
     r".*\.(?:docx?|pdf|tex|dvi|indd|pptx?|xlsx?|html?)|untitled.*|\(anonymous\)|microsoft word.*", re.I
 )
-OPEN, PAGE, DOCX = b"O", b"P", b"D"  # of `child`, which is not imported here
+OPEN, PAGE, DOCX = b"O", b"P", b"D"  # of `pdf`, which is not imported here
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class DocumentReader:
     """Reads files one by one. It has child processes for PDF and docx, which start with the first of each."""
 
     def __init__(self, limits: DocumentLimits = DOCUMENT_LIMITS) -> None:
-        child = "raypipe.readers.documents.child:answer"
+        child = "raypipe.readers.documents.pdf:answer"
         page = SandboxLimits(limits.page_wall_s, limits.page_cpu_s, limits.memory_bytes)
         whole = SandboxLimits(limits.whole_wall_s, limits.whole_cpu_s, limits.memory_bytes)
         self._limits, self._pages, self._whole = limits, Sandbox(child, page), Sandbox(child, whole)

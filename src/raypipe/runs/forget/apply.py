@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,8 +20,9 @@ from raypipe.core import arrow
 from raypipe.memo.disk import note_loss
 from raypipe.pipeline.ingest_log import outdate
 from raypipe.pipeline.tombstones import write_tombstone
+from raypipe.runs.forget.mentions import Mentions
 from raypipe.runs.forget.records import ForgetDecision, save
-from raypipe.runs.forget.segments import take_out_segments
+from raypipe.runs.forget.target import Target
 from raypipe.runs.release import forget as forget_release
 from raypipe.runs.release import pointed, repoint, succeed
 from raypipe.runs.roots import roots
@@ -29,7 +31,17 @@ from raypipe.store import Store, StoreError, read_now
 from raypipe.store.adapters import remove_adapter
 from raypipe.store.files import Files
 from raypipe.store.keep import tables, tag, tagged, untag
-from raypipe.store.layout import ANSWER_KEYS, FOLDERS, INGESTED, MANIFESTS, RELEASES
+from raypipe.store.layout import (
+    ANSWER_KEYS,
+    CAPTURED,
+    FEEDBACK,
+    FOLDERS,
+    INGESTED,
+    MANIFESTS,
+    RELEASES,
+    TRIAL_PAIRS,
+    TRIAL_REPORTS,
+)
 from raypipe.store.rewrite import Change, Rows, held, keep_only, rewrite, untag_made, versions
 from raypipe.store.sources import merge_sizes
 from raypipe.store.tables import OF_MEMO
@@ -37,6 +49,11 @@ from raypipe.store.tables import OF_MEMO
 FOLLOW_S = 3.0
 """Between the switch to releases without it and the removal of the old versions: an endpoint that is asked
 reads the pointer each second (`release_follower.POLL_S`), and opens tables in less than a second."""
+
+
+LINES = (CAPTURED, TRIAL_PAIRS, TRIAL_REPORTS)
+"""Folders of captured answers, and of pairs and reports of trials. A line goes whole: it is one answer; the
+feedback about it goes with it."""
 
 
 def check_readers(store: Store, decision: ForgetDecision) -> None:
@@ -71,7 +88,7 @@ def apply(store: Store, decision: ForgetDecision, follow_s: float = FOLLOW_S) ->
     for adapter in decision.adapters:  # weights cannot be taken apart: an adapter goes whole
         remove_adapter(store.files, adapter)
     _notes(store, decision)
-    take_out_segments(store.files, decision.target, decision.mentions)
+    _take_out_lines(store.files, decision)
     merge_sizes(store)
     return decision
 
@@ -191,15 +208,11 @@ def _notes(store: Store, decision: ForgetDecision) -> None:
         }
         if kept != tree.get("files"):
             store.files.write(place, json.dumps({**tree, "files": kept}).encode())
-    for name in store.files.names(ANSWER_KEYS) if gone else ():
-        _without_keys(store.files, f"{ANSWER_KEYS}/{name}", gone)
-
-
-def _without_keys(files: Files, place: str, gone: set[str]) -> None:
-    table = arrow.rows_of(files.read(place) or b"")
-    kept = table.filter(pc.invert(pc.is_in(table["question"], value_set=pa.array(sorted(gone)))))
-    if kept.num_rows < table.num_rows:
-        files.write(place, arrow.file_of(kept))
+    for place in (f"{ANSWER_KEYS}/{n}" for n in store.files.names(ANSWER_KEYS) if gone):
+        table = arrow.rows_of(store.files.read(place) or b"")
+        kept_rows = table.filter(pc.invert(pc.is_in(table["question"], value_set=pa.array(sorted(gone)))))
+        if kept_rows.num_rows < table.num_rows:
+            store.files.write(place, arrow.file_of(kept_rows))
 
 
 def require_gone(store: Store, decision: ForgetDecision) -> None:
@@ -211,3 +224,49 @@ def require_gone(store: Store, decision: ForgetDecision) -> None:
                     f"{store.uri}: table {some.table} has {rows} such rows at version {version}. Run the "
                     "same command again"
                 )
+
+
+def held_segments(files: Files, target: Target, told: Mentions) -> dict[str, int]:
+    """File of the store -> its lines that name it, or say what it alone says."""
+    return {name: len(gone) for name, _, gone in _holding(files, target, told)}
+
+
+Lines = list[dict[str, Any]]
+
+
+def _holding(files: Files, target: Target, told: Mentions) -> Iterator[tuple[str, Lines, Lines]]:
+    """Each file with such lines: its name, the lines that stay, and those that go."""
+    named = {*target.sources, *target.questions, *target.urls}
+    for name in [f"{folder}/{n}" for folder in LINES for n in files.names(folder)]:
+        lines = _lines(files.read(name))
+        if gone := [line for line in lines if told.within(line, named)]:
+            yield name, [line for line in lines if line not in gone], gone
+
+
+def _take_out_lines(files: Files, decision: ForgetDecision) -> None:
+    """Takes these lines out of all files. The same again changes nothing."""
+    for name, left, gone in _holding(files, decision.target, decision.mentions):
+        answers = {str(line.get("answer_id")) for line in gone}
+        for place in (f"{FEEDBACK}/{n}" for n in files.names(FEEDBACK)):  # first: by these it is found
+            said = _lines(files.read(place))
+            others = [line for line in said if line.get("answer_id") not in answers]
+            if len(others) < len(said):
+                _write_lines(files, place, others)
+        _write_lines(files, name, left)
+
+
+def _write_lines(files: Files, name: str, lines: Lines) -> None:
+    if not lines:
+        files.remove(name)
+        return
+    files.write(name, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode())
+
+
+def _lines(raw: bytes | None) -> Lines:
+    """The objects of a file: one a line, or the whole file."""
+    text = (raw or b"").decode("utf-8", "replace")
+    try:
+        found = [json.loads(line) for line in text.splitlines() if line.strip()]
+    except ValueError:
+        found = [json.loads(text)]
+    return [x for x in found if isinstance(x, dict)]

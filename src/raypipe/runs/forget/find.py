@@ -27,10 +27,10 @@ from raypipe.core.records import (
 )
 from raypipe.pipeline.ingest_log import reads_with
 from raypipe.pipeline.tombstones import FORMAT, PARTS, Tombstone
+from raypipe.runs.forget.apply import held_segments
 from raypipe.runs.forget.memo_rows import Followed, follow, memo_rows
 from raypipe.runs.forget.mentions import RUN, Mentions, OwnWords
 from raypipe.runs.forget.records import ForgetDecision, Holding
-from raypipe.runs.forget.segments import held_segments
 from raypipe.runs.forget.target import Target
 from raypipe.runs.roots import roots
 from raypipe.runs.trials import trials
@@ -121,9 +121,8 @@ class _Search:
         parsed, questions, golds and recipes. The passages that other sources have, byte for byte."""
         store, shared, gone = self.store, set[str](), pa.array(self.target.sources, pa.string())
         own.subtract(" ".join((*FIXED, "system user assistant")))
-        for table, column, text in (
-            ("sources", "id", "content"), *((t, "source", "text") for t in self._tables("texts"))
-        ):  # fmt: skip
+        named = [("sources", "id", "content"), *((t, "source", "text") for t in self._tables("texts"))]
+        for table, column, text in named:
             for batch in store.batches(table, [column, text], AT_ONCE):
                 left = batch.filter(pc.invert(pc.is_in(batch[column], value_set=gone)))
                 for id, said in zip(left[column].to_pylist(), left[text].to_pylist(), strict=True):

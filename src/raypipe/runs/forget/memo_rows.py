@@ -10,7 +10,7 @@ compared. Replies that no answer leads to are looked through for what the text a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from raypipe.core import arrow
@@ -164,13 +164,8 @@ def memo_rows(
         elif kind == "scores":
             found.add(table, score_keys(identity, pairs))
         else:
-            found.add(table, _replies(store, table, told))
+            for batch in store.batches(table, ["key", "text"], ROWS):
+                replies = zip(batch["key"].to_pylist(), batch["text"].to_pylist(), strict=True)
+                found.add(table, [key for key, text in replies if told(text)])
     there = {t: lookup(store, MemoTable(t), sorted(k)) for t, k in found.keys.items() if k}
     return {t: k for t, k in there.items() if k}
-
-
-def _replies(store: Store, table: str, told: Mentions) -> Iterator[str]:
-    for batch in store.batches(table, ["key", "text"], ROWS):
-        for key, text in zip(batch["key"].to_pylist(), batch["text"].to_pylist(), strict=True):
-            if told(text):
-                yield key

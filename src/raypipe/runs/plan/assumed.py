@@ -43,6 +43,11 @@ class Assumed:
     text_chars: float = 22_000
     chunks: float = 31  # of 700 characters
 
+    def __post_init__(self) -> None:
+        for field, number in asdict(self).items():
+            if not 1 <= number < math.inf:
+                raise ValueError(f"{field}: expected a number of at least 1, found {number:g}")
+
     @classmethod
     def parse(cls, text: str, name: str) -> Assumed:
         """From `pages=1e8,html_bytes=20000`; `name` of the argument. Raises ConfError."""
@@ -53,11 +58,7 @@ class Assumed:
                 given[field.strip()] = float(value)
             except ValueError as e:
                 raise ConfError(f"{name}: expected FIELD=NUMBER as in pages=1e8, found {part!r}") from e
-        found = build(cls, given, Where(name))
-        for field, number in given.items():
-            if not 1 <= number < math.inf:
-                raise ConfError(f"{name}: {field}: expected a number of at least 1, found {number:g}")
-        return found
+        return build(cls, given, Where(name))
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,10 +118,8 @@ class CorpusPlanner:
             if guess is None and works and known:
                 guess = ExpectedCalls((len(todo), len(todo)), 0)  # of those that are parsed first
 
-        return self._context.step(
-            name, every, every - len(todo), reasons, len(todo), exact, guess,
-            lambda asked: 0 if works else embedded_bytes(0, asked),
-        )  # fmt: skip
+        stored = functools.partial(embedded_bytes, 0) if not works else lambda asked: 0
+        return self._context.step(name, every, every - len(todo), reasons, len(todo), exact, guess, stored)
 
     def _embed(self, stage: Stage[CorpusStep], bounds: SourceBounds) -> StepPlan:
         """Exact by the digests of texts where they are there; else bounded by the sizes of sources."""
@@ -147,11 +145,13 @@ class CorpusPlanner:
             seen = embedded(self._context.stages[name], self._context.stages[cut], self._context.runs)
             unknown = len(unsplit) + (0 if same else len(lacking))
             guess = expected_calls(seen, unknown, max_calls, known + others if same else 0)
-            guess = guess or self._sampled(known + others, max_calls)
+            if guess is None and (not unsplit or self._looks.known):  # by the look of some sources
+                chunks = known + others + self._expected(np.ones(len(unsplit), bool))
+                guess = ExpectedCalls((round(min(chunks, max_calls)),) * 2, 0)
         texts = guess.calls[1] if guess else max_calls
         return self._context.step(
             name, stored_chunks + bounds.chunks, stored_chunks - known - others, reasons, texts, exact, guess,
-            lambda texts: embedded_bytes(model.dim, texts),
+            functools.partial(embedded_bytes, model.dim),
         )  # fmt: skip
 
     def _mask(self, ids: Ids, some: Ids) -> np.ndarray:
@@ -160,13 +160,6 @@ class CorpusPlanner:
             return np.ones(len(ids), bool)
         mask: np.ndarray = stand_in(ids.array, some.array).to_numpy(zero_copy_only=False)
         return mask
-
-    def _sampled(self, others: float, most: float) -> ExpectedCalls | None:
-        """Texts of sources that are not split, by the look of some, and those of `others`."""
-        if self._unsplit and not self._looks.known:
-            return None
-        texts = round(min(others + self._expected(np.ones(len(self._unsplit), bool)), most))
-        return ExpectedCalls((texts, texts), 0)
 
     def _expected(self, mask: np.ndarray) -> float:
         """Chunks to expect of the sources that are not split, where `mask` is true."""

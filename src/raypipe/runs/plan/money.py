@@ -26,14 +26,13 @@ def estimated(plan: Plan, prices: Prices, asks: Collection[str]) -> Estimate:
     """What a plan expects, the judge's calls with it. `asks`: steps whose calls count (`asking`). Hours are
     those of the steps."""
     judged, told = (plan.judge.max_calls, plan.judge.max_tokens) if plan.judge else (0, 0)
-    calls = _sum([(0, judged), *(_calls(s) for s in plan.steps if s.step in asks)])
-    most = _sum([(judged, judged), *((s.max_calls, s.max_calls) for s in plan.steps if s.step in asks)])
-    tokens = _sum([(0, told), *(s.cost.tokens for s in plan.steps)])
+    asked = [s for s in plan.steps if s.step in asks]
+    most = judged + sum(s.max_calls for s in asked)
     hours, gpu_hours = _hours(plan.steps, prices)
     return Estimate(
-        calls=_finite(calls),
-        max_calls=None if most is None or math.isinf(most[1]) else int(most[1]),
-        tokens=_finite(tokens),
+        calls=_sum([(0, judged), *map(_calls, asked)]),
+        max_calls=None if math.isinf(most) else int(most),
+        tokens=_sum([(0, told), *(s.cost.tokens for s in plan.steps)]),
         hours=hours,
         gpu_hours=gpu_hours,
         usd=_usd(plan.steps, plan.judge, hours, prices),
@@ -84,14 +83,10 @@ def _usd(
 
 
 def _sum(ranges: Sequence[Range | None]) -> Range | None:
+    """None where one of them is not known."""
     known = [r for r in ranges if r is not None]
-    if len(known) < len(ranges):
-        return None
-    return sum(r[0] for r in known), sum(r[1] for r in known)
-
-
-def _finite(found: Range | None) -> Range | None:
-    return None if found is None or math.isinf(found[1]) else found
+    low, high = sum(r[0] for r in known), sum(r[1] for r in known)
+    return None if len(known) < len(ranges) or math.isinf(high) else (low, high)
 
 
 def spent(
@@ -99,25 +94,20 @@ def spent(
     judge: JudgeLine | None = None,
 ) -> Costs:  # fmt: skip
     """What a run of these steps cost, with its judge. `seconds`: its wall time."""
-    judged = (
-        judge if judge is not None and judge.generated_tokens else None
-    )  # code from outside has no tokens
-    hours = seconds / HOUR_S
-    usd = None
+    asked: list[tuple[str, StepLine | JudgeLine]] = [(s.step, s) for s in lines]
+    if judge is not None and judge.generated_tokens:  # code from outside has no tokens
+        asked.append((JUDGE, judge))
+    hours, usd = seconds / HOUR_S, None
     if prices.known:
-        usd = (prices.machines or 0.0) * hours
-        usd += sum(
+        usd = (prices.machines or 0.0) * hours + sum(
             price.usd(s.prompt_tokens, s.cached_tokens, s.generated_tokens)
-            for s in lines
-            if (price := prices.tokens.get(s.step)) is not None
+            for step, s in asked
+            if (price := prices.tokens.get(step)) is not None
         )
-        if judged is not None and (price := prices.tokens.get(JUDGE)) is not None:
-            usd += price.usd(judged.prompt_tokens, judged.cached_tokens, judged.generated_tokens)
     clock = {s.step: s.seconds / prices.actors[s.step] / HOUR_S for s in lines if s.step in prices.actors}
     return Costs(
-        calls=sum(s.computed for s in lines if s.step in asks) + (judged.computed if judged else 0),
-        tokens=sum(s.prompt_tokens + s.generated_tokens for s in lines)
-        + (judged.prompt_tokens + judged.generated_tokens if judged else 0),
+        calls=sum(s.computed for step, s in asked if step in asks or s is judge),
+        tokens=sum(s.prompt_tokens + s.generated_tokens for _, s in asked),
         hours=sum(clock.values()),
         gpu_hours=sum(h * prices.gpus.get(step, 0.0) for step, h in clock.items()),
         usd=usd,

@@ -24,7 +24,7 @@ from raypipe.recipes.executor import CorpusExecutor, fine
 from raypipe.recipes.step_contract import asked_models, table_of
 from raypipe.store import Store
 from raypipe.store.ids import HASHED, Ids, looked_up, slabs, stand_in
-from raypipe.text.sentences import sentences
+from raypipe.text.windows import sentences
 
 EACH = 24  # sources of a kind: 36 real pages of 10 MB in all take .1 s to parse, and half a second to begin
 

@@ -8,6 +8,7 @@ stage is run over the stored answer with what is cached alone. Sends no request.
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Callable, Iterable, Mapping
 
@@ -38,18 +39,13 @@ class Standing:
 
     def __init__(self, pipeline: Pipeline, clock: Callable[[], float] = time.time) -> None:
         self._pipeline, self._clock = pipeline, clock
-        self._lost: dict[str, bool] = {}  # memo table -> whether it has lost values
+        self._has_lost = functools.cache(functools.partial(has_lost, pipeline.store))  # by memo table
 
     def in_doubt(self, step: Step) -> bool:
         """Whether a request of the step may have to be made again."""
         if any(graph.refresh for graph in graphs_of(step)):
             return True
         return any(self._has_lost(table.name) for table in _tables(step))
-
-    def _has_lost(self, table: str) -> bool:
-        if table not in self._lost:
-            self._lost[table] = has_lost(self._pipeline.store, table)
-        return self._lost[table]
 
     def lacking(self, stage: Stage[Step], answers: Mapping[str, str]) -> dict[str, str]:
         """Question id -> why, for stored answers (key -> question id) about which the stage would need what

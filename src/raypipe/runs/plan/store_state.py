@@ -47,7 +47,7 @@ def left_answers(store: Store, work_id: str, keys: Mapping[str, str], missing: S
     if run is None or committed(store, "answers", run.name) is not None:
         return list(missing)
     here = done_parts(store, "answers", run.name)
-    undone = [i for part, ids in run.parts.items() if part not in here for i in ids]
+    undone = run.ids_of(part for part in run.parts if part not in here)
     done = {keys.get(k) for k in staged(store, "answers", run.name, here, "key")}
     return [*undone, *(i for i in missing if i not in done and i not in set(undone))]
 

@@ -16,19 +16,17 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from raypipe.core.errors import ConfError, Overloaded, Unavailable
 from raypipe.report import web_page
 from raypipe.serving.access import ServerConfig
-from raypipe.serving.answering import AnswererProtocol, ReleaseRouter
 from raypipe.serving.capture import Capture, RedactionFailed, UnknownAnswer
 from raypipe.serving.http import errors, openai, requests, stream
-from raypipe.serving.http.admission import Admission, authorize, who_asks
 from raypipe.serving.http.errors import RequestRefused, to_problem
-from raypipe.serving.http.limits import read_body, until_disconnect
+from raypipe.serving.http.limits import Admission, authorize, read_body, until_disconnect, who_asks
 from raypipe.serving.http.middleware import ObservedApp, RequestMetrics, request_id
 from raypipe.serving.http.openai import ChatBody
 from raypipe.serving.http.openapi import ROUTES, openapi_document
 from raypipe.serving.http.reply_types import AnswerResponse, FeedbackResponse, IndexResponse
 from raypipe.serving.http.requests import AnswerBody, B, BatchBody, FeedbackBody, RetrieveBody
 from raypipe.serving.http.stream import answer_response, retrieve_response
-from raypipe.serving.query import NULL_LISTENER, Listener, QueryRequest
+from raypipe.serving.query import NULL_LISTENER, AnswererProtocol, Listener, QueryRequest, ReleaseRouter
 from raypipe.serving.release_follower import ReleaseFollowers
 from raypipe.serving.tenants import QuotaCounter
 from raypipe.store.layout import LIVE

@@ -62,13 +62,14 @@ def _one_price(d: Attempt, bar: Scene) -> Scene:
     return bar.at(getattr(bar.it, key), key=key, spoken=SPOKEN[key])
 
 
+_dividends = then(_company, lambda d, c: c.at(d.world.market.dividends[c.it.ticker]))
+_chief = then(_company, lambda d, c: c.at(c.it, ("entity", c.it.ceo), p=c.it.ceo))
 _on_a_day = then(_company, _on_day)
 _price_on_a_day = then(_on_a_day, _one_price)
 _bars = then(_two, _both_on_day)
 
 
-def _price_now(d: Attempt) -> Scene:
-    c = _company(d)
+def _price_now(d: Attempt, c: Scene) -> Scene:
     m = d.world.market.latest(c.it.ticker, d.now.day, d.now.eastern)
     return c.at(m.open, time=m.time, day=long_date(m.date))
 
@@ -85,11 +86,10 @@ def _yesterday(d: Attempt) -> Scene | None:
     return c.at(d.world.market.bars[c.it.ticker][day].volume, day=long_date(day))
 
 
-def _dividend(d: Attempt) -> Scene | None:
-    c = _company(d)
-    if not d.world.market.dividends[c.it.ticker]:
+def _one_paid(d: Attempt, c: Scene) -> Scene | None:
+    if not c.it:
         return None
-    paid = d.pick(d.world.market.dividends[c.it.ticker])
+    paid = d.pick(c.it)
     quarter = (paid.date.month - 1) // 3
     first = date(paid.date.year, 3 * quarter + 1, 1)
     last = date(first.year, first.month + 2, monthrange(first.year, first.month + 2)[1])
@@ -115,19 +115,9 @@ def _week(d: Attempt) -> Scene | None:
     return c.at(d.world.market.between(c.it.ticker, monday, friday), **words)
 
 
-def _year(d: Attempt) -> Scene:
-    c, year = _company(d), d.pick((2022, 2023))
-    return c.at([x for x in d.world.market.dividends[c.it.ticker] if x.date.year == year], year=str(year))
-
-
-def _of_2023(d: Attempt) -> Scene:
-    c = _company(d)
-    return c.at([x.date for x in d.world.market.dividends[c.it.ticker] if x.date.year == 2023])
-
-
-def _chief(d: Attempt) -> Scene:
-    c = _company(d)
-    return c.at(c.it, ("entity", c.it.ceo), p=c.it.ceo)
+def _of_a_year(d: Attempt, c: Scene) -> Scene:
+    year = d.pick((2022, 2023))
+    return c.at([x for x in c.it if x.date.year == year], year=str(year))
 
 
 def _change(d: Attempt) -> Scene | None:
@@ -136,13 +126,6 @@ def _change(d: Attempt) -> Scene | None:
         return None
     bars, words = d.world.market.bars[c.it.ticker], {"first": long_date(a), "last": long_date(b)}
     return c.at((bars[a].close, bars[b].close), **words, a=str(a), b=str(b))
-
-
-def _no_dividend(d: Attempt) -> Scene | None:
-    c = _company(d)
-    if d.world.market.dividends[c.it.ticker]:
-        return None
-    return c.at(None, year=str(d.pick((2022, 2023))))
 
 
 def _too_high(d: Attempt) -> Scene:
@@ -157,7 +140,7 @@ def _aliases(c: Company) -> tuple[str, str]:
 
 
 FINANCE: Mapping[str, Shape] = {
-    "price_now": value(_price_now, priced),
+    "price_now": value(then(_company, _price_now), priced),
     "market_cap": value(_company, lambda c: sized(c.market_cap)),
     "ratio": value(_company, lambda c: decimal(c.pe_ratio) if c.pe_ratio else None),
     "earnings": value(_company, lambda c: per_share(c.eps)),
@@ -165,19 +148,21 @@ FINANCE: Mapping[str, Shape] = {
     "price_on": value(_price_on_a_day, priced),
     "last_close": value(_last_close, priced),
     "volume_yesterday": value(_yesterday, counted),
-    "quarter_dividend": value(_dividend, lambda x: dollars(plain(x))),
+    "quarter_dividend": value(then(_dividends, _one_paid), lambda x: dollars(plain(x))),
     "larger_company": compare(_two, lambda c: c.market_cap, large, _aliases),
     "lower_ratio": compare(_two, lambda c: c.pe_ratio, others=_aliases),
     "higher_close": compare(_bars, lambda pair: pair[1].close, price, lambda pair: _aliases(pair[0])),
     "mean_close": value(_month, lambda bars: priced(sum(b.close for b in bars) / len(bars))),
     "month_high": value(_month, lambda bars: priced(max(b.high for b in bars))),
-    "dividend_count": count(_year),
+    "dividend_count": count(then(_dividends, _of_a_year)),
     "up_days": several(_week, lambda bars: [b.date for b in bars if b.close > b.open], form=dates),
-    "dividend_dates": several(_of_2023, form=dates),
+    "dividend_dates": several(
+        _dividends, lambda paid: [x.date for x in paid if x.date.year == 2023], form=dates
+    ),
     "close_of_chief": value(then(_chief, _on_day), lambda bar: priced(bar.close)),
     "cap_of_chief": value(_chief, lambda c: sized(c.market_cap)),
     "percent_change": value(_change, lambda closes: percent((closes[1] - closes[0]) / closes[0])),
     "day_range": value(_on_a_day, lambda bar: priced(bar.high - bar.low)),
-    "false_dividend": false(_no_dividend),
+    "false_dividend": false(then(_dividends, lambda d, c: None if c.it else _of_a_year(d, c))),
     "false_high": false(_too_high),
 }

@@ -19,7 +19,7 @@ from raypipe.synth.ask.core import (
     two,
     value,
 )
-from raypipe.synth.ask.forms import Written, age, counted, dated, decimal, dollars, long_date, named
+from raypipe.synth.ask.forms import Written, age, dated, decimal, dollars, long_date, named
 from raypipe.synth.world.film import LANGUAGES, LEADING, PICTURE, SPOKEN, SUPPORTING, Movie
 
 LATEST_CEREMONY = 2023
@@ -97,10 +97,6 @@ def _latest(d: Attempt, found: Scene) -> Scene | None:
     return None if last.year == before.year else found.at(last, ("movie", last.title))
 
 
-def _rated(d: Attempt, found: Scene) -> Scene:
-    return found.at(found.it, ("movie", found.it[0].title), films=str(len(found.it)))
-
-
 def _span(d: Attempt, found: Scene) -> Scene | None:
     first = 1987 + d.below(30)
     last = first + 4 + d.below(5)
@@ -115,9 +111,7 @@ def _its_director(d: Attempt, movie: Scene) -> Scene:
     return movie.at(p, ("person", p.name), d=p.name)
 
 
-def _its_films(d: Attempt, movie: Scene) -> Scene:
-    found = _its_director(d, movie)
-    return found.at(d.world.film.directed[found.it.name])
+_maker = then(_movie, _its_director)
 
 
 def _top_billed(d: Attempt, m: Scene) -> Scene | None:
@@ -175,12 +169,15 @@ MOVIE: Mapping[str, Shape] = {
     "older_person": compare(_people, lambda p: p.birthday),
     "films_acted": count(_roles, least=2),
     "oscars_won": count(_winner),
-    "mean_rating": value(then(_director(3), _rated), _mean_rating),
+    "mean_rating": value(
+        then(_director(3), lambda d, p: p.at(p.it, ("movie", p.it[0].title), films=str(len(p.it)))),
+        _mean_rating,
+    ),
     "films_together": several(_cast_mates),
     "directed_between": several(then(_director(4), _span), lambda films: [m.title for m in films]),
     "top_billed": several(then(_movie, _top_billed)),
-    "director_birthday": value(then(_movie, _its_director), lambda p: dated(p.birthday)),
-    "director_films": value(then(_movie, _its_films), lambda films: counted(len(films))),
+    "director_birthday": value(_maker, lambda p: dated(p.birthday)),
+    "director_films": count(then(_maker, lambda d, p: p.at(d.world.film.directed[p.it.name]))),
     "age_at_release": value(_actor, lambda role: age(role.person.birthday, role.movie.release_date)),
     "release_weekday": value(_movie, lambda m: named(f"{m.release_date:%A}")),
     "false_oscar": false(_false_oscar),

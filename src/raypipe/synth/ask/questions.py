@@ -22,8 +22,7 @@ from raypipe.synth.ask.movie import MOVIE
 from raypipe.synth.ask.music import MUSIC
 from raypipe.synth.ask.open import OPEN
 from raypipe.synth.ask.sports import SPORTS
-from raypipe.synth.wording import frozen, wording
-from raypipe.synth.world.names import number
+from raypipe.synth.world.names import frozen, number, wording
 from raypipe.synth.world.world import World
 
 SHAPES = {"movie": MOVIE, "finance": FINANCE, "music": MUSIC, "sports": SPORTS, "open": OPEN}

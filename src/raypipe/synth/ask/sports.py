@@ -68,10 +68,6 @@ def _game(sport: str = "") -> Drawer:
     return then(_team(sport), lambda d, team: _with_game(team, _a_game(d, team)))
 
 
-def _points(d: Attempt, found: Scene) -> Scene:
-    return found.at((found.it.scored, found.words["unit"]))
-
-
 def _yesterday(d: Attempt, team: Scene) -> Scene | None:
     s = d.world.sport.on(team.it.name, d.now.day - timedelta(days=1))
     return _with_game(team, s) if s else None
@@ -126,9 +122,9 @@ def _month(sport: str = "") -> Callable[[Attempt], Scene]:
     return drawer
 
 
-def _its_city(d: Attempt, team: Scene) -> Scene:
-    city = d.world.places.named[team.it.city]
-    return team.at(city, ("entity", city.name), city=city.name)
+_home = then(
+    _team(), lambda d, t: t.at(d.world.places.named[t.it.city], ("entity", t.it.city), city=t.it.city)
+)
 
 
 def _no_game(d: Attempt, team: Scene) -> Scene | None:
@@ -153,7 +149,9 @@ def _mean(games: list[Side]) -> Written | None:
 
 
 SPORTS: Mapping[str, Shape] = {
-    "points_on": value(then(_game(), _points), lambda found: units(*found)),
+    "points_on": value(
+        then(_game(), lambda d, g: g.at((g.it.scored, g.words["unit"]))), lambda found: units(*found)
+    ),
     "opponent_on": value(_game(), lambda s: named(s.opponent)),
     "captain_on": value(_game("soccer"), lambda s: named(s.captain)),
     "stadium": value(_team(), lambda t: named(t.stadium)),
@@ -167,7 +165,7 @@ SPORTS: Mapping[str, Shape] = {
     "mean_points": value(_month(), _mean),
     "opponents_in_month": several(_month("soccer"), lambda games: [s.opponent for s in games], least=2),
     "last_then_next": value(then(_last, _its_next), lambda s: named(s.opponent)),
-    "city_population": value(then(_team(), _its_city), lambda city: counted(city.number("population"))),
+    "city_population": value(_home, lambda city: counted(city.number("population"))),
     "margin": value(_game("nba"), lambda s: units(abs(s.scored - s.let_in), "points")),
     "founded_apart": value(_teams, lambda pair: apart(*(t.founded for t in pair))),
     "false_game": false(then(_team(), _no_game)),

@@ -1,17 +1,20 @@
 """Invented names: people, places, films, songs, firms, teams. Knows syllables; common words are those of
-`words/names.yaml`. And what all parts of the world draw and order with.
+`words/names.yaml`. And what all parts of the world draw and order with, and the
+sentences that questions and pages say: files of the package.
 
 Every title carries at least one invented word, so that none can be a real film, song or firm by accident.
 """
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from importlib import resources
 from random import Random
 from typing import Any, TypeVar
 
-from raypipe.synth.wording import wording
+import yaml
 
 T = TypeVar("T")
 
@@ -154,3 +157,17 @@ class NameSource:
                 ),
             )
         )
+
+
+@functools.cache
+def wording(name: str) -> dict[str, Any]:
+    """The sentences of `words/NAME.yaml`."""
+    text = resources.files("raypipe.synth").joinpath("words", f"{name}.yaml").read_text(encoding="utf-8")
+    # libyaml, where PyYAML has it, reads them ten times faster.
+    tree: dict[str, Any] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return tree
+
+
+def frozen(said: dict[str, Any]) -> dict[str, Any]:
+    """An entry of such a file with tuples in the place of lists: the fields of a record."""
+    return {name: tuple(v) if isinstance(v, list) else v for name, v in said.items()}

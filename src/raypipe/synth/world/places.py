@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from random import Random
 
-from raypipe.synth.wording import wording
-from raypipe.synth.world.names import NameSource, grouped, number, pick
+from raypipe.synth.world.names import NameSource, grouped, number, pick, wording
 
 CITIES, COUNTRIES, RIVERS, MOUNTAINS, COLLEGES = 130, 12, 45, 45, 35
 MUSEUMS, BRIDGES, AUTHORS, BOOKS = 35, 30, 40, 80
