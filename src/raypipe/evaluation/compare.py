@@ -122,7 +122,7 @@ def compare(
         _require_same(first, other, "kind", first.kind, other.kind)
     known = {m.name: m for m in measures_of(first.kind)}
     name = measure or next(iter(known))
-    require_measure(f"measure {name!r}", name, first.kind, known)
+    measure_of(f"measure {name!r}", name, first.kind)
     for other in others if name in JUDGED else ():
         for what in ("rule", "judge", "trim"):
             _require_same(first, other, what, *(getattr(r, what) or "none" for r in (first, other)))
@@ -140,10 +140,13 @@ def measures_of(kind: str) -> Sequence[Measure]:
     return open_kind(kind.partition("@")[0]).measures
 
 
-def require_measure(what: str, name: str, kind: str, known: Mapping[str, Measure]) -> None:
-    """Raises ConfError for a measure that a kind of data does not have. `what`: how it was given."""
+def measure_of(what: str, name: str, kind: str) -> Measure:
+    """The measure of a kind of data that is named. Raises ConfError for one that the kind does not have.
+    `what`: how it was given."""
+    known = {m.name: m for m in measures_of(kind)}
     if name not in known:
         raise ConfError(f"{what}: kind {kind} has no such; {did_you_mean(name, known)}")
+    return known[name]
 
 
 def _require_same(a: ScoredRun, b: ScoredRun, what: str, one: str, two: str) -> None:

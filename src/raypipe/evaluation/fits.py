@@ -14,12 +14,11 @@ import numpy as np
 
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Hit, Question, Reply, digest, parse_chunk_id
-from raypipe.evaluation.compare import require_measure
+from raypipe.evaluation import compare
 from raypipe.evaluation.result_table import each
 from raypipe.metrics.calibration import best_threshold
 from raypipe.metrics.certainty import Conclusion, Interval, PairedDifference, conclude, mean_interval, paired
 from raypipe.metrics.kinds import Measure
-from raypipe.metrics.named_kinds import open_kind
 from raypipe.recipes.fits import basis, fits_of, has_seen
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import from_plain
@@ -99,10 +98,8 @@ def open_run(folder: Path, split: int, group: str | None) -> FitRun:
 
 def measure_of(run: FitRun, name: str | None) -> Measure:
     """The measure of a run's kind of data that is named; None: the one that its report begins with."""
-    known = {m.name: m for m in open_kind(run.kind).measures}
     chosen = name or run.manifest.lead
-    require_measure(f"measure {chosen!r}", chosen, run.manifest.kind, known)
-    return known[chosen]
+    return compare.measure_of(f"measure {chosen!r}", chosen, run.manifest.kind)
 
 
 def question_of(row: Mapping[str, Any]) -> Question:
