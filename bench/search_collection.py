@@ -40,9 +40,8 @@ from raypipe.pipeline.table_tasks import PART_SOURCES, PostingsTask
 from raypipe.pipeline.tasks import Task, WorkerConfig
 from raypipe.steps.bm25 import Bm25
 from raypipe.store import PASSAGES, Store, commit, vectors_schema, write_part
-from raypipe.store.ids import Ids
+from raypipe.store.ids import Ids, distinct
 from raypipe.store.index import LanceIndex, index_spec
-from raypipe.store.lookups import distinct
 from raypipe.store.sources import lacked
 from raypipe.store.tables import LENGTHS, POSTINGS
 from raypipe.store.vector_copy import folder as copies

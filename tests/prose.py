@@ -32,10 +32,16 @@ def folded(text):
     return " ".join(text.split())
 
 
+def declares(node):
+    """Whether it is a command of the command line, whose docstring is its help."""
+    found = getattr(node, "decorator_list", ())
+    return any(isinstance(d, ast.Name) and d.id == "command" for d in found)
+
+
 def docstrings(file):
     """Of the module, its classes and functions, and strings that stand below a name as its description."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        for child in ast.iter_child_nodes(node):
+        for child in () if declares(node) else ast.iter_child_nodes(node):
             if isinstance(child, ast.Expr) and isinstance(getattr(child.value, "value", None), str):
                 yield Piece(file, child.lineno, folded(child.value.value))
 
@@ -43,7 +49,8 @@ def docstrings(file):
 def strings(file):
     """Every other string: messages, help texts, names; of an f-string its fixed parts, as one."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
-    described = {c.value for n in ast.walk(tree) for c in ast.iter_child_nodes(n) if isinstance(c, ast.Expr)}
+    nodes = [n for n in ast.walk(tree) if not declares(n)]
+    described = {c.value for n in nodes for c in ast.iter_child_nodes(n) if isinstance(c, ast.Expr)}
     parts = {v for n in ast.walk(tree) if isinstance(n, ast.JoinedStr) for v in n.values}
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):

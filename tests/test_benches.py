@@ -9,6 +9,7 @@ import pytest
 
 from raypipe.api import bench as bench_api
 from raypipe.cli.main import main
+from raypipe.core.errors import ConfError
 
 BENCH = Path(__file__).parents[1] / "bench"
 
@@ -41,7 +42,9 @@ def test_a_bench_imports_and_says_how_it_is_called(name, fresh, monkeypatch, cap
 @pytest.mark.slow
 @pytest.mark.parametrize("file", ROWS, ids=lambda file: file.stem)
 def test_a_row_says_what_it_measures_and_why_it_may_fall_short(file, fresh):
-    row = bench_api.read_row(file)
+    import bench_rows
+
+    row = bench_rows.read_row(file)
     assert row.does and row.unit and row.turns >= 3
     assert not (row.least and row.most_s), "a ratio to a peer or seconds, not both"
     assert bool(row.peer) == (row.most_s is None), "where there is no peer, seconds are wanted"
@@ -76,9 +79,11 @@ ROW = BenchRow("two numbers", "numbers", contest, "a peer", least=1e9, short="Nu
 """
 
 
-def test_the_table_says_what_differs_and_what_falls_short(tmp_path):
+def test_the_table_says_what_differs_and_what_falls_short(tmp_path, fresh):
+    import bench_rows
+
     (tmp_path / "numbers.py").write_text(ROW)
-    found = bench_api.measured("numbers", bench_api.read_row(tmp_path / "numbers.py"), False, None)
+    found = bench_rows.measured("numbers", bench_rows.read_row(tmp_path / "numbers.py"), False, None)
     report = bench_api.BenchReport("2026-01-01", "", {"cores": 2}, False, (found,))
     assert found.turns == 5 and found.falls_short and not report.equal
     head, *_, short = bench_api.table(report)
@@ -87,7 +92,9 @@ def test_the_table_says_what_differs_and_what_falls_short(tmp_path):
     assert report.table().to_pylist()[0]["name"] == "numbers"
 
 
-def test_a_file_without_a_row_is_refused(tmp_path):
+def test_a_file_without_a_row_is_refused(tmp_path, fresh):
+    import bench_rows
+
     (tmp_path / "empty.py").write_text("")
-    with pytest.raises(bench_api.ConfError, match=r"empty\.py: expected ROW"):
-        bench_api.read_row(tmp_path / "empty.py")
+    with pytest.raises(ConfError, match=r"empty\.py: expected ROW"):
+        bench_rows.read_row(tmp_path / "empty.py")

@@ -20,6 +20,7 @@ import raypipe
 from raypipe.api.outputs import schemas
 from raypipe.cli.commands import COMMANDS, GROUPS
 from raypipe.cli.main import main, parser
+from raypipe.serving.access import MEMO_MB
 from raypipe.store import Store
 
 HERE = Path(__file__).parent
@@ -710,3 +711,13 @@ def test_what_a_command_takes_reaches_what_it_calls(module):
     for words, made in commands(parser([first])).items():
         dests = {a.dest for a in made._actions}
         assert dests - names <= shared, f"{words}: nothing takes {dests - names - shared}"
+
+
+def test_the_memory_of_a_gateway_is_what_help_says_it_is():
+    assert parser().parse_args(["serve"]).memo_mb == MEMO_MB
+
+
+def test_what_the_command_line_names_of_the_reports_is_there():
+    for file in (Path(raypipe.__file__).parent / "cli").glob("*.py"):
+        for module, name in re.findall(r'"(\w+)\.(print_\w+|show)"', file.read_text()):
+            assert hasattr(importlib.import_module(f"raypipe.report.{module}"), name), f"{file.name}: {name}"

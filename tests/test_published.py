@@ -12,8 +12,7 @@ from raypipe.api.session import load_recipe
 from raypipe.core import config
 from raypipe.core.config import Conf
 from raypipe.core.errors import ConfError
-from raypipe.core.examples import PoolRef
-from raypipe.core.kg import FactsRef
+from raypipe.core.kg import FactsRef, PoolRef
 from raypipe.core.protocols import Model
 from raypipe.steps.facts import FactsRule
 from raypipe.text.template import ByLabel

@@ -15,7 +15,7 @@ from raypipe.cli.main import main
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
-from raypipe.core.examples import ExampleRow
+from raypipe.core.kg import ExampleRow
 from raypipe.core.records import Question
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions

@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # read by type checkers and editors, and as text below
     from raypipe.api.compare import compare as compare
     from raypipe.api.data import ingest as ingest
     from raypipe.api.data import parse_html as parse_html
+    from raypipe.api.data import preview as preview
     from raypipe.api.finetune import finetune as finetune
     from raypipe.api.finetune import plan_finetune as plan_finetune
     from raypipe.api.fit import fit_decide as fit_decide
@@ -38,7 +39,6 @@ if TYPE_CHECKING:  # read by type checkers and editors, and as text below
     from raypipe.api.models import model_needs as model_needs
     from raypipe.api.plans import assume as assume
     from raypipe.api.plans import plan as plan
-    from raypipe.api.previews import preview as preview
     from raypipe.api.questions import ask as ask
     from raypipe.api.questions import rank as rank
     from raypipe.api.questions import walk as walk

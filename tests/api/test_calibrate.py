@@ -6,26 +6,26 @@ from pathlib import Path
 
 import pytest
 
-from raypipe.api.measured import chip
 from raypipe.api.plans import calibrate
-from raypipe.api.session import Session, from_environment, read_cluster
+from raypipe.api.run import chip
+from raypipe.api.session import Session, from_environment
 from raypipe.cli.main import main
 from raypipe.cluster.capacity import is_here
 from raypipe.core.config import Conf
 from raypipe.core.errors import ConfError
 
 ROOT = Path(__file__).parents[2]
-CONF = Conf((ROOT / "conf",))
+SETTINGS = replace(from_environment(), conf=Conf((ROOT / "conf",)))
 
 
 def test_only_a_file_of_one_machine_without_more_gpus_can_be_for_this_one():
-    laptop = read_cluster("laptop", CONF)
+    laptop = Session(SETTINGS).cluster_file()
     [machine] = laptop.machines
     assert is_here(laptop)
     assert not is_here(replace(laptop, grows=True))
     assert not is_here(replace(laptop, machines=(replace(machine, nodes=2),)))
     assert not is_here(replace(laptop, machines=(replace(machine, gpus=64.0, gpu_gib=80.0),)))
-    assert not is_here(read_cluster("autoscaling", CONF))
+    assert not is_here(Session(SETTINGS, cluster="autoscaling").cluster_file())
 
 
 def test_this_machine_names_what_it_computes_with():

@@ -12,7 +12,7 @@ from chat_server import serving
 from pydantic import TypeAdapter
 from reruns import CONF
 
-from raypipe.api.models import AddOptions, add_model
+from raypipe.api.models import add_model
 from raypipe.api.outputs import OUTPUTS
 from raypipe.api.session import Session, from_environment, load_recipe
 from raypipe.cli.main import main
@@ -180,7 +180,7 @@ def test_a_name_that_is_taken_stays_as_it_is(hub, session, tmp_path):
     file.write_text("# mine\nembedder: {kind: embedder, loader: hash, dim: 8}")
     with pytest.raises(ConfError, match="there already"):
         add_model("org/embedder", session=session())
-    add_model("org/embedder", AddOptions(name="second", revision="main"), session())
+    add_model("org/embedder", name="second", revision="main", session=session())
     text = file.read_text()
     assert text.startswith("# mine\nembedder: {kind") and list(yaml.safe_load(text)) == ["embedder", "second"]
 
@@ -225,11 +225,11 @@ def served(request, body):
 def test_a_served_model_is_asked_what_it_is(session, tmp_path):
     with serving(served) as server:
         server.lists = json.dumps({"data": [{"id": "org/m", "owned_by": "vllm", "max_model_len": 4096}]})
-        chat = add_model(f"{server.url}#org/m", AddOptions(name="chat", endpoint="ours"), session())
-        far = add_model(f"{server.url}#org/e", AddOptions(kind="embedder"), session())
-        ranker = add_model(f"{server.url}#org/r", AddOptions(kind="reranker", dialect="jina"), session())
+        chat = add_model(f"{server.url}#org/m", name="chat", endpoint="ours", session=session())
+        far = add_model(f"{server.url}#org/e", kind="embedder", session=session())
+        ranker = add_model(f"{server.url}#org/r", kind="reranker", dialect="jina", session=session())
         with pytest.raises(ConfError, match="--dialect: a reranker needs one of"):
-            add_model(f"{server.url}#org/r2", AddOptions(kind="reranker"), session())
+            add_model(f"{server.url}#org/r2", kind="reranker", session=session())
         with pytest.raises(ConfError, match="did you mean 'org/m'"):
             add_model(f"{server.url}#org/n", session=session())
     assert (chat.entry["dialect"], chat.entry["max_model_len"]) == ("vllm", 4096)

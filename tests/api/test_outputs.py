@@ -11,7 +11,6 @@ from raypipe.api.kg_refresh import RefreshProposal
 from raypipe.api.models import StandinsResult
 from raypipe.api.outputs import file_of, schemas
 from raypipe.cli.main import main, parser
-from raypipe.kg.change_rate import ChangeRate
 from raypipe.models.standins import Standins
 from raypipe.report.report import JSON_FORMAT
 
@@ -143,7 +142,7 @@ def test_results_that_take_a_model_to_make_validate(tmp_path):
     names = ("embedder", "reranker", "instructor")
     made = Standins(tmp_path / "chat", (("a", tmp_path / "a"),), *(tmp_path / n for n in names))
     checked("models", StandinsResult(made).to_json())
-    seen = {"movie": ChangeRate(9, 3, 3600)}
+    seen = {"movie": {"pairs": 9, "changed": 3}}
     now, proposed = {"movie": "static"}, {"movie": 3600}
     checked("kg refresh", RefreshProposal("g", tmp_path, now, proposed, False, seen).to_json())
 

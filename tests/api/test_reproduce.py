@@ -4,18 +4,19 @@ import gzip
 import json
 import os
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from reruns import CONF
 
 from raypipe.api.reproduce import (
-    CheckedNumber,
     ExpectedNumber,
     NotReproduced,
     ReproduceResult,
     reproduce,
     reproductions,
+    worst,
 )
 from raypipe.api.session import Session, from_environment, load_recipe
 from raypipe.cli.main import main
@@ -43,14 +44,15 @@ def session(folder, text=None):
     [(0.7, "OK"), (0.7049, "OK"), (0.68, "OKish"), (0.73, "FAIL"), (None, "FAIL"), (float("nan"), "FAIL")],
 )
 def test_a_number_is_ok_okish_or_fails(found, verdict):
-    assert ExpectedNumber(measure="f1", value=0.7, ok=0.005, okish=0.02).verdict(found) == verdict
+    assert ExpectedNumber(measure="f1", value=0.7, ok=0.005, okish=0.02).checked(found).verdict == verdict
 
 
 def test_a_run_is_as_good_as_its_worst_number():
     expected = ExpectedNumber(measure="f1", value=0.7, ok=0.005, okish=0.02)
 
     def result(*verdicts):
-        return ReproduceResult("x", "", tuple(CheckedNumber(expected, 0.5, v) for v in verdicts))
+        numbers = tuple(replace(expected.checked(0.5), verdict=v) for v in verdicts)
+        return ReproduceResult("x", "", worst(numbers), numbers)
 
     together = [result("OK"), result("OK", "OKish"), result("OKish", "FAIL")]
     assert [r.verdict for r in together] == ["OK", "OKish", "FAIL"]

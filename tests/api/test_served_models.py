@@ -7,8 +7,7 @@ import pytest
 from chat_server import serving
 
 import raypipe
-from raypipe.api.judges import open_judge
-from raypipe.api.served import ServedModel, require_answering, require_same
+from raypipe.api.served import ServedModel, open_judge, require_answering, require_same
 from raypipe.api.session import from_environment, load_recipe
 from raypipe.cli.main import main
 from raypipe.core.config import Conf

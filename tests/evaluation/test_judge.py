@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from chat_server import serving
 
-from raypipe.api.judges import JudgeKit
 from raypipe.api.scores import score_crag
+from raypipe.api.served import JudgeKit
 from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
@@ -197,9 +197,7 @@ def test_a_judge_stays_within_the_caps_and_the_next_command_asks_the_rest(tmp_pa
         kit = ScriptedKit()
         who = judge(kit=kit)
         try:
-            said, line = who.ask(
-                store, rows, texts, False, lambda n: caps.check_judge(RunCounters(), n, seconds=1)
-            )
+            said, line = who.ask(store, rows, texts, False, lambda n: caps.check(RunCounters(), 1, n))
         except CapReached as e:
             assert "--max-calls 60 is reached after 100 calls" in str(e)
         asked.append(len(kit.scripted.asked))
@@ -207,8 +205,8 @@ def test_a_judge_stays_within_the_caps_and_the_next_command_asks_the_rest(tmp_pa
     by_usd = Caps(usd=1e-3, prices=Prices({JUDGE: TokenPrice(1.0, 1.0)}))
     spent = CallCounts(CallCount(), CallCount(), CallCount(3), Tokens(900, 0, 200))
     with pytest.raises(CapReached, match="--max-usd"):
-        by_usd.check_judge(RunCounters(), spent, 1)
-    by_usd.check_judge(RunCounters(), CallCounts(), 1)
+        by_usd.check(RunCounters(), 1, spent)
+    by_usd.check(RunCounters(), 1, CallCounts())
 
 
 def test_a_plan_has_the_most_that_a_judge_may_be_asked():

@@ -2,29 +2,31 @@
 
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from chat_server import serving
 
-from raypipe.api.session import read_catalog
+from raypipe.api.session import Session, from_environment
 from raypipe.cli.main import main
 from raypipe.core.config import Conf
 from raypipe.core.errors import ConfError
 
 ROOT = Path(__file__).parents[2]
 CONF = Conf((ROOT / "conf",))
+SETTINGS = replace(from_environment(), conf=CONF)
 PAGE = (ROOT / "docs/models.md").read_text(encoding="utf-8")
 FORMATS = (ROOT / "docs/formats.md").read_text(encoding="utf-8")
 
 
 def laid_over(tmp_path, text):
     (tmp_path / "own.yaml").write_text(text)
-    return read_catalog(str(tmp_path / "own.yaml"), CONF)
+    return Session(SETTINGS, models=str(tmp_path / "own.yaml")).catalog()
 
 
 def test_entries_of_a_models_file_are_laid_over_the_shipped_ones_and_replace_them_whole(tmp_path):
-    shipped = read_catalog(None, CONF)
+    shipped = Session(SETTINGS).catalog()
     found = laid_over(tmp_path, "minilm-tokens: {kind: tokenizer, loader: whitespace}\n")
     assert found.entries.keys() == shipped.entries.keys()
     assert found.model("minilm-tokens").weights == "whitespace@1"

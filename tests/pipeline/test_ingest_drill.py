@@ -20,16 +20,16 @@ SHARDS = 1000
 READ = """
 import sys
 from pathlib import Path
-from raypipe.api.ray_run import RayRun
-from raypipe.api.session import read_cluster
-from raypipe.core.config import Conf
+from raypipe.api.pipelines import RayRun
+from raypipe.api.session import Session, from_environment
 from raypipe.pipeline.ingest import ingest
 from raypipe.pipeline.ingest_tasks import TaskReading
 from raypipe.pipeline.tasks import WorkerConfig
 from raypipe.report.progress import Progress
 from raypipe.store import Store
 
-store, cluster = Store.open(sys.argv[1]), read_cluster(sys.argv[3], Conf((Path(sys.argv[4]),)))
+settings = from_environment({"RAYPIPE_CONF": sys.argv[4]})
+store, cluster = Store.open(sys.argv[1]), Session(settings, cluster=sys.argv[3]).cluster_file()
 worker = WorkerConfig(store.uri, "transformers", "cpu", 1)
 run = RayRun("local", worker, None, cluster, (), (), None)
 how = TaskReading(worker, run.run, run.connect, 0, 1 << 20)

@@ -9,7 +9,7 @@ import pytest
 
 from raypipe.core.protocols import Model
 from raypipe.models.kit import LocalKit
-from raypipe.pipeline.wall_clock import PARTS, WallClock
+from raypipe.pipeline.counters import PARTS, WallClock
 from raypipe.recipes.executor import StageCounters
 from raypipe.report.console import spent
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from raypipe.api.session import load_recipe, read_catalog
+from raypipe.api.session import Session, from_environment, load_recipe
 from raypipe.core.config import Conf, Where
 from raypipe.core.errors import ConfError
 from raypipe.core.records import Citation, Question, Reply
@@ -244,7 +244,8 @@ def test_a_gate_that_is_no_table_is_refused(table):
 def from_when(labels):
     """Two replies, and a third that a gate on `kg` lets in."""
     path = CONF.find("recipes", "vanilla")
-    models = read_catalog(str(HERE / "fake_models.yaml"), CONF)
+    settings = replace(from_environment(), conf=CONF)
+    models = Session(settings, models=str(HERE / "fake_models.yaml")).catalog()
     ask = {"model": "llama-3-8b", "prompt": "crag/vanilla", "max_tokens": 5}
     steps = [{"generate": {**ask, "into": n}} for n in ("domain", "kg")]
     steps.append({"generate": {**ask, "into": "web", "when": {"kg": labels}}})

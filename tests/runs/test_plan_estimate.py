@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from reruns import Bench
 
-from raypipe.api.measured import KEPT, keep, measured
+from raypipe.api.run import KEPT, keep, measured
 from raypipe.api.session import Settings
 from raypipe.api.starting_points import DEMO
 from raypipe.core.config import Conf

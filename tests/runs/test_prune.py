@@ -21,6 +21,7 @@ from raypipe.store import Store, begin, commit, write_part
 from raypipe.store.adapters import RECIPE, adapter_folder, adapter_names, put_adapter, training_lease
 from raypipe.store.ids import Ids
 from raypipe.store.keep import tag, tagged, unfinished
+from raypipe.store.layout import MANIFESTS, RELEASES
 from raypipe.store.sources import sizes
 
 pytestmark = pytest.mark.slow
@@ -73,6 +74,17 @@ def test_the_tags_of_a_killed_promote_go_and_hold_nothing_back(bench, store):
     assert ("tag", "r0001-0123abcd") in gone and any(kind == "table" for kind, _ in gone)
     left = {name for table in release.tables for name in tagged(store, table)}
     assert left == {release.id}
+
+
+def test_a_run_of_another_raypipe_holds_nothing_back(bench, store):
+    bench.run(EDITED, out="one")
+    promote(store, read(bench.folder / "one"), [])
+    for folder in (MANIFESTS, RELEASES):  # as if the version of a step was raised since
+        for place in (f"{folder}/{name}" for name in store.files.names(folder)):
+            text = store.files.read(place).decode().replace(read(bench.folder / "one").digest, "0" * 32)
+            store.files.write(place, text.encode())
+    bench.run(SURE, out="two")
+    assert {kind for kind, _ in removed(store)} <= {"answers"}, "those of the run before them"
 
 
 def test_recipes_in_files_of_one_name_are_apart(bench, store):

@@ -1,8 +1,8 @@
 import pytest
 from shelf import HASH, Shelf, asked, chunk, holds_laws, question
 
-from raypipe.core.ann import Approximate
 from raypipe.core.digests import identifying
+from raypipe.core.index import Approximate
 from raypipe.core.records import Hit, Reply, chunk_id
 from raypipe.steps.dense import Dense
 

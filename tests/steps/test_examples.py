@@ -7,7 +7,7 @@ import pytest
 
 from raypipe.core.digests import stable
 from raypipe.core.errors import ConfError, DataError
-from raypipe.core.examples import ExampleRow, PoolRef
+from raypipe.core.kg import ExampleRow, PoolRef
 from raypipe.core.protocols import Reach
 from raypipe.core.records import Citation, Question
 from raypipe.models.kit import LocalKit

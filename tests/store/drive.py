@@ -33,7 +33,7 @@ from raypipe.store import (
     with_chunkless,
     write_part,
 )
-from raypipe.store.lookups import sources_with_chunks
+from raypipe.store.ids import sources_with_chunks
 
 OURS = str(Path(sys.modules[Store.__module__].__file__).parent)
 IDS = [hex_id(i) for i in range(12)]

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-from raypipe.core.ann import Approximate
+from raypipe.core.index import Approximate
 from raypipe.store import Store
 from raypipe.store.approximate import build_ann
 

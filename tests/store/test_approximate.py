@@ -11,10 +11,9 @@ import pyarrow as pa
 import pytest
 from test_index import PARTS, TEXTS, VECTORS, fill
 
-from raypipe.core.ann import Approximate
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError
-from raypipe.core.index import VectorHit
+from raypipe.core.index import Approximate, VectorHit
 from raypipe.core.protocols import Model
 from raypipe.core.records import source_id
 from raypipe.evaluation.ann import recall_over, share

@@ -22,7 +22,7 @@ from raypipe.store import (
     write_part,
 )
 from raypipe.store.errors import StoreUnavailable
-from raypipe.store.lookups import sources_with_chunks
+from raypipe.store.ids import sources_with_chunks
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ def test_a_gpu_that_is_too_small_is_refused_with_the_arithmetic(place, session):
 
 
 def test_an_entry_keeps_what_the_base_says_and_gets_one_adapter_after_another(session, tmp_path):
-    from raypipe.api.adapter_entry import entry_with, write_entry
+    from raypipe.api.finetune import entry_with, write_entry
     from raypipe.core import config
     from raypipe.core.config import Where
     from raypipe.models.entry import ModelEntry

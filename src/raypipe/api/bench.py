@@ -1,35 +1,27 @@
 """Speed next to what others take for the same work: the rows of `bench/rows/`, each measured by turns.
 
 A row is a file of a checkout that says what is computed, by us and by a peer, and whether both are
-equal. Both take turns in one process, so that whatever else the machine does falls on both alike.
+equal. `bench/bench_rows.py` measures them; here is what they say.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import statistics
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
-import psutil
-
 import raypipe
 from raypipe.api.results import Result
-from raypipe.core.checkout import commit_of
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError
-from raypipe.core.plain import to_json
 from raypipe.models.machine_limits import Machine
 
 TURNS = 5  # the median of five: one turn that other work disturbed moves it little
-HISTORY, TABLE = "history.jsonl", "docs/performance.md"
-BEGIN, END = "<!-- raypipe bench: begin -->", "<!-- raypipe bench: end -->"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +106,10 @@ class BenchResult:
 class BenchReport(Result):
     """The rows of one run of the bench."""
 
-    SCHEMA = "name unit rate:float64 peer_rate:float64 ratio:float64 cpu_s:float64 wall_s:float64"
+    SCHEMA = (
+        "name unit rate:float64 peer_rate:float64 ratio=ratio.median:float64 cpu_s:float64 wall_s:float64"
+    )
+    ROWS = "results"
     day: str  # YYYY-MM-DD
     commit: str  # of the checkout; "" outside of git
     machine: Mapping[str, Any]  # processor, cores, and the limits that a row needed
@@ -125,10 +120,6 @@ class BenchReport(Result):
     def equal(self) -> bool:
         return not any(r.unequal for r in self.results)
 
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        for r in self.results:
-            yield {**to_json(r), "ratio": r.ratio.median if r.ratio else None}
-
 
 def bench(names: Sequence[str] = (), quick: bool = False, record: bool = False,
           say: Callable[[BenchResult], None] = lambda result: None) -> BenchReport:  # fmt: skip
@@ -137,111 +128,20 @@ def bench(names: Sequence[str] = (), quick: bool = False, record: bool = False,
 
     Raises ConfError outside of a checkout, and for a name that no row has.
     """
-    folder = rows_folder()
-    known = sorted(f.stem for f in folder.glob("*.py"))
-    for name in names:
-        if name not in known:
-            raise ConfError(f"no row {name!r} in {folder}; {did_you_mean(name, known)}")
-    machine, found = Machine(), []
-    for name in names or known:
-        found.append(measured(name, read_row(folder / f"{name}.py"), quick, machine))
-        say(found[-1])
-    root = folder.parents[1]
-    day = time.strftime("%Y-%m-%d")
-    report = BenchReport(day, commit_of(root), machine.facts(), quick, tuple(found))
-    if record:
-        _record(report, root)
-    return report
-
-
-def rows_folder() -> Path:
-    """The folder of rows of the checkout that this process runs. Raises ConfError where there is none."""
-    folder = Path(raypipe.__file__).parents[2] / "bench" / "rows"
-    if not folder.is_dir():
+    root = Path(raypipe.__file__).parents[2]
+    if not (root / "bench" / "rows").is_dir():
         raise ConfError(
             "raypipe bench measures the code of a checkout, and this is an installed copy: it has no "
-            f"{folder}. In a checkout: make bench"
+            f"{root / 'bench' / 'rows'}. In a checkout: make bench"
         )
-    return folder
-
-
-def read_row(file: Path) -> BenchRow:
-    """The row that a file gives. Raises ConfError for a file without one."""
-    if (shared := str(file.parents[1])) not in sys.path:  # what rows share lies one folder up
+    known = sorted(f.stem for f in (root / "bench" / "rows").glob("*.py"))
+    for name in names:
+        if name not in known:
+            raise ConfError(f"no row {name!r} in {root / 'bench' / 'rows'}; {did_you_mean(name, known)}")
+    if (shared := str(root / "bench")) not in sys.path:  # what rows share lies there
         sys.path.append(shared)
-    spec = importlib.util.spec_from_file_location(f"raypipe_bench_{file.stem}", file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    row = getattr(module, "ROW", None)
-    if not isinstance(row, BenchRow):
-        raise ConfError(f"{file}: expected ROW, a raypipe.api.bench.BenchRow, found {row!r:.60}")
-    return row
-
-
-def measured(name: str, row: BenchRow, quick: bool, machine: Machine) -> BenchResult:
-    """One row: each way is run once to warm it, then all take turns, the first of a turn alternating."""
-    missing = [n for n in row.needs if importlib.util.find_spec(n) is None]
-    if missing:
-        why = f"not measured: {', '.join(missing)} is not installed"
-        return BenchResult(name, row.does, row.unit, row.by, why, peer=row.peer)
-    turns = 1 if quick else row.turns
-    with row.open(quick, machine) as contest:
-        ways = {"ours": contest.ours}
-        if contest.peer is not None:
-            ways["peer"] = contest.peer
-        if callable(contest.limit):
-            ways["limit"] = contest.limit
-        came = {way: _timed(call)[2] for way, call in ways.items()}
-        unequal = contest.unequal(came["ours"], came["peer"]) if "peer" in came else ""
-        took: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
-        for turn in range(turns):
-            for way in list(ways) if turn % 2 == 0 else reversed(list(ways)):
-                cpu, wall, _ = _timed(ways[way])
-                took[way].append((cpu, wall))
-    return _result(name, row, contest, took, unequal)
-
-
-def _result(
-    name: str, row: BenchRow, contest: Contest, took: dict[str, list[tuple[float, float]]], unequal: str
-) -> BenchResult:
-    which = 0 if row.by == "cpu" else 1
-    seconds = {way: Spread.of([turn[which] for turn in turns]) for way, turns in took.items()}
-    median = {(way, i): statistics.median(t[i] for t in turns) for way, turns in took.items() for i in (0, 1)}
-    rates = {way: contest.units / s.median for way, s in seconds.items()}
-    limit = contest.limit if isinstance(contest.limit, float) else rates.get("limit")
-    ratio = None
-    if "peer" in took:
-        both = zip(took["peer"], took["ours"], strict=True)
-        ratio = Spread.of([peer[which] / ours[which] for peer, ours in both])
-    return BenchResult(
-        name, row.does, row.unit, row.by, "", len(took["ours"]), rates["ours"], seconds["ours"],
-        median["ours", 0], median["ours", 1], row.peer, rates.get("peer"), median.get(("peer", 0)),
-        median.get(("peer", 1)), ratio, row.limit, limit, rates["ours"] / limit if limit else None,
-        unequal, row.least, row.least_share, row.most_s, row.short,
-    )  # fmt: skip
-
-
-def _timed(call: Callable[[], Any]) -> tuple[float, float, Any]:
-    """(CPU seconds of this process and those below it, wall seconds, what came)."""
-    cpu, wall = cpu_s(), time.perf_counter()
-    came = call()
-    wall = time.perf_counter() - wall
-    return max(cpu_s() - cpu, 1e-9), wall, came
-
-
-def cpu_s() -> float:
-    """CPU seconds so far of this process, of its children that ended and of those that run."""
-    me = psutil.Process()
-    ended = me.cpu_times()
-    total = time.process_time() + ended.children_user + ended.children_system
-    for child in me.children(recursive=True):
-        try:
-            times = child.cpu_times()
-        except psutil.NoSuchProcess:
-            continue
-        total += times.user + times.system + times.children_user + times.children_system
-    return total
+    made: BenchReport = import_module("bench_rows").run(root, names or known, quick, record, say)
+    return made
 
 
 def table(report: BenchReport) -> list[str]:
@@ -279,16 +179,3 @@ def _number(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def _record(report: BenchReport, root: Path) -> None:
-    with open(root / "bench" / HISTORY, "a", encoding="utf-8") as history:
-        history.write(json.dumps(report.to_json()) + "\n")
-    page = root / TABLE
-    text = page.read_text(encoding="utf-8")
-    if BEGIN not in text or END not in text:
-        raise ConfError(f"{page}: expected the lines {BEGIN!r} and {END!r} around its table, found neither")
-    before, _, rest = text.partition(BEGIN)
-    page.write_text(
-        f"{before}{BEGIN}\n" + "\n".join(table(report)) + f"\n{END}{rest.partition(END)[2]}", encoding="utf-8"
-    )

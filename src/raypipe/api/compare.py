@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from raypipe.api.judged_runs import JudgingOptions, opened
 from raypipe.api.results import Result
@@ -31,17 +30,9 @@ _RELEASE = re.compile(r"live|r\d+-\w+")
 class CompareResult(Result):
     """Runs against the first; a row for each."""
 
-    SCHEMA = "before after verdict difference:float64 p:float64 n:int64"
+    SCHEMA = "before after verdict difference=score.difference:float64 p:float64 n=score.n:int64"
+    ROWS = "comparisons"
     comparisons: tuple[RunComparison, ...]
-
-    @property
-    def title(self) -> str:
-        return "; ".join(f"{c.after}: {c.verdict}" for c in self.comparisons)
-
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        for c in self.comparisons:
-            named = {name: getattr(c, name) for name in ("before", "after", "verdict", "p")}
-            yield {**named, "difference": c.score.difference, "n": c.score.n}
 
 
 def compare(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -11,16 +12,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raypipe.api.adapter_entry import adapter_place, entry_with, require_own, write_entry
+import yaml
+
 from raypipe.api.finetune_inputs import FinetuneInputs, read_inputs
 from raypipe.api.results import Result, as_json
 from raypipe.api.session import Place, Session
+from raypipe.core import config
 from raypipe.core.errors import ConfError
 from raypipe.core.plain import to_json
-from raypipe.metrics.textfile import require_writable
+from raypipe.metrics.textfile import require_writable, write_text
+from raypipe.models.catalog import Catalog
 from raypipe.report.experiments import finetune_page
 from raypipe.store import Store, adapters
-from raypipe.store.layout import TRAININGS
+from raypipe.store.adapters import RECIPE, adapter_file
+from raypipe.store.layout import ADAPTERS, TRAININGS
 from raypipe.training.estimate import TrainingEstimate
 from raypipe.training.model import Device, FourBit
 
@@ -39,7 +44,6 @@ class FinetunePlanResult(Result):
     """What a training would take; one row."""
 
     SCHEMA = "rows:int64 steps:int64 tokens:int64 trained:int64 memory_gib:float64"
-    TITLE = "{0.preset} on {0.base}"
     preset: str  # its name
     base: str  # name of the model
     labels: str  # folder
@@ -57,11 +61,8 @@ class FinetuneResult(Result):
     """A trained adapter; a row for each step."""
 
     SCHEMA = "step:int64 epoch:int64 loss:float64 norm:float64 lr:float64 trained:int64"
-    TITLE = "{0.record[adapter]} on {0.record[base_name]}"
+    ROWS = "record.steps"
     record: Mapping[str, Any]  # as RECORD has it, with `folder`, `models` and `entry`
-
-    def rows(self) -> Sequence[Mapping[str, Any]]:
-        return self.record["steps"]  # type: ignore[no-any-return]
 
     def to_json(self) -> dict[str, Any]:
         return as_json(**self.record)
@@ -242,3 +243,57 @@ def _registered(
                 models.with_name(file).write_bytes(content)
     more = {"folder": place, "models": str(models or ""), "entry": {found.model.name: entry}}
     return FinetuneResult({**json.loads(raw), **more})
+
+
+_MADE = "# Made by `raypipe finetune`."  # how a models file begins that may be written again
+
+
+def adapter_place(store: Store, home: Path, folder: str) -> str:
+    """Where an adapter of a store lies on this machine: engines load folders. Of a bucket that is a copy
+    under `home`, whose name says which training it is of."""
+    if store.files.local:
+        return f"{store.uri}/{ADAPTERS}/{folder}"
+    here = home / "adapters" / folder
+    if not (here / RECIPE).is_file():
+        draft = here.with_name(f".{folder}.tmp")
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(parents=True)
+        for file in store.files.names(f"{ADAPTERS}/{folder}"):
+            (draft / file).write_bytes(adapter_file(store.files, folder, file) or b"")
+        draft.rename(here)
+    return str(here)
+
+
+def entry_with(
+    catalog: Catalog, base: str, called: str, place: str, models: Path | None = None
+) -> dict[str, Any]:
+    """The base's entry with one adapter more, and those that the file `models` gives the base already; its
+    folders are absolute."""
+    entry, file = catalog.entries[base], catalog.files[base]
+    found = dict(config.read_yaml(file)[base])
+    if entry.path:
+        found["path"] = str((file.parent / entry.path).resolve())
+    others = {n: str((file.parent / p).resolve()) for n, p in entry.adapters.items()}
+    earlier = _read(models).get(base, {}).get("adapters", {})
+    kept = {n: p for n, p in earlier.items() if Path(p).is_dir()}  # others were pruned
+    return {**found, "adapters": {**others, **kept, called: place}}
+
+
+def require_own(models: Path) -> None:
+    """Raises ConfError for a models file that `write_entry` did not make, or that cannot be read any more."""
+    if models.exists() and not (models.is_file() and models.read_bytes().startswith(_MADE.encode())):
+        raise ConfError(
+            f"--out: {models} was not made by `raypipe finetune`, which would write it again without its "
+            "comments. Name another folder"
+        )
+    _read(models)
+
+
+def write_entry(models: Path, base: str, entry: Mapping[str, Any]) -> None:
+    """Writes an entry into a models file that this command made; other entries in it stay."""
+    made = yaml.safe_dump({**_read(models), base: dict(entry)}, sort_keys=False, allow_unicode=True)
+    write_text(models, f"{_MADE} Use it: raypipe eval RECIPE --models {models}\n{made}")
+
+
+def _read(models: Path | None) -> dict[str, Any]:
+    return config.read_yaml(models) if models is not None and models.is_file() else {}

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import yaml
 
 from raypipe.api.release import finished
-from raypipe.api.results import Result, as_json
+from raypipe.api.results import Result
 from raypipe.api.session import Place, Session
 from raypipe.core.errors import ConfError
 from raypipe.core.plain import to_json
@@ -30,7 +30,8 @@ _WIDTH = 110  # columns of a fitted file
 class FitResult(Result):
     """A fit; a row for what was fitted and for each that it is held against, on the unseen half."""
 
-    TITLE = "{0.step} of {0.report.recipe}: {0.file}"
+    ROWS = "report.unseen"
+    FLAT, HIDDEN = "report", "fitted"
     file: Path  # the numbers, for `fitted` of the step; their report lies next to it, as .json and .html
     fitted: AnswerProbability | FusionWeights
     report: DecideFitReport | FuseFitReport
@@ -40,22 +41,14 @@ class FitResult(Result):
         """The step that takes the numbers."""
         return self.report.step if isinstance(self.report, FuseFitReport) else "decide"
 
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        for x in self.report.unseen:
-            gain = None if x.gain is None else x.gain.difference
-            yield {**to_json(x), "difference": gain, "p": None if x.gain is None else x.gain.p}
-
-    def to_json(self) -> dict[str, Any]:
-        return as_json(file=self.file, **to_json(self.report))
-
 
 class DecideFitResult(FitResult):
     """A fit of `decide`; a row for each way to decide which answers are given."""
 
     __slots__ = ()
     SCHEMA = (
-        "policy threshold:float64 score:float64 answered:float64 right:float64 difference:float64 p:float64 "
-        "verdict"
+        "policy threshold:float64 score:float64 answered:float64 right:float64 "
+        "difference=gain.difference:float64 p=gain.p:float64 verdict"
     )
 
 
@@ -63,7 +56,7 @@ class FuseFitResult(FitResult):
     """A fit of `fuse`; a row for each way to weigh the scores."""
 
     __slots__ = ()
-    SCHEMA = "weighing score:float64 difference:float64 p:float64 verdict"
+    SCHEMA = "weighing score:float64 difference=gain.difference:float64 p=gain.p:float64 verdict"
 
 
 F = TypeVar("F", bound=FitResult)

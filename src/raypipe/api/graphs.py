@@ -124,6 +124,7 @@ class FactsResult(Result):
     """Counts of a table of facts: facts, lines of the file, lines that were skipped; a row for each."""
 
     SCHEMA = "what count:int64"
+    FLAT = "summary"
     out: Path  # the table
     summary: public_data.BuildSummary
 
@@ -135,9 +136,6 @@ class FactsResult(Result):
     def rows(self) -> Iterator[Mapping[str, Any]]:
         for what, count in to_json(self.summary).items():
             yield {"what": what, "count": count}
-
-    def to_json(self) -> dict[str, Any]:
-        return as_json(out=self.out, **to_json(self.summary))
 
 
 def build_facts(

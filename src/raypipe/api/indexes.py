@@ -14,8 +14,8 @@ from raypipe.api.data import IngestResult, ingest_documents
 from raypipe.api.pipelines import in_process, offline_pipeline, open_pipeline
 from raypipe.api.results import Result, as_json, outside_loop
 from raypipe.api.session import Named, Place, Session, require_graphs
-from raypipe.core.ann import AnnRecall
 from raypipe.core.errors import ConfError
+from raypipe.core.index import AnnRecall
 from raypipe.core.plain import to_json
 from raypipe.evaluation import ann as measuring
 from raypipe.evaluation.fault_budget import unread_rows
@@ -104,7 +104,6 @@ class AnnResult(Result):
         "stage built:bool index top:int64 probes:int64 refine:int64 questions:int64 mean:float64 "
         "fifth:float64 worst:float64 worst_question"
     )
-    TITLE = "{0.recipe}"
     recipe: str  # its name
     built: tuple[str, ...]  # tables whose index this call built
     found: tuple[tuple[AnnStage, AnnRecall], ...]

@@ -14,18 +14,8 @@ from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError
 from raypipe.core.plain import to_json
 from raypipe.evaluation import judge_check as checking
+from raypipe.evaluation import judged_run as runs
 from raypipe.evaluation.judge_check import JudgeCheck
-from raypipe.evaluation.judged_run import (
-    JudgedRun,
-    PersonLabels,
-    judged_run,
-    read_labels,
-    rejudged,
-    require_distinct,
-    require_none,
-    require_readable,
-    trimmed,
-)
 from raypipe.metrics.crag import Rule
 from raypipe.metrics.textfile import require_file, write_json_lines
 from raypipe.report.report import RunFolder
@@ -39,34 +29,34 @@ class JudgingOptions:
 
     judge: str | None = None  # asks this judge about every answer again; None: replies stay as they are
     trim: str | None = None  # cuts answers to TRIM_TOKENS tokens of this tokenizer; None: not
-    labels: PersonLabels | None = None  # people's verdicts, which outrank the judge's
+    labels: runs.PersonLabels | None = None  # people's verdicts, which outrank the judge's
 
     def some(self) -> bool:
         """Whether anything is done."""
         return self.judge is not None or self.trim is not None or self.labels is not None
 
 
-def opened(session: Session, path: Path, rule: Rule | None, options: JudgingOptions) -> JudgedRun:
+def opened(session: Session, path: Path, rule: Rule | None, options: JudgingOptions) -> runs.JudgedRun:
     """A run's folder or a file of predictions, cut and judged as the options say. Raises ConfError, DataError
     and ModelMissing."""
-    found = judged_run(path, rule)
+    found = runs.judged_run(path, rule)
     if options.trim is not None:
-        found = trimmed(found, *trimmer(session, options.trim))
+        found = runs.trimmed(found, *trimmer(session, options.trim))
     if options.judge is None:
         return found
 
-    from raypipe.api.judges import open_judge
+    from raypipe.api.served import open_judge
     from raypipe.pipeline.ingest_log import driving
     from raypipe.store import Store
 
-    require_distinct(found)
+    runs.require_distinct(found)
     with open_judge(session, options.judge, found.rule) as (judge, _):
         assert judge is not None
         # Replies are cached in the run's own store, of files of predictions in one under $RAYPIPE_HOME.
         own = str(session.settings.stores / "judged")
         store = Store.create(own) if found.manifest is None else session.store(found.manifest.store)
         with driving(store, f"judge {path.name}"):
-            return rejudged(found, judge, store)
+            return runs.rejudged(found, judge, store)
 
 
 def trimmer(session: Session, tokenizer: str) -> tuple[Callable[[str], str], str]:
@@ -99,12 +89,8 @@ class JudgeCheckResult(Result):
     """A judge against people; a row for all answers, and one for each slice."""
 
     SCHEMA = "label value n:int64 agreement:float64 kappa:float64"
-    JSON = "found"
+    FLAT = "found"
     found: JudgeCheck
-
-    @property
-    def title(self) -> str:
-        return f"{self.found.judge or 'judge'}: {self.found.labelled} labelled answers"
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
         of = [("", "", self.found.found)] if self.found.found else []
@@ -139,10 +125,10 @@ def check_judge(
     place = Path(labels).absolute().parent if run is None else Path(run)
     if run is None and not RunFolder(place).results.exists():
         raise ConfError(f"judge check: {place} is no run's folder; name the run of these labels with --run")
-    found = judged_run(place, rule)
-    require_distinct(found)
-    require_readable(found)
-    return JudgeCheckResult(checking.check(found, read_labels(Path(labels))))
+    found = runs.judged_run(place, rule)
+    runs.require_distinct(found)
+    runs.require_readable(found)
+    return JudgeCheckResult(checking.check(found, runs.read_labels(Path(labels))))
 
 
 def pick_to_label(
@@ -155,11 +141,12 @@ def pick_to_label(
     judges. Answers in the file `labels` are left out. Raises ConfError, DataError.
     """
     require_file(out, "--out")
-    require_none(Path(out))
-    found, second = judged_run(Path(run), rule), None if other is None else judged_run(Path(other), rule)
-    require_distinct(found)
-    require_readable(found)
-    known = None if labels is None else read_labels(Path(labels))
+    runs.require_none(Path(out))
+    found = runs.judged_run(Path(run), rule)
+    second = None if other is None else runs.judged_run(Path(other), rule)
+    runs.require_distinct(found)
+    runs.require_readable(found)
+    known = None if labels is None else runs.read_labels(Path(labels))
     lines = checking.pick(found, disagreements, at_random, seed, second, known)
     write_json_lines(Path(out), lines)
     return PickResult(str(out), tuple(lines))

@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
 import yaml
 
-from raypipe.api.results import Result, as_json, outside_loop
+from raypipe.api.results import Result, outside_loop
 from raypipe.api.served import generator_of, replies
 from raypipe.api.session import Place, Session
 from raypipe.core import config
@@ -47,21 +47,17 @@ HELD: Final[Mapping[str, tuple[str, ...]]] = {
 class RefreshProposal(Result):
     """Proposed refresh periods of a graph; a row for each domain: its period now, and the proposed one."""
 
+    HIDDEN = "file"
     graph: str
     file: Path  # graphs.yaml
-    now: Mapping[str, Any]  # domain -> period
+    now: Mapping[str, str | int]  # domain -> period
     proposed: Mapping[str, str | int]  # domain -> period
     accepted: bool  # whether it was written to the file
-    seen: Mapping[str, ChangeRate] = field(default_factory=dict)  # domain -> what its replies showed
+    seen: Mapping[str, Mapping[str, int]]  # domain -> pairs of its stored replies, and how many changed
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
         for domain, period in self.proposed.items():
             yield {"domain": domain, "now": str(self.now.get(domain, "static")), "proposed": str(period)}
-
-    def to_json(self) -> dict[str, Any]:
-        seen = {d: {"pairs": r.pairs, "changed": r.changed} for d, r in self.seen.items()}
-        named = {name: getattr(self, name) for name in ("graph", "now", "proposed", "accepted")}
-        return as_json(**named, seen=seen)
 
 
 @outside_loop
@@ -118,7 +114,8 @@ def _settled(
     written = with_refresh(path, graph, proposed)
     if accept:
         write_text(path, written)
-    return RefreshProposal(graph, path, entry.get("refresh", {}), proposed, accept, seen)
+    shown = {d: {"pairs": r.pairs, "changed": r.changed} for d, r in seen.items()}
+    return RefreshProposal(graph, path, entry.get("refresh", {}), proposed, accept, shown)
 
 
 async def _proposed(session: Session, name: str) -> dict[str, str | int]:

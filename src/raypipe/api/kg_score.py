@@ -6,7 +6,7 @@ Golds are JSON lines, such as those of `raypipe synth`; predictions are JSON lin
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ from raypipe.api.graphs import calls_parser, open_backend
 from raypipe.api.results import Result, as_json, outside_loop
 from raypipe.api.session import Session
 from raypipe.core.errors import ConfError, DataError
-from raypipe.core.plain import to_json
 from raypipe.kg.call_accuracy import CallMatch, RunProgram, match_of
 from raypipe.kg.execute import run
 from raypipe.kg.graph import GraphBackend
@@ -48,7 +47,7 @@ class GoldCalls:
     id: str
     query: str
     asked_at: str
-    calls: str  # "": no call fits
+    calls: str  # None: no call fits
     rule: str  # of answer_rules.RULES; "": none is given
     labels: Mapping[str, str]  # domain, question_type
 
@@ -78,15 +77,13 @@ class CallRate:
 class KgScoreResult(Result):
     """Accuracy of written calls; a row for each question: both programs, what is the same, and why not."""
 
-    SCHEMA = "id query gold calls parsed:bool exact:bool result:bool answer:bool why"
-    TITLE = "calls of {1} questions"
+    SCHEMA = (
+        "id=gold.id query=gold.query gold=gold.calls calls=written parsed=match.parsed:bool "
+        "exact=match.exact:bool result=match.result:bool answer=match.answer:bool why"
+    )
+    ROWS = "scored"
     scored: tuple[ScoredCalls, ...]
     extra: int  # predictions that no gold asks for
-
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        for s in self.scored:
-            gold = {"id": s.gold.id, "query": s.gold.query, "gold": s.gold.calls or "None"}
-            yield {**gold, "calls": s.written, **to_json(s.match), "why": s.why}
 
     def rates(self, label: str = "", value: str = "") -> list[CallRate]:
         """Each measure over all questions, or those with this value of a label."""
@@ -143,7 +140,7 @@ async def _one(gold: GoldCalls, written: str | None, graph: GraphBackend, parse:
         program = parse(text)
         return RunProgram(program, await run(program, graph, now, domain))
 
-    right = await ran(gold.calls or "None")
+    right = await ran(gold.calls)
     if written is None:
         nothing = RunProgram(Program(()), ())
         return ScoredCalls(gold, None, match_of(right, nothing, gold.rule, now.day), "nothing was written")
@@ -167,7 +164,7 @@ def _golds(path: Path) -> list[GoldCalls]:
         name = tree.get("id") or tree["query"]
         if name in found:
             raise line.error("each question once", name)
-        found[name] = GoldCalls(name, tree["query"], tree["asked_at"], tree["calls"], rule, labels)
+        found[name] = GoldCalls(name, tree["query"], tree["asked_at"], tree["calls"] or "None", rule, labels)
     if not found:
         raise DataError(f"{path}: expected JSON lines of golds, found none")
     return list(found.values())

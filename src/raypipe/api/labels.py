@@ -19,30 +19,11 @@ from raypipe.api.training_questions import TrainingQuestions, training_questions
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.plain import to_json
 from raypipe.core.protocols import Model
+from raypipe.evaluation import label_files, training_labels
 from raypipe.evaluation.golds import questions_of
-from raypipe.evaluation.label_files import (
-    JudgedAnswer,
-    Label,
-    counts,
-    read_review,
-    require_share,
-    write_labels,
-    write_review,
-)
+from raypipe.evaluation.label_files import JudgedAnswer, Label
 from raypipe.evaluation.labelling import CHECK, CONTEXT, Labelling, labelling
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.training_labels import (
-    PATHS,
-    WHY,
-    data_digest,
-    examples_of,
-    judged_answers,
-    labels_from,
-    mix_of,
-    paths_of,
-    require_kinds,
-    splits_of,
-)
 from raypipe.evaluation.truth_steps import WORDS, Words
 from raypipe.kg.language.program import Bad
 from raypipe.metrics.textfile import TextLine, require_file, require_writable, write_text
@@ -59,7 +40,6 @@ class LabelsResult(Result):
 
     SCHEMA = "question_id label rule domain split gold"
     ROWS = "labels"
-    TITLE = "{1} labels, {0.folder}"
     folder: Path
     labels: tuple[Label, ...]
     found: Mapping[str, Any]  # what --json prints
@@ -91,26 +71,26 @@ def make_labels(
     Raises ConfError, ModelMissing, DataError also for labels of one kind alone, and what `evaluate` raises.
     """
     session, how = session or Session(), EvalOptions(**options)
-    files = _files(session, out, held_out, idk_share, review, reviewed)
-    made, asked, given = _prepare(
-        session, recipe, data, store, step, where, against, held_out, files, how, dry_run=False
-    )
+    made, asked, given, drafts = _prepare(
+        session, recipe, data, store, out, step, where, against, held_out, idk_share, review, reviewed, how,
+        dry_run=False,
+    )  # fmt: skip
     folder = run_folder(out, session.settings, asked.store.uri, f"labels/{made.base.name}-{made.into}")
     run = evaluate(made.recipe, (), asked.store, folder, session, **_for_run(options, asked.ids))
     pipeline = offline_pipeline(session, asked.store, made.recipe)
     questions = list(questions_of(pipeline, asked.ids, None))
-    judged = list(judged_answers(pipeline, questions, asked.golds, made))
-    if files.review is not None:
-        write_review(files.review, judged, made.into)
-    labels = labels_from(judged, given, held_out, idk_share)
+    judged = list(training_labels.judged_answers(pipeline, questions, asked.golds, made))
+    if drafts is not None:
+        label_files.write_review(drafts, judged, made.into)
+    labels = training_labels.labels_from(judged, given, held_out, idk_share)
     named = ""
     if labels or made.judged:
-        require_kinds(labels, made.judged, judged)
+        training_labels.require_kinds(labels, made.judged, judged)
         about = _about(made, asked, where)
         texts = {id: row_digest(text) for id, text in asked.texts.items()}
-        data_named = data_digest(questions, asked.golds)
-        named = write_labels(folder, labels, made.base.digest(), data_named, about, texts)
-    found = _found(made, folder, labels, judged, given, asked, run, named, files.review)
+        data_named = training_labels.data_digest(questions, asked.golds)
+        named = label_files.write_labels(folder, labels, made.base.digest(), data_named, about, texts)
+    found = _found(made, folder, labels, judged, given, asked, run, named, drafts)
     write_text(folder / "labels.html", labels_page(found))
     deliver(out, folder)
     return LabelsResult(folder, labels, found, run)
@@ -126,33 +106,26 @@ def plan_labels(
     """What `make_labels` may ask, before anything runs. Takes what that takes, and refuses what that would
     refuse before it asks."""
     session, how = session or Session(), EvalOptions(**options)
-    files = _files(session, out, held_out, idk_share, review, reviewed)
-    made, asked, _ = _prepare(
-        session, recipe, data, store, step, where, against, held_out, files, how, dry_run=True
-    )
-    return plan(
-        made.recipe, data, asked.store, how.format, session=session, fields=how.fields, only=asked.ids
-    )
+    made, asked, _, _ = _prepare(
+        session, recipe, data, store, out, step, where, against, held_out, idk_share, review, reviewed, how,
+        dry_run=True,
+    )  # fmt: skip
+    only: dict[str, Any] = {"fields": how.fields, "only": asked.ids}
+    return plan(made.recipe, data, asked.store, how.format, session=session, **only)
 
 
-@dataclass(frozen=True, slots=True)
-class _Files:
-    """Files of people: what they may correct, and what they have corrected."""
-
-    review: Path | None  # to be written; None: none is
-    corrected: Mapping[str, tuple[str, TextLine]] | None  # as `read_review` has it; None: no file was named
-
-
-def _files(
-    session: Session, out: str | Path | None, held_out: float, idk_share: float | None,
-    review: str | Path | None, reviewed: str | Path | None,
-) -> _Files:  # fmt: skip
-    """Checks what is known before any question is read, and reads corrections."""
-    require_share("--held-out", held_out)
-    require_share("--idk-share", idk_share)
+def _prepare(
+    session: Session, recipe: Named, data: Data, store: Place, out: str | Path | None, step: str | None,
+    where: Sequence[str], against: Sequence[str | Path], held_out: float, idk_share: float | None,
+    review: str | Path | None, reviewed: str | Path | None, how: EvalOptions, dry_run: bool,
+) -> tuple[Labelling, TrainingQuestions, dict[str, str], Path | None]:  # fmt: skip
+    """The recipe that labels, the questions, the labels that a person gave (question id -> label), and the
+    file of drafts. `dry_run`: files are read and not stored. All names are checked before a file is."""
+    label_files.require_share("--held-out", held_out)
+    label_files.require_share("--idk-share", idk_share)
     if out is not None:
         require_writable(run_folder(out, session.settings, "", ""), "--out")
-    drafts, corrected = (
+    drafts, corrections = (
         None if file is None else Path(session.settings.place(str(file), name))
         for file, name in ((review, "--review"), (reviewed, "--import"))
     )
@@ -162,21 +135,12 @@ def _files(
             raise ConfError(
                 f"--review {drafts}: expected no file there, since it may hold corrections. Name another"
             )
-    return _Files(drafts, None if corrected is None else read_review(corrected))
-
-
-def _prepare(
-    session: Session, recipe: Named, data: Data, store: Place,
-    step: str | None, where: Sequence[str], against: Sequence[str | Path], held_out: float, files: _Files,
-    how: EvalOptions, dry_run: bool,
-) -> tuple[Labelling, TrainingQuestions, dict[str, str]]:  # fmt: skip
-    """The recipe that labels, the questions, and the labels that a person gave: question id -> label.
-    `dry_run`: files are read and not stored. All names are checked before a file is."""
+    corrected = None if corrections is None else label_files.read_review(corrections)
     given = several(data)
     base, judge = session.recipe(recipe, given), _judge(session, how.judge)
     check, context = (prompt_file(session.settings.conf, name) for name in (CHECK, CONTEXT))
     named = labelling(base, step, judge, check, context, {})
-    if not named.judged and files.review is None and files.corrected is None:
+    if not named.judged and drafts is None and corrected is None:
         raise ConfError(
             f"--step {named.into}: labels of calls are drafts until a person has looked at them. Write the "
             "drafts with --review FILE, correct them, and name the file with --import"
@@ -191,13 +155,13 @@ def _prepare(
             f"{asked.store.uri}: expected training questions with answers, found none of {len(asked.ids)} "
             "with one"
         )
-    splits = splits_of({id: asked.texts[id] for id in asked.ids}, held_out)
-    if (made.judged or files.corrected) and "train" not in splits.values():
+    splits = training_labels.splits_of({id: asked.texts[id] for id in asked.ids}, held_out)
+    if (made.judged or corrected) and "train" not in splits.values():
         raise DataError(
             f"--held-out {held_out:g}: expected questions to train on, found all {len(asked.ids)} held out. "
             "Lower it, or label more questions"
         )
-    return made, asked, _reviewed(session, made, files.corrected or {}, asked)
+    return made, asked, _reviewed(session, made, corrected or {}, asked), drafts
 
 
 def _judge(session: Session, name: str | None) -> Model | Words | None:
@@ -241,20 +205,20 @@ def _found(
     given: Mapping[str, str], asked: TrainingQuestions, run: EvalResult, named: str,
     review: str | Path | None,
 ) -> dict[str, Any]:  # fmt: skip
-    steps, split = run.evaluation.report.steps, counts(labels)["split"]
+    steps, split = run.evaluation.report.steps, label_files.counts(labels)["split"]
     planned = [s.planned for s in steps]
-    about = {r: {"about": p[0], "label": p[1]} for r, p in PATHS.items()}
+    about = {r: {"about": p[0], "label": p[1]} for r, p in training_labels.PATHS.items()}
     paths = [
-        {**p, **(about[p["rule"]] if p["rule"] else {"about": WHY[p["why"]], "label": ""})}
-        for p in to_json(paths_of(judged, given))
+        {**p, **(about[p["rule"]] if p["rule"] else {"about": training_labels.WHY[p["why"]], "label": ""})}
+        for p in to_json(training_labels.paths_of(judged, given))
         if made.judged or p["rule"] in ("", "imported")
     ]
     return as_json(
         out=folder, digest=named, recipe=made.base.name, step=made.into, model=made.step.model.name,
         judge=made.judge, questions=len(asked.ids), labels=len(labels),
         split={"train": split.get("train", 0), "held_out": split.get("held-out", 0)},
-        rules=sorted({x.rule for x in labels}), mix=mix_of(labels), paths=paths,
-        examples=examples_of(judged, labels), evaluated=asked.evaluated,
+        rules=sorted({x.rule for x in labels}), mix=training_labels.mix_of(labels), paths=paths,
+        examples=training_labels.examples_of(judged, labels), evaluated=asked.evaluated,
         planned=None if None in planned else sum(p or 0 for p in planned),
         computed=sum(s.computed for s in steps), cached=sum(s.cached for s in steps),
         review=None if review is None else str(review),

@@ -39,9 +39,6 @@ class WhyResult(Result):
     """Why one row of a run is as it is; its rows are the steps: what each asked, what was computed, why."""
 
     ROWS = "explanation.steps"
-    TITLE = (
-        "{0.explanation.question}, {0.explanation.state}: {0.explanation.answer} [{0.explanation.outcome}]"
-    )
     explanation: explain.Explanation
 
     def to_json(self) -> dict[str, Any]:
@@ -56,12 +53,6 @@ class FaultsResult(Result):
     ROWS = "found.rows"
     run: str  # "": of no run, but of all that was read into the store
     found: UndoneRows
-    store: str = ""  # URI, where there is no run
-
-    @property
-    def title(self) -> str:
-        of = f"run {self.run}" if self.run else self.store
-        return f"{of}: {len(self.found.rows)} rows failed"
 
     def to_json(self) -> dict[str, Any]:
         return as_json(run=self.run, rows=self.found.counts, faults=self.found.rows)
@@ -77,11 +68,6 @@ class LossesResult(Result):
     recipe: str  # its name
     losses: Losses
     questions: tuple[Mapping[str, Any], ...]  # the misses, in the order of the run
-
-    @property
-    def title(self) -> str:
-        scored = self.losses.right + self.losses.misses
-        return f"{self.recipe}, run {self.run}: {self.losses.misses} of {scored} scored questions are lost"
 
     def at(self, place: Loss) -> LossesResult:
         """The same with the questions alone that were lost at one place."""
@@ -110,7 +96,7 @@ def faults(
     """
     if run is None:
         opened = (session or Session()).store(store)
-        return FaultsResult("", UndoneRows(unread_rows(opened), ()), opened.uri)
+        return FaultsResult("", UndoneRows(unread_rows(opened), ()))
     manifest = read(Path(run))
     store = Store.open(manifest.store)
     # Nothing is run: where it would be does not matter.

@@ -10,12 +10,12 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import psutil
 
-from raypipe.api.results import Result, as_json
-from raypipe.api.session import Session, Settings, load_recipe, read_catalog
+from raypipe.api.results import Result
+from raypipe.api.session import Session, Settings
 from raypipe.core.checkout import installed
 from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.models import load
@@ -44,22 +44,15 @@ class EnvironmentResult(Result):
 
     SCHEMA = "what state found mend"
     ROWS = "findings"
+    fine: bool  # nothing is missing
     findings: tuple[Finding, ...]
-
-    @property
-    def fine(self) -> bool:
-        """Whether nothing is missing."""
-        return all(f.state != "missing" for f in self.findings)
-
-    def to_json(self) -> dict[str, Any]:
-        return as_json(fine=self.fine, findings=self.findings)
 
 
 def check_environment(store: str | None = None, session: Session | None = None) -> EnvironmentResult:
     """Checks versions, this machine, Ray's settings, models and the store. Starts and changes nothing."""
     settings = (session or Session()).settings
-    found = [*_versions(), *_machine(settings), *_ray(settings), *_models(settings), _store(store, settings)]
-    return EnvironmentResult(tuple(found))
+    found = (*_versions(), *_machine(settings), *_ray(settings), *_models(settings), _store(store, settings))
+    return EnvironmentResult(all(f.state != "missing" for f in found), found)
 
 
 def _versions() -> Iterator[Finding]:
@@ -103,9 +96,10 @@ def _ray(settings: Settings) -> Iterator[Finding]:
 def _models(settings: Settings) -> Iterator[Finding]:
     """The models that are here. One that is not is missing only if the recipe `local` needs it; of the others
     their number is said."""
-    found = read_catalog(None, settings.conf)
+    session = Session(settings)
+    found = session.catalog()
     try:
-        needed = {m.name for m in load_recipe("local", None, settings.conf).models()}
+        needed = {m.name for m in session.recipe("local").models()}
     except (ModelMissing, ConfError) as e:  # the weights that come with the extra `local`
         yield Finding("model", "missing", "a model that the recipe local needs", str(e))
         needed = set()

@@ -17,7 +17,7 @@ from raypipe.api.results import Result, as_json, outside_loop
 from raypipe.api.served import ServedModel, replies, require_answering
 from raypipe.api.session import Place, Session, endpoint_addresses
 from raypipe.core.errors import ConfError, DataError, Unavailable
-from raypipe.core.examples import ExampleRow
+from raypipe.core.kg import ExampleRow
 from raypipe.core.llm import Generated, Sampling
 from raypipe.core.protocols import Model
 from raypipe.core.records import ANSWERED, Fault, Gold, Question
@@ -63,8 +63,8 @@ class QuestionsPlan:
 class MadeQuestionsResult(Result):
     """Questions that were made; its rows are those that were kept."""
 
-    SCHEMA = "id kind question answer"
-    TITLE = "{0.out}: {1} questions of {0.plan.wanted} wanted"
+    SCHEMA = "id kind question=text.question answer=text.answers.0"
+    ROWS = "kept"
     plan: QuestionsPlan
     out: Path | None  # the file of questions; None: a dry run
     kept: tuple[MadeQuestion, ...] = ()
@@ -72,10 +72,6 @@ class MadeQuestionsResult(Result):
     rejected: Mapping[str, int] = field(default_factory=dict)  # reason -> candidates
     computed: int = 0  # calls
     cached: int = 0
-
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        for q in self.kept:
-            yield {"id": q.id, "kind": q.kind, "question": q.text.question, "answer": q.text.answers[0]}
 
     def to_json(self) -> dict[str, Any]:
         return as_json(

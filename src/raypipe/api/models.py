@@ -56,7 +56,6 @@ class ModelNeedsResult(Result):
 
     SCHEMA = "name kind loader state where bytes:int64 get"
     ROWS = "models"
-    TITLE = "{0.recipe}"
     recipe: str  # its name
     models: tuple[ModelNeed, ...]
 
@@ -154,8 +153,10 @@ def _need(model: Model, catalog: _All) -> ModelNeed:
 class ModelAddResult(Result):
     """An entry that was added, and what its model takes; one row."""
 
-    SCHEMA = "name file kind loader bytes:int64 memory_gib:float64 context_gib:float64 licence gated:bool get"
-    TITLE = "{0.name} in {0.file}"
+    SCHEMA = (
+        "name file kind=entry.kind loader=entry.loader bytes:int64 memory_gib:float64 context_gib:float64 "
+        "licence gated:bool get"
+    )
     name: str  # in the models file
     file: str  # that it was added to
     entry: Mapping[str, Any]  # its fields
@@ -167,46 +168,38 @@ class ModelAddResult(Result):
     get: str  # the command that downloads it; "": it is here, or behind an address
     endpoints: Mapping[str, Any]  # what belongs under `endpoints` of the cluster file; {}: nothing
 
-    def rows(self) -> list[Mapping[str, Any]]:
-        return [{"kind": self.entry["kind"], "loader": self.entry["loader"], **self.to_json()}]
-
-
-@dataclass(frozen=True, slots=True)
-class AddOptions:
-    """What `models add` is told beyond the model's place; each field may be left out."""
-
-    name: str = ""  # in the models file; "": the last part of the model's own
-    kind: str = ""  # embedder, reranker, generator or tokenizer; "": as its files say; of a server: generator
-    revision: str | None = None  # commit, branch or tag of a hub's repository; its commit is pinned
-    dialect: str = ""  # of a server
-    endpoint: str = ""  # of a server: its name in the cluster file; "": from its host
-    key_env: str = ""  # of a server: the environment variable of its key; "": it takes none
-
 
 def add_model(
-    source: str, options: AddOptions | None = None, session: Session | None = None
-) -> ModelAddResult:
+    source: str, name: str = "", kind: str = "", revision: str | None = None, dialect: str = "",
+    endpoint: str = "", key_env: str = "", session: Session | None = None,
+) -> ModelAddResult:  # fmt: skip
     """Writes an entry for ORG/NAME of a hub, a folder, or URL#MODEL of a server.
+
+    `name` "": the last part of the model's own; `kind` "": as its files say, of a server generator. A hub's
+    commit, branch or tag `revision` is pinned as its commit. Of a server: how it is spoken to, its name in
+    the cluster file ("": from its host), the environment variable of its key ("": it takes none).
 
     It goes into the session's models file, else into models.yaml of the working directory; either is made
     where there is none. Raises ConfError for a model that cannot be loaded and for a name that is taken,
     ModelMissing, and Unavailable for a hub or server that cannot be reached.
     """
-    session, options = session or Session(), options or AddOptions()
+    session = session or Session()
     file = Path(session.models or "models.yaml")
     repo: ModelRepo | None = None
     endpoints: dict[str, Any] = {}
     if is_served(source):
-        proposal, endpoints = _served(source, options, session.settings.keys)
+        proposal, endpoints = _served(
+            source, kind or "generator", dialect, endpoint, key_env, session.settings.keys
+        )
         own = str(proposal.entry["model"])
     else:
-        repo = _repo(source, options, session.settings.keys)
-        proposal = propose(repo, options.kind)
+        repo = _repo(source, revision, session.settings.keys)
+        proposal = propose(repo, kind)
         own = repo.name
-    name = options.name or re.sub(r"[^a-z0-9._-]", "-", own.rstrip("/").rsplit("/", 1)[-1].lower())
+    name = name or re.sub(r"[^a-z0-9._-]", "-", own.rstrip("/").rsplit("/", 1)[-1].lower())
     _write(file, name, proposal.entry)
-    revision = str(proposal.entry.get("revision", ""))
-    get = folder.download_command(own, revision) if revision and repo else ""
+    pinned = str(proposal.entry.get("revision", ""))
+    get = folder.download_command(own, pinned) if pinned and repo else ""
     licence, gated = (repo.licence, repo.gated) if repo else ("", False)
     return ModelAddResult(
         name, str(file), proposal.entry, proposal.bytes, proposal.memory_gib, proposal.context_gib, licence,
@@ -214,27 +207,27 @@ def add_model(
     )  # fmt: skip
 
 
-def _repo(source: str, options: AddOptions, environ: Mapping[str, str]) -> ModelRepo:
+def _repo(source: str, revision: str | None, environ: Mapping[str, str]) -> ModelRepo:
     if source.startswith(("/", "./", "../", "~")) or Path(source).is_dir():
         return from_folder(Path(source).expanduser().resolve())
     hub = environ.get("HF_ENDPOINT") or HUB
-    return from_hub(source, options.revision, hub.rstrip("/"), environ.get("HF_TOKEN", ""))
+    return from_hub(source, revision, hub.rstrip("/"), environ.get("HF_TOKEN", ""))
 
 
-def _served(source: str, options: AddOptions, environ: Mapping[str, str]) -> tuple[Proposal, dict[str, Any]]:
+def _served(
+    source: str, kind: str, dialect: str, endpoint: str, key_env: str, environ: Mapping[str, str]
+) -> tuple[Proposal, dict[str, Any]]:
     """The entry of a model behind an address, and its endpoint for the cluster file."""
-    given, kind = ServedModel.parse(source, "models add"), options.kind or "generator"
-    if options.key_env and not environ.get(options.key_env):
-        raise ConfError(
-            f"--key-env {options.key_env}: expected a key in this environment variable, found none"
-        )
+    given = ServedModel.parse(source, "models add")
+    if key_env and not environ.get(key_env):
+        raise ConfError(f"--key-env {key_env}: expected a key in this environment variable, found none")
     host = given.url.partition("://")[2].partition("/")[0]
-    endpoint = options.endpoint or re.sub(r"[^A-Za-z0-9]+", "-", host)
-    at = EndpointAddress(given.url, environ[options.key_env] if options.key_env else "")
-    found = remote.describe(kind, given.model, at, options.dialect, options.key_env or "that --key-env names")
+    endpoint = endpoint or re.sub(r"[^A-Za-z0-9]+", "-", host)
+    at = EndpointAddress(given.url, environ[key_env] if key_env else "")
+    found = remote.describe(kind, given.model, at, dialect, key_env or "that --key-env names")
     loader = {"kind": kind, "loader": found.pop("loader")}
     entry = {**loader, "endpoint": endpoint, "model": given.model, **found}
-    line = {"url": given.url} | ({"key_env": options.key_env} if options.key_env else {})
+    line = {"url": given.url} | ({"key_env": key_env} if key_env else {})
     return Proposal(entry, None, None, None), {endpoint: line}
 
 

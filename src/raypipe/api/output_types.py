@@ -12,9 +12,10 @@ from typing_extensions import TypedDict
 from raypipe.api.finetune import FinetunePlanResult
 from raypipe.api.kg_score import CallRate
 from raypipe.api.release import TrialResult
-from raypipe.api.reproduce import Verdict
+from raypipe.api.reproduce import CheckedNumber
+from raypipe.api.run import RunResult
 from raypipe.cluster.placement import Bottleneck, Placement
-from raypipe.core.ann import AnnRecall
+from raypipe.core.index import AnnRecall
 from raypipe.evaluation.training_labels import LabelExample, LabelPath, MixLine
 from raypipe.metrics.calibration import CalibrationReport
 from raypipe.metrics.certainty import Interval
@@ -22,7 +23,6 @@ from raypipe.metrics.crag import CragScore, Rule
 from raypipe.metrics.kinds import MeasureSlice, MeasureSummary
 from raypipe.metrics.losses import Loss, PromptInjection
 from raypipe.pipeline.recipe_tables import AnnState
-from raypipe.recipes.executor import StageCounters
 from raypipe.report.report import Estimate, EvalReport, FaultCount
 from raypipe.runs.plan.records import JudgePlan
 from raypipe.serving.http.reply_types import AnswerResponse
@@ -33,10 +33,19 @@ from raypipe.training.loop import LookPoint, StepPoint
 from raypipe.training.model import Device, FourBit
 
 
+def fields_of(of: type[Any] | None) -> dict[str, Any]:
+    """Field -> type of a dataclass; of a Result as its JSON has them. None: none."""
+    if of is None:
+        return {}
+    found, flat, hidden = get_type_hints(of), getattr(of, "FLAT", ""), getattr(of, "HIDDEN", "")
+    own = {n: hint for n, hint in found.items() if n not in (flat, *hidden.split())}
+    return fields_of(found.get(flat)) | own
+
+
 def record(name: str, about: str = "", of: type[Any] | None = None, /, **types: Any) -> Any:
     """The type of a JSON object: the fields of a dataclass, and `types`, which may replace some of them.
     `about` is its description."""
-    hints = {**(get_type_hints(of) if of is not None else {}), **types}
+    hints = {**fields_of(of), **types}
     typed: Any = TypedDict
     made = typed(name, {n: str if hint is Path else hint for n, hint in hints.items()})
     made.__doc__ = about or None
@@ -45,8 +54,7 @@ def record(name: str, about: str = "", of: type[Any] | None = None, /, **types: 
 
 def printed(name: str, about: str = "", of: type[Any] | None = None, /, **types: Any) -> Any:
     """The type of what a command prints with --json: a `record` that says its format."""
-    own = get_type_hints(of) if of is not None else {}
-    return record(name, about, **{"format": Literal[2], **own, **types})
+    return record(name, about, **{"format": Literal[2], **fields_of(of), **types})
 
 
 def listed(of: Any) -> Any:
@@ -102,9 +110,7 @@ LiveRelease = printed(
     store=str,  # URI of the store in which it is live
 )  # fmt: skip
 Trials = printed("Trials", "`trial --json` and `promote --canary --json`.", TrialResult)
-StepCounts = printed(
-    "StepCounts", "`index --json` and `answer --json`.", recipe=str, steps=dict[str, StageCounters]
-)
+StepCounts = printed("StepCounts", "`index --json` and `answer --json`.", RunResult)
 Lost = record(
     "_LostQuestion",
     id=str,
@@ -126,15 +132,7 @@ Call = record(
     fault=record("_CallFault", reason=str, detail=str, transient=bool) | None,
 )
 CallSlice = record("_CallSlice", label=str, value=str, measures=list[CallRate])
-Number = record(
-    "_NumberCheck",
-    measure=str,
-    by=str,  # of a ranking: the score that ranks; of files: the file's name
-    expected=float,
-    found=float | None,  # null: the run has no such number
-    difference=float | None,
-    verdict=Verdict,
-)
+Number = record("_NumberCheck", "", CheckedNumber)
 AnnLine = record("_AnnStage", "", AnnRecall, stage=str, built=bool)  # by this command; false: it was there
 
 

@@ -19,27 +19,26 @@ from pydantic import TypeAdapter
 from raypipe.api import output_types as parts
 from raypipe.api.bench import BenchReport
 from raypipe.api.compare import CompareResult
-from raypipe.api.data import ParsedFile
+from raypipe.api.data import ParsedFile, Preview
 from raypipe.api.forget import ForgetResult
+from raypipe.api.graphs import FactsResult
+from raypipe.api.kg_refresh import RefreshProposal
 from raypipe.api.kg_score import CallRate
 from raypipe.api.look import LossesResult, Shape
-from raypipe.api.machine import Finding
+from raypipe.api.machine import EnvironmentResult
 from raypipe.api.made_data import ExamplePoolResult, QuestionsPlan
 from raypipe.api.models import ModelAddResult, ModelNeedsResult
 from raypipe.api.output_types import listed, printed, record
-from raypipe.api.previews import Preview
-from raypipe.api.reproduce import Reproductions, Verdict
+from raypipe.api.reproduce import ReproduceResult, Reproductions
 from raypipe.api.starting_points import ProjectResult
+from raypipe.api.sweep import RepeatsResult, SweepResult
 from raypipe.api.usage import UsageResult
 from raypipe.api.validate import ValidateResult
-from raypipe.api.view import ViewFile
+from raypipe.api.view import RunsResult, ViewFile
 from raypipe.evaluation.fault_budget import RowCounts, UndoneRow
 from raypipe.evaluation.fit_decide import DecideFitReport
 from raypipe.evaluation.fit_fuse import FuseFitReport
 from raypipe.evaluation.judge_check import JudgeCheck
-from raypipe.evaluation.sweep import PlannedPoint, Repeats, Sweep
-from raypipe.evaluation.view.run_list import RunHeader
-from raypipe.kg.public_data import BuildSummary
 from raypipe.metrics.certainty import Interval
 from raypipe.metrics.crag import CragScore, Rule
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
@@ -94,7 +93,7 @@ OUTPUTS: Mapping[str, Any] = {
     "index": parts.StepCounts,
     "ann": printed("AnnOutput", "`ann --json`.", recipe=str, stages=listed(parts.AnnLine)),
     "answer": parts.StepCounts,
-    "eval": parts.Eval | printed("RepeatsOutput", "", Repeats, folder=str),
+    "eval": parts.Eval | printed("RepeatsOutput", "", RepeatsResult),
     "reprocess": printed(
         "Reprocess",
         "`reprocess --json`.",
@@ -102,13 +101,7 @@ OUTPUTS: Mapping[str, Any] = {
         report=parts.Eval,
         changes=Changes | None,  # null: no earlier run of this data; changes.json in a run's folder
     ),
-    "sweep": printed(
-        "SweepOutput",
-        "`sweep --json`, and sweep.json in its folder.",
-        recipe=str,  # its name
-        plans=list[PlannedPoint],
-        sweep=Sweep | None,  # null: --dry-run
-    ),
+    "sweep": printed("SweepOutput", "`sweep --json`, and sweep.json in its folder.", SweepResult),
     "labels": parts.LabelsOutput | parts.PlanOutput,
     "fit decide": printed("DecideFitOutput", "", DecideFitReport, file=str),
     "fit fuse": printed("FuseFitOutput", "", FuseFitReport, file=str),
@@ -123,7 +116,7 @@ OUTPUTS: Mapping[str, Any] = {
     ),
     "losses": printed("LossesOutput", "`losses --json`.", LossesResult, questions=listed(parts.Lost)),
     "compare": printed("Comparisons", "`compare --json`: each run against the first.", CompareResult),
-    "view": printed("RunHeaders", "`view --json`: finished runs, the latest first.", runs=list[RunHeader])
+    "view": printed("RunHeaders", "`view --json`: finished runs, the latest first.", RunsResult)
     | printed("WrittenView", "`view --out FILE --json`.", ViewFile),
     "judge check": printed("JudgeCheckOutput", "", JudgeCheck),
     "judge pick": printed(
@@ -149,9 +142,7 @@ OUTPUTS: Mapping[str, Any] = {
     "reproduce": printed(
         "ReproduceOutput",
         "`reproduce NAME --check --json`.",
-        name=str,
-        about=str,
-        verdict=Verdict,  # the worst of the numbers'
+        ReproduceResult,
         numbers=listed(parts.Number),
     )
     | printed("ReproductionsOutput", "`reproduce --json`: what can be run.", Reproductions),
@@ -209,7 +200,7 @@ OUTPUTS: Mapping[str, Any] = {
     ),
     "usage": printed("Usage", "`usage --json`.", UsageResult),
     "ask": parts.Ask,
-    "doctor": printed("Doctor", "`doctor --json`.", fine=bool, findings=list[Finding]),
+    "doctor": printed("Doctor", "`doctor --json`.", EnvironmentResult),
     "init": printed("Project", "`init --json`.", ProjectResult),
     "check-step": printed("StepCheckOutput", "`check-step --json`.", StepCheck, holds=bool),
     "validate": printed("Validate", "`validate --json`.", ValidateResult),
@@ -237,13 +228,10 @@ OUTPUTS: Mapping[str, Any] = {
     "kg refresh": printed(
         "GraphRefresh",
         "`kg refresh --json`: refresh periods by domain.",
-        graph=str,
-        now=dict[str, str | int],
-        proposed=dict[str, str | int],
-        accepted=bool,
+        RefreshProposal,
         seen=GenericAlias(dict, (str, record("_Observed", pairs=int, changed=int))),  # of stored replies
     ),
-    "facts build": printed("FactsTableOutput", "`facts build --json`.", BuildSummary, out=str),
+    "facts build": printed("FactsTableOutput", "`facts build --json`.", FactsResult),
     "bench": printed("BenchOutput", "`bench --json`.", BenchReport, machine=dict[str, str | int]),
 }
 """Command -> what its `--json` prints."""

@@ -1,5 +1,6 @@
-"""The composition root: a recipe over a store, ready to run on the cluster that the session names, and what
-it costs there."""
+"""The composition root: a recipe over a store, ready to run on the cluster that the session names; where
+its tasks go on Ray (one warm pool, a pool for each table, two pools at the same time, or workers next to
+engines); and what it costs there."""
 
 from __future__ import annotations
 
@@ -7,14 +8,14 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import replace
-from functools import cache, partial
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
+from typing import TYPE_CHECKING, NamedTuple, cast
 
-from raypipe.api.ray_run import RayRun
+from raypipe.api.served import JudgeKit, require_answering, require_unchanged
 from raypipe.api.session import Session, endpoint_addresses, require_graphs
-from raypipe.cluster.capacity import declared_nodes, sized, startable, workers
-from raypipe.cluster.file import Cluster
+from raypipe.cluster import capacity
+from raypipe.cluster.file import Cluster, Pool
 from raypipe.cluster.placement import asked_by, placement, pools_of_stages, refuse, stage_models
 from raypipe.core.prices import JUDGE, Prices
 from raypipe.core.protocols import Model
@@ -23,14 +24,143 @@ from raypipe.models.entry import REMOTE
 from raypipe.pipeline.counters import MACHINES
 from raypipe.pipeline.driver import Pipeline, TaskSizes
 from raypipe.pipeline.ingest_tasks import TaskReading
-from raypipe.pipeline.tasks import Verb, WorkerConfig, Workers, inline
+from raypipe.pipeline.tasks import TableTask, Task, Verb, WorkerConfig, Workers, inline
+from raypipe.pipeline.whole_corpus_task import WholeCorpusTask
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import models_of
 from raypipe.report.progress import Progress
 from raypipe.store import Store
 
 if TYPE_CHECKING:
-    from raypipe.api.judges import JudgeKit
+    from raypipe.cluster.pools import EngineGroup
+    from raypipe.cluster.streamed_pool import StreamedPools
+    from raypipe.cluster.warm_pool import WarmPool
+    from raypipe.pipeline.tasks import HandedBack, TaskResult
+
+
+class Sized(NamedTuple):
+    """A cluster file on the nodes that there are, and the engines of the recipe on it."""
+
+    cluster: Cluster
+    group: EngineGroup | None
+    streamed: StreamedPools | None  # where parsing and embedding run at the same time
+
+
+@dataclass
+class RayRun:
+    """Runs the tasks of a recipe over a store.
+
+    Ray is connected to when the first task is run: starting it takes seconds, and a run with nothing missing
+    needs none. Where the judge is one of the models, its engine is the recipe's, and stays up.
+    """
+
+    ray: str  # the address, or "local" for a Ray of this run
+    worker: WorkerConfig  # what workers are told
+    recipe: Recipe | None  # None: only files are read
+    written: Cluster  # the cluster file
+    engines: Sequence[Model]  # the recipe's models that may get an engine
+    used: Sequence[Model]  # all models that tasks ask
+    judge: JudgeKit | None
+    warm: WarmPool | None = None  # workers that stay from table to table
+
+    def __post_init__(self) -> None:
+        self._wanted = capacity.startable(self.written, self.engines)
+        if self.judge is not None:
+            self.judge.before_start(self.close)
+        if "ray" in sys.modules and sys.modules["ray"].is_initialized():
+            self.connect()
+        elif self.ray == "local":  # the most that a Ray started here can have
+            here = capacity.reachable(self.written, [capacity.this_machine()])
+            capacity.fitting(self.written, self._wanted, here)
+
+    @cached_property
+    def _sized(self) -> Sized:
+        for model in self.used:
+            load.present(model)
+        require_answering(self.engines, self.worker.endpoints)
+        require_unchanged(Store.open(self.worker.store), self.used, self.worker.endpoints)
+        if self.judge is not None:
+            self.judge.require_answering()
+        from raypipe.cluster import connection  # Ray takes a second to import
+
+        connection.connect(self.ray)
+        if self.recipe is not None:
+            connection.carry(self.recipe)
+        nodes = capacity.reachable(self.written, connection.nodes())
+        cluster = capacity.fitting(self.written, self._wanted, nodes)
+        group, streamed = None, None
+        if any(m.loader == "vllm" for m in self.engines):  # else Ray Data need not be imported
+            from raypipe.cluster.pools import EngineGroup
+
+            group = EngineGroup.of(cluster, self.engines)
+        if (both := capacity.side_by_side(cluster, nodes)) is not None:
+            from raypipe.cluster.streamed_pool import StreamedPools, most_bytes
+
+            streamed = StreamedPools(*both, most_bytes, cluster.limits)
+        return Sized(cluster, group, streamed)
+
+    def connect(self) -> None:
+        """Joins Ray, once, and sizes the cluster file on its nodes. Raises ClusterTooSmall, and ModelMissing,
+        which a worker would find out only at its first row."""
+        _ = self._sized
+
+    def ahead(self) -> None:
+        """Starts the workers that stay from table to table: they load what embeds while others go on."""
+        cluster = self._sized.cluster
+        if self.warm is None and self.recipe is not None and cluster.one_pool is not None:
+            self._warm_pool(cluster, cluster.one_pool).begin(self.worker, self.recipe.embedders())
+
+    def workers(self, verb: Verb) -> Workers:
+        """How many workers do such tasks."""
+        return capacity.workers(self._sized.cluster, verb, bool(self._wanted))
+
+    @property
+    def streams(self) -> Callable[[], bool] | None:
+        """Says, on the joined cluster, whether parsing and embedding run at the same time; None where the
+        cluster file's embedders have no GPU."""
+        return (lambda: self._sized.streamed is not None) if self.written.pools["embed"].gpus else None
+
+    def run(self, verb: Verb, work: TableTask, tasks: Sequence[Task]) -> Iterator[TaskResult | HandedBack]:
+        """Does the tasks, in the order in which they end."""
+        if not tasks:
+            return iter(())
+        cluster, group, streamed = self._sized
+        if verb == "index" and streamed is not None:
+            return streamed.run(cast(WholeCorpusTask, work), tasks)
+        if verb == "answer" and group is not None:
+            return self._with_engines(cluster, group, work, tasks)
+        if (pool := cluster.one_pool) is not None:
+            return self._warm_pool(cluster, pool).run(work, tasks)
+        from raypipe.cluster import pools
+
+        named = cluster.pools["embed" if verb == "index" else verb]
+        return pools.run_tasks(work, tasks, named, cluster.limits)
+
+    def _warm_pool(self, cluster: Cluster, pool: Pool) -> WarmPool:
+        from raypipe.cluster.warm_pool import WarmPool
+
+        if self.warm is None:
+            self.warm = WarmPool(pool, cluster.limits)
+        return self.warm
+
+    def _with_engines(
+        self, cluster: Cluster, group: EngineGroup, work: TableTask, tasks: Sequence[Task]
+    ) -> Iterator[TaskResult | HandedBack]:
+        from raypipe.cluster import pools
+        from raypipe.pipeline.tasks import with_worker
+
+        self.close()  # the engines and their workers take its room
+        work = with_worker(work, engines=group.names, passing_engines=group.passing)
+        if self.judge is None or not self.judge.share(group):
+            return pools.run_with_engines(group, work, tasks, cluster.limits)
+        self.judge.start()
+        return pools.run_tasks(work, tasks, group.engines.answer, cluster.limits)
+
+    def close(self) -> None:
+        """Ends the workers that stay between tables."""
+        pool, self.warm = self.warm, None
+        if pool is not None:
+            pool.close()
 
 
 @contextmanager
@@ -46,18 +176,8 @@ def open_pipeline(
         require_graphs(recipe)
     place, sizes, run = _on_cluster(session, store.uri, recipe, answers, judge)
     with session.shown() as progress, closing(run):
-        yield Pipeline(
-            store,
-            recipe,
-            place,
-            sizes,
-            run.run,
-            progress,
-            run.workers,
-            run.connect,
-            streams=run.streams,
-            ahead=run.ahead,
-        )
+        made = Pipeline(store, recipe, place, sizes, run.run, progress, run.workers, run.connect)
+        yield replace(made, streams=run.streams, ahead=run.ahead)
 
 
 @contextmanager
@@ -92,7 +212,7 @@ def in_process(session: Session, store: Store, recipe: Recipe) -> Iterator[Pipel
 def offline_pipeline(session: Session, store: Store, recipe: Recipe) -> Pipeline:
     """The recipe over a store as the session's cluster would run it, without Ray: to plan, not to run."""
     require_graphs(recipe)
-    file = as_declared(session, recipe)
+    file = as_declared(session.cluster_file(), recipe.models())
     place, sizes = _placed(session, file, store.uri, ())
     silent, said = Progress(sys.stderr, silent=True), workers_of(file, recipe)
     return Pipeline(store, recipe, place, sizes, inline, silent, said)
@@ -100,12 +220,12 @@ def offline_pipeline(session: Session, store: Store, recipe: Recipe) -> Pipeline
 
 def workers_of(file: Cluster, recipe: Recipe) -> Callable[[Verb], Workers]:
     """How many workers a cluster file has for each verb of a recipe."""
-    return partial(workers, file, engines=any(m.loader == "vllm" for m in recipe.models()))
+    return partial(capacity.workers, file, engines=any(m.loader == "vllm" for m in recipe.models()))
 
 
-def as_declared(session: Session, recipe: Recipe) -> Cluster:
-    file = session.cluster_file()
-    return sized(file, [m for m in recipe.models() if m.loader == "vllm"], declared_nodes(file))
+def as_declared(file: Cluster, models: Sequence[Model]) -> Cluster:
+    """A cluster file on the machines that it is written for, with the engines of these models."""
+    return capacity.sized(file, [m for m in models if m.loader == "vllm"], capacity.declared_nodes(file))
 
 
 def _on_cluster(
@@ -117,7 +237,8 @@ def _on_cluster(
     corpus = [m for stage in recipe.corpus for m in models_of(stage.step)]
     written = session.cluster_file()
     asked = asked_by(recipe) if answers else ()
-    refuse(sized(written, startable(written, models), declared_nodes(written)), recipe.embedders(), asked)
+    declared = as_declared(written, capacity.startable(written, models))
+    refuse(declared, recipe.embedders(), asked)
     used = models or (*corpus, *recipe.embedders())
     place, sizes = _placed(session, written, uri, used)
     run = RayRun(session.settings.ray, place, recipe, written, models, used, judge)
@@ -149,7 +270,7 @@ def prices_of(session: Session, recipe: Recipe, judge: Model | None = None) -> P
                 unpriced.append(model.name)
     machines = written.usd_per_hour
     asked = asked_by(recipe)
-    placed_on = sized(written, [m for m in asked if m.loader == "vllm"], declared_nodes(written))
+    placed_on = as_declared(written, asked)
     pools = {p.name: p for p in placement(placed_on, recipe.embedders(), asked)}
     engines = sum(p.actors * p.gpus for p in pools.values() if p.name.startswith("engines "))
     actors, gpus = {}, {}

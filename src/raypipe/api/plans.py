@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from raypipe.api.captured import open_data
-from raypipe.api.judges import judge_model, open_judge
-from raypipe.api.measured import measured
 from raypipe.api.paths import Data, several
 from raypipe.api.pipelines import as_declared, offline_pipeline, open_pipeline, prices_of, workers_of
 from raypipe.api.results import Result, outside_loop
-from raypipe.api.run import evaluate
+from raypipe.api.run import evaluate, measured
+from raypipe.api.served import judge_model, open_judge
 from raypipe.api.session import Named, Place, Session
 from raypipe.cluster.capacity import declared_nodes, fitting, is_here
 from raypipe.cluster.placement import asked_by, bottleneck, placement, refuse
@@ -44,8 +43,6 @@ from raypipe.synth import write
 class PlanResult(Result):
     """The plan of an eval; its rows are the steps."""
 
-    TITLE = "{0.recipe} on {0.placement[cluster]}"
-    recipe: str  # its name
     plan: Plan
     expired: int  # answers that rest on expired replies of a graph
     placement: Mapping[str, Any]  # pools, their machines and memory, and the slowest step
@@ -106,7 +103,7 @@ def plan(
     if judging is not None:
         planned = replace(planned, judge=judge_plan(judging, rule, here))
     planned = priced(planned, prices_of(session, found, judging), found)
-    return PlanResult(found.title, planned, len(old), _placement(session, found, steps))
+    return PlanResult(planned, len(old), _placement(session, found, steps))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +111,6 @@ class AssumedResult(Result):
     """What a corpus of some size would take; its rows are the steps."""
 
     ROWS = "plan.steps"
-    TITLE = "{0.plan.assumed.pages:,.0f} pages on {0.plan.cluster}"
     plan: AssumedPlan
 
     def to_json(self) -> dict[str, Any]:
@@ -131,7 +127,7 @@ def assume(recipe: Named, assumed: str, store: Place = None, session: Session | 
     """
     session = session or Session()
     size, found = Assumed.parse(assumed, "--assume"), session.recipe(recipe)
-    file = as_declared(session, found)
+    file = as_declared(session.cluster_file(), found.models())
     runs = list(measured(session.settings, session.cluster_file()))
     if store is not None:
         runs = [*recent(session.store(store), planner.LOOKED_BACK), *runs]

@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 class AskResult(Result):
     """One answer; its rows are the passages of the ranking, best first."""
 
-    SCHEMA = "chunk source url text"
-    TITLE = "{0.result.question.text} {0.answer} [{0.outcome}]"
+    SCHEMA = "chunk=hit.chunk source=hit.source url text"
+    ROWS = "result.passages"
     result: QueryResult
 
     @property
@@ -60,10 +60,6 @@ class AskResult(Result):
     def outcome(self) -> str:
         """answered, abstained, false_premise or fault."""
         return self.result.question.outcome
-
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        for p in self.result.passages:
-            yield {"chunk": p.hit.chunk, "source": p.hit.source, "url": p.url, "text": p.text}
 
     def to_json(self) -> dict[str, Any]:
         from raypipe.serving.http import answer_response  # the web framework takes half a second to import
@@ -250,17 +246,13 @@ class WalkResult(Result):
     vectors: Mapping[str, pa.Table]  # model -> one row per chunk: vector, FixedSizeList of float32
     after: Mapping[str, Question]  # step -> the question after it
 
-    @property
-    def title(self) -> str:
-        return next(iter(self.after.values())).text
-
     def rows(self) -> Iterator[Mapping[str, Any]]:
         for step, q in self.after.items():
             counts = {"hits": len(q.hits), "ranked": len(q.order)}
             yield {"step": step, **counts, "answer": q.answer, "outcome": q.outcome}
 
     def to_json(self) -> dict[str, Any]:
-        return {"question": self.title, "steps": list(self.rows())}
+        return {"question": next(iter(self.after.values())).text, "steps": list(self.rows())}
 
     def text(self, source: str, span: tuple[int, int]) -> str:
         """A span of a page's text: what a hit or a quote stands for."""

@@ -34,7 +34,6 @@ class ReleaseResult(Result):
     """One release; one row."""
 
     SCHEMA = COLUMNS
-    TITLE = "{0.pointer} in {0.store}: {0.release.id}"
     release: release.Release
     store: str  # URI of the store in which it is live
     pointer: str = LIVE  # that names it
@@ -52,10 +51,6 @@ class ReleasesResult(Result):
     releases: tuple[release.Release, ...]
     live: str  # id; "": nothing is live
     pointers: Mapping[str, str] = field(default_factory=dict)  # pointer -> id
-
-    @property
-    def title(self) -> str:
-        return f"live: {self.live or 'nothing'}"
 
     def rows(self) -> Sequence[Mapping[str, Any]]:
         return [release.summary(r, self.pointers) for r in self.releases]
@@ -178,10 +173,6 @@ class TrialResult(Result):
     running: tuple[TrialReport, ...]
     ended: TrialReport | None  # the last; None: none has
     stopped: tuple[TrialReport, ...] = ()  # by this call, the canary before the shadow
-
-    @property
-    def title(self) -> str:
-        return f"trials in {self.store}: {len(self.running)} running"
 
     @property
     def over(self) -> tuple[TrialReport, ...]:

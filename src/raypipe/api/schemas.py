@@ -16,8 +16,7 @@ from typing import Any, Literal, Union
 
 from raypipe.cluster.file import Cluster
 from raypipe.core.errors import ConfError
-from raypipe.core.examples import PoolRef
-from raypipe.core.kg import FactsRef
+from raypipe.core.kg import FactsRef, PoolRef
 from raypipe.core.llm import Grammar, JsonSchema
 from raypipe.core.protocols import GraphRef, Model
 from raypipe.kg.language.example_bank import ExampleBank

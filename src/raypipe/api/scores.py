@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raypipe.api.results import Result, as_json
+from raypipe.api.results import Result
 from raypipe.api.session import Session
 from raypipe.metrics.crag import Rule
 from raypipe.metrics.files import score_ranking_files, score_to_json
@@ -17,72 +17,23 @@ from raypipe.metrics.textfile import require_file, write_json_lines
 from raypipe.report.report import RunFolder
 
 if TYPE_CHECKING:
-    from raypipe.metrics.qasper import QasperScore
+    pass
 
 
 @dataclass(frozen=True, slots=True)
-class _FoundScores(Result):
-    """Numbers as the command prints them."""
+class ScoreResult(Result):
+    """Numbers as the command prints them; a row for each measure, of CRAG's one row."""
 
+    ROWS, FLAT, HIDDEN = "measures", "found", "measures about"
     found: Mapping[str, Any]
-
-    def to_json(self) -> dict[str, Any]:
-        return as_json(**self.found)
-
-
-class CragScoreResult(_FoundScores):
-    """The score of CRAG predictions; one row."""
-
-    __slots__ = ()
-    TITLE = "rule {0.found[rule]}"
-
-    def rows(self) -> list[Mapping[str, Any]]:
-        return [{k: v for k, v in self.found.items() if not isinstance(v, Mapping)}]
-
-
-class QaScoreResult(_FoundScores):
-    """The measures of answers to anyone's questions; a row for each: its mean, over how many questions."""
-
-    __slots__ = ()
-    TITLE = "{0.found[measures][0][of]} questions"
-
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        for m in self.found["measures"]:
-            yield {name: m[name] for name in ("measure", "mean", "scored", "of")}
-
-
-class RankingScoreResult(_FoundScores):
-    """The measures of a TREC run; a row for the mean of each."""
-
-    __slots__ = ()
-    TITLE = "mean of {0.found[queries]} judged queries"
-
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        for name in (*MEASURES, MAP_CUT_20_MIN):
-            yield {"measure": name, "mean": self.found[name]}
-
-
-@dataclass(frozen=True, slots=True)
-class QasperScoreResult(Result):
-    """The means of QASPER's evaluator; a row for each."""
-
-    TITLE = "{0.found.questions} questions; {0.found.missing} have no prediction and count 0"
-    found: QasperScore
-
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        yield {"measure": "Answer F1", "mean": self.found.answer_f1}
-        for kind, mean in self.found.by_kind.items():
-            yield {"measure": f"  {kind}", "mean": mean}
-        yield {"measure": "Evidence F1", "mean": self.found.evidence_f1}
-
-    def to_json(self) -> dict[str, Any]:
-        return as_json(**self.found.to_json())
+    measures: tuple[Mapping[str, Any], ...]
+    about: str = ""  # how many questions they are of
 
 
 def score_crag(
     predictions: str | Path, rule: Rule | None = None, judge: str | None = None, trim: str | None = None,
     labels: str | Path | None = None, out: str | Path | None = None, session: Session | None = None,
-) -> CragScoreResult:  # fmt: skip
+) -> ScoreResult:  # fmt: skip
     """Scores CRAG predictions: the folder of an eval, or a file of any system.
 
     A line of the `.jsonl[.gz]` holds `query, answer, alternatives?, prediction, judge_response?`, and so
@@ -104,10 +55,11 @@ def score_crag(
         write_json_lines(Path(out), prediction_lines(run, marks))
     found = score_to_json(marks, run.normalized)
     called = asdict(run.called) if run.called else None
-    return CragScoreResult({**found, "judge": called, "trim": run.trim, "people": people})
+    found |= {"judge": called, "trim": run.trim, "people": people}
+    return ScoreResult(found, ({k: v for k, v in found.items() if not isinstance(v, Mapping)},))
 
 
-def score_qa(predictions: str | Path) -> QaScoreResult:
+def score_qa(predictions: str | Path) -> ScoreResult:
     """Scores answers of any system to anyone's questions by exact match, token F1 and containment, with
     SQuAD's normalization; the best of several truths counts.
 
@@ -118,20 +70,27 @@ def score_qa(predictions: str | Path) -> QaScoreResult:
 
     path = Path(predictions)
     file = RunFolder(path).predictions if path.is_dir() else path
-    return QaScoreResult(score_qa_file(file, open_kind("qa")))
+    found = score_qa_file(file, open_kind("qa"))
+    names = ("measure", "mean", "scored", "of")
+    return ScoreResult(found, tuple({name: m[name] for name in names} for m in found["measures"]))
 
 
-def score_qasper(
-    gold: str | Path, predictions: str | Path, text_evidence_only: bool = False
-) -> QasperScoreResult:
+def score_qasper(gold: str | Path, predictions: str | Path, text_evidence_only: bool = False) -> ScoreResult:
     """Scores answers about papers as QASPER's evaluator does. `gold` is its JSON of papers; a line of
     `predictions` holds `question_id, predicted_answer, predicted_evidence`. `text_evidence_only`: figures and
     tables are taken out of the golds' evidence. Raises DataError."""
     from raypipe.metrics.qasper import score_files
 
-    return QasperScoreResult(score_files(Path(gold), Path(predictions), text_evidence_only))
+    found = score_files(Path(gold), Path(predictions), text_evidence_only)
+    kinds = {f"  {kind}": mean for kind, mean in found.by_kind.items()}
+    means = {"Answer F1": found.answer_f1, **kinds, "Evidence F1": found.evidence_f1}
+    rows = tuple({"measure": name, "mean": mean} for name, mean in means.items())
+    about = f"{found.questions} questions; {found.missing} have no prediction and count 0"
+    return ScoreResult(found.to_json(), rows, about)
 
 
-def score_ranking(run: str | Path, qrels: str | Path, per_query: bool = False) -> RankingScoreResult:
+def score_ranking(run: str | Path, qrels: str | Path, per_query: bool = False) -> ScoreResult:
     """Scores a TREC run against judgements. `per_query`: every query's measures too. Raises DataError."""
-    return RankingScoreResult(score_ranking_files(Path(run), Path(qrels), per_query))
+    found = score_ranking_files(Path(run), Path(qrels), per_query)
+    names = (*MEASURES, MAP_CUT_20_MIN)
+    return ScoreResult(found, tuple({"measure": name, "mean": found[name]} for name in names))

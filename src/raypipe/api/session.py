@@ -107,18 +107,59 @@ class Session:
     sets: tuple[str, ...] = ()  # STEP[:INTO].FIELD=VALUE: fields of recipes that are read by name
 
     def recipe(self, recipe: Named, data: Sequence[str | Path] = ()) -> Recipe:
-        """A recipe by name or path, with the graphs that lie in `data`; a recipe itself, as it is."""
+        """A recipe by name or path, with the graphs that lie in `data`; a recipe itself, as it is. Raises as
+        `load_recipe`."""
         if not isinstance(recipe, str | Path):
             return recipe
-        places = {**graphs_in(data), **self.graphs}
-        return load_recipe(recipe, self.models, self.settings.conf, places, self.llm, self.sets)
+        from raypipe.recipes.read_recipe import from_tree, read_tree
+        from raypipe.recipes.resolve import resolvers
+        from raypipe.recipes.set_fields import with_fields
+
+        files = self.settings.conf
+        folders = (Path(path) / "kg" for path in data)
+        lying = next(({"": str(folder)} for folder in folders if folder.is_dir()), {})
+        resolve = resolvers(files, self.catalog(), {**lying, **self.graphs})
+        path = files.find("recipes", str(recipe))
+        tree, where = read_tree(path, lambda name: files.find("recipes", name)), Where(str(path))
+        file = _file_name(path.resolve(), self.settings)
+        changed = with_fields(tree, self.sets, where) if self.sets else tree
+        try:
+            made = from_tree(path.stem, changed, where, resolve)
+        except ConfError as e:
+            if not self.sets:
+                raise
+            raise ConfError(f"with {' '.join(f'--set {one}' for one in self.sets)}: {e}") from e
+        return replace(made, file=file, sets=self.sets)
 
     def catalog(self) -> Catalog:
-        return read_catalog(self.models, self.settings.conf, self.llm)
+        """The shipped conf/models.yaml, with the entries of your own conf/models.yaml and then of the file
+        `models` laid over it: one of the same name replaces the one below it whole; with `llm` in the place
+        of every generator."""
+        from raypipe.models import catalog
+
+        files = [*self.settings.conf.layers("models.yaml"), *([Path(self.models)] if self.models else [])]
+        whole = functools.reduce(
+            catalog.Catalog.overlaid, [catalog.read(config.read_yaml(file), file) for file in files]
+        )
+        if self.llm is None:
+            return whole
+        from raypipe.api.served import ServedModel
+
+        return whole.with_llm(ServedModel.parse(self.llm, "--llm").model)
 
     def cluster_file(self) -> Cluster:
-        """The cluster file, read, with the address of `llm`."""
-        return read_cluster(self.cluster, self.settings.conf, self.llm, self.settings.keys)
+        """The cluster file, read; its endpoint `llm` gets the address of the session's, with the key that the
+        environment has."""
+        from raypipe.cluster.file import Cluster
+
+        path = self.settings.conf.find("clusters", self.cluster)
+        file = config.build(Cluster, config.read_yaml(path), Where(str(path)))
+        if self.llm is None:
+            return file
+        from raypipe.api.served import ServedModel, with_endpoint
+        from raypipe.models.entry import LLM
+
+        return with_endpoint(file, LLM, ServedModel.parse(self.llm, "--llm").url, self.settings.keys)
 
     def shown(self) -> Progress:
         """Progress on stderr, where it is shown."""
@@ -151,24 +192,9 @@ def load_recipe(
     steps in place of the file's, each `STEP[:INTO].FIELD=VALUE`. Raises ConfError with file, field, what was
     expected and found, and ModelMissing.
     """
-    from raypipe.recipes.read_recipe import from_tree, read_tree
-    from raypipe.recipes.resolve import resolvers
-    from raypipe.recipes.set_fields import with_fields
-
     settings = from_environment()
-    files = settings.conf if conf is None else conf
-    resolve = resolvers(files, read_catalog(models, files, llm), graphs)
-    path = files.find("recipes", str(recipe))
-    tree, where = read_tree(path, lambda name: files.find("recipes", name)), Where(str(path))
-    file = _file_name(path.resolve(), settings)
-    changed = with_fields(tree, sets, where) if sets else tree
-    try:
-        made = from_tree(path.stem, changed, where, resolve)
-    except ConfError as e:
-        if not sets:
-            raise
-        raise ConfError(f"with {' '.join(f'--set {one}' for one in sets)}: {e}") from e
-    return replace(made, file=file, sets=tuple(sets))
+    used = settings if conf is None else replace(settings, conf=conf)
+    return Session(used, models, graphs, llm=llm, sets=tuple(sets)).recipe(recipe)
 
 
 def _file_name(path: Path, settings: Settings) -> str:
@@ -197,45 +223,6 @@ def require_graphs(recipe: Recipe) -> Recipe:
     for pool in recipe.pools():
         open_pool(pool)
     return recipe
-
-
-def graphs_in(data: Sequence[str | Path]) -> dict[str, str]:
-    """The place of all graphs, under "", where the data has a folder `kg`."""
-    found = (Path(path) / "kg" for path in data)
-    return next(({"": str(folder)} for folder in found if folder.is_dir()), {})
-
-
-def read_catalog(models: str | None, conf: Conf, llm: str | None = None) -> Catalog:
-    """The shipped conf/models.yaml, with the entries of your own conf/models.yaml and then of the file
-    `models` laid over it: one of the same name replaces the one below it whole. `llm` is a URL#MODEL in the
-    place of every generator."""
-    from raypipe.models import catalog
-
-    files = [*conf.layers("models.yaml"), *([Path(models)] if models else [])]
-    found = [catalog.read(config.read_yaml(file), file) for file in files]
-    whole = functools.reduce(catalog.Catalog.overlaid, found)
-    if llm is None:
-        return whole
-    from raypipe.api.served import ServedModel
-
-    return whole.with_llm(ServedModel.parse(llm, "--llm").model)
-
-
-def read_cluster(
-    name: str, conf: Conf, llm: str | None = None, keys: Mapping[str, str] = MappingProxyType({})
-) -> Cluster:
-    """A cluster file by name or path. `llm` is the URL#MODEL whose address its endpoint `llm` gets, with the
-    key in the environment `keys`."""
-    from raypipe.cluster.file import Cluster
-
-    path = conf.find("clusters", name)
-    file = config.build(Cluster, config.read_yaml(path), Where(str(path)))
-    if llm is None:
-        return file
-    from raypipe.api.served import ServedModel, with_endpoint
-    from raypipe.models.entry import LLM
-
-    return with_endpoint(file, LLM, ServedModel.parse(llm, "--llm").url, keys)
 
 
 def endpoint_addresses(

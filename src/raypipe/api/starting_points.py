@@ -29,7 +29,7 @@ class SynthResult(Result):
     """Counts of an invented dataset or collection; a row for each."""
 
     SCHEMA = "what count:int64"
-    JSON = "summary"
+    FLAT = "summary"
     summary: SynthSummary | CollectionSummary
 
     @property
@@ -159,7 +159,6 @@ class ProjectResult(Result):
     """The files that were written; a row for each."""
 
     SCHEMA = "file"
-    TITLE = "{0.folder}: {1} files"
     folder: str
     files: tuple[str, ...]  # relative to the folder
 

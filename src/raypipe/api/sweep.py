@@ -3,20 +3,18 @@ and again, which says how much of a difference is the engine's noise."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from raypipe.api.data import ingest
-from raypipe.api.measured import measured
 from raypipe.api.paths import Data, deliver, run_folder, several
 from raypipe.api.pipelines import offline_pipeline, prices_of
-from raypipe.api.results import Result, as_json, outside_loop
-from raypipe.api.run import check_names, evaluate, opened
+from raypipe.api.results import Result, outside_loop
+from raypipe.api.run import check_names, evaluate, measured, opened
 from raypipe.api.session import Named, Place, Session
 from raypipe.core.errors import ConfError
-from raypipe.core.plain import to_json
 from raypipe.evaluation import sweep as sweeping
 from raypipe.evaluation.evaluate import Evaluation
 from raypipe.evaluation.golds import StoredQuestions, kind_of_data, questions_of, require_questions
@@ -37,24 +35,15 @@ class SweepResult(Result):
     """A finished sweep, or its plan; a row for each point; the first has no difference."""
 
     SCHEMA = (
-        "point score:float64 difference:float64 p:float64 verdict calls_per_question:float64 new_calls:int64"
+        "point score:float64 difference=against_first.difference:float64 p:float64 verdict "
+        "calls_per_question:float64 new_calls=cost.calls:int64"
     )
+    ROWS = "sweep.points"
+    HIDDEN = "folder"
     recipe: str  # its name
     plans: tuple[PlannedPoint, ...]
-    done: Sweep | None  # None: only planned
+    sweep: Sweep | None  # null: --dry-run
     folder: Path  # sweep.json, the plot, and a folder for each run
-
-    @property
-    def title(self) -> str:
-        return f"{self.recipe}: {len(self.plans)} points, {self.folder}"
-
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        for p in self.done.points if self.done else ():
-            apart = None if p.against_first is None else p.against_first.difference
-            yield {**to_json(p), "difference": apart, "new_calls": p.cost.calls}
-
-    def to_json(self) -> dict[str, Any]:
-        return as_json(recipe=self.recipe, plans=self.plans, sweep=self.done)
 
 
 @outside_loop
@@ -125,15 +114,9 @@ class RepeatsResult(Result):
 
     SCHEMA = "question mean:float64 spread:float64"
     ROWS = "found.questions"
+    FLAT = "found"
     folder: Path
     found: Repeats
-
-    @property
-    def title(self) -> str:
-        return f"{len(self.found.runs)} runs, {self.found.moved} verdicts moved"
-
-    def to_json(self) -> dict[str, Any]:
-        return as_json(folder=self.folder, **to_json(self.found))
 
 
 @outside_loop

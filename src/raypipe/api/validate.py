@@ -13,7 +13,7 @@ from typing import Any, Literal
 import yaml
 
 from raypipe.api.results import Result, as_json
-from raypipe.api.session import Session, read_catalog
+from raypipe.api.session import Session
 from raypipe.cluster.file import Cluster
 from raypipe.core import config
 from raypipe.core.config import MisplacedValue, Where
@@ -76,10 +76,6 @@ class ValidateResult(Result):
     files: tuple[CheckedFile, ...]
     problems: tuple[Problem, ...]
 
-    @property
-    def title(self) -> str:
-        return f"{len(self.files)} files, {len(self.problems)} problems"
-
 
 def validate(*names: str | Path, session: Session | None = None) -> ValidateResult:
     """Finds every problem of recipes (by name or path) and of models, cluster, graph and prompt files
@@ -133,7 +129,7 @@ def kind_of(tree: Mapping[str, Any]) -> FileKind | None:
 def _in_recipe(tree: Mapping[str, Any], path: Path, session: Session) -> list[RaypipeError]:
     files, where = session.settings.conf, Where(str(path))
     try:
-        resolve = resolvers(files, read_catalog(session.models, files), session.graphs)
+        resolve = resolvers(files, session.catalog(), session.graphs)
         whole = read_tree(path, lambda name: files.find("recipes", name))
     except RaypipeError as e:
         return [e]
@@ -218,7 +214,6 @@ class StepCheckResult(Result):
     """What the laws of steps say of one step; a row for each law: whether it holds, and what was found."""
 
     ROWS = "found.laws"
-    TITLE = "{0.found.step}, a {0.found.half} step, version {0.found.version}"
     found: check.StepCheck
 
     def to_json(self) -> dict[str, Any]:

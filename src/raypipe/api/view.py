@@ -6,10 +6,10 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from raypipe.api.paths import inputs
-from raypipe.api.results import Result, as_json
+from raypipe.api.results import Result
 from raypipe.api.session import Place, Session, Settings
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError, RaypipeError
@@ -29,11 +29,9 @@ class RunsResult(Result):
 
     SCHEMA = "run recipe finished:float64 questions:int64 kind measure mean:float64 store folder"
     ROWS = "runs"
+    HIDDEN = "unread"
     runs: tuple[RunHeader, ...]
     unread: int = 0  # manifests of other formats, left out; not in the JSON
-
-    def to_json(self) -> dict[str, Any]:
-        return as_json(runs=self.runs)
 
 
 @dataclass(frozen=True, slots=True)

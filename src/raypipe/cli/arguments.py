@@ -141,6 +141,28 @@ SHARED: Mapping[str, str] = {
       (llama-2-tokens of the models file)
     labels
     """,
+    "of-eval": """
+    sets
+    --data PATH+: files to ingest first, or URIs of some
+    format kind store cluster
+    --limit N {1..}: run the first N questions only
+    scoring labels
+    --swap STEP=RECIPE ... {-> swaps}: take one step of another recipe in place of this recipe's own
+    fresh caps
+    --dry-run: check everything, print the plan, run nothing
+    retry refresh
+    --out DIR: folder for the report (default: $RAYPIPE_HOME/runs/STORE/RECIPE/TIME, one for each run)
+    json
+    """,
+    "of-fit": """
+    run RUN: the --out folder of a finished eval
+    --split 0|1 {0..1 = 0}: the half of the questions to fit on; the report is of the other (default: 0)
+    --group LABEL: a label whose values are groups of questions that stay together
+    --measure NAME: what is made best, such as f1 or ndcg_cut_10 (default: the one that reports of such data
+      begin with)
+    --out FILE: the fitted file to write, .yaml; its report goes next to it (default: in the folder of RUN)
+    json
+    """,
     "run": "run DIR: the --out folder of a finished eval",
     "json": "--json: print one JSON object on stdout and nothing else",
     "json-lines": "--json: print one JSON object a line on stdout and nothing else",

@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from raypipe.cli.arguments import SHARED, read_as
@@ -32,17 +33,27 @@ class Declared:
     """A command, as its module declares it."""
 
     words: str  # its name, such as `why` or `score crag`
-    example: str  # a line to copy
-    arguments: tuple[str, ...]  # as `take` reads them
     about: str  # "": as COMMANDS has it
+    example: str  # a line to copy
+    arguments: str  # as `take` reads them
     do: Callable[[Args], int]  # gives the exit code
 
 
-def command(
-    words: str, example: str, *arguments: str, about: str = ""
-) -> Callable[[Callable[[Args], int]], Declared]:
-    """Makes a function the command of these words."""
-    return lambda do: Declared(words, example, arguments, about, do)
+def command(do: Callable[[Args], int]) -> Declared:
+    """Makes a function a command. Its name has the words: `_score_crag`. Its docstring says, of a command
+    below another, what it does; then it has a line to copy, which begins with raypipe, and the arguments."""
+    name = do.__name__.strip("_")
+    words = dashed if (dashed := name.replace("_", "-")) in COMMANDS else name.replace("_", " ")
+    about, example, arguments = _DECLARED.fullmatch(_unfolded(do.__doc__ or "")).groups("")  # type: ignore[union-attr]
+    return Declared(words, about, example, arguments, do)
+
+
+_DECLARED = re.compile(r"(?s)(?:([^\n]+)\n\n)?(raypipe [^\n]*)\n?(.*)")
+
+
+def _unfolded(text: str) -> str:
+    """Lines that stand deeper go on the line before."""
+    return re.sub(r"\n +", " ", inspect.cleandoc(text))
 
 
 def add(commands: dict[str, Commands], declared: Declared) -> None:
@@ -57,8 +68,7 @@ def add(commands: dict[str, Commands], declared: Declared) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     made.set_defaults(do=declared.do, parser=made)
-    for text in declared.arguments:
-        take(made, text)
+    take(made, declared.arguments)
 
 
 def below(commands: dict[str, Commands], words: str) -> Commands:
@@ -74,7 +84,7 @@ def below(commands: dict[str, Commands], words: str) -> Commands:
 def take(made: Any, text: str) -> None:
     """Declares arguments: in each line one (`argument`), or names of SHARED; lines that stand deeper go on. A
     paragraph below a title with a colon is a group of the help; of `one of these:` exactly one is given."""
-    for paragraph in re.sub(r"\n +", " ", inspect.cleandoc(text)).split("\n\n"):
+    for paragraph in _unfolded(text).split("\n\n"):
         lines, group = paragraph.splitlines(), made
         if lines[0] == "one of these:":
             group = made.add_mutually_exclusive_group(required=True)
@@ -163,24 +173,38 @@ def called(function: Callable[..., T], args: Args, *first: Any, **more: Any) -> 
     return function(*first, **{**given, **more})
 
 
-def printed(args: Args, found: R, show: Callable[[R], object]) -> int:
-    """Prints a result: with --json as one object, else as `show` does. Returns exit code 0."""
+def printed(args: Args, found: R, show: Callable[[R], object] | str, **more: Any) -> int:
+    """Prints a result: with --json as one object, else as `show` does: a function of the result, or
+    MODULE.FUNCTION of raypipe.report, which writes the JSON to the console. Returns exit code 0."""
     if args.json:
         print_json(found.to_json())
+    elif isinstance(show, str):
+        on_console(show, found.to_json(), **more)
     else:
         show(found)
     return 0
 
 
-def on_console(show: Callable[..., object], **more: Any) -> Callable[[Result], object]:
-    """For `printed`: writes to the console what is printed as JSON."""
-    return lambda found: show(console(), found.to_json(), **more)
+def on_console(show: str, *of: Any, **more: Any) -> None:
+    """Calls MODULE.FUNCTION of raypipe.report, which is imported now, with the console and what it prints."""
+    module, _, name = show.partition(".")
+    getattr(import_module(f"raypipe.report.{module}"), name)(console(), *of, **more)
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    from raypipe.report.console import show
+    on_console("console.show", heads, rows)
 
-    show(console(), heads, rows)
+
+def folded(heads: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None) -> None:
+    """A table whose cells are folded where the console is narrow."""
+    from rich.table import Table
+
+    made = Table(box=None, pad_edge=False, title=title)
+    for name in heads:
+        made.add_column(name, overflow="fold", justify="right" if name == "size" else "left")
+    for row in rows:
+        made.add_row(*row)
+    console().print(made)
 
 
 def print_json(value: Any) -> None:

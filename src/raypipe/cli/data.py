@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import raypipe
-from raypipe.cli.command import Args, called, command, console, on_console, print_json, printed, say
+from raypipe.cli.command import Args, called, command, on_console, print_json, printed, say
 from raypipe.core.errors import ConfError
 
 if TYPE_CHECKING:
@@ -13,10 +13,9 @@ if TYPE_CHECKING:
     from raypipe.api.made_data import MadeQuestionsResult, QuestionsPlan
 
 
-@command(
-    "synth",
-    "raypipe synth demo --questions 20 --pages 50 --seed 1 --page-chars 2000",
-    """
+@command
+def _synth(args: Args) -> int:
+    """raypipe synth demo --questions 20 --pages 50 --seed 1 --page-chars 2000
     folder DIR {path}
     --questions N {required 1..}
     --pages P {1..}: search results each (50)
@@ -26,9 +25,7 @@ if TYPE_CHECKING:
     --page-chars N {1000..}: characters of HTML a page, about (default: spread like real pages, 3 KB to 1.5
       MB)
     json
-    """,
-)
-def _synth(args: Args) -> int:
+    """
     if args.papers is None:
         pages = 50 if args.pages is None else args.pages
         return printed(args, called(raypipe.synthesize, args, pages=pages), lambda made: print(made.title))
@@ -37,17 +34,14 @@ def _synth(args: Args) -> int:
     return printed(args, called(raypipe.synthesize_papers, args), lambda made: print(made.title))
 
 
-@command(
-    "download",
-    "raypipe download crag --task 1 /data/crag",
-    """
+@command
+def _download(args: Args) -> int:
+    """raypipe download crag --task 1 /data/crag
     what {crag|qasper}
     folder DIR {path}
     --task {1|3}: of crag, required: 1: 5 pages a question (0.7 GB); 3: 50 (7.7 GB)
     --version {v4|v5}: of crag: v5 adds popularity labels (v4)
-    """,
-)
-def _download(args: Args) -> int:
+    """
     if args.what == "qasper":
         if args.task or args.version:
             raise ConfError("--task and --version: expected with crag alone; qasper has one set of files")
@@ -61,27 +55,22 @@ def _download(args: Args) -> int:
     return 0
 
 
-@command(
-    "ingest",
-    "raypipe ingest faq.parquet --fields query=prompt,answer=gold --store /data/store --dry-run",
-    """
+@command
+def _ingest(args: Args) -> int:
+    """raypipe ingest faq.parquet --fields query=prompt,answer=gold --store /data/store --dry-run
     paths PATH+: files, folders of files, or URIs of some
     files kind
     --glob PATTERN ... {-> globs}: with --format files: read only files whose path in the folder matches, such
       as '*.pdf'; '!old/*' leaves out (may be repeated)
     --dry-run: show the fields that are found and the first row, store nothing
     store cluster json
-    """,
-)
-def _ingest(args: Args) -> int:
+    """
     if not args.dry_run:
         return printed(args, called(raypipe.ingest, args), _print_read)
     if args.format == "files":
         raise ConfError("--dry-run shows the fields of rows: not with --format files")
-    from raypipe.report.previews import print_preview
-
-    show = on_console(print_preview, named=args.format is not None)
-    return printed(args, called(raypipe.preview, args), show)
+    show, named = "previews.print_preview", args.format is not None
+    return printed(args, called(raypipe.preview, args), show, named=named)
 
 
 def _print_read(read: IngestResult) -> None:
@@ -99,16 +88,13 @@ def _print_read(read: IngestResult) -> None:
         print(f"  {bad}")
 
 
-@command(
-    "parse",
-    "raypipe parse page.html --json",
-    """
+@command
+def _parse(args: Args) -> int:
+    """raypipe parse page.html --json
     files FILE+
     --html {lxml|html.parser = lxml}: whose text (default: lxml)
     json-lines
-    """,
-)
-def _parse(args: Args) -> int:
+    """
     failed = 0
     for page in raypipe.parse_html(args.files, args.html):
         failed += page.fault is not None
@@ -121,10 +107,9 @@ def _parse(args: Args) -> int:
     return 3 if failed else 0
 
 
-@command(
-    "questions",
-    "raypipe questions /data/handbook --llm http://127.0.0.1:8000/v1#MODEL --n 200 --store /data/store",
-    """
+@command
+def _questions(args: Args) -> int:
+    """raypipe questions /data/handbook --llm http://127.0.0.1:8000/v1#MODEL --n 200 --store /data/store
     documents PATH*: documents to read into the store first (default: none)
     files store models llm
     --n N {1.. = 200 -> number}: questions wanted (200)
@@ -132,18 +117,14 @@ def _parse(args: Args) -> int:
     --out FILE {= questions.jsonl}: the questions, as rows (questions.jsonl)
     --dry-run: print the number of calls, make nothing
     json
-    """,
-)
-def _questions(args: Args) -> int:
+    """
     quiet = (lambda plan: None) if args.json else _print_plan
     return printed(args, called(raypipe.make_questions, args, on_plan=quiet), _print_made)
 
 
 def _print_made(made: MadeQuestionsResult) -> None:
     if made.out is not None:
-        from raypipe.report.previews import print_made
-
-        print_made(console(), made.to_json())
+        on_console("previews.print_made", made.to_json())
 
 
 def _print_plan(plan: QuestionsPlan) -> None:
@@ -156,17 +137,14 @@ def _print_plan(plan: QuestionsPlan) -> None:
         print(f"{plan.unreadable:,} more documents have no text, or no passage of prose")
 
 
-@command(
-    "examples",
-    "raypipe examples qasper/qasper-train-v0.3.json --out qasper/train.jsonl",
-    """
+@command
+def _examples(args: Args) -> int:
+    """raypipe examples qasper/qasper-train-v0.3.json --out qasper/train.jsonl
     data PATH+: questions with answers
     format
     --out FILE {required}: the pool: .jsonl or .jsonl.gz
     --explain MODEL: a generator of the models file: it says why each answer is right, and that is kept
     models llm cluster json
-    """,
-)
-def _examples(args: Args) -> int:
+    """
     use = f"use it with --graph NAME={args.out}, NAME as the recipe calls its pool"
     return printed(args, called(raypipe.build_examples, args), lambda made: print(made.title, use, sep="\n"))

@@ -18,18 +18,16 @@ if TYPE_CHECKING:
 SHOWN_ROWS = 10  # on a terminal; --json has them all
 
 
-@command(
-    "kg run",
-    "raypipe kg run --graph DIR --time '03/05/2024, 23:18:31 PT' 'get_movie(amelie)[year]'",
-    """
+@command
+def _kg_run(args: Args) -> int:
+    """Run calls over a graph and print rows and sentences. Exit code 3 where a call fails.
+
+    raypipe kg run --graph DIR --time '03/05/2024, 23:18:31 PT' 'get_movie(amelie)[year]'
     program PROGRAM: lines of calls; - reads standard input
     --graph URL|DIR {required}: the mock API's address, or a folder of tables
     --time T {required -> asked_at}: time of the question: MM/DD/YYYY, HH:MM:SS PT
     json
-    """,
-    about="Run calls over a graph and print rows and sentences. Exit code 3 where a call fails.",
-)
-def _run(args: Args) -> int:
+    """
     text = sys.stdin.read() if args.program == "-" else args.program
     found = called(raypipe.run_calls, args, program=text)
     printed(args, found, _print_calls)
@@ -59,16 +57,14 @@ def _print_calls(found: CallsResult) -> None:
         say(out, *(f"  {line}" for line in lines), fold=True)
 
 
-@command(
-    "kg serve",
-    "raypipe kg serve --graph DIR --port 8000",
-    """
+@command
+def _kg_serve(args: Args) -> int:
+    """Serve a folder of tables with the mock API's endpoints, for tests and demonstrations.
+
+    raypipe kg serve --graph DIR --port 8000
     --graph DIR {required}: a folder of tables
     --port N {0..65535 = 8000}: on this machine only (8000); 0: a free one
-    """,
-    about="Serve a folder of tables with the mock API's endpoints, for tests and demonstrations.",
-)
-def _serve(args: Args) -> int:
+    """
     import signal
 
     with raypipe.serve_graph(args.graph, args.port) as url:
@@ -77,11 +73,12 @@ def _serve(args: Args) -> int:
     return 0
 
 
-@command(
-    "kg examples draft",
-    "raypipe kg examples draft --data dev.jsonl --model llama-3-8b --prompt db3/calls-movie "
-    "--graph kg --out drafts.jsonl",
-    """
+@command
+def _kg_examples_draft(args: Args) -> int:
+    """Ask a model for the calls of some questions, run them, and show what failed.
+
+    raypipe kg examples draft --data dev.jsonl --model llama-3-8b --prompt db3/calls-movie --graph kg
+      --out drafts.jsonl
     --data PATH+ {required}: questions
     format
     --model MODEL {required}: a generator of the models file
@@ -90,10 +87,7 @@ def _serve(args: Args) -> int:
     --graph DIR {required}: a folder of tables
     --number N {1.. = 100}: questions (100)
     --out FILE {required path}: drafts, JSON lines
-    """,
-    about="Ask a model for the calls of some questions, run them, and show what failed.",
-)
-def _draft(args: Args) -> int:
+    """
     from raypipe.api.graphs import draft_examples
     from raypipe.metrics.textfile import require_file, write_json_lines
 
@@ -110,27 +104,26 @@ def _draft(args: Args) -> int:
     return 0
 
 
-@command(
-    "kg examples import",
-    "raypipe kg examples import drafts.jsonl --domain movie --into conf/examples/mine.yaml",
-    """
+@command
+def _kg_examples_import(args: Args) -> int:
+    """Check the drafts that are marked "use": true and append them to a bank of examples.
+
+    raypipe kg examples import drafts.jsonl --domain movie --into conf/examples/mine.yaml
     drafts FILE
     --domain {required finance|movie|music|sports|open}
     --into FILE {required}: a bank; made where there is none
-    """,
-    about='Check the drafts that are marked "use": true and append them to a bank of examples.',
-)
-def _import(args: Args) -> int:
+    """
     from raypipe.api.graphs import import_examples
 
     print(f"{args.into}: {called(import_examples, args)} examples added")
     return 0
 
 
-@command(
-    "kg score",
-    "raypipe kg score --gold synth --predictions drafts.jsonl --graph synth/kg",
-    """
+@command
+def _kg_score(args: Args) -> int:
+    """Score written calls against gold programs: to the letter, and by what both give over a graph.
+
+    raypipe kg score --gold synth --predictions drafts.jsonl --graph synth/kg
     --gold PATH {required}: JSON lines of query, query_time, calls (or kg_program) and rule, or a folder of
       them
     --predictions PATH {required}: JSON lines of calls and id or query, such as drafts, or the folder of a run
@@ -138,10 +131,7 @@ def _import(args: Args) -> int:
     --reply REPLY {= calls}: of a run: the reply that has the calls (calls)
     --out FILE {path}: write a JSON line for each question
     json
-    """,
-    about="Score written calls against gold programs: to the letter, and by what both give over a graph.",
-)
-def _score(args: Args) -> int:
+    """
     from raypipe.metrics.textfile import require_file, write_json_lines
 
     if args.out is not None:
@@ -162,10 +152,11 @@ def _print_score(found: KgScoreResult) -> None:
     print(f"{tree['missing']} questions without a prediction, {tree['extra']} predictions without a gold")
 
 
-@command(
-    "kg refresh",
-    "raypipe kg refresh --graph crag-mock --propose llama-3-8b",
-    """
+@command
+def _kg_refresh(args: Args) -> int:
+    """Propose how long a graph's replies hold, by domain: in a model's opinion, or by what changed.
+
+    raypipe kg refresh --graph crag-mock --propose llama-3-8b
     --graph NAME {required}: a graph of kind server in graphs.yaml
 
     one of these:
@@ -175,16 +166,13 @@ def _print_score(found: KgScoreResult) -> None:
     store models
     --accept: write the proposal into graphs.yaml
     cluster json
-    """,
-    about="Propose how long a graph's replies hold, by domain: in a model's opinion, or by what changed.",
-)
-def _refresh(args: Args) -> int:
+    """
     from raypipe.api.kg_refresh import observed_refresh, propose_refresh
 
     def show(found: RefreshProposal) -> None:
         table(("domain", "now", "proposed"), [list(row.values()) for row in found.rows()])
         what = "is written to" if args.accept else "is not written: --accept puts it into"
-        seen = [f"{d} {r.changed} of {r.pairs} changed" for d, r in found.seen.items()]
+        seen = [f"{d} {r['changed']} of {r['pairs']} changed" for d, r in found.seen.items()]
         by = ", ".join(seen) or "nothing" if args.observed else args.propose
         print(f"by {by}; it {what} {found.file}")
 
@@ -194,18 +182,16 @@ def _refresh(args: Args) -> int:
     return printed(args, found, show)
 
 
-@command(
-    "facts build",
-    "raypipe facts build the_oscar_award.csv --source oscar --out facts/oscar.parquet",
-    """
+@command
+def _facts_build(args: Args) -> int:
+    """Convert a published CSV file to a table of facts: sentences by year or name.
+
+    raypipe facts build the_oscar_award.csv --source oscar --out facts/oscar.parquet
     source CSV {path}
     --source {required oscar|grammy|movielens|stocks -> kind}: whose columns it has
     --out FILE {required path}: the table, a Parquet file
     --credits CSV {path}: with movielens: its file of casts and crews
     json
-    """,
-    about="Convert a published CSV file to a table of facts: sentences by year or name.",
-)
-def _build(args: Args) -> int:
+    """
     use = f"use it with --graph {args.kind}={args.out}"
     return printed(args, called(raypipe.build_facts, args), lambda found: print(found.title, use, sep="\n"))

@@ -13,66 +13,50 @@ if TYPE_CHECKING:
     from raypipe.api.reproduce import ReproduceResult, Reproductions
 
 
-@command(
-    "why",
-    "raypipe why /data/runs/local 2f5d8a",
-    """
+@command
+def _why(args: Args) -> int:
+    """raypipe why /data/runs/local 2f5d8a
     run
     row ROW: a question's id, or how it begins
     json
-    """,
-)
-def _why(args: Args) -> int:
-    from raypipe.report.plans import print_explanation
-
-    return printed(args, called(raypipe.why, args), on_console(print_explanation))
-
-
-@command(
-    "faults",
-    "raypipe faults /data/runs/local --json",
     """
+    return printed(args, called(raypipe.why, args), "plans.print_explanation")
+
+
+@command
+def _faults(args: Args) -> int:
+    """raypipe faults /data/runs/local --json
     run DIR?: the --out folder of a finished eval (default: the files and lines that could not be read into
       the store)
     store json
-    """,
-)
-def _faults(args: Args) -> int:
-    from raypipe.report.console import print_undone_rows
-
-    return printed(args, called(raypipe.faults, args), on_console(print_undone_rows))
-
-
-@command(
-    "losses",
-    "raypipe losses /data/runs/local --at recall",
     """
+    return printed(args, called(raypipe.faults, args), "console.print_undone_rows")
+
+
+@command
+def _losses(args: Args) -> int:
+    """raypipe losses /data/runs/local --at recall
     run
     --at PLACE: list the questions that were lost there (default: of all places, none)
     json
-    """,
-)
-def _losses(args: Args) -> int:
+    """
     from raypipe.metrics.losses import place
 
     at = None if args.at is None else place(args.at)
     found = raypipe.losses(args.run)
 
     def show(found: LossesResult) -> None:
-        from raypipe.report.console import print_losses, print_lost, say
-
-        print_losses(console(), found.to_json()["losses"])
-        print_lost(console(), () if at is None else found.questions)
+        on_console("console.print_losses", found.to_json()["losses"])
+        on_console("console.print_lost", () if at is None else found.questions)
         if not (found.losses.misses if at is None else found.questions):
-            say(console(), f"no question was lost{'' if at is None else f' at {args.at}'}")
+            print(f"no question was lost{'' if at is None else f' at {args.at}'}")
 
     return printed(args, found if at is None else found.at(at), show)
 
 
-@command(
-    "export",
-    "raypipe export /data/runs/local --as trec --out local.trec",
-    """
+@command
+def _export(args: Args) -> int:
+    """raypipe export /data/runs/local --as trec --out local.trec
     run RUN: the --out folder of a finished eval
     --as {required predictions|crag|trec|oag|mlflow -> shape}: predictions: as predictions.jsonl; crag: what
       CRAG's evaluation reads; trec: the ranking; oag: OAG-QA's submission, a line of 20 papers a question;
@@ -80,9 +64,7 @@ def _losses(args: Args) -> int:
     --out FILE {required}: the file to write; of mlflow the server's address
     --experiment NAME: of mlflow: the experiment that gets the run (default: raypipe)
     json
-    """,
-)
-def _export(args: Args) -> int:
+    """
     return printed(args, called(raypipe.export_run, args), _print_export)
 
 
@@ -97,10 +79,9 @@ def _print_export(made: ExportResult) -> None:
         print(f"{failed} questions failed; {said}")
 
 
-@command(
-    "view",
-    "raypipe view /data/runs/local /data/runs/tuned",
-    """
+@command
+def _view(args: Args) -> int:
+    """raypipe view /data/runs/local /data/runs/tuned
     runs DIR*: folder or URI of a finished eval, or a folder of such (default: the runs under $RAYPIPE_HOME,
       and those that the store knows)
     --out FILE: write the page of one run or two as one file, and end
@@ -109,9 +90,7 @@ def _print_export(made: ExportResult) -> None:
     --labels FILE: where people's marks are written (default: labels.jsonl in the run's folder)
     --port N {0..65535 = 8001}: 0: a free one (default: 8001)
     store json
-    """,
-)
-def _view(args: Args) -> int:
+    """
     from raypipe.api.view import left_out, serve_view
 
     if args.out is None and args.without:
@@ -133,17 +112,14 @@ def _view(args: Args) -> int:
 MOST = 6  # expected numbers that are listed
 
 
-@command(
-    "reproduce",
-    "raypipe reproduce scifact --check --data /data/scifact",
-    """
+@command
+def _reproduce(args: Args) -> int:
+    """raypipe reproduce scifact --check --data /data/scifact
     name NAME?: a run of conf/reproduce.yaml (default: list them, and what the papers' own numbers need)
     --check: run it and compare its numbers (default: say what they are)
     --data PATH: the folder or file that the run reads
     store cluster json
-    """,
-)
-def _reproduce(args: Args) -> int:
+    """
     from raypipe.api.reproduce import reproductions
 
     if args.name is None or not args.check:
@@ -160,12 +136,12 @@ def _reproduce(args: Args) -> int:
 def _show(found: ReproduceResult) -> None:
     print(found.about)
     rows = []
-    for row in found.rows():
-        apart = "" if row["difference"] is None else f"{row['difference']:+.4f}"
-        said = "none" if row["found"] is None else f"{row['found']:.4f}"
-        rows.append((row["measure"], row["by"], f"{row['expected']:.4f}", said, apart, row["verdict"]))
+    for n in found.numbers:
+        apart = "" if n.difference is None else f"{n.difference:+.4f}"
+        said = "none" if n.found is None else f"{n.found:.4f}"
+        rows.append((n.measure, n.by, f"{n.expected:.4f}", said, apart, n.verdict))
     table(("measure", "by", "expected", "found", "difference", ""), rows)
-    print(found.title)
+    print(f"{found.name}: {found.verdict}")
 
 
 def _list(known: Reproductions) -> None:

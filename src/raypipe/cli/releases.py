@@ -15,10 +15,9 @@ if TYPE_CHECKING:
     from raypipe.runs.trial_verdict import Look, TrialReport
 
 
-@command(
-    "promote",
-    "raypipe promote /data/runs/local --gate 'score>=0.1' --gate 'hallucination<=0.3'",
-    """
+@command
+def _promote(args: Args) -> int:
+    """raypipe promote /data/runs/local --gate 'score>=0.1' --gate 'hallucination<=0.3'
     run
     --gate BOUND ... {-> gates}: a bound on a number of the run, or a bound on its difference from the live
       release: better, not-worse, or not-worse:M
@@ -31,9 +30,7 @@ if TYPE_CHECKING:
       --tenants` (default: live)
     --store URI: where the run's store is now (default: where it was)
     json
-    """,
-)
-def _promote(args: Args) -> int:
+    """
     if args.share is None:
         return printed(args, called(raypipe.promote, args), _print_release)
 
@@ -44,17 +41,14 @@ def _promote(args: Args) -> int:
     return printed(args, called(raypipe.start_canary, args), print_trials)
 
 
-@command(
-    "rollback",
-    "raypipe rollback --store /data/store",
-    """
+@command
+def _rollback(args: Args) -> int:
+    """raypipe rollback --store /data/store
     store
     --as POINTER {= live -> pointer}: live, or live@NAME, which tenants are given by the file of `serve
       --tenants` (default: live)
     json
-    """,
-)
-def _rollback(args: Args) -> int:
+    """
     return printed(args, called(raypipe.rollback, args), _print_release)
 
 
@@ -77,8 +71,11 @@ def _score(row: Mapping[str, Any]) -> str:
     return ", ".join(said) or "not scored"
 
 
-@command("releases", "raypipe releases --store /data/store", "store json")
+@command
 def _releases(args: Args) -> int:
+    """raypipe releases --store /data/store
+    store json
+    """
     return printed(args, called(raypipe.releases, args), _list)
 
 
@@ -91,18 +88,15 @@ def _list(found: ReleasesResult) -> None:
     table(("release", "live", "recipe", "run", "score"), rows)
 
 
-@command(
-    "prune",
-    "raypipe prune --store /data/store",
-    """
+@command
+def _prune(args: Args) -> int:
+    """raypipe prune --store /data/store
     store
     --dry-run: list what would be deleted
     --abandon RUN ...: give up unfinished work, by the name that a refused prune lists
     --replies MODEL ...: also delete the replies of a language model that nothing asks any more
     json
-    """,
-)
-def _prune(args: Args) -> int:
+    """
     return printed(args, called(raypipe.prune, args), _print_removed)
 
 
@@ -113,18 +107,15 @@ def _print_removed(found: PruneResult) -> None:
     print(f"{things} {'would be deleted' if found.dry_run else 'deleted'}")
 
 
-@command(
-    "trial",
-    "raypipe trial --store /data/store",
-    """
+@command
+def _trial(args: Args) -> int:
+    """raypipe trial --store /data/store
     run DIR?: with --shadow: the --out folder of a finished eval
     --shadow SHARE {share -> share}: have the run answer this share of the live questions again, after the
       reply
     --stop: end the canary and the shadow; live stays
     store json
-    """,
-)
-def _trial(args: Args) -> int:
+    """
     if (args.run is None) != (args.share is None) or (args.stop and args.share is not None):
         raise ConfError("expected DIR and --shadow SHARE together, or --stop, or neither")
     if args.share is not None:
@@ -170,10 +161,9 @@ def _line(look: Look) -> str:
     return f"{look.measure}: {means} over {look.looked} of {look.questions} questions, p {look.p:.3g}"
 
 
-@command(
-    "forget",
-    "raypipe forget https://example.org/page --reason 'licence ended' --yes --store /data/store",
-    """
+@command
+def _forget(args: Args) -> int:
+    """raypipe forget https://example.org/page --reason 'licence ended' --yes --store /data/store
     name URL|SOURCE|QUESTION: a url that questions cite, the path of a document, or the id of a source or
       question
 
@@ -185,9 +175,7 @@ def _line(look: Look) -> str:
     --runs DIR ...: also look through this folder of runs or training labels (default: those under
       $RAYPIPE_HOME; may be repeated)
     store json
-    """,
-)
-def _forget(args: Args) -> int:
+    """
     return printed(args, called(raypipe.forget, args), _print_holdings)
 
 

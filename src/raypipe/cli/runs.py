@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import raypipe
-from raypipe.cli.command import Args, called, command, console, on_console, printed, say, say_data
+from raypipe.cli.command import Args, called, command, on_console, printed, say, say_data
 from raypipe.core.errors import ConfError
 
 if TYPE_CHECKING:
@@ -16,52 +16,41 @@ if TYPE_CHECKING:
     from raypipe.api.run import EvalResult, ReprocessResult, RunResult
     from raypipe.runs.plan.records import Plan
 
-OF_EVAL = """
-    sets
-    --data PATH+: files to ingest first, or URIs of some
-    format kind store cluster
-    --limit N {1..}: run the first N questions only
-    scoring labels
-    --swap STEP=RECIPE ... {-> swaps}: take one step of another recipe in place of this recipe's own
-    fresh caps
-    --dry-run: check everything, print the plan, run nothing
-    retry refresh
-    --out DIR: folder for the report (default: $RAYPIPE_HOME/runs/STORE/RECIPE/TIME, one for each run)
-    json
-    """
 
-
-@command("index", "raypipe index local --store /data/store", "recipe sets store cluster retry json")
+@command
 def _index(args: Args) -> int:
+    """raypipe index local --store /data/store
+    recipe sets store cluster retry json
+    """
     return printed(args, called(raypipe.index, args), _counts)
 
 
-@command("answer", "raypipe answer local --store /data/store", "recipe sets store cluster fresh retry json")
+@command
 def _answer(args: Args) -> int:
+    """raypipe answer local --store /data/store
+    recipe sets store cluster fresh retry json
+    """
     return printed(args, called(raypipe.answer, args), _counts)
 
 
 def _counts(done: RunResult) -> None:
-    if not done.counters.counts:
+    if not done.steps:
         print("nothing was missing")
-    for name, count in done.counters.counts.items():
+    for name, count in done.steps.items():
         work = f"{count.rows} rows, {count.calls.computed} model calls, {count.faults} faults"
         print(f"{name:<12} {work}, {count.seconds:.1f} s")
 
 
-@command(
-    "eval",
-    "raypipe eval local --data dev.jsonl.bz2 --store /data/store --out /data/runs/local",
-    """
+@command
+def _eval(args: Args) -> int:
+    """raypipe eval local --data dev.jsonl.bz2 --store /data/store --out /data/runs/local
     recipe?
     --repeats K {1.. = 1 -> times}: run it K times, from the second on with language models asked again: mean
       and spread
     --oracle {passages|answer}: put golds in the place of the ranking, or of the answering step: what could a
       better one gain?
-    """,
-    OF_EVAL,
-)
-def _eval(args: Args) -> int:
+    of-eval
+    """
     if not args.data and not args.store and not args.settings.store:
         _take_demo(args)
     _prepare(args)
@@ -76,9 +65,7 @@ def _eval(args: Args) -> int:
     done = called(raypipe.evaluate, args, on_plan=printer(args), check=False)
 
     def shown(done: EvalResult) -> None:
-        from raypipe.report.console import print_report
-
-        print_report(console(), done.to_json(), done.evaluation.folder)
+        on_console("console.print_report", done.to_json(), done.evaluation.folder)
         reused = done.evaluation.reused
         print(f"{done.evaluation.report.questions - reused} new answers, {reused} reused")
         print(f"raypipe view {done.evaluation.folder.path}  # each question in a browser")
@@ -109,13 +96,12 @@ def _take_demo(args: Args) -> None:
     args.data, args.store = [called(raypipe.demo_data, args)], str(stores / "demo")
 
 
-@command(
-    "reprocess",
-    "raypipe reprocess local --data dev.jsonl.bz2 --store /data/store --out /data/runs/next",
-    "recipe",
-    OF_EVAL,
-)
+@command
 def _reprocess(args: Args) -> int:
+    """raypipe reprocess local --data dev.jsonl.bz2 --store /data/store --out /data/runs/next
+    recipe
+    of-eval
+    """
     _prepare(args)
     if args.dry_run:
         return _dry_run(args)
@@ -126,15 +112,12 @@ def _reprocess(args: Args) -> int:
 
 
 def _print_reprocessed(done: ReprocessResult) -> None:
-    from raypipe.report.console import print_report
-    from raypipe.report.plans import print_changes
-
-    out, found = console(), done.to_json()
-    print_report(out, found["report"], done.eval.evaluation.folder)
+    found = done.to_json()
+    on_console("console.print_report", found["report"], done.eval.evaluation.folder)
     if found["changes"] is None:
         print("no earlier run has answered any of these questions: nothing to compare with")
     else:
-        print_changes(out, found["changes"])
+        on_console("plans.print_changes", found["changes"])
 
 
 def _dry_run(args: Args) -> int:
@@ -146,17 +129,14 @@ def _dry_run(args: Args) -> int:
     return show(args, called(raypipe.plan, args, check_run=True))
 
 
-@command(
-    "ann",
-    "raypipe ann my-recipe --store /data/store",
-    """
+@command
+def _ann(args: Args) -> int:
+    """raypipe ann my-recipe --store /data/store
     recipe sets store cluster
     --questions N {1.. = 200}: stored questions on which recall is measured (200)
     --rebuild: replace indexes that are there; questions of the whole store are then answered again
     json
-    """,
-)
-def _ann(args: Args) -> int:
+    """
     found = called(raypipe.build_ann, args, check=False)
     printed(args, found, _print_recall)
     found.check_recall()
@@ -172,10 +152,9 @@ def _print_recall(found: AnnResult) -> None:
         print(f"  {line}; the worst is question {row['worst_question']}")
 
 
-@command(
-    "rank",
-    "raypipe rank local --corpus corpus.jsonl.gz --queries queries.jsonl.gz --out run.trec --by fuse",
-    """
+@command
+def _rank(args: Args) -> int:
+    """raypipe rank local --corpus corpus.jsonl.gz --queries queries.jsonl.gz --out run.trec --by fuse
     recipe sets store
     --corpus F: BEIR corpus.jsonl[.gz]
     --queries F: BEIR queries.jsonl[.gz]
@@ -183,9 +162,7 @@ def _print_recall(found: AnnResult) -> None:
     --by BY {= final}: a score's name, such as bm25, dense, fuse; or final (final)
     --top N {1.. = 20}: documents a query (20)
     cluster
-    """,
-)
-def _rank(args: Args) -> int:
+    """
     from raypipe.metrics.textfile import require_file
 
     require_file(args.out, "--out")
@@ -195,10 +172,9 @@ def _rank(args: Args) -> int:
     return 0
 
 
-@command(
-    "plan",
-    "raypipe plan local --store /data/store --data dev.jsonl.bz2",
-    """
+@command
+def _plan(args: Args) -> int:
+    """raypipe plan local --store /data/store --data dev.jsonl.bz2
     recipe sets store
     --data PATH+: files of the eval, or URIs
     format kind cluster
@@ -209,18 +185,14 @@ def _rank(args: Args) -> int:
     --assume pages=N {-> assumed}: plan a corpus that is not there: tasks, bytes, requests, hours and money,
       such as pages=1e8 or pages=1e7,html_bytes=20000,text_chars=3000,chunks=5
     json
-    """,
-)
-def _plan(args: Args) -> int:
+    """
     if args.assumed is not None:
         if args.data or args.limit or args.judge:
             raise ConfError(
                 "--assume plans pages that are not there: expected without --data, --limit, --judge"
             )
-        from raypipe.report.plans import print_assumed
-
         found = called(raypipe.assume, args)
-        return printed(args, found, on_console(print_assumed))
+        return printed(args, found, "plans.print_assumed")
     say_data(args)
     if args.calibrate:
         from raypipe.api.plans import calibrate
@@ -230,21 +202,15 @@ def _plan(args: Args) -> int:
 
 
 def show(args: Args, found: PlanResult) -> int:
-
-    from raypipe.report.plans import print_placement, print_plan
-
     def written(found: PlanResult) -> None:
-        print_plan(console(), found.to_json())
+        on_console("plans.print_plan", found.to_json())
         if found.expired and not args.refresh:
             print(f"{found.expired} answers rest on expired replies of a graph: --refresh recomputes them")
-        print_placement(console(), found.to_json())
+        on_console("plans.print_placement", found.to_json())
 
     return printed(args, found, written)
 
 
 def printer(args: Args) -> Callable[[Plan], None]:
     """Prints the plan of a run before it starts; with --json nothing but JSON is printed."""
-
-    from raypipe.report.plans import print_plan
-
-    return lambda plan: None if args.json else print_plan(console(), plan.to_json())
+    return lambda plan: None if args.json else on_console("plans.print_plan", plan.to_json())

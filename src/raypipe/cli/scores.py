@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import shlex
+from typing import TYPE_CHECKING
 
 import raypipe
-from raypipe.cli.command import Args, called, command, console, on_console, printed
+from raypipe.cli.command import Args, called, command, on_console, printed
+
+if TYPE_CHECKING:
+    from raypipe.api.scores import ScoreResult
 
 
-@command(
-    "score crag",
-    "raypipe score crag predictions.jsonl.gz --rule accuracy",
-    """
+@command
+def _score_crag(args: Args) -> int:
+    """Score CRAG predictions, a run's or any system's, by either of the two rules in use.
+
+    raypipe score crag predictions.jsonl.gz --rule accuracy
     predictions FILE: the folder of a run, its predictions.jsonl, or .jsonl[.gz] of query, answer, prediction,
       ...
     --rule RULE {rule}: official (default; of a run's folder its own): the published evaluator's intent;
@@ -21,90 +26,77 @@ from raypipe.cli.command import Args, called, command, console, on_console, prin
     judged models cluster
     --out FILE: write the predictions as they were scored
     json
-    """,
-    about="Score CRAG predictions, a run's or any system's, by either of the two rules in use.",
-)
-def _crag(args: Args) -> int:
-    from raypipe.report.console import print_crag
-
-    return printed(args, called(raypipe.score_crag, args), on_console(print_crag))
-
-
-@command(
-    "score qa",
-    "raypipe score qa predictions.jsonl",
     """
+    return printed(args, called(raypipe.score_crag, args), "console.print_crag")
+
+
+@command
+def _score_qa(args: Args) -> int:
+    """Score answers to anyone's questions: exact match, token F1, containment.
+
+    raypipe score qa predictions.jsonl
     predictions FILE: the folder of a run, or .jsonl[.gz] of query, answer, prediction, alternatives (a list),
       ...
     json
-    """,
-    about="Score answers to anyone's questions: exact match, token F1, containment.",
-)
-def _qa(args: Args) -> int:
-    from raypipe.report.console import print_measures
-
-    scored = called(raypipe.score_qa, args)
-    more = {"kind": "qa", "rule": ""}
-    return printed(args, scored, lambda found: print_measures(console(), {**found.to_json(), **more}))
-
-
-@command(
-    "score qasper",
-    "raypipe score qasper --gold qasper-test-v0.3.json --predictions predictions.jsonl",
     """
+
+    def show(found: ScoreResult) -> None:
+        on_console("console.print_measures", {**found.to_json(), "kind": "qa", "rule": ""})
+
+    return printed(args, called(raypipe.score_qa, args), show)
+
+
+@command
+def _score_qasper(args: Args) -> int:
+    """Score answers about papers and their evidence as QASPER's evaluator does.
+
+    raypipe score qasper --gold qasper-test-v0.3.json --predictions predictions.jsonl
     --gold F {required}: QASPER's .json or .json.gz
     --predictions F {required}: .jsonl[.gz] of question_id, predicted_answer, predicted_evidence
     --text-evidence-only: take figures and tables out of the golds' evidence
     json
-    """,
-    about="Score answers about papers and their evidence as QASPER's evaluator does.",
-)
-def _qasper(args: Args) -> int:
-    from raypipe.report.console import print_means
-
-    found = called(raypipe.score_qasper, args)
-    means = {row["measure"]: row["mean"] for row in found.rows()}
-    return printed(args, found, lambda found: print_means(console(), means, found.title))
-
-
-@command(
-    "score ranking",
-    "raypipe score ranking --run R.trec --qrels Q.trec",
     """
+
+    def show(found: ScoreResult) -> None:
+        means = {row["measure"]: row["mean"] for row in found.measures}
+        on_console("console.print_means", means, found.about)
+
+    return printed(args, called(raypipe.score_qasper, args), show)
+
+
+@command
+def _score_ranking(args: Args) -> int:
+    """Score a TREC run against judgements.
+
+    raypipe score ranking --run R.trec --qrels Q.trec
     --run R.trec {required}
     --qrels Q.trec {required}
     --per-query: with --json: every query's measures too
     json
-    """,
-    about="Score a TREC run against judgements.",
-)
-def _ranking(args: Args) -> int:
-    from raypipe.report.console import print_ranking
-
-    return printed(args, called(raypipe.score_ranking, args), on_console(print_ranking))
-
-
-@command(
-    "judge check",
-    "raypipe judge check labels.jsonl --run /data/runs/local",
     """
+    return printed(args, called(raypipe.score_ranking, args), "console.print_ranking")
+
+
+@command
+def _judge_check(args: Args) -> int:
+    """Measure a judge by people's labels: agreement, kappa, and the score with its errors taken out.
+
+    raypipe judge check labels.jsonl --run /data/runs/local
     labels LABELS: lines of id, prediction, label: right, wrong, unclear
     --run RUN: the run, or file of predictions, that the labels are of (default: the folder of LABELS)
     --rule RULE {rule}: by which a file of predictions was judged (default: official; of a run, its own)
     json
-    """,
-    about="Measure a judge by people's labels: agreement, kappa, and the score with its errors taken out.",
-)
-def _check(args: Args) -> int:
+    """
     from raypipe.cli.tables import print_check
 
     return printed(args, called(raypipe.check_judge, args), print_check)
 
 
-@command(
-    "judge pick",
-    "raypipe judge pick /data/runs/local --random 100 --disagreements 50 --out labels.jsonl",
-    """
+@command
+def _judge_pick(args: Args) -> int:
+    """Write answers for people to label: some at random, and those of which two measures disagree.
+
+    raypipe judge pick /data/runs/local --random 100 --disagreements 50 --out labels.jsonl
     run RUN: a finished eval's folder, or a file of predictions
     --disagreements N {0.. = 0}: answers of which the judge and the truth's words, or two judges, say the
       opposite
@@ -115,10 +107,7 @@ def _check(args: Args) -> int:
     --out FILE {required}: the file to write; it must not be there
     --rule RULE {rule}: by which a file of predictions was judged (default: official; of a run, its own)
     json
-    """,
-    about="Write answers for people to label: some at random, and those of which two measures disagree.",
-)
-def _pick(args: Args) -> int:
+    """
     from raypipe.api.judged_runs import PickResult
 
     def show(found: PickResult) -> None:
@@ -131,10 +120,9 @@ def _pick(args: Args) -> int:
     return printed(args, called(raypipe.pick_to_label, args), show)
 
 
-@command(
-    "compare",
-    "raypipe compare /data/runs/local /data/runs/tuned",
-    """
+@command
+def _compare(args: Args) -> int:
+    """raypipe compare /data/runs/local /data/runs/tuned
     runs RUN+: the --out folder of a finished eval, a file of predictions, or a release: its id, or live; live
       shadow and live canary compare what both sides of a trial answered
     --rule RULE {rule}: by which answers are scored: official, accuracy, or MODULE:NAME (default: of a folder
@@ -147,9 +135,7 @@ def _pick(args: Args) -> int:
     --rejudge MODEL? {const ""}: have one judge decide about all runs; without MODEL the first run's
     --unseen: leave out the questions that a fit or an adapter of one of the recipes has seen
     judged models cluster store json
-    """,
-)
-def _compare(args: Args) -> int:
+    """
     from raypipe.cli.tables import print_comparisons
 
     return printed(args, called(raypipe.compare, args, *args.runs), print_comparisons)

@@ -10,7 +10,6 @@ import raypipe
 from raypipe.cli.command import Args, called, command, console, graphs, printed, say
 from raypipe.core.errors import ConfError
 from raypipe.core.records import ABSTAINED
-from raypipe.serving.access import MEMO_MB
 
 if TYPE_CHECKING:
     from raypipe.api.questions import AskResult
@@ -18,10 +17,9 @@ if TYPE_CHECKING:
     from raypipe.text.places import Place
 
 
-@command(
-    "serve",
-    "raypipe serve rag --docs manuals --port 8000",
-    """
+@command
+def _serve(args: Args) -> int:
+    """raypipe serve rag --docs manuals --port 8000
     live? docs store cluster
     --host ADDRESS {= 127.0.0.1}: to listen on (default: 127.0.0.1)
     --port N {1..65535 = 8000}: default: 8000
@@ -31,12 +29,8 @@ if TYPE_CHECKING:
     --auth {none|}: none: anyone who reaches the port may ask
     --gateways N {1.. = 1}: with two, one may die (default: 1)
     --fallback RECIPE: its extract step answers while a language model is unavailable (default: i don't know)
-    """,
-    f"""
-    --memo MB {{0.. = {MEMO_MB} -> memo_mb}}: memory of a gateway for what models computed about the store: an
-      equal question asks no model again (default: {MEMO_MB}; 0: none)
-    """,
-    """
+    --memo MB {0.. = 64 -> memo_mb}: memory of a gateway for what models computed about the store: an
+      equal question asks no model again (default: 64; 0: none)
     --shadow DIR: the --out folder of a finished eval, whose recipe answers some questions again after the
       reply
     --share SHARE {share}: of the questions that the shadow answers: 0.05
@@ -44,9 +38,7 @@ if TYPE_CHECKING:
       (default: none)
     --retention DAYS {float}: delete captured answers after this many days (default: 7)
     --redact MODULE:NAME: your function of one text that takes out what may not be captured
-    """,
-)
-def _serve(args: Args) -> int:
+    """
     from raypipe.api.endpoint import ServeArgs, check_address, serve
 
     if (args.shadow is None) != (args.share is None):
@@ -95,19 +87,16 @@ SHOWN, SHOWN_CHARS = 3, 160  # quotes of a reply and characters of each on a ter
 AROUND_CHARS = 40  # of the page before and after a quote
 
 
-@command(
-    "ask",
-    'raypipe ask rag "how long is the warranty?" --docs manuals',
-    """
+@command
+def _ask(args: Args) -> int:
+    """raypipe ask rag "how long is the warranty?" --docs manuals
     live sets
     question QUESTION: the question; one that is stored, by its id or in its words, has its own pages
     --pages FILE: a CRAG line: its search results are searched
     docs
     --time T {= "" -> asked_at}: time of the question: "03/05/2024, 23:18:31 PT"
     store cluster json
-    """,
-)
-def _ask(args: Args) -> int:
+    """
     if not (args.docs or args.pages or args.store or args.settings.store):
         say(f"no --docs and no --store: searching {args.settings.store_to_use(None)}")
     # A reply is printed piece by piece as it is generated, and the answer at the end.

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import raypipe
-from raypipe.cli.command import Args, called, command, console, on_console, printed, say, session, table
+from raypipe.cli.command import Args, called, command, folded, printed, say, table
 from raypipe.core.errors import ConfError, DataError
 
 if TYPE_CHECKING:
-    from raypipe.api.bench import BenchReport
     from raypipe.api.machine import EnvironmentResult
     from raypipe.api.models import ModelAddResult, ModelNeedsResult, StandinsResult
     from raypipe.api.schemas import Name
@@ -25,36 +24,29 @@ SCHEMAS: tuple[Name, ...] = ("cluster", "finetune", "graphs", "models", "recipe"
 UNEQUAL = 7  # exit code: a gate failed, some output of a bench is not its peer's
 
 
-@command("doctor", "raypipe doctor --json", "store json")
+@command
 def _doctor(args: Args) -> int:
+    """raypipe doctor --json
+    store json
+    """
     found = called(raypipe.check_environment, args)
     printed(args, found, _print_findings)
     return 0 if found.fine else ConfError.exit_code
 
 
 def _print_findings(found: EnvironmentResult) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for name in ("", "what", "found"):
-        table.add_column(name, overflow="fold")
     marks = {"fine": "[green]ok[/]", "missing": "[red]missing[/]", "note": "[yellow]note[/]"}
-    for f in found.findings:
-        table.add_row(marks[f.state], f.what, f.found)
-    console().print(table)
+    folded(("", "what", "found"), [(marks[f.state], f.what, f.found) for f in found.findings])
     for mend in dict.fromkeys(f.mend for f in found.findings if f.mend):
         print(f"\n{mend}")  # whole lines, to copy
 
 
-@command(
-    "init",
-    "raypipe init myproject",
-    """
+@command
+def _init(args: Args) -> int:
+    """raypipe init myproject
     folder DIR: made where it is not there; no file in it is replaced
     json
-    """,
-)
-def _init(args: Args) -> int:
+    """
     from raypipe.api.starting_points import RECIPE
 
     def show(made: ProjectResult) -> None:
@@ -65,22 +57,17 @@ def _init(args: Args) -> int:
     return printed(args, called(raypipe.start_project, args), show)
 
 
-@command(
-    "check-step",
-    "raypipe check-step mypkg.steps:Shout --fields '{into: shout}'",
-    """
+@command
+def _check_step(args: Args) -> int:
+    """raypipe check-step mypkg.steps:Shout --fields '{into: shout}'
     step MODULE:CLASS: the step, as a recipe names it
     --fields YAML {= {}}: its fields, as in a recipe
     models
     --lock: write its line in steps.lock, next to its module
     json
-    """,
-)
-def _check_step(args: Args) -> int:
-    from raypipe.report.console import print_step_check
-
+    """
     checked = called(raypipe.check_step, args, fields=_fields(args.fields))
-    printed(args, checked, on_console(print_step_check))
+    printed(args, checked, "console.print_step_check")
     return 0 if checked.found.holds else DataError.exit_code
 
 
@@ -93,16 +80,13 @@ def _fields(text: str) -> Mapping[str, Any]:
     return fields
 
 
-@command(
-    "validate",
-    "raypipe validate local mine.yaml conf/clusters/laptop.yaml",
-    """
+@command
+def _validate(args: Args) -> int:
+    """raypipe validate local mine.yaml conf/clusters/laptop.yaml
     files RECIPE|FILE+: a name under conf/recipes, or a path: a recipe, a models, cluster or graphs file, a
       prompt
     models graph json
-    """,
-)
-def _validate(args: Args) -> int:
+    """
     found = called(raypipe.validate, args, *args.files)
     printed(args, found, _print_problems)
     return ConfError.exit_code if found.problems else 0
@@ -116,15 +100,12 @@ def _print_problems(found: ValidateResult) -> None:
             print(f"{file.file}: no problem ({file.kind})")
 
 
-@command(
-    "schema",
-    "raypipe schema --out schemas",
-    """
+@command
+def _schema(args: Args) -> int:
+    """raypipe schema --out schemas
     name NAME? {cluster|finetune|graphs|models|recipe}: cluster, finetune, graphs, models, recipe (all)
     --out DIR {path}: folder for NAME.json (default: print)
-    """,
-)
-def _schema(args: Args) -> int:
+    """
     from raypipe.metrics.textfile import require_writable
 
     found = {name: raypipe.schema(name) for name in SCHEMAS if args.name in (None, name)}
@@ -140,8 +121,11 @@ def _schema(args: Args) -> int:
     return 0
 
 
-@command("completion", "raypipe completion bash", "shell {bash|zsh}: whose script")
+@command
 def _completion(args: Args) -> int:
+    """raypipe completion bash
+    shell {bash|zsh}: whose script
+    """
     import shtab
 
     from raypipe.cli.main import parser
@@ -150,15 +134,12 @@ def _completion(args: Args) -> int:
     return 0
 
 
-@command(
-    "usage",
-    "raypipe usage /data/logs/serve.jsonl",
-    """
+@command
+def _usage(args: Args) -> int:
+    """raypipe usage /data/logs/serve.jsonl
     logs LOG+: logs that `raypipe serve` wrote
     json
-    """,
-)
-def _usage(args: Args) -> int:
+    """
     return printed(args, raypipe.usage(args.logs), _print_usage)
 
 
@@ -171,51 +152,27 @@ def _print_usage(found: UsageResult) -> None:
     table(("tenant", *counts, "p99"), rows)
 
 
-@command(
-    "bench",
-    "raypipe bench split bm25",
-    """
+@command
+def _bench(args: Args) -> int:
+    """raypipe bench split bm25
     names NAME*: rows, by their files in bench/rows (all)
     --quick: one turn of a small size: does each row work?
     --record: add to bench/history.jsonl, and write docs/performance.md
     json
-    """,
-)
-def _bench(args: Args) -> int:
+    """
+    from raypipe.api.bench import table
+
     found = called(raypipe.bench, args, say=lambda r: say(f"{r.name}: {r.not_measured or 'measured'}"))
-    printed(args, found, _print_bench)
+    printed(args, found, lambda found: print(*table(found), sep="\n"))
     return 0 if found.equal else UNEQUAL
-
-
-def _print_bench(report: BenchReport) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, title=", ".join(f"{k} {v}" for k, v in report.machine.items()))
-    for name in ("row", "ours", "peer", "ratio", "CPU s", "wall s", "of limit", "equal"):
-        table.add_column(name, overflow="fold")
-    for r in report.results:
-        if r.not_measured:
-            table.add_row(r.name, r.not_measured)
-            continue
-        ratio = f"{r.ratio.median:.2f} ({r.ratio.low:.2f}-{r.ratio.high:.2f})" if r.ratio else ""
-        if r.falls_short:
-            ratio += f" of {r.least:.2g}" if r.least is not None else f"more than {r.most_s:g} s"
-        peer = f"{r.peer_rate:.4g}" if r.peer_rate else ""
-        share = f"{r.share:.0%} of {r.limit}" if r.share is not None else ""
-        equal = r.unequal or ("yes" if r.peer else "")
-        table.add_row(
-            r.name, f"{r.rate:.4g} {r.unit}/s", peer, ratio, f"{r.cpu_s:.3f}", f"{r.wall_s:.3f}", share, equal
-        )  # fmt: skip
-    console().print(table)
 
 
 STANDINS, ADD = "standins", "add"
 
 
-@command(
-    "models",
-    "raypipe models db3-task1-700",
-    """
+@command
+def _models(args: Args) -> int:
+    """raypipe models db3-task1-700
     recipe RECIPE: a name under conf/recipes, or a path; or: standins DIR; or: add SOURCE
     folder DIR|SOURCE?: of standins: where to build tiny stand-ins; of add: ORG/NAME of a hub ($HF_ENDPOINT,
       $HF_TOKEN), a folder, or URL#MODEL of a server; the entry goes to --models, else to models.yaml
@@ -231,9 +188,7 @@ STANDINS, ADD = "standins", "add"
     --key-env VARIABLE {= ""}: of a server: the environment variable of its key
 
     json
-    """,
-)
-def _models(args: Args) -> int:
+    """
     if (args.recipe in (STANDINS, ADD)) != (args.folder is not None):
         ways = f"`raypipe models {STANDINS} DIR` or `raypipe models {ADD} SOURCE`"
         raise ConfError(f"expected `raypipe models RECIPE`, {ways}")
@@ -242,10 +197,9 @@ def _models(args: Args) -> int:
             f"--llm: it stands in for the generators of a recipe; found {args.recipe}. Leave it out"
         )
     if args.recipe == ADD:
-        from raypipe.api.models import AddOptions, add_model
+        from raypipe.api.models import add_model
 
-        made = add_model(args.folder, called(AddOptions, args), session(args))
-        return printed(args, made, _print_added)
+        return printed(args, called(add_model, args, args.folder), _print_added)
     from raypipe.api.models import build_standins
 
     if args.recipe == STANDINS:
@@ -281,15 +235,15 @@ def _print_added(found: ModelAddResult) -> None:
 
 
 def _print_needs(found: ModelNeedsResult) -> None:
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False)
-    for name in ("", "model", "kind", "size", "where"):
-        table.add_column(name, overflow="fold", justify="right" if name == "size" else "left")
-    for n in found.models:
-        size = "" if n.bytes is None else f"{n.bytes / 1e6:,.1f} MB"
-        table.add_row(n.state, Text(n.name), f"{n.kind} ({n.loader})", size, Text(n.where))
-    console().print(table)
+    rows = [
+        (
+            n.state, Text(n.name), f"{n.kind} ({n.loader})",
+            "" if n.bytes is None else f"{n.bytes / 1e6:,.1f} MB", Text(n.where),
+        )
+        for n in found.models
+    ]  # fmt: skip
+    folded(("", "model", "kind", "size", "where"), rows)
     if commands := dict.fromkeys(f"  {n.get}" for n in found.models if n.get):
         print("to get what is missing:", *commands, sep="\n")

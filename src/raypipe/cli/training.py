@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import raypipe
-from raypipe.cli.command import Args, called, command, console, on_console, printed, say_data, session
+from raypipe.cli.command import Args, called, command, on_console, printed, say_data, session
 
 if TYPE_CHECKING:
     from raypipe.api.finetune import FinetuneResult
@@ -17,10 +18,9 @@ if TYPE_CHECKING:
     from raypipe.evaluation.sweep import PlannedPoint
 
 
-@command(
-    "labels",
-    "raypipe labels db3-task1-700 --data dev.jsonl --where split=0 --against split=1 --store /data/store",
-    """
+@command
+def _labels(args: Args) -> int:
+    """raypipe labels db3-task1-700 --data dev.jsonl --where split=0 --against split=1 --store /data/store
     recipe sets
     --data PATH+: training questions to ingest first, or URIs
     format store cluster
@@ -40,9 +40,7 @@ if TYPE_CHECKING:
     --dry-run: check everything, print the plan, ask nothing
     --out DIR: folder (default: $RAYPIPE_HOME/runs/STORE/labels/RECIPE-STEP/TIME)
     json
-    """,
-)
-def _labels(args: Args) -> int:
+    """
     from raypipe.cli.runs import printer, show
 
     say_data(args)
@@ -55,18 +53,15 @@ def _labels(args: Args) -> int:
 
 
 def _print_made(done: LabelsResult) -> None:
-    from raypipe.report.experiments import print_labels
-
-    print_labels(console(), done.to_json())
+    on_console("experiments.print_labels", done.to_json())
     if done.labels:
         model = shlex.quote(done.found["model"])
         print(f"next: raypipe finetune PRESET --labels {shlex.quote(str(done.folder))} --base {model}")
 
 
-@command(
-    "finetune",
-    "raypipe finetune db3-web --labels /data/labels/web --base llama-3-8b --name web-answer --out tuned",
-    """
+@command
+def _finetune(args: Args) -> int:
+    """raypipe finetune db3-web --labels /data/labels/web --base llama-3-8b --name web-answer --out tuned
     preset PRESET: a name under conf/finetune, or a path
     --labels DIR {required}: a folder that `raypipe labels` wrote
     --base MODEL {required}: the model that gets the adapter: of loader vllm
@@ -78,9 +73,7 @@ def _print_made(done: LabelsResult) -> None:
     --plan: say what it would take, and train nothing
     --show N {1.. -> count}: print the first N training rows with the trained tokens in ⟦ ⟧, and train nothing
     models cluster store json
-    """,
-)
-def _finetune(args: Args) -> int:
+    """
     from raypipe.api.finetune import show_rows
 
     if args.count:
@@ -88,12 +81,12 @@ def _finetune(args: Args) -> int:
             print(f"{text}\n")
         return 0
     plan = called(raypipe.plan_finetune, args, sets=args.preset_sets)
+    if args.plan:
+        return printed(args, plan, "experiments.print_plan")
     from rich.console import Console
 
     from raypipe.report.experiments import print_plan
 
-    if args.plan:
-        return printed(args, plan, on_console(print_plan))
     print_plan(Console(stderr=True), plan.to_json())
     made = called(raypipe.finetune, args, session=session(args, True), sets=args.preset_sets)
     return printed(args, made, _print_trained)
@@ -102,70 +95,48 @@ def _finetune(args: Args) -> int:
 def _print_trained(made: FinetuneResult) -> None:
     import yaml
 
-    from raypipe.report.experiments import print_finetune
-
     done = made.to_json()
-    entry = yaml.safe_dump(done["entry"], sort_keys=False, allow_unicode=True)
-    print_finetune(console(), done, entry)
+    on_console(
+        "experiments.print_finetune", done, yaml.safe_dump(done["entry"], sort_keys=False, allow_unicode=True)
+    )
     if done["models"]:
         print(f"use it: raypipe eval RECIPE --models {done['models']}")
 
 
-COMMON = """
-    run RUN: the --out folder of a finished eval
-    --split 0|1 {0..1 = 0}: the half of the questions to fit on; the report is of the other (default: 0)
-    --group LABEL: a label whose values are groups of questions that stay together
-    --measure NAME: what is made best, such as f1 or ndcg_cut_10 (default: the one that reports of such data
-      begin with)
-    --out FILE: the fitted file to write, .yaml; its report goes next to it (default: in the folder of RUN)
-    json
+@command
+def _fit_decide(args: Args) -> int:
+    """Fit the probability that an answer is right, and the threshold below which none is given.
+
+    raypipe fit decide /data/runs/local --split 0 --out abstain.yaml
+    of-fit
     """
+    return printed(args, called(raypipe.fit_decide, args), _print_fit)
 
 
-@command(
-    "fit decide",
-    "raypipe fit decide /data/runs/local --split 0 --out abstain.yaml",
-    COMMON,
-    about="Fit the probability that an answer is right, and the threshold below which none is given.",
-)
-def _decide(args: Args) -> int:
-    from raypipe.report.experiments import print_fit
+@command
+def _fit_fuse(args: Args) -> int:
+    """Fit the weights of a fuse step to the ranking measure of the data.
 
-    return printed(args, called(raypipe.fit_decide, args), _shown(print_fit))
-
-
-@command(
-    "fit fuse",
-    "raypipe fit fuse /data/runs/ranks --split 0 --step fuse:final --out weights.yaml",
-    COMMON,
-    """
+    raypipe fit fuse /data/runs/ranks --split 0 --step fuse:final --out weights.yaml
+    of-fit
     --step NAME: the step, such as fuse:final (default: the last fuse)
     --scores NAME,... {names = ""}: what is weighed, of the scores that the run's rankers gave (default: what
       the step weighs now)
     store
-    """,
-    about="Fit the weights of a fuse step to the ranking measure of the data.",
-)
-def _fuse(args: Args) -> int:
-    from raypipe.report.experiments import print_fit
-
-    return printed(args, called(raypipe.fit_fuse, args), _shown(print_fit))
-
-
-def _shown(show: Callable[..., None]) -> Callable[[FitResult], None]:
-    def both(found: FitResult) -> None:
-        show(console(), found.to_json())
-        print(f"{found.file} (next to it {found.file.stem}.json and {found.file.stem}.html)")
-        print(f"use it: raypipe eval ... --set {found.step}.fitted={found.file}")
-
-    return both
-
-
-@command(
-    "sweep",
-    "raypipe sweep local --set split.child_chars=500,700,1000 --set rerank.top=20,50 --sample 200 "
-    "--store /data/store",
     """
+    return printed(args, called(raypipe.fit_fuse, args), _print_fit)
+
+
+def _print_fit(found: FitResult) -> None:
+    on_console("experiments.print_fit", found.to_json())
+    print(f"{found.file} (next to it {found.file.stem}.json and {found.file.stem}.html)")
+    print(f"use it: raypipe eval ... --set {found.step}.fitted={found.file}")
+
+
+@command
+def _sweep(args: Args) -> int:
+    """raypipe sweep local --set split.child_chars=500,700,1000 --set rerank.top=20,50 --sample 200
+      --store /data/store
     recipe
     --set STEP[:INTO].FIELD=V1,V2,... ... {required -> values}: values of a field, such as rerank.top=5,10; of
       several fields every combination is a point
@@ -182,9 +153,7 @@ def _shown(show: Callable[..., None]) -> Callable[[FitResult], None]:
     --out DIR: folder for sweep.json, sweep.svg and a report of each point (default:
       $RAYPIPE_HOME/runs/STORE/RECIPE-sweep/TIME)
     json
-    """,
-)
-def _sweep(args: Args) -> int:
+    """
     say_data(args)
     tell = (lambda plans: None) if args.json else _print_plans
     return printed(args, called(raypipe.sweep, args, sets=args.values, on_plan=tell), _print_sweep)
@@ -192,16 +161,10 @@ def _sweep(args: Args) -> int:
 
 def _print_sweep(done: SweepResult) -> None:
     if (found := done.to_json()["sweep"]) is not None:
-        from raypipe.report.experiments import print_sweep
-
-        print_sweep(console(), found)
+        on_console("experiments.print_sweep", found)
         for name in ("sweep.json", "sweep.svg"):
             print(done.folder / name)
 
 
 def _print_plans(plans: Sequence[PlannedPoint]) -> None:
-    from dataclasses import asdict
-
-    from raypipe.report.experiments import print_points
-
-    print_points(console(), [asdict(p) for p in plans])
+    on_console("experiments.print_points", [asdict(p) for p in plans])

@@ -12,8 +12,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from raypipe.core.examples import PoolRef
-from raypipe.core.kg import FactsRef
+from raypipe.core.kg import FactsRef, PoolRef
 from raypipe.core.protocols import GraphRef, Model
 from raypipe.core.records import digest
 

@@ -1,7 +1,8 @@
-"""Requests to knowledge graphs and public data, and their results: plain values.
+"""The entries of graphs.yaml: requests to knowledge graphs and public data with their results, and rows of
+training data that a prompt may show as examples. Plain values.
 
-Knows the records alone. Tables, a server and the language of calls are in `kg`; a step meets
-a graph only through its kit (`protocols.Graph`).
+Knows the records alone. Tables, a server and the language of calls are in `kg`, the file of examples is read
+by `readers.example_pool`; a step meets them only through its kit (`protocols.Graph`, `protocols.Kit.pool`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,24 @@ class FactsRef:
     name: str  # in graphs.yaml; not identity
     where: str  # the file; not identity
     version: str  # digest of the file
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRef:
+    """One entry of graphs.yaml of kind examples, resolved: a file of training rows."""
+
+    name: str  # in graphs.yaml; not identity
+    where: str  # the file; not identity
+    version: str  # digest of the file
+    size: int  # rows in it; `version` says it, too
+
+
+@dataclass(frozen=True, slots=True)
+class ExampleRow:
+    question: str
+    answer: str
+    document: str = ""  # url or id of the document that it asks about; "": of none
+    explanation: str = ""  # why the answer is right, where one was stored
 
 
 Vectors: TypeAlias = Callable[[Sequence[str]], Awaitable[np.ndarray]]

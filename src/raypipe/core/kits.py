@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
-from raypipe.core.examples import ExampleRow, PoolRef
 from raypipe.core.index import Index
-from raypipe.core.kg import FactsRef, PublicFacts
+from raypipe.core.kg import ExampleRow, FactsRef, PoolRef, PublicFacts
 from raypipe.core.llm import Generator
 from raypipe.core.protocols import Embed, Graph, GraphRef, Kit, Model, Score, Tokenize
 

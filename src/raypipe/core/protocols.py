@@ -18,9 +18,19 @@ from typing import ClassVar, Literal, Protocol, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from raypipe.core.examples import ExampleRow, PoolRef
 from raypipe.core.index import Index
-from raypipe.core.kg import MOST_LINKED, MOST_NEAR, CallResult, FactsRef, Level, Mention, PublicFacts, Request
+from raypipe.core.kg import (
+    MOST_LINKED,
+    MOST_NEAR,
+    CallResult,
+    ExampleRow,
+    FactsRef,
+    Level,
+    Mention,
+    PoolRef,
+    PublicFacts,
+    Request,
+)
 from raypipe.core.llm import Generator
 from raypipe.core.records import Fault, Question, Span
 

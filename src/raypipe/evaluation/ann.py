@@ -13,9 +13,8 @@ from itertools import islice
 
 import numpy as np
 
-from raypipe.core.ann import AnnRecall
 from raypipe.core.errors import DataError
-from raypipe.core.index import VectorHit
+from raypipe.core.index import AnnRecall, VectorHit
 from raypipe.core.protocols import FIELDS
 from raypipe.core.records import Question, digest
 from raypipe.memo.counts import CallCounts

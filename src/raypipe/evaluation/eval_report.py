@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raypipe.core.ann import AnnRecall
 from raypipe.core.batches import batches
+from raypipe.core.index import AnnRecall
 from raypipe.evaluation.collect import Collected
 from raypipe.evaluation.golds import Scoring
 from raypipe.evaluation.judge import Judge, Spend

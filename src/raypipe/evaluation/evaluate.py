@@ -32,13 +32,12 @@ from raypipe.evaluation.result_table import ResultTable
 from raypipe.evaluation.view.pages import write_page
 from raypipe.memo.disk import memo_versions
 from raypipe.memo.mend import mend_memo
-from raypipe.pipeline.counters import RunCounters
+from raypipe.pipeline.counters import RunCounters, WallClock
 from raypipe.pipeline.driver import Pipeline
 from raypipe.pipeline.ingest import ingest
 from raypipe.pipeline.ingest_log import driving
 from raypipe.pipeline.ingest_tasks import reading_of
 from raypipe.pipeline.recipe_tables import AnswerSources, require_measured, table_names
-from raypipe.pipeline.wall_clock import WallClock
 from raypipe.recipes.serialize import to_plain
 from raypipe.report.report import EvalReport, RunFolder, write_report
 from raypipe.runs.changes import earlier_run
@@ -110,7 +109,7 @@ def evaluate(
             todo = {*new, *(renewed & set(questions.ids))}
             pipeline.answer(questions, how.fresh, done, expired)
         folder, caps = RunFolder(out), pipeline.caps
-        spend = (lambda asked: caps.check_judge(done, asked, clock.total())) if caps.any else None
+        spend = (lambda asked: caps.check(done, clock.total(), asked)) if caps.any else None
         with clock.part("scoring"), ResultTable(folder.results) as results:
             answers = collect(pipeline, questions, sources, results, scoring.golds, done.seconds)
             scored = score_answers(store, answers, scoring, judge, labels, how.fresh, spend)

@@ -21,7 +21,7 @@ from raypipe.pipeline.ingest_log import driving
 from raypipe.pipeline.recipe_tables import table_names
 from raypipe.runs.prune import READS
 from raypipe.store import Store
-from raypipe.store.lookups import filters
+from raypipe.store.ids import filters
 
 RowKind = Literal["lines", "files", "sources", "questions"]
 SHOWN = 3  # rows that an error names

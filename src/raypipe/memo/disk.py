@@ -26,8 +26,8 @@ from raypipe.core.records import digest
 from raypipe.memo.memo import MemoryMemo, MemoTable, Values
 from raypipe.store.commit import append
 from raypipe.store.database import Store
+from raypipe.store.ids import missing, rows
 from raypipe.store.layout import MEMO, MEMO_LOSSES
-from raypipe.store.lookups import missing, rows
 from raypipe.store.parts import write_rows
 from raypipe.store.tables import OF_MEMO, REPLIES, SCORES, embeddings_schema, kind_of
 

@@ -24,8 +24,8 @@ from raypipe.memo.counts import CallCounts
 from raypipe.memo.disk import intact
 from raypipe.memo.memo import Memo, MemoryMemo, MemoTable, Values, cached
 from raypipe.store.database import Store
+from raypipe.store.ids import missing
 from raypipe.store.layout import MEMO
-from raypipe.store.lookups import missing
 
 
 def lookup(store: Store, table: MemoTable, keys: Sequence[str], version: int | None = None) -> set[str]:

@@ -7,8 +7,7 @@ from typing import Any, TypeVar
 
 from raypipe.core.digests import stable
 from raypipe.core.errors import Unavailable
-from raypipe.core.examples import ExampleRow, PoolRef
-from raypipe.core.kg import FactsRef, PublicFacts
+from raypipe.core.kg import ExampleRow, FactsRef, PoolRef, PublicFacts
 from raypipe.core.protocols import Embed, Graph, GraphRef, Model
 from raypipe.readers import example_pool
 

@@ -19,9 +19,8 @@ import numpy as np
 
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError
-from raypipe.core.examples import ExampleRow, PoolRef
 from raypipe.core.index import Index
-from raypipe.core.kg import FactsRef, PublicFacts
+from raypipe.core.kg import ExampleRow, FactsRef, PoolRef, PublicFacts
 from raypipe.core.llm import Chat, Generator, ReplyPieces, Sampling
 from raypipe.core.plugins import is_path
 from raypipe.core.protocols import Embed, Graph, GraphRef, Model, ModelKind, Role, Score, Tokenize

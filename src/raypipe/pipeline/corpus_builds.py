@@ -18,8 +18,7 @@ from raypipe.pipeline.whole_corpus_task import WholeCorpusTask
 from raypipe.recipes.executor import CorpusExecutor
 from raypipe.recipes.recipe import Recipe
 from raypipe.store import PASSAGES, Run, Store, begun, vectors_schema
-from raypipe.store.ids import Ids
-from raypipe.store.lookups import distinct, sources_with_chunks
+from raypipe.store.ids import Ids, distinct, sources_with_chunks
 from raypipe.store.sources import lacked, noted, rows_id
 from raypipe.store.tables import LENGTHS, POSTINGS
 

@@ -1,4 +1,4 @@
-"""Counters of a run, accumulated across restarts, and caps: what one command may spend.
+"""Counters of a run, accumulated across restarts; caps: what one command may spend; and where its time goes.
 
 Each task's counts are in its completion record. Those go when a table is committed; what they came to is
 then kept in one small file of the store until a report has said it. A run stops before a task that would
@@ -9,7 +9,9 @@ and no step.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import TypeAlias
 
@@ -156,42 +158,36 @@ class Caps:
         """Whether something is capped."""
         return any(cap is not None for cap in (self.calls, self.usd, self.hours))
 
-    def check_judge(self, done: RunCounters, judged: CallCounts, seconds: float) -> None:
-        """The same before more answers are judged; `judged`: what the judge was asked so far. A command that
-        did no task judges some answers whatever that costs."""
-        if not judged.computed and done.tasks_since <= 0:
-            return
-        if spent := self._spent(
-            calls_now(done) + judged.computed,
-            usd_now(done, seconds, self.prices) + self._usd_of_judge(judged),
-            seconds,
-        ):
+    def check(self, done: RunCounters, seconds: float, judged: CallCounts | None = None) -> None:
+        """Raises CapReached where this attempt has spent as much as it may. `seconds`: since it began;
+        `judged`: what a judge was asked so far."""
+        if spent := self.reached(done, seconds, judged):
             raise CapReached(spent)
 
-    def _usd_of_judge(self, judged: CallCounts) -> float:
-        price, t = self.prices.tokens.get(JUDGE), judged.tokens
-        return 0.0 if price is None else price.usd(t.prompt, t.cached, t.generated)
-
-    def check(self, done: RunCounters, seconds: float) -> None:
-        """Raises CapReached where this attempt has spent as much as it may. `seconds`: since it began."""
-        if spent := self.reached(done, seconds):
-            raise CapReached(spent)
-
-    def reached(self, done: RunCounters, seconds: float) -> str:
-        """Which cap is reached, and what then, in words; "" for none. Each command does a task at least, so
-        that as many of them as it takes come to an end."""
-        if done.tasks_since <= 0:
+    def reached(self, done: RunCounters, seconds: float, judged: CallCounts | None = None) -> str:
+        """Which cap is reached, and what then, in words; "" for none. Each command does a task at least, or
+        judges some answers, so that as many of them as it takes come to an end."""
+        judged = judged or CallCounts()
+        if done.tasks_since <= 0 and not judged.computed:
             return ""
-        return self._spent(calls_now(done), usd_now(done, seconds, self.prices), seconds)
-
-    def _spent(self, calls: int, usd: float, seconds: float) -> str:
         if self.hours is not None and seconds >= self.hours * HOUR_S:
             return f"--max-hours {self.hours:g} is reached after {seconds / HOUR_S:.3g} hours{_THEN}"
+        calls = judged.computed + sum(c.calls.computed for c in done.since().values())
         if self.calls is not None and calls >= self.calls:
             return f"--max-calls {self.calls} is reached after {calls} calls{_THEN}"
+        usd = self._usd(done, seconds, judged)
         if self.usd is not None and usd >= self.usd:
             return f"--max-usd {self.usd:g} is reached after about {usd:.4g} US dollars{_THEN}"
         return ""
+
+    def _usd(self, done: RunCounters, seconds: float, judged: CallCounts) -> float:
+        """US dollars that this attempt has cost, of what has a price."""
+        tokens = {JUDGE: judged.tokens, **{name: c.calls.tokens for name, c in done.since().items()}}
+        asked = (
+            (self.prices.tokens[name], tokens[name]) for name in tokens.keys() & self.prices.tokens.keys()
+        )
+        usd = sum(price.usd(t.prompt, t.cached, t.generated) for price, t in asked)
+        return usd + (self.prices.machines or 0.0) * seconds / HOUR_S
 
 
 MACHINES = "machines"
@@ -201,15 +197,73 @@ _THEN = (
 NO_CAPS = Caps()
 
 
-def calls_now(done: RunCounters) -> int:
-    """Calls to models and graphs that this attempt has made."""
-    return sum(c.calls.computed for c in done.since().values())
+PARTS = ("opening", "reading", "planning", "starting", "loading", "computing", "storing", "scoring", "rest")
+"""Python, imports and recipe; files into the store; the plan; Ray, engines and workers; imports and weights
+of models in workers; the steps; tables and cached values; answers to scores; all that no other part has."""
 
 
-def usd_now(done: RunCounters, seconds: float, prices: Prices) -> float:
-    """US dollars that this attempt has cost, of what has a price."""
-    now, usd = done.since(), (prices.machines or 0.0) * seconds / HOUR_S
-    for step in now.keys() & prices.tokens.keys():
-        t = now[step].calls.tokens
-        usd += prices.tokens[step].usd(t.prompt, t.cached, t.generated)
-    return usd
+class WallClock:
+    """Seconds by part. At any moment one part is on: a part inside another takes the time from it.
+
+    So all parts add up to the wall time, whatever is forgotten: that is `rest`.
+
+    >>> moments = iter([10.0, 11.0, 14.0, 15.0, 17.0])
+    >>> clock = WallClock(lambda: next(moments), began=9.0)
+    >>> with clock.part("reading"):
+    ...     with clock.part("starting"):
+    ...         pass
+    >>> clock.parts()["opening"], clock.parts()["reading"], clock.parts()["rest"]
+    (1.0, 5.0, 1.0)
+    """
+
+    def __init__(self, now: Callable[[], float] = time.perf_counter, began: float | None = None) -> None:
+        """`began`: when the run did, by the clock `now`; None: now."""
+        self._now, self._last, self._on = now, now(), ["rest"]
+        self._seconds = dict.fromkeys(PARTS, 0.0)
+        if began is not None:
+            self._seconds["opening"] = self._last - began
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Books the time of the block on a part."""
+        self._book()
+        self._on.append(name)
+        try:
+            yield
+        finally:
+            self._book()
+            self._on.pop()
+
+    @contextmanager
+    def tasks(self) -> Iterator[dict[str, dict[str, float]]]:
+        """Books the time of tasks that workers do: what the busiest of them did on its parts, and that for
+        which not even this one worked on `starting`. The block fills worker -> part -> seconds."""
+        busy: dict[str, dict[str, float]] = {}
+        self._book()
+        self._on.append("starting")
+        before = self._seconds["starting"]
+        try:
+            yield busy
+        finally:
+            self._book()
+            self._on.pop()
+            busiest = max(busy.values(), key=lambda parts: sum(parts.values()), default={})
+            whole, most = sum(busiest.values()), self._seconds["starting"] - before
+            share = min(1.0, most / whole) if whole > 0 else 0.0  # workers may do several tasks at once
+            for name, seconds in busiest.items():
+                self._seconds[name] += seconds * share
+                self._seconds["starting"] -= seconds * share
+
+    def _book(self) -> None:
+        now = self._now()
+        self._seconds[self._on[-1]] += now - self._last
+        self._last = now
+
+    def parts(self) -> dict[str, float]:
+        """Seconds of each part until the last change of part; their sum is the wall time until then."""
+        return dict(self._seconds)
+
+    def total(self) -> float:
+        """The wall time until now, of which `parts` then gives the parts."""
+        self._book()
+        return sum(self._seconds.values())

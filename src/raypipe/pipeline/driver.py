@@ -18,14 +18,13 @@ from raypipe.core.records import Fault, Outcome, Question, digest
 from raypipe.memo.disk import memo_versions
 from raypipe.pipeline import recipe_tables
 from raypipe.pipeline.corpus_builds import CorpusBuilds, failed_ids
-from raypipe.pipeline.counters import NO_CAPS, Caps, RunCounters
+from raypipe.pipeline.counters import NO_CAPS, Caps, RunCounters, WallClock
 from raypipe.pipeline.dead_letters import final_last
 from raypipe.pipeline.ingest_log import driving
 from raypipe.pipeline.recipe_tables import AnswerSources, ann_names, answer_sources
 from raypipe.pipeline.table_build import TableBuild, TableBuilder, again_id, alone, nowhere
 from raypipe.pipeline.table_tasks import AnswersTask
 from raypipe.pipeline.tasks import Runner, TableTask, Verb, WorkerConfig, Workers
-from raypipe.pipeline.wall_clock import WallClock
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import asked_models
 from raypipe.report.progress import Progress

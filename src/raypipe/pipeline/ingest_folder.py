@@ -54,6 +54,89 @@ class _Read:
     tombstones: Tombstones
     counts: ReadCounts = field(default_factory=ReadCounts)
     now: dict[str, FileState] = field(default_factory=dict)
+    sources: set[str] = field(default_factory=set)  # ids of those that are in a batch
+    batch: IngestBatch = field(default_factory=IngestBatch)  # of the files that were read last
+    size: int = 0  # bytes of the batch, about
+
+    def batches(self, files: Sequence[FoundFile], progress: Progress) -> Iterator[IngestBatch]:
+        reader = DocumentReader()
+        try:
+            with progress.task("read", "files", len(files)) as task:
+                for file in files:
+                    self.counts.files += 1
+                    self._file(file, reader)
+                    task.advance(1)
+                    if self.size >= PART_BYTES:
+                        yield self.batch
+                        self.batch, self.size = IngestBatch(), 0
+            yield self.batch
+        finally:
+            reader.close()
+
+    def _file(self, file: FoundFile, reader: DocumentReader) -> None:
+        """Puts a file into the batch, unless it is as it was."""
+        old, content = self.before.get(file.name), ""
+        # Whether the same bytes would be read as they were then.
+        holds = old and not old.transient and old.reader == reader_of(old.reader.partition("/")[0])
+        try:
+            if old and holds and file.trouble is None and old.seen == file.state:
+                return self._unchanged(file, old)
+            if file.trouble is not None:
+                raise file.trouble
+            data = fresh_bytes(file)
+            content = content_digest(data)
+            if old and holds and old.content == content:
+                return self._unchanged(file, old)
+            text = reader.read(file.name, data)
+            id = f"{self.of[:8]}/{quote(file.name)}"
+            source = Source(source_id(text.source_kind, text.content), text.source_kind, text.content)
+            if (stone := self.tombstones.address(id) or self.tombstones.source(source.id)) is not None:
+                raise UnusableLine(REASON, stone.says())
+        except UnusableLine as e:
+            return self._refused(file, content, e.fault)
+        self._document(file, content, text, id, source)
+
+    def _unchanged(self, file: FoundFile, old: FileState) -> None:
+        self.counts.unchanged_files += 1
+        self.now[file.name] = replace(old, seen=file.state)
+
+    def _refused(self, file: FoundFile, content: str, fault: Fault) -> None:
+        """Records a file that has no document."""
+        id = fault_id(self._where(file), 0, fault)
+        now = FileState(file.state, content, reader_of(UNREAD), "", "", (id,), fault.transient)
+        if now == self.before.get(file.name):
+            return self._unchanged(file, now)
+        self.now[file.name] = now
+        self.counts.lines += 1
+        self.counts.faults += 1
+        self.batch.faults.append((id, fault))
+        self.size += ROW_BYTES
+
+    def _document(self, file: FoundFile, content: str, text: FileText, id: str, source: Source) -> None:
+        title = text.title or Path(file.name).stem
+        faults = [(fault_id(f"{self._where(file)}#page={n}", n, fault), fault) for n, fault in text.faults]
+        self.now[file.name] = FileState(
+            file.state, content, reader_of(text.kind), id, source.id, tuple(i for i, _ in faults),
+            any(fault.transient for _, fault in faults),
+        )  # fmt: skip
+        self.counts.lines += 1
+        self.counts.rows += 1
+        self.counts.bytes_read += file.size
+        self.counts.page_faults += len(faults)
+        self.counts.protected_files += text.protected
+        self.counts.reordered_pages += text.repaired
+        self.batch.documents.append(Document(id, title, source.id))
+        self.batch.layouts.append(Layout(id, source.id, quote(file.name), title, text.pages, text.sections))
+        self.batch.faults += faults
+        self.size += ROW_BYTES
+        if source.id not in self.sources:
+            self.sources.add(source.id)
+            self.batch.sources.append(source)
+            self.size += len(text.content) + ROW_BYTES * (1 + len(text.pages) // 8)
+
+    def _where(self, file: FoundFile) -> str:
+        """Names a file among dead letters."""
+        return f"{self.root.name}/{file.name}" if self.root.is_dir() else file.name
 
 
 def folder_id(root: Path) -> str:
@@ -73,7 +156,7 @@ def ingest_folder(store: Store, root: Path, globs: Sequence[str], progress: Prog
         read = _Read(of, root, _known(store, of), Tombstones(tombstones(store)))
         files = list(walk(root, globs, DOCUMENT_LIMITS))
         staging = Staging(store, of, "files")
-        for batch in _batches(read, files, progress):
+        for batch in read.batches(files, progress):
             staging.add(batch)
         read.counts.removed_files = len(read.before.keys() - read.now.keys())
         _require_documents(root, read, staging)
@@ -102,112 +185,6 @@ def _known(store: Store, of: str) -> dict[str, FileState]:
         n: FileState(**{**f, "seen": tuple(f["seen"]), "faults": tuple(f["faults"])})
         for n, f in files.items()
     }
-
-
-def _batches(read: _Read, files: Sequence[FoundFile], progress: Progress) -> Iterator[IngestBatch]:
-    batch, size, sources = IngestBatch(), 0, set[str]()
-    reader = DocumentReader()
-    try:
-        with progress.task("read", "files", len(files)) as task:
-            for file in files:
-                read.counts.files += 1
-                size += _file(read, file, reader, batch, sources)
-                task.advance(1)
-                if size >= PART_BYTES:
-                    yield batch
-                    batch, size = IngestBatch(), 0
-        yield batch
-    finally:
-        reader.close()
-
-
-def _file(read: _Read, file: FoundFile, reader: DocumentReader, batch: IngestBatch, sources: set[str]) -> int:
-    """Puts a file into the batch, unless it is as it was; the bytes that it takes there."""
-    old = read.before.get(file.name)
-    if old is not None and file.trouble is None and old.seen == file.state and _holds(old):
-        return _unchanged(read, file, old)
-    content = ""
-    try:
-        if file.trouble is not None:
-            raise file.trouble
-        data = fresh_bytes(file)
-        content = content_digest(data)
-        if old is not None and old.content == content and _holds(old):
-            return _unchanged(read, file, old)
-        text = reader.read(file.name, data)
-        _require_allowed(read, file, text)
-    except UnusableLine as e:
-        return _refused(read, file, content, e.fault, batch)
-    read.counts.bytes_read += file.size
-    return _document(read, file, content, text, batch, sources)
-
-
-def _holds(old: FileState) -> bool:
-    """Whether the same bytes would be read as they were then."""
-    return not old.transient and old.reader == reader_of(old.reader.partition("/")[0])
-
-
-def _unchanged(read: _Read, file: FoundFile, old: FileState) -> int:
-    read.counts.unchanged_files += 1
-    read.now[file.name] = replace(old, seen=file.state)
-    return 0
-
-
-def _refused(read: _Read, file: FoundFile, content: str, fault: Fault, batch: IngestBatch) -> int:
-    """Records a file that has no document."""
-    id = fault_id(_where(read, file), 0, fault)
-    old = read.before.get(file.name)
-    now = FileState(file.state, content, reader_of(UNREAD), "", "", (id,), fault.transient)
-    if old == now:
-        return _unchanged(read, file, old)
-    read.now[file.name] = now
-    read.counts.lines += 1
-    read.counts.faults += 1
-    batch.faults.append((id, fault))
-    return ROW_BYTES
-
-
-def _require_allowed(read: _Read, file: FoundFile, text: FileText) -> None:
-    """Raises UnusableLine for a file that a tombstone refuses, by its place or by its text."""
-    stone = read.tombstones.address(_document_id(read, file))
-    stone = stone or read.tombstones.source(source_id(text.source_kind, text.content))
-    if stone is not None:
-        raise UnusableLine(REASON, stone.says())
-
-
-def _document_id(read: _Read, file: FoundFile) -> str:
-    return f"{read.of[:8]}/{quote(file.name)}"
-
-
-def _document(
-    read: _Read, file: FoundFile, content: str, text: FileText, batch: IngestBatch, sources: set[str]
-) -> int:
-    id = _document_id(read, file)
-    title = text.title or Path(file.name).stem
-    source = Source(source_id(text.source_kind, text.content), text.source_kind, text.content)
-    faults = [(fault_id(f"{_where(read, file)}#page={n}", n, fault), fault) for n, fault in text.faults]
-    read.now[file.name] = FileState(
-        file.state, content, reader_of(text.kind), id, source.id, tuple(i for i, _ in faults),
-        any(fault.transient for _, fault in faults),
-    )  # fmt: skip
-    read.counts.lines += 1
-    read.counts.rows += 1
-    read.counts.page_faults += len(faults)
-    read.counts.protected_files += text.protected
-    read.counts.reordered_pages += text.repaired
-    batch.documents.append(Document(id, title, source.id))
-    batch.layouts.append(Layout(id, source.id, quote(file.name), title, text.pages, text.sections))
-    batch.faults += faults
-    if source.id in sources:
-        return ROW_BYTES
-    sources.add(source.id)
-    batch.sources.append(source)
-    return len(text.content) + ROW_BYTES * (2 + len(text.pages) // 8)
-
-
-def _where(read: _Read, file: FoundFile) -> str:
-    """Names a file among dead letters."""
-    return f"{read.root.name}/{file.name}" if read.root.is_dir() else file.name
 
 
 def _require_documents(root: Path, read: _Read, staging: Staging) -> None:

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from raypipe.core.ann import AnnRecall, Approximate
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError, RaypipeError
+from raypipe.core.index import AnnRecall, Approximate
 from raypipe.core.protocols import Model
 from raypipe.core.records import Question, digest
 from raypipe.recipes.recipe import Recipe, row_key

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from raypipe.core.errors import CapReached, Unavailable
 from raypipe.core.retry import Backoff
-from raypipe.pipeline.counters import Caps, RunCounters
+from raypipe.pipeline.counters import Caps, RunCounters, WallClock
 from raypipe.pipeline.tasks import (
     HandedBack,
     Runner,
@@ -28,7 +28,6 @@ from raypipe.pipeline.tasks import (
     stage_counts,
 )
 from raypipe.pipeline.upkeep import compact_all, merge
-from raypipe.pipeline.wall_clock import WallClock
 from raypipe.report.progress import Progress, ProgressTask
 from raypipe.store import (
     AddedMeanwhile,

@@ -90,7 +90,7 @@ class TaskResult:
     before: TaskResult | None = None  # of the part that another worker did first; its rows are these
 
     def parts(self) -> dict[str, float]:
-        """These seconds by part of the run (`wall_clock.PARTS`)."""
+        """These seconds by part of the run (`counters.PARTS`)."""
         computing = sum(c.seconds for c in self.counts.values())
         loading = sum(c.loading for c in self.counts.values())
         storing = max(0.0, self.seconds - computing - loading)

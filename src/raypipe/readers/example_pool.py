@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from raypipe.core.errors import ConfError, DataError
-from raypipe.core.examples import ExampleRow, PoolRef
+from raypipe.core.kg import ExampleRow, PoolRef
 
 _MAKE = "`raypipe examples` makes such a file"
 

@@ -13,8 +13,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, get_args
 
 from raypipe.core.digests import identifying, stable
 from raypipe.core.errors import ConfError
-from raypipe.core.examples import PoolRef
-from raypipe.core.kg import FactsRef
+from raypipe.core.kg import FactsRef, PoolRef
 from raypipe.core.plugins import Plugin
 from raypipe.core.protocols import CorpusStep, GraphRef, Model, Step
 from raypipe.core.records import Question, SourceKind, digest

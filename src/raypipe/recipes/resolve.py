@@ -18,8 +18,7 @@ from typing import Any, Literal, TypeVar
 from raypipe.core import config
 from raypipe.core.config import Conf, Resolve, Where, did_you_mean
 from raypipe.core.errors import ConfError, DataError
-from raypipe.core.examples import PoolRef
-from raypipe.core.kg import FactsRef, Level
+from raypipe.core.kg import FactsRef, Level, PoolRef
 from raypipe.core.llm import Grammar, JsonSchema
 from raypipe.core.protocols import GraphRef, Model
 from raypipe.kg.language.example_bank import ExampleBank

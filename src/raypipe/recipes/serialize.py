@@ -19,7 +19,7 @@ from typing import Any
 
 from raypipe.core.digests import NOT_IDENTITY
 from raypipe.core.errors import ConfError
-from raypipe.core.examples import PoolRef
+from raypipe.core.kg import PoolRef
 from raypipe.core.plugins import Plugin
 from raypipe.core.protocols import GraphRef, Kit, Model
 from raypipe.recipes.recipe import Recipe, Stage
@@ -171,14 +171,13 @@ def _value(tree: Any, known: Mapping[str, type[Any]], lenient: bool = False) -> 
     return known[tree[_CLASS]](**fields)
 
 
-def graph_versions(tree: Any) -> set[str]:
-    """The versions of the graphs that a recipe as `to_plain` wrote it asks, whichever raypipe wrote it."""
-    if isinstance(tree, list):
-        return set().union(*map(graph_versions, tree))
-    if not isinstance(tree, Mapping):
-        return set()
-    own = {tree["version"]} if tree.get(_CLASS) == GraphRef.__name__ else set()
-    return own.union(*map(graph_versions, tree.values()))
+def fields_of(tree: Any, cls: type[Any]) -> Iterator[dict[str, Any]]:
+    """The fields of every value of a class in a recipe as `to_plain` wrote it, whichever raypipe wrote it."""
+    parts = tree.values() if isinstance(tree, Mapping) else tree if isinstance(tree, list) else ()
+    for part in parts:
+        yield from fields_of(part, cls)
+    if isinstance(tree, Mapping) and tree.get(_CLASS) == cls.__name__:
+        yield {n: _value(v, classes(), lenient=True) for n, v in tree.items() if n != _CLASS}
 
 
 def leaves(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:

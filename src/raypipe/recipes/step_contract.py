@@ -13,10 +13,9 @@ from dataclasses import replace
 from typing import Any, Literal, TypeAlias, cast
 
 from raypipe.core import plugins
-from raypipe.core.ann import Approximate
 from raypipe.core.errors import ConfError
-from raypipe.core.examples import PoolRef
-from raypipe.core.kg import FactsRef
+from raypipe.core.index import Approximate
+from raypipe.core.kg import FactsRef, PoolRef
 from raypipe.core.plugins import Plugin
 from raypipe.core.protocols import (
     Bound,

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from raypipe.core.ann import AnnRecall
+from raypipe.core.index import AnnRecall
 from raypipe.core.plain import to_json as json_of
 from raypipe.core.records import FAULT, RANKED, Hit, Question
 from raypipe.metrics.crag import Marks, intervals_to_json, parts_to_json
@@ -163,7 +163,7 @@ class EvalReport:
     recipe: str  # its name
     digest: str  # of the recipe
     seconds: float  # wall time from the start of the command until this report
-    clock: Mapping[str, float]  # of that, seconds of each part (`wall_clock.PARTS`); they add up
+    clock: Mapping[str, float]  # of that, seconds of each part (`counters.PARTS`); they add up
     questions: int
     citations: int
     distinct_pages: int  # not empty, equal pages once

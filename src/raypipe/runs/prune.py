@@ -39,6 +39,7 @@ from raypipe.runs.roots import (
     tables_named,
 )
 from raypipe.store import Store, StoreError, adapters, read_now, sweep
+from raypipe.store.ids import filters
 from raypipe.store.keep import (
     KEPT,
     abandon,
@@ -54,7 +55,6 @@ from raypipe.store.keep import (
     untag,
 )
 from raypipe.store.layout import INGESTED
-from raypipe.store.lookups import filters
 from raypipe.store.sources import merge_sizes
 from raypipe.store.tables import OF_MEMO, OF_SOURCES
 

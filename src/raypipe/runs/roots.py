@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from raypipe.core.config import did_you_mean
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError
+from raypipe.core.protocols import GraphRef, Model
 from raypipe.memo.memo import graph_replies_of, replies_of
-from raypipe.recipes.serialize import description, graph_versions
+from raypipe.recipes.serialize import fields_of
 from raypipe.runs.changes import LOOKED_BACK
 from raypipe.runs.manifest import Manifest, recent
 from raypipe.runs.release import Release, history, releases
@@ -64,8 +65,7 @@ def tables_named(runs: Iterable[Manifest], released: Iterable[Release]) -> set[s
     runs, released = list(runs), list(released)
     found = {t for r in runs for t in r.tables} | {t for r in released for t in r.tables}
     identities = {m.identity for r in runs for m in r.models}
-    models = [m for r in released for m in description(r.recipe).models()]
-    identities |= {model_identity(m) for m in models}
+    identities |= {model_identity(m) for m in _models(released)}
     found |= {f"{kind}-{identity}" for kind in ("embeddings", "scores") for identity in identities}
     found |= {table for table, _ in replies_named(runs, released)}
     return found | graph_tables(runs, released)
@@ -75,14 +75,18 @@ def replies_named(runs: Iterable[Manifest], released: Iterable[Release]) -> set[
     """Memo table of a language model's replies, and the name of the model, of each that these name."""
     records = [m for r in runs for m in r.models if m.kind == "generator"]
     found = {(m.replies or f"replies-{m.identity}", m.name) for m in records}
-    models = [m for r in released for m in description(r.recipe).models() if m.kind == "generator"]
-    return found | {(replies_of(m).name, m.name) for m in models}
+    return found | {(replies_of(m).name, m.name) for m in _models(released) if m.kind == "generator"}
+
+
+def _models(released: Iterable[Release]) -> list[Model]:
+    found = [Model(**fields) for r in released for fields in fields_of(r.recipe, Model)]
+    return [m for m in found if not m.absent]
 
 
 def adapters_named(runs: Iterable[Manifest], released: Iterable[Release]) -> set[str]:
     """Identities of the adapters of the models that these runs and releases name."""
     recipes = [*(r.recipe for r in runs), *(r.recipe for r in released)]
-    return {identity for r in recipes for m in description(r).models() for _, identity in m.adapters}
+    return {identity for r in recipes for m in fields_of(r, Model) for _, identity in m["adapters"]}
 
 
 def releases_naming(store: Store, adapters: Collection[str]) -> tuple[str, ...]:
@@ -93,8 +97,7 @@ def releases_naming(store: Store, adapters: Collection[str]) -> tuple[str, ...]:
 def graph_tables(runs: Iterable[Manifest], released: Iterable[Release]) -> set[str]:
     """The memo of what servers of graphs replied to these runs and releases."""
     recipes = [*(r.recipe for r in runs), *(r.recipe for r in released)]
-    versions = set().union(*map(graph_versions, recipes))
-    return {graph_replies_of(v).name for v in versions}
+    return {graph_replies_of(g["version"]).name for r in recipes for g in fields_of(r, GraphRef)}
 
 
 def replies_given_up(found: Roots, models: Collection[str]) -> set[str]:

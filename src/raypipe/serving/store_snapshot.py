@@ -18,9 +18,9 @@ from raypipe.runs.release import Release
 from raypipe.serving.query import Filters, host_matches, narrow
 from raypipe.store import Reading, Store
 from raypipe.store.errors import reaching
+from raypipe.store.ids import rows
 from raypipe.store.index import LanceIndex
 from raypipe.store.layouts import layouts_at, layouts_of
-from raypipe.store.lookups import rows
 
 EXAMPLES = 5  # stored questions that the page offers
 LOOKED_AT = 1000  # questions among which they are the first

@@ -7,9 +7,8 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from raypipe.core.ann import Approximate
 from raypipe.core.digests import ADDED
-from raypipe.core.index import Index, VectorHit
+from raypipe.core.index import Approximate, Index, VectorHit
 from raypipe.core.protocols import FIELDS, Ask, Bound, Kit, Model, Reach
 from raypipe.core.records import Hit, Question
 from raypipe.steps.ranking import Scope, add_hits, grown, pool_of, scope_of

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from raypipe.core.examples import ExampleRow, PoolRef
+from raypipe.core.kg import ExampleRow, PoolRef
 from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach, Tokenize
 from raypipe.core.records import ANSWERED, SKIPPED_REPLY, Question, Reply, digest
 from raypipe.kg.language.example_bank import ExampleBank, masked, shown_example

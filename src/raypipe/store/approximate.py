@@ -17,10 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from lance import LanceDataset
 
-from raypipe.core.ann import AnnRecall, Approximate
 from raypipe.core.arrow import SPANS
 from raypipe.core.errors import ConfError
-from raypipe.core.index import VectorHit
+from raypipe.core.index import AnnRecall, Approximate, VectorHit
 from raypipe.store.database import Store
 from raypipe.store.errors import reaching
 from raypipe.store.layout import ANN

@@ -27,8 +27,7 @@ from lance.file import LanceFileReader
 
 from raypipe.store.database import Store
 from raypipe.store.errors import AddedMeanwhile, StoreError, reaching
-from raypipe.store.ids import Ids, gathered, repeats, stand_in
-from raypipe.store.lookups import present, rows
+from raypipe.store.ids import Ids, gathered, present, repeats, rows, stand_in
 from raypipe.store.parts import Record, data_files, drop_records, need_record, write_part
 from raypipe.store.tables import checked, kind_of
 

@@ -1,6 +1,6 @@
 """The tables themselves: a LanceDB database in one folder, local or on an object store.
 
-Knows how tables are made, read and indexed. How rows are found by key is in `lookups`, how they get in
+Knows how tables are made, read and indexed. How rows are found by key is in `ids`, how they get in
 exactly once in `parts` and `commit`.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 import lance
 import pyarrow as pa
 
-from raypipe.store import lookups
+from raypipe.store import ids as lookups
 from raypipe.store.durable import durable, restore, restore_all
 from raypipe.store.errors import StoreError, StoreUnavailable, is_of_the_place, reaching, says_absent
 from raypipe.store.files import Files
@@ -202,7 +202,7 @@ class Store:
     def rows(
         self, table: str, column: str, values: Sequence[str], columns: Sequence[str] | None = None
     ) -> pa.Table:
-        """As `lookups.rows`, of the newest version."""
+        """As `ids.rows`, of the newest version."""
         return lookups.rows(self.dataset(table), column, values, columns)
 
     def forget(self, table: str, column: str, values: Sequence[str]) -> None:

@@ -21,17 +21,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from lance import LanceDataset
 
-from raypipe.core.ann import Approximate
 from raypipe.core.arrow import SPANS
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError
-from raypipe.core.gathering import Gathering
-from raypipe.core.index import PassageWords, VectorHit
+from raypipe.core.index import Approximate, PassageWords, VectorHit
 from raypipe.core.protocols import Model
 from raypipe.core.records import Block, Span, parse_chunk_id
+from raypipe.core.singleflight import Gathering
 from raypipe.store import Store, approximate
 from raypipe.store.errors import reaching
-from raypipe.store.lookups import rows
+from raypipe.store.ids import rows
 from raypipe.store.passage_spans import passage_words, word_columns
 from raypipe.store.postings import LancePostings, PostingsTables
 from raypipe.store.products import Product, SnapshotVectors, numpy_product

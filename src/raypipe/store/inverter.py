@@ -27,7 +27,7 @@ from raypipe.core.arrow import SPANS
 from raypipe.store.commit import append, transact, without_rows
 from raypipe.store.database import Store
 from raypipe.store.errors import reaching
-from raypipe.store.lookups import SCAN_RATIO, SCAN_ROWS, rows
+from raypipe.store.ids import SCAN_RATIO, SCAN_ROWS, rows
 from raypipe.store.passage_spans import lengths_rows, passage_spans, postings_rows, segment_id, word_columns
 from raypipe.store.postings import PostingsTables, WordSegment
 from raypipe.store.tables import LENGTHS, POSTINGS, checked

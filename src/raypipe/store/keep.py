@@ -22,10 +22,9 @@ from lance.optimize import Compaction, CompactionOptions, CompactionTask, Rewrit
 from raypipe.store.commit import read_transaction
 from raypipe.store.database import Store
 from raypipe.store.errors import StoreError, reaching
-from raypipe.store.ids import HASHED
+from raypipe.store.ids import HASHED, filters
 from raypipe.store.layout import COVERAGE, LEASES, PARTS, PLANNED, READS, RUNS
 from raypipe.store.lease import STALE_S
-from raypipe.store.lookups import filters
 from raypipe.store.parts import end, run_of
 from raypipe.store.sources import keep_rows_id, rows_id
 from raypipe.store.tables import OF_MEMO

@@ -12,8 +12,8 @@ from lance import LanceDataset
 from raypipe.core import arrow
 from raypipe.core.records import Layout
 from raypipe.store.database import Store
+from raypipe.store.ids import rows
 from raypipe.store.layout import FOLDERS
-from raypipe.store.lookups import rows
 
 
 def layouts_at(store: Store, version: int | None = None) -> LanceDataset | None:

@@ -26,7 +26,7 @@ from lance import LanceDataset
 from raypipe.core.index import Occurrences
 from raypipe.core.records import chunk_id, parse_chunk_id
 from raypipe.store.errors import reaching
-from raypipe.store.lookups import filters, rows
+from raypipe.store.ids import filters, rows
 
 SCAN_ROWS = 1 << 18  # of `lengths` at a time: 20 bytes each in memory
 

@@ -19,7 +19,7 @@ from lance import LanceDataset
 from raypipe.core.arrow import SPANS
 from raypipe.core.index import VectorHit
 from raypipe.store.errors import reaching
-from raypipe.store.lookups import rows
+from raypipe.store.ids import rows
 from raypipe.store.vector_copy import BLOCK, blocks, vector_copy
 from raypipe.store.vector_rows import (
     VectorRows,

@@ -19,8 +19,8 @@ from lance.fragment import write_fragments
 
 from raypipe.store.database import Store
 from raypipe.store.errors import reaching
+from raypipe.store.ids import rows
 from raypipe.store.keep import free_table, tag, tagged, untag
-from raypipe.store.lookups import rows
 from raypipe.store.tables import kind_of
 
 BATCH = 256  # rows of a fragment in memory: 26 MB of real pages

@@ -23,9 +23,23 @@ from raypipe.core import arrow
 from raypipe.core.records import digest
 from raypipe.store.database import Store
 from raypipe.store.errors import StoreError, reaching
-from raypipe.store.ids import HASHED, Ids, digest_bytes, gathered, looked_up, slabs, stand_in
+from raypipe.store.ids import (
+    HASHED,
+    SCAN_RATIO,
+    SCAN_ROWS,
+    Ids,
+    digest_bytes,
+    distinct,
+    filters,
+    gathered,
+    looked_up,
+    present,
+    rows,
+    slabs,
+    sources_with_chunks,
+    stand_in,
+)
 from raypipe.store.layout import CORPUS_SUMS, COVERAGE, SIZES
-from raypipe.store.lookups import SCAN_RATIO, SCAN_ROWS, distinct, filters, present, rows, sources_with_chunks
 
 BITS = 128
 

@@ -8,6 +8,7 @@ is none, and the caller reads the table itself, a block at a time.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
@@ -70,8 +71,9 @@ def vector_copy(
     if rows * dim * 4 <= in_memory:
         with reaching(dataset.uri):
             return rows_of(dataset.to_table(columns=[*SPANS, "vector"]))
+    path, size = where / _name(dataset), rows * (dim * 4 + ROW_BYTES)
     try:
-        return _mapped(dataset, where, rows * (dim * 4 + ROW_BYTES), make, free)
+        return _mapped(dataset, path, size, free) if make or path.exists() else None
     except StoreUnavailable:  # an OSError too, but none of the folder
         raise
     except OSError as e:
@@ -79,18 +81,12 @@ def vector_copy(
         return None
 
 
-def _mapped(
-    dataset: LanceDataset, where: Path, size: int, make: bool, free: Callable[[Path], int]
-) -> VectorRows | None:
-    """The copy of some `size` bytes, made if it is not there; None where there can be none. Raises OSError of
-    the folder."""
-    path = where / _name(dataset)
-    if not (make or path.exists()):
-        return None
+def _mapped(dataset: LanceDataset, path: Path, size: int, free: Callable[[Path], int]) -> VectorRows:
+    """The copy of some `size` bytes, made if it is not there. Raises OSError where there can be none."""
+    where = path.parent
     where.mkdir(mode=0o700, parents=True, exist_ok=True)
     if where.stat().st_uid != os.getuid():
-        log.warning("%s belongs to another user: vectors are read from the store for each batch", where)
-        return None
+        raise PermissionError(errno.EPERM, "the folder belongs to another user")
     with open(where / f"{path.name}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the first process writes it, the others wait
         try:
@@ -99,11 +95,8 @@ def _mapped(
             shutil.rmtree(path, ignore_errors=True)
             _sweep(where, path)
             if (room := free(where)) < size + RESERVE:
-                log.warning(
-                    "%s: %.1f MB of vectors and %.1f MB of reserve do not fit, %.1f MB are free: they are "
-                    "read from the store for each batch", where, size / 1e6, RESERVE / 1e6, room / 1e6,
-                )  # fmt: skip
-                return None
+                need = f"{size / 1e6:.1f} MB of vectors and {RESERVE / 1e6:.1f} MB of reserve"
+                raise OSError(errno.ENOSPC, f"{need} do not fit, {room / 1e6:.1f} MB are free") from None
             _write(dataset, path)
             found = _open(path)
         os.utime(path)

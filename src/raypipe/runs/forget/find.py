@@ -35,8 +35,8 @@ from raypipe.runs.forget.target import Target
 from raypipe.runs.roots import roots
 from raypipe.runs.trials import trials
 from raypipe.store import Store
+from raypipe.store.ids import rows
 from raypipe.store.keep import tables
-from raypipe.store.lookups import rows
 from raypipe.store.rewrite import Rows, held, pinned_versions
 from raypipe.store.tables import OF_SOURCES
 

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from raypipe.core import arrow
-from raypipe.core.errors import RaypipeError
+from raypipe.core.errors import ConfError, RaypipeError
 from raypipe.core.protocols import Step
 from raypipe.core.records import TRACE, Question, Reply
 from raypipe.memo.counts import CallCounts
@@ -99,7 +99,11 @@ def follow(store: Store, target: Target, runs: Sequence[Manifest], answers: Coll
 
 
 def _follow(store: Store, target: Target, run: Manifest, keys: Sequence[str], found: Followed) -> None:
-    recipe = description(run.recipe)
+    try:
+        recipe = description(run.recipe)
+    except ConfError as e:
+        found.unfollowed.setdefault(str(e), set()).update(keys)
+        return
     try:
         spec = searched_at(store.uri, recipe, run.tables)
         index = LanceIndex(spec)

@@ -14,7 +14,7 @@ from raypipe.core.errors import DataError
 from raypipe.core.records import digest
 from raypipe.pipeline.tombstones import PARTS
 from raypipe.store import Store
-from raypipe.store.lookups import rows
+from raypipe.store.ids import rows
 from raypipe.store.rewrite import versions
 
 ROWS = 4096  # questions at a time

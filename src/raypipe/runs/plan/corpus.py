@@ -30,8 +30,7 @@ from raypipe.runs.plan.records import ExpectedCalls, StepPlan
 from raypipe.runs.plan.sample import CorpusSample, SourceKinds, smallest
 from raypipe.runs.plan.stage_bounds import SourceBounds, embedded_bytes, times
 from raypipe.runs.plan.store_state import Chunks, left
-from raypipe.store.ids import Ids, looked_up, stand_in
-from raypipe.store.lookups import present
+from raypipe.store.ids import Ids, looked_up, present, stand_in
 from raypipe.store.sources import sizes
 
 LOOKED_AT = 200_000  # chunks whose texts a plan reads to know exactly what is new: about 5 s

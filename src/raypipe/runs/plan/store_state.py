@@ -22,9 +22,8 @@ from raypipe.pipeline.corpus_builds import failed_ids
 from raypipe.pipeline.driver import Pipeline
 from raypipe.pipeline.recipe_tables import AnswerSources, answer_key, answer_sources, lacking, table_labels
 from raypipe.store import Store, begun, committed, done_parts
-from raypipe.store.ids import Ids, gathered, stand_in
+from raypipe.store.ids import Ids, gathered, rows, stand_in
 from raypipe.store.layout import COVERAGE
-from raypipe.store.lookups import rows
 from raypipe.store.parts import staged
 from raypipe.store.sources import by_source, rows_id
 

@@ -1,0 +1,128 @@
+"""Measures the rows of `bench/rows/`, for `raypipe bench`: each way to do the work is run by turns.
+
+All ways take turns in one process, so that whatever else the machine does falls on all alike.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from raypipe.api.bench import BenchReport, BenchResult, BenchRow, Contest, Spread, table
+from raypipe.core.checkout import commit_of
+from raypipe.core.errors import ConfError
+from raypipe.models.machine_limits import Machine
+
+HISTORY, TABLE = "history.jsonl", "docs/performance.md"
+BEGIN, END = "<!-- raypipe bench: begin -->", "<!-- raypipe bench: end -->"
+
+
+def run(
+    root: Path, names: Sequence[str], quick: bool, record: bool, say: Callable[[BenchResult], None]
+) -> BenchReport:
+    """The rows of these names, of the checkout at `root`."""
+    machine, found = Machine(), []
+    for name in names:
+        found.append(measured(name, read_row(root / "bench" / "rows" / f"{name}.py"), quick, machine))
+        say(found[-1])
+    report = BenchReport(time.strftime("%Y-%m-%d"), commit_of(root), machine.facts(), quick, tuple(found))
+    if record:
+        _record(report, root)
+    return report
+
+
+def read_row(file: Path) -> BenchRow:
+    """The row that a file gives. Raises ConfError for a file without one."""
+    spec = importlib.util.spec_from_file_location(f"raypipe_bench_{file.stem}", file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    row = getattr(module, "ROW", None)
+    if not isinstance(row, BenchRow):
+        raise ConfError(f"{file}: expected ROW, a raypipe.api.bench.BenchRow, found {row!r:.60}")
+    return row
+
+
+def measured(name: str, row: BenchRow, quick: bool, machine: Machine) -> BenchResult:
+    """One row: each way is run once to warm it, then all take turns, the first of a turn alternating."""
+    missing = [n for n in row.needs if importlib.util.find_spec(n) is None]
+    if missing:
+        why = f"not measured: {', '.join(missing)} is not installed"
+        return BenchResult(name, row.does, row.unit, row.by, why, peer=row.peer)
+    turns = 1 if quick else row.turns
+    with row.open(quick, machine) as contest:
+        ways = {"ours": contest.ours}
+        if contest.peer is not None:
+            ways["peer"] = contest.peer
+        if callable(contest.limit):
+            ways["limit"] = contest.limit
+        came = {way: _timed(call)[2] for way, call in ways.items()}
+        unequal = contest.unequal(came["ours"], came["peer"]) if "peer" in came else ""
+        took: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
+        for turn in range(turns):
+            for way in list(ways) if turn % 2 == 0 else reversed(list(ways)):
+                cpu, wall, _ = _timed(ways[way])
+                took[way].append((cpu, wall))
+    return _result(name, row, contest, took, unequal)
+
+
+def _result(
+    name: str, row: BenchRow, contest: Contest, took: dict[str, list[tuple[float, float]]], unequal: str
+) -> BenchResult:
+    which = 0 if row.by == "cpu" else 1
+    seconds = {way: Spread.of([turn[which] for turn in turns]) for way, turns in took.items()}
+    median = {(way, i): statistics.median(t[i] for t in turns) for way, turns in took.items() for i in (0, 1)}
+    rates = {way: contest.units / s.median for way, s in seconds.items()}
+    limit = contest.limit if isinstance(contest.limit, float) else rates.get("limit")
+    ratio = None
+    if "peer" in took:
+        both = zip(took["peer"], took["ours"], strict=True)
+        ratio = Spread.of([peer[which] / ours[which] for peer, ours in both])
+    return BenchResult(
+        name, row.does, row.unit, row.by, "", len(took["ours"]), rates["ours"], seconds["ours"],
+        median["ours", 0], median["ours", 1], row.peer, rates.get("peer"), median.get(("peer", 0)),
+        median.get(("peer", 1)), ratio, row.limit, limit, rates["ours"] / limit if limit else None,
+        unequal, row.least, row.least_share, row.most_s, row.short,
+    )  # fmt: skip
+
+
+def _timed(call: Callable[[], Any]) -> tuple[float, float, Any]:
+    """(CPU seconds of this process and those below it, wall seconds, what came)."""
+    cpu, wall = cpu_s(), time.perf_counter()
+    came = call()
+    wall = time.perf_counter() - wall
+    return max(cpu_s() - cpu, 1e-9), wall, came
+
+
+def cpu_s() -> float:
+    """CPU seconds so far of this process, of its children that ended and of those that run."""
+    me = psutil.Process()
+    ended = me.cpu_times()
+    total = time.process_time() + ended.children_user + ended.children_system
+    for child in me.children(recursive=True):
+        try:
+            times = child.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+def _record(report: BenchReport, root: Path) -> None:
+    with open(root / "bench" / HISTORY, "a", encoding="utf-8") as history:
+        history.write(json.dumps(report.to_json()) + "\n")
+    page = root / TABLE
+    text = page.read_text(encoding="utf-8")
+    if BEGIN not in text or END not in text:
+        raise ConfError(f"{page}: expected the lines {BEGIN!r} and {END!r} around its table, found neither")
+    before, _, rest = text.partition(BEGIN)
+    page.write_text(
+        f"{before}{BEGIN}\n" + "\n".join(table(report)) + f"\n{END}{rest.partition(END)[2]}", encoding="utf-8"
+    )
