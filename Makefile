@@ -64,7 +64,7 @@ format: $(tested) ## let ruff rewrite what it can
 	$(py) -m ruff format .
 
 schemas: $(tested) ## docs/schemas, from the classes of what commands print
-	$(py) -c "from pathlib import Path; from raypipe.api.outputs import write_schemas; write_schemas(Path('docs/schemas'))"
+	$(py) tests/outputs.py
 
 docs: $(tested)   ## out/site, from docs/, the README and docstrings; a broken link fails it
 	@NO_MKDOCS_2_WARNING=1 $(py) -m mkdocs build --strict --quiet && echo "out/site/index.html; its search works where it is served: python -m http.server -d out/site"

@@ -9,19 +9,51 @@ import importlib.util
 import json
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import psutil
 
-from raypipe.api.bench import BenchReport, BenchResult, BenchRow, Contest, Spread, table
+from raypipe.api.bench import BenchReport, BenchResult, Spread
 from raypipe.core.checkout import commit_of
 from raypipe.core.errors import ConfError
 from raypipe.models.machine_limits import Machine
 
 HISTORY, TABLE = "history.jsonl", "docs/performance.md"
 BEGIN, END = "<!-- raypipe bench: begin -->", "<!-- raypipe bench: end -->"
+TURNS = 5  # the median of five: one turn that other work disturbed moves it little
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """One row, opened: what is run by turns."""
+
+    units: float  # of work in one call, in the row's unit
+    ours: Callable[[], Any]
+    peer: Callable[[], Any] | None = None
+    unequal: Callable[[Any, Any], str] = lambda ours, peer: ""  # what differs; "": nothing
+    limit: Callable[[], Any] | float | None = None  # what no way beats: a call, or units a second
+
+
+@dataclass(frozen=True, slots=True)
+class BenchRow:
+    """What the file of a row gives as `ROW`."""
+
+    does: str  # the work, with its size
+    unit: str  # of the rate
+    open: Callable[[bool, Machine], AbstractContextManager[Contest]]  # quick: a size for tests
+    peer: str = ""  # "": there is none
+    limit: str = ""  # of the machine; "": not measured
+    by: Literal["cpu", "wall"] = "cpu"  # the seconds that make rate and ratio
+    least: float | None = None  # the ratio that is wanted
+    least_share: float | None = None  # or this part of the limit
+    most_s: float | None = None  # where there is no peer: seconds of one call that are wanted
+    needs: tuple[str, ...] = ()  # packages of the peer
+    turns: int = TURNS
+    short: str = ""  # where the row falls short: the profile, and what was tried
 
 
 def run(
@@ -32,7 +64,8 @@ def run(
     for name in names:
         found.append(measured(name, read_row(root / "bench" / "rows" / f"{name}.py"), quick, machine))
         say(found[-1])
-    report = BenchReport(time.strftime("%Y-%m-%d"), commit_of(root), machine.facts(), quick, tuple(found))
+    about = time.strftime("%Y-%m-%d"), commit_of(root), machine.facts()
+    report = BenchReport(*about, quick, tuple(found), tuple(table(*about, found)))
     if record:
         _record(report, root)
     return report
@@ -46,7 +79,7 @@ def read_row(file: Path) -> BenchRow:
     spec.loader.exec_module(module)
     row = getattr(module, "ROW", None)
     if not isinstance(row, BenchRow):
-        raise ConfError(f"{file}: expected ROW, a raypipe.api.bench.BenchRow, found {row!r:.60}")
+        raise ConfError(f"{file}: expected ROW, a bench_rows.BenchRow, found {row!r:.60}")
     return row
 
 
@@ -115,6 +148,43 @@ def cpu_s() -> float:
     return total
 
 
+def table(day: str, commit: str, machine: Mapping[str, Any], results: Sequence[BenchResult]) -> list[str]:
+    """The table of docs/performance.md, in lines of Markdown."""
+    facts = "; ".join(f"{name} {value}" for name, value in machine.items())
+    lines = [
+        f"{day}, commit {commit[:12] or 'unknown'}. {facts}.", "",
+        "| row | what | ours | peer | ratio (lowest - highest) | CPU s, wall s | limit, our share | equal |",
+        "|---|---|---|---|---|---|---|---|",
+    ]  # fmt: skip
+    lines += ["| " + " | ".join(_cells(r)) + " |" for r in results]
+    for r in (r for r in results if r.falls_short):
+        wanted = f"a ratio of {r.least:.2g}" if r.least is not None else f"{r.most_s:g} s"
+        lines += ["", f"`{r.name}` falls short of {wanted}. {r.short}".rstrip()]
+    return lines
+
+
+def _cells(r: BenchResult) -> list[str]:
+    if r.not_measured:
+        return [f"`{r.name}`", r.does, "", r.peer, r.not_measured, "", "", ""]
+    ours = f"{_number(r.rate)} {r.unit}/s"
+    peer = f"{r.peer}: {_number(r.peer_rate)}" if r.peer else "none"
+    ratio = f"{r.ratio.median:.2f} ({r.ratio.low:.2f} - {r.ratio.high:.2f}), {r.by}" if r.ratio else ""
+    if r.ratio and r.least is not None:
+        ratio += f"; wanted {r.least:.2g}"
+        ratio += f" or {r.least_share:.2f} of the limit" if r.least_share is not None else ""
+    if r.most_s is not None and r.seconds is not None:
+        ratio = f"{r.seconds.median:.2f} s ({r.seconds.low:.2f} - {r.seconds.high:.2f}); wanted {r.most_s:g}"
+    share = f"{r.limit}: {_number(r.limit_rate)}, {r.share:.2f}" if r.share is not None else ""
+    equal = r.unequal or ("yes" if r.peer else "")
+    return [f"`{r.name}`", r.does, ours, peer, ratio, f"{r.cpu_s:.2f}, {r.wall_s:.2f}", share, equal]
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def _record(report: BenchReport, root: Path) -> None:
     with open(root / "bench" / HISTORY, "a", encoding="utf-8") as history:
         history.write(json.dumps(report.to_json()) + "\n")
@@ -124,5 +194,5 @@ def _record(report: BenchReport, root: Path) -> None:
         raise ConfError(f"{page}: expected the lines {BEGIN!r} and {END!r} around its table, found neither")
     before, _, rest = text.partition(BEGIN)
     page.write_text(
-        f"{before}{BEGIN}\n" + "\n".join(table(report)) + f"\n{END}{rest.partition(END)[2]}", encoding="utf-8"
+        f"{before}{BEGIN}\n" + "\n".join(report.lines) + f"\n{END}{rest.partition(END)[2]}", encoding="utf-8"
     )

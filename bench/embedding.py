@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import yaml
+from bench_rows import Contest
 
-from raypipe.api.bench import Contest
 from raypipe.core.protocols import Model
 from raypipe.models import catalog, load
 from raypipe.models.machine_limits import Machine

@@ -69,7 +69,7 @@ def test_a_name_that_no_row_has_is_refused(capsys):
 
 ROW = """
 from contextlib import contextmanager
-from raypipe.api.bench import BenchRow, Contest
+from bench_rows import BenchRow, Contest
 
 @contextmanager
 def contest(quick, machine):
@@ -84,9 +84,11 @@ def test_the_table_says_what_differs_and_what_falls_short(tmp_path, fresh):
 
     (tmp_path / "numbers.py").write_text(ROW)
     found = bench_rows.measured("numbers", bench_rows.read_row(tmp_path / "numbers.py"), False, None)
-    report = bench_api.BenchReport("2026-01-01", "", {"cores": 2}, False, (found,))
+    about = ("2026-01-01", "", {"cores": 2})
+    lines = tuple(bench_rows.table(*about, [found]))
+    report = bench_api.BenchReport(*about, False, (found,), lines)
     assert found.turns == 5 and found.falls_short and not report.equal
-    head, *_, short = bench_api.table(report)
+    head, *_, short = lines
     assert head == "2026-01-01, commit unknown. cores 2."
     assert short == "`numbers` falls short of a ratio of 1e+09. Numbers are numbers."
     assert report.table().to_pylist()[0]["name"] == "numbers"

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from outputs import schemas
 
 import raypipe
-from raypipe.api.outputs import schemas
 from raypipe.cli.commands import COMMANDS, GROUPS
 from raypipe.cli.main import main, parser
 from raypipe.serving.access import MEMO_MB

@@ -13,8 +13,8 @@ import jsonschema
 import pytest
 import yaml
 from label_script import NAMES, QUESTION, asked
+from outputs import schemas
 
-from raypipe.api.outputs import schemas
 from raypipe.cli.main import main
 from raypipe.evaluation.label_files import read_labels
 from raypipe.synth import write

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from raypipe import readers
-from raypipe.api.fit import fit_fuse
+from raypipe.api.experiments import fit_fuse
 from raypipe.api.look import export_run
 from raypipe.api.session import load_recipe
 from raypipe.cli.main import main

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 from bench_data import questions_file
+from bench_rows import BenchRow, Contest
 from embedding import model
 
-from raypipe.api.bench import BenchRow, Contest
 from raypipe.api.session import load_recipe
 from raypipe.core import arrow
 from raypipe.core.config import Conf

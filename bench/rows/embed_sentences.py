@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 
 from bench_data import real_sentences
+from bench_rows import BenchRow, Contest
 from embedding import against_sentence_transformers
 
-from raypipe.api.bench import BenchRow, Contest
 from raypipe.models.machine_limits import Machine
 
 

@@ -12,8 +12,8 @@ from itertools import count
 from pathlib import Path
 
 from bench_data import questions_file
+from bench_rows import BenchRow, Contest
 
-from raypipe.api.bench import BenchRow, Contest
 from raypipe.models.machine_limits import Machine
 from raypipe.pipeline.ingest import ingest
 from raypipe.report.progress import Progress

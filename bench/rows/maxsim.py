@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 import numpy as np
 from bench_data import chunks
+from bench_rows import BenchRow, Contest
 from embedding import model
 
-from raypipe.api.bench import BenchRow, Contest
 from raypipe.models import load
 from raypipe.models.machine_limits import Machine
 from raypipe.models.shared_encoders import SharedEncoders

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 import turbohtml
 from bench_data import pages
+from bench_rows import BenchRow, Contest
 from bs4 import BeautifulSoup
 
-from raypipe.api.bench import BenchRow, Contest
 from raypipe.models.machine_limits import Machine
 from raypipe.text.html import fast_text, fold
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from bench_data import pages
+from bench_rows import BenchRow, Contest
 from bs4 import BeautifulSoup
 
-from raypipe.api.bench import BenchRow, Contest
 from raypipe.models.machine_limits import Machine
 from raypipe.text.html import ParsedPage, fold, to_text
 from raypipe.text.page_parser import ParseJob, SandboxedParser

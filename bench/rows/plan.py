@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from bench_rows import BenchRow, Contest
 
-from raypipe.api.bench import BenchRow, Contest
 from raypipe.api.session import load_recipe
 from raypipe.core import arrow
 from raypipe.core.config import Conf

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from bench_rows import BenchRow, Contest
 
-from raypipe.api.bench import BenchRow, Contest
 from raypipe.core.digests import model_identity
 from raypipe.core.index import VectorHit
 from raypipe.core.protocols import Model

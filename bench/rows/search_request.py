@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 import numpy as np
 import pyarrow as pa
+from bench_rows import BenchRow, Contest
 
-from raypipe.api.bench import BenchRow, Contest
 from raypipe.core.arrow import SPANS
 from raypipe.core.digests import model_identity
 from raypipe.core.index import VectorHit

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from importlib import import_module
 
 from bench_data import texts
+from bench_rows import BenchRow, Contest
 
-from raypipe.api.bench import BenchRow, Contest
 from raypipe.models.machine_limits import Machine
 from raypipe.text.windows import character_windows
 

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench_data import chunks
+from bench_rows import BenchRow, Contest
 from embedding import model
 from tokenizers import Tokenizer
 
-from raypipe.api.bench import BenchRow, Contest
 from raypipe.models.encoder import Encoder
 from raypipe.models.machine_limits import Machine
 

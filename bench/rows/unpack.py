@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench_data import questions_file
+from bench_rows import BenchRow, Contest
 
-from raypipe.api.bench import BenchRow, Contest
 from raypipe.models.machine_limits import Machine
 from raypipe.readers import files
 from raypipe.readers.rows import LIMITS, ReadCounts

@@ -15,10 +15,12 @@ if TYPE_CHECKING:  # read by type checkers and editors, and as text below
     from raypipe.api.data import ingest as ingest
     from raypipe.api.data import parse_html as parse_html
     from raypipe.api.data import preview as preview
+    from raypipe.api.experiments import evaluate_repeatedly as evaluate_repeatedly
+    from raypipe.api.experiments import fit_decide as fit_decide
+    from raypipe.api.experiments import fit_fuse as fit_fuse
+    from raypipe.api.experiments import sweep as sweep
     from raypipe.api.finetune import finetune as finetune
     from raypipe.api.finetune import plan_finetune as plan_finetune
-    from raypipe.api.fit import fit_decide as fit_decide
-    from raypipe.api.fit import fit_fuse as fit_fuse
     from raypipe.api.forget import forget as forget
     from raypipe.api.graphs import build_facts as build_facts
     from raypipe.api.graphs import run_calls as run_calls
@@ -71,8 +73,6 @@ if TYPE_CHECKING:  # read by type checkers and editors, and as text below
     from raypipe.api.starting_points import start_project as start_project
     from raypipe.api.starting_points import synthesize as synthesize
     from raypipe.api.starting_points import synthesize_papers as synthesize_papers
-    from raypipe.api.sweep import evaluate_repeatedly as evaluate_repeatedly
-    from raypipe.api.sweep import sweep as sweep
     from raypipe.api.usage import usage as usage
     from raypipe.api.validate import check_step as check_step
     from raypipe.api.validate import validate as validate

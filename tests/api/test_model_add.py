@@ -9,11 +9,11 @@ from threading import Thread
 import pytest
 import yaml
 from chat_server import serving
+from outputs import OUTPUTS
 from pydantic import TypeAdapter
 from reruns import CONF
 
 from raypipe.api.models import add_model
-from raypipe.api.outputs import OUTPUTS
 from raypipe.api.session import Session, from_environment, load_recipe
 from raypipe.cli.main import main
 from raypipe.core.errors import ConfError, ModelMissing, Unavailable

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from outputs import file_of, schemas
 
 from raypipe.api.kg_refresh import RefreshProposal
 from raypipe.api.models import StandinsResult
-from raypipe.api.outputs import file_of, schemas
 from raypipe.cli.main import main, parser
 from raypipe.models.standins import Standins
 from raypipe.report.report import JSON_FORMAT

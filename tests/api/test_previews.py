@@ -6,8 +6,8 @@ import jsonschema
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from outputs import schemas
 
-from raypipe.api.outputs import schemas
 from raypipe.cli.main import main
 
 ROW = {"question": "who directed velora?", "answers": ["Anna", "A."], "ctxs": ["Velora is by Anna."], "x": 1}

@@ -9,9 +9,9 @@ import sys
 import jsonschema
 import pytest
 from chat_server import serving
+from outputs import schemas
 
 from raypipe import readers
-from raypipe.api.outputs import schemas
 from raypipe.cli.main import main
 from raypipe.core import arrow
 from raypipe.readers import ReadCounts

@@ -10,11 +10,11 @@ from typing import Any
 
 import jsonschema
 import pytest
+from outputs import schemas
 from reruns import FAKES, Bench
 
 from raypipe.api.compare import compare
-from raypipe.api.fit import DecideFitResult, fit_decide, fit_fuse
-from raypipe.api.outputs import schemas
+from raypipe.api.experiments import DecideFitResult, fit_decide, fit_fuse
 from raypipe.cli.main import main
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.plugins import Plugin

@@ -11,10 +11,10 @@ from typing import Any
 
 import jsonschema
 import pytest
+from outputs import schemas
 from reruns import FAKES, Bench
 
 from raypipe.api.compare import compare
-from raypipe.api.outputs import schemas
 from raypipe.cli.main import main
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Hit, Question

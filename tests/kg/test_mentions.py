@@ -10,9 +10,8 @@ from raypipe.core.protocols import GraphRef
 from raypipe.core.records import Fault
 from raypipe.kg.client import connect
 from raypipe.kg.graph import GraphFault, ServerBackend
-from raypipe.kg.graph_adapter import open_server
+from raypipe.kg.graph_adapter import find_mentions, open_server
 from raypipe.kg.language.time_words import moment
-from raypipe.kg.mentions import find_mentions
 from raypipe.kg.server import serve
 from raypipe.models.kit import LocalKit
 

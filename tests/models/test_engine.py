@@ -248,25 +248,14 @@ def test_a_stream_says_the_same_piece_by_piece_and_ends_with_the_reply(running):
     assert (last.finish, last.generated_tokens) == (whole.finish, whole.generated_tokens)
 
 
-def test_a_stream_can_be_ended_by_name_or_by_not_listening_and_the_engine_is_empty_after(running):
-    long = Sampling(max_tokens=3000)
-
-    async def by_name(engine: Engine) -> Any:
-        stream = engine.stream(chat("Where to?"), long, name="mine")
-        assert isinstance(await anext(stream), str)
-        assert await engine.abort("mine")
-        return [p async for p in stream][-1]
-
-    async def by_leaving(engine: Engine) -> None:
-        stream = engine.stream(chat("Where from?"), long)
+def test_a_stream_that_nobody_listens_to_leaves_the_engine_empty(running):
+    async def leave(engine: Engine) -> None:
+        stream = engine.stream(chat("Where from?"), Sampling(max_tokens=3000))
         await anext(stream)
         await stream.aclose()
 
-    fault = running.run(by_name)
-    assert (fault.reason, fault.transient) == ("aborted", True) and running.run(empty) == 0
-    running.run(by_leaving)
+    running.run(leave)
     assert running.run(empty) == 0
-    assert not running.run(lambda engine: engine.abort("mine"))
 
 
 def test_a_call_that_is_cancelled_empties_the_engine(running):

@@ -7,7 +7,7 @@ import functools
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -42,7 +42,6 @@ class Echo:
             f.write(what + "\n")
 
     async def ready(self) -> None: ...
-    async def healthy(self) -> None: ...
 
     async def generate(
         self, chats: Sequence[Chat], sampling: Sampling, adapter: str | None, alone: Alone | None
@@ -66,26 +65,6 @@ class Echo:
         if text == "bad":
             return Fault("generate", "prompt_too_long", "", transient=False)
         return Generated(text[::-1], "stop", len(text), 0, len(text))
-
-    async def stream(
-        self, chat: Chat, sampling: Sampling, adapter: str | None, name: str
-    ) -> AsyncIterator[str | Generated | Fault]:
-        self._stopped = asyncio.Event()
-        for letter in chat[-1].content[::-1]:
-            if letter == "!":
-                os._exit(1)
-            yield letter
-            try:
-                await asyncio.wait_for(self._stopped.wait(), 0.02)
-                self._note("stopped")
-                return
-            except TimeoutError:
-                pass
-        yield Generated(chat[-1].content[::-1], "stop", 1, 0, 1)
-
-    async def abort(self, name: str) -> bool:
-        self._stopped.set()
-        return True
 
     def close(self) -> None:
         self._note("closed")
@@ -225,28 +204,6 @@ def wait_until(true: Any, seconds: float = 60) -> None:
     while not true() and time.monotonic() < end:
         time.sleep(0.02)
     assert true()
-
-
-def test_a_stream_comes_piece_by_piece_and_is_stopped_when_nobody_listens(client, diary):
-    async def run() -> tuple[list[Any], str]:
-        whole = [p async for p in client.stream(chat("abc"), SAMPLING)]
-        stream = client.stream(chat("x" * 400), SAMPLING)
-        first = await anext(stream)
-        await stream.aclose()
-        assert isinstance(first, str)
-        return whole, first
-
-    whole, first = asyncio.run(run())
-    assert whole[:-1] == ["c", "b", "a"] and whole[-1].text == "cba" and first == "x"
-    wait_until(lambda: lines(diary, "stopped") == 1)
-
-
-def test_a_stream_whose_engine_dies_ends_in_a_transient_fault(client):
-    async def run() -> list[Any]:
-        return [p async for p in client.stream(chat("ab!c"), SAMPLING)]
-
-    *pieces, last = asyncio.run(run())
-    assert pieces == ["c"] and isinstance(last, Fault) and last.transient
 
 
 def test_closing_an_engine_closes_what_it_holds(actors, diary):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ EMBEDDERS = {
 }
 
 
-def embedder(entries: Entries, tiny: Tiny, name: str, backend: Backend, **fields: object) -> load.Embedder:
+def embedder(entries: Entries, tiny: Tiny, name: str, backend: Backend, **fields: object) -> Any:
     shape, own = EMBEDDERS[name]
     entry = {
         "kind": "embedder",
@@ -42,9 +43,7 @@ def embedder(entries: Entries, tiny: Tiny, name: str, backend: Backend, **fields
     return load.open_model(entries(m=entry).model("m"), backend, "cpu")
 
 
-def reranker(
-    entries: Entries, tiny: Tiny, shape: str, backend: Backend, max_tokens: int = 64
-) -> load.Reranker:
+def reranker(entries: Entries, tiny: Tiny, shape: str, backend: Backend, max_tokens: int = 64) -> Any:
     entry = {
         "kind": "reranker",
         "loader": "flagembedding-reranker",

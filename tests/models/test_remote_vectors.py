@@ -16,7 +16,7 @@ from raypipe.models import load
 from raypipe.models.catalog import Catalog
 from raypipe.models.fake import HashEmbedder, OverlapReranker
 from raypipe.models.load import EndpointAddress
-from raypipe.models.remote import BATCH, Connection, RemoteEmbedder, RemoteReranker
+from raypipe.models.remote import BATCH, RemoteModel
 
 Entries = Callable[..., Catalog]
 EMBEDDER = {"kind": "embedder", "loader": "embeddings", "endpoint": "e", "model": "org/m", "dim": 16}
@@ -56,8 +56,7 @@ class Backend:
 
 
 def opened(model: Any, url: str, **more: Any) -> Any:
-    connection = Connection(model, EndpointAddress(url, **more), sleep=lambda s: None)
-    return RemoteEmbedder(connection) if model.kind == "embedder" else RemoteReranker(connection)
+    return RemoteModel(model, EndpointAddress(url, **more), sleep=lambda s: None)
 
 
 @pytest.mark.parametrize(

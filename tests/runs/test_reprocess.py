@@ -3,9 +3,9 @@
 import json
 
 import jsonschema
+from outputs import schemas
 from reruns import FAKES
 
-from raypipe.api.outputs import schemas
 from raypipe.cli.main import main
 
 SURE = FAKES.replace("threshold: 0.5\n", "threshold: 0.0\n")

@@ -112,7 +112,7 @@ def test_slots_are_shared_by_weight_and_what_is_free_is_borrowed():
 
     async def scene():
         slots = FairSlots(8, [acme, blue], clock)
-        assert (slots.part(acme), slots.part(blue)) == (6, 2)
+        assert (slots.part("acme"), slots.part("blue")) == (6, 2)
         held = [slots.acquire(blue) for _ in range(8)]
         for slot in held:  # acme has not asked for long: all of its part is borrowed
             await slot.__aenter__()

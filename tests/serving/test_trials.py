@@ -91,7 +91,9 @@ class Endpoint:
                     found.append(await http.post("/v1/answer", json={"query": query} | options))
                     while len(self.seconds._waiting) > 8:
                         await asyncio.sleep(0.01)
-                return found, await self.seconds.drain()
+                while self.seconds._waiting:
+                    await asyncio.sleep(0.01)
+                return found, await self.seconds.flush()
 
         return asyncio.run(all_of_them())
 

@@ -222,9 +222,8 @@ def test_the_report_is_one_page_with_the_curves_that_loads_nothing(place, sessio
 
 
 def test_what_finetune_prints_fits_its_schema(place, session):
+    from outputs import OUTPUTS
     from pydantic import TypeAdapter
-
-    from raypipe.api.outputs import OUTPUTS
 
     made = TypeAdapter(OUTPUTS["finetune"])
     made.validate_python(planned(place, session).to_json())

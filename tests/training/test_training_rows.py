@@ -13,7 +13,7 @@ from raypipe.training.preset import read_preset
 from raypipe.training.rows import (
     TrainingExample,
     TrainingRow,
-    batches,
+    batch_plan,
     fitting,
     learning_rate,
     share,
@@ -99,10 +99,10 @@ def test_rows_that_are_too_long_are_refused_or_left_out_and_never_cut():
 
 def test_every_row_is_in_one_batch_of_an_epoch_whatever_the_number_of_workers():
     lengths = [10 + i % 7 for i in range(21)]
-    plan = batches(lengths, 8, 7, 3, True)
+    plan = batch_plan(lengths, 8, 7, 3, True)
     assert [b.epoch for b in plan] == [0, 0, 0, 1, 1, 1, 2]
     assert sorted(i for b in plan[:3] for i in b.rows) == list(range(21))
-    assert plan == batches(lengths, 8, 7, 3, True) != batches(lengths, 8, 7, 4, True)
+    assert plan == batch_plan(lengths, 8, 7, 3, True) != batch_plan(lengths, 8, 7, 4, True)
     for batch in plan:
         parts = [share(batch.rows, rank, 2) for rank in range(2)]
         assert sorted([*parts[0], *parts[1]]) == sorted(batch.rows)
@@ -113,7 +113,7 @@ def test_batches_have_rows_of_like_length_when_grouped():
     lengths = [i * 37 % 100 for i in range(64)]
     spread = [
         sum(max(lengths[i] for i in b.rows) - min(lengths[i] for i in b.rows) for b in plan)
-        for plan in (batches(lengths, 8, 8, 0, True), batches(lengths, 8, 8, 0, False))
+        for plan in (batch_plan(lengths, 8, 8, 0, True), batch_plan(lengths, 8, 8, 0, False))
     ]
     assert spread[0] < spread[1] / 4
 

@@ -9,48 +9,15 @@ from __future__ import annotations
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import raypipe
 from raypipe.api.results import Result
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError
-from raypipe.models.machine_limits import Machine
-
-TURNS = 5  # the median of five: one turn that other work disturbed moves it little
-
-
-@dataclass(frozen=True, slots=True)
-class Contest:
-    """One row, opened: what is run by turns."""
-
-    units: float  # of work in one call, in the row's unit
-    ours: Callable[[], Any]
-    peer: Callable[[], Any] | None = None
-    unequal: Callable[[Any, Any], str] = lambda ours, peer: ""  # what differs; "": nothing
-    limit: Callable[[], Any] | float | None = None  # what no way beats: a call, or units a second
-
-
-@dataclass(frozen=True, slots=True)
-class BenchRow:
-    """What the file of a row gives as `ROW`."""
-
-    does: str  # the work, with its size
-    unit: str  # of the rate
-    open: Callable[[bool, Machine], AbstractContextManager[Contest]]  # quick: a size for tests
-    peer: str = ""  # "": there is none
-    limit: str = ""  # of the machine; "": not measured
-    by: Literal["cpu", "wall"] = "cpu"  # the seconds that make rate and ratio
-    least: float | None = None  # the ratio that is wanted
-    least_share: float | None = None  # or this part of the limit
-    most_s: float | None = None  # where there is no peer: seconds of one call that are wanted
-    needs: tuple[str, ...] = ()  # packages of the peer
-    turns: int = TURNS
-    short: str = ""  # where the row falls short: the profile, and what was tried
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +76,13 @@ class BenchReport(Result):
     SCHEMA = (
         "name unit rate:float64 peer_rate:float64 ratio=ratio.median:float64 cpu_s:float64 wall_s:float64"
     )
-    ROWS = "results"
+    ROWS, HIDDEN = "results", "lines"
     day: str  # YYYY-MM-DD
     commit: str  # of the checkout; "" outside of git
     machine: Mapping[str, Any]  # processor, cores, and the limits that a row needed
     quick: bool  # sizes of a test: no number of it is to be quoted
     results: tuple[BenchResult, ...]  # in the order of their measurement
+    lines: tuple[str, ...]  # the table of docs/performance.md
 
     @property
     def equal(self) -> bool:
@@ -142,40 +110,3 @@ def bench(names: Sequence[str] = (), quick: bool = False, record: bool = False,
         sys.path.append(shared)
     made: BenchReport = import_module("bench_rows").run(root, names or known, quick, record, say)
     return made
-
-
-def table(report: BenchReport) -> list[str]:
-    """The table of docs/performance.md, in lines of Markdown."""
-    facts = "; ".join(f"{name} {value}" for name, value in report.machine.items())
-    lines = [
-        f"{report.day}, commit {report.commit[:12] or 'unknown'}. {facts}.", "",
-        "| row | what | ours | peer | ratio (lowest - highest) | CPU s, wall s | limit, our share | equal |",
-        "|---|---|---|---|---|---|---|---|",
-    ]  # fmt: skip
-    lines += ["| " + " | ".join(_cells(r)) + " |" for r in report.results]
-    for r in (r for r in report.results if r.falls_short):
-        wanted = f"a ratio of {r.least:.2g}" if r.least is not None else f"{r.most_s:g} s"
-        lines += ["", f"`{r.name}` falls short of {wanted}. {r.short}".rstrip()]
-    return lines
-
-
-def _cells(r: BenchResult) -> list[str]:
-    if r.not_measured:
-        return [f"`{r.name}`", r.does, "", r.peer, r.not_measured, "", "", ""]
-    ours = f"{_number(r.rate)} {r.unit}/s"
-    peer = f"{r.peer}: {_number(r.peer_rate)}" if r.peer else "none"
-    ratio = f"{r.ratio.median:.2f} ({r.ratio.low:.2f} - {r.ratio.high:.2f}), {r.by}" if r.ratio else ""
-    if r.ratio and r.least is not None:
-        ratio += f"; wanted {r.least:.2g}"
-        ratio += f" or {r.least_share:.2f} of the limit" if r.least_share is not None else ""
-    if r.most_s is not None and r.seconds is not None:
-        ratio = f"{r.seconds.median:.2f} s ({r.seconds.low:.2f} - {r.seconds.high:.2f}); wanted {r.most_s:g}"
-    share = f"{r.limit}: {_number(r.limit_rate)}, {r.share:.2f}" if r.share is not None else ""
-    equal = r.unequal or ("yes" if r.peer else "")
-    return [f"`{r.name}`", r.does, ours, peer, ratio, f"{r.cpu_s:.2f}, {r.wall_s:.2f}", share, equal]
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

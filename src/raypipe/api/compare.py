@@ -21,7 +21,6 @@ from raypipe.metrics.crag import Rule, rule_id
 from raypipe.runs import release
 from raypipe.runs.manifest import find
 from raypipe.runs.trials import ROLES, TrialEvidence, read_trial, side_values
-from raypipe.store import Store
 
 _RELEASE = re.compile(r"live|r\d+-\w+")
 
@@ -49,8 +48,7 @@ def compare(
     one each. `rejudge` names a judge that is asked about the answers of all runs ("": the first run's), and
     then all are scored by `rule` (None: the first run's); `trim` a tokenizer that cuts answers first;
     `labels` a file of people's verdicts. `measure` is what is compared; None: the first of the kind of the
-    data. `unseen` leaves out the questions that a fit or an adapter of
-    one of the recipes has seen.
+    data. `unseen` leaves out the questions that a fit or an adapter of one of the recipes has seen.
 
     Raises ConfError for fewer than two runs and an unknown measure, and DataError for runs of other kinds,
     that were scored by other rules, judges or trims, or that share no scored question.
@@ -113,9 +111,8 @@ def traffic_runs(runs: Sequence[str | Path], session: Session, store: Place) -> 
 
 
 def _scored(
-    session: Session, run: str | Path, rule: Rule | None, options: JudgingOptions,
-    store: Place,
-) -> ScoredRun:  # fmt: skip
+    session: Session, run: str | Path, rule: Rule | None, options: JudgingOptions, store: Place
+) -> ScoredRun:
     named = _RELEASE.fullmatch(str(run))
     if not (Path(run).exists() or named):
         raise DataError(
@@ -127,7 +124,12 @@ def _scored(
         if found is None or (rule is not None and found.rule != rule_id(rule)):
             return judged_again(opened(session, Path(run), rule, options), options.labels)
         return found
-    released, opened_store = _release(session, str(run), store)
+    opened_store = session.store(store)
+    known = {r.id: r for r in release.releases(opened_store)}
+    released = release.live(opened_store) if run == "live" else known.get(str(run))
+    if released is None:
+        has = f"{opened_store.uri} has no such release; {did_you_mean(str(run), ['live', *known])}"
+        raise ConfError(f"{run} is no folder and no file, and {has}")
     manifest = find(opened_store, released.run)
     if manifest is None:
         raise ConfError(f"{opened_store.uri} has no manifest of run {released.run}; name its folder")
@@ -137,18 +139,6 @@ def _scored(
             f"Name the folder of run {released.run}"
         )
     return stored_run(opened_store, manifest, f"release {released.id}")
-
-
-def _release(session: Session, name: str, store: Place) -> tuple[release.Release, Store]:
-    """A release by its id, or the live one. Raises ConfError."""
-    opened_store = session.store(store)
-    known = {r.id: r for r in release.releases(opened_store)}
-    live = release.live(opened_store)
-    chosen = live if name == "live" else known.get(name)
-    if chosen is None:
-        has = f"{opened_store.uri} has no such release; {did_you_mean(name, ['live', *known])}"
-        raise ConfError(f"{name} is no folder and no file, and {has}")
-    return chosen, opened_store
 
 
 def _first_judge(run: str | Path, rule: Rule | None) -> str:

@@ -19,7 +19,7 @@ from raypipe.models.machine_limits import gemm
 from raypipe.training import estimate as estimates
 from raypipe.training import rows as training_rows
 from raypipe.training.loop import TrainingJob
-from raypipe.training.model import Device, FourBit, adapter_size, four_bit, require_modules
+from raypipe.training.model import Device, FourBit, four_bit, require_modules
 from raypipe.training.preset import Preset, read_preset
 
 THREADS = (
@@ -70,14 +70,9 @@ class FinetuneInputs:
 
     def estimate(self, records: Sequence[str]) -> estimates.TrainingEstimate:
         """What the training takes. `records`: texts of earlier trainings' records. Raises ClusterTooSmall."""
-        base = Path(self.model.path)
-        shape = estimates.base_shape(base, self.model.dtype)
         earlier = estimates.seconds_of(records, self.model.weights, self.device)
-        found = estimates.estimate(
-            self.rows, self.held_out, len(self.left_out), self.preset, shape,
-            adapter_size(base, self.preset.target_modules, self.preset.r), self.four_bit.on, self.workers,
-            earlier, gemm("float32", packed=False) if self.device == "cpu" and not earlier else None,
-        )  # fmt: skip
+        flops = gemm("float32", packed=False) if self.device == "cpu" and not earlier else None
+        found = estimates.estimate(self.job, len(self.left_out), self.workers, earlier, flops)
         estimates.require_memory(found.memory, self.gpu_gib)
         return found
 

@@ -76,7 +76,9 @@ def make_labels(
         dry_run=False,
     )  # fmt: skip
     folder = run_folder(out, session.settings, asked.store.uri, f"labels/{made.base.name}-{made.into}")
-    run = evaluate(made.recipe, (), asked.store, folder, session, **_for_run(options, asked.ids))
+    others = ("judge", "format", "fields", "limit", "kind", "rule", "oracle", "only", "check")
+    of_run = {k: v for k, v in options.items() if k not in others}
+    run = evaluate(made.recipe, (), asked.store, folder, session, **of_run, only=list(asked.ids), check=False)
     pipeline = offline_pipeline(session, asked.store, made.recipe)
     questions = list(questions_of(pipeline, asked.ids, None))
     judged = list(training_labels.judged_answers(pipeline, questions, asked.golds, made))
@@ -183,12 +185,6 @@ def _reviewed(
         if parse is not None and (bad := [x for x in parse(label).lines if isinstance(x, Bad)]):
             raise line.error(f"calls that can be parsed ({bad[0].why})", label)
     return {id: label for id, (label, _) in corrected.items()}
-
-
-def _for_run(options: Mapping[str, Any], ids: Sequence[str]) -> dict[str, Any]:
-    """The options of the run that answers and judges: the judge is a stage of its recipe."""
-    others = ("judge", "format", "fields", "limit", "kind", "rule", "oracle")
-    return {k: v for k, v in options.items() if k not in others} | {"only": list(ids), "check": False}
 
 
 def _about(made: Labelling, asked: TrainingQuestions, where: Sequence[str]) -> dict[str, str]:

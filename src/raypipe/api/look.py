@@ -7,11 +7,8 @@ import importlib.util
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
-from urllib.error import HTTPError
-from urllib.request import urlopen
 
 from raypipe.api.results import Result, as_json, outside_loop
 from raypipe.api.session import Place, Session
@@ -192,17 +189,15 @@ def _to_mlflow(folder: RunFolder, address: str, experiment: str) -> ExportResult
 def _require_server(address: str) -> None:
     """Raises Unavailable where nothing answers at the address of a server: MLflow's client would try for
     minutes and say nothing meanwhile. Any reply is one, and other addresses are left to the client."""
+    import httpx
+
     if not address.startswith(("http://", "https://")):
         return
     try:
-        with urlopen(f"{address.rstrip('/')}/health", timeout=ANSWERS_S):
-            return
-    except HTTPError:
-        return
-    except (OSError, ValueError, HTTPException) as e:
-        why = getattr(e, "reason", None) or e
+        httpx.get(f"{address.rstrip('/')}/health", timeout=ANSWERS_S)
+    except (httpx.HTTPError, httpx.InvalidURL) as e:
         raise Unavailable(
-            f"--out {address}: expected an MLflow server, found none that answers ({why}). Nothing was sent, "
+            f"--out {address}: expected an MLflow server, found none that answers ({e}). Nothing was sent, "
             "and the run's folder is as it was. Start the server, or name another address, and run the same "
             "command again"
         ) from e

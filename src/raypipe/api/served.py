@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from raypipe.metrics.crag import Rule
 from raypipe.models import load
 from raypipe.models.entry import LLM, REMOTE
 from raypipe.models.kit import LocalKit
-from raypipe.models.load import Embedder, EndpointAddress, Reranker
+from raypipe.models.load import EndpointAddress
 from raypipe.recipes.resolve import prompt_file
 from raypipe.store import Store
 from raypipe.store.layout import PROBES
@@ -178,9 +178,8 @@ def distance(old: np.ndarray, new: np.ndarray) -> float:
 def _answers(model: Model, endpoints: Mapping[str, EndpointAddress]) -> np.ndarray:
     opened = load.open_remote(model, endpoints)
     if model.kind == "reranker":
-        return cast(Reranker, opened).score([(TEXTS[0], text) for text in TEXTS])
-    embedder = cast(Embedder, opened)
-    return np.concatenate([embedder.embed(TEXTS, "query"), embedder.embed(TEXTS, "passage")])
+        return opened.score([(TEXTS[0], text) for text in TEXTS])
+    return np.concatenate([opened.embed(TEXTS, "query"), opened.embed(TEXTS, "passage")])
 
 
 class JudgeKit(LocalKit):

@@ -7,8 +7,8 @@ from pathlib import Path
 from rich.console import Console
 
 from raypipe.api.compare import CompareResult
+from raypipe.api.experiments import RepeatsResult
 from raypipe.api.judged_runs import JudgeCheckResult
-from raypipe.api.sweep import RepeatsResult
 from raypipe.cli.command import console
 from raypipe.evaluation.compare import RunComparison
 from raypipe.evaluation.judge_check import Agreement

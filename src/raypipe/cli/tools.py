@@ -160,10 +160,8 @@ def _bench(args: Args) -> int:
     --record: add to bench/history.jsonl, and write docs/performance.md
     json
     """
-    from raypipe.api.bench import table
-
     found = called(raypipe.bench, args, say=lambda r: say(f"{r.name}: {r.not_measured or 'measured'}"))
-    printed(args, found, lambda found: print(*table(found), sep="\n"))
+    printed(args, found, lambda found: print(*found.lines, sep="\n"))
     return 0 if found.equal else UNEQUAL
 
 

@@ -11,10 +11,9 @@ import raypipe
 from raypipe.cli.command import Args, called, command, on_console, printed, say_data, session
 
 if TYPE_CHECKING:
+    from raypipe.api.experiments import FitResult, SweepResult
     from raypipe.api.finetune import FinetuneResult
-    from raypipe.api.fit import FitResult
     from raypipe.api.labels import LabelsResult
-    from raypipe.api.sweep import SweepResult
     from raypipe.evaluation.sweep import PlannedPoint
 
 

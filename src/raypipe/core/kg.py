@@ -118,7 +118,7 @@ MOST_REQUESTS: Final = 2_000
 
 MOST_SEARCHES: Final = 23
 """Requests to a server that finding the names in one text takes at most: six searches, the tickers of ten
-companies, five words that may be tickers, two days of games (`kg.mentions`)."""
+companies, five words that may be tickers, two days of games (`kg.graph_adapter`)."""
 
 MOST_NEAR: Final = 50_000
 """Names of one kind among which one is looked for by its meaning: vectors of 384 numbers take 77 MB."""

@@ -16,8 +16,6 @@ from raypipe.core.errors import DataError
 from raypipe.core.records import FLOAT, AnnotatorAnswer, AnswerKind
 from raypipe.metrics import squad
 from raypipe.metrics.textfile import filled
-from raypipe.readers import qasper
-from raypipe.readers.rows import UnusableLine
 
 KINDS: Final[tuple[AnswerKind, ...]] = get_args(AnswerKind)
 
@@ -110,6 +108,9 @@ def _mean(values: Sequence[float]) -> float:
 def score_files(gold: Path, predictions: Path, text_evidence_only: bool = False) -> QasperScore:
     """Scores a file of predictions against a file of papers. `text_evidence_only`: figures and tables are
     taken out of the golds' evidence. Raises DataError for a file that is none."""
+    from raypipe.readers import qasper  # and with it pyarrow, which no other score needs
+    from raypipe.readers.rows import UnusableLine
+
     golds: dict[str, tuple[AnnotatorAnswer, ...]] = {}
     for where, paper in qasper.papers(gold):
         try:

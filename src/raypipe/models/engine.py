@@ -54,7 +54,6 @@ class Engine:
         self._numbers = itertools.count()
         self._template = json.loads(model.template or "{}")
         self._lora = {n: (i + 1, p) for i, (n, p) in enumerate(model.adapter_folders().items())}
-        self._streams: dict[str, asyncio.Task[None]] = {}
         self._marks = marks_of(self._llm.get_tokenizer())
 
     async def ready(self) -> None:
@@ -87,33 +86,19 @@ class Engine:
                 alone()
             return await asyncio.gather(*(self._one(prompt, params, lora) for prompt in prompts))
 
-    async def stream(
-        self, chat: Chat, sampling: Sampling, adapter: str | None = None, name: str = ""
-    ) -> ReplyPieces:
-        """The reply's text piece by piece, then the whole reply or its fault. `name` is what `abort` takes.
-        A caller that stops reading stops the engine's work; one that reads slowly does not slow others."""
-        name = name or f"stream-{next(self._numbers)}"
-        if name in self._streams:
-            raise ValueError(f"a stream named {name!r} is running")
-        params = self._params(sampling, "DELTA")
-        self._adapter(adapter)
-        pieces: asyncio.Queue[str | Generated | Fault | EngineDied] = asyncio.Queue()
-        pump = self._pump(chat, sampling, params, adapter, pieces)
-        task = self._streams[name] = asyncio.create_task(pump)
+    async def stream(self, chat: Chat, sampling: Sampling, adapter: str | None = None) -> ReplyPieces:
+        """The reply's text piece by piece, then the whole reply or its fault. A caller that stops reading
+        stops the engine's work; one that reads slowly does not slow others."""
+        params, lora = self._params(sampling, "DELTA"), self._adapter(adapter)
+        pieces: asyncio.Queue[str | None] = asyncio.Queue()  # None: that was all
+        task = asyncio.create_task(self._pump(chat, sampling, params, lora, self._kind(adapter), pieces))
+        task.add_done_callback(lambda _: pieces.put_nowait(None))
         try:
-            while isinstance(piece := await pieces.get(), str):
+            while (piece := await pieces.get()) is not None:
                 yield piece
-            if isinstance(piece, EngineDied):
-                raise piece
-            yield piece
+            yield await task
         finally:
             task.cancel()
-            del self._streams[name]
-
-    async def abort(self, name: str) -> bool:
-        """Ends a stream; its caller gets a fault. False if none of that name is running."""
-        task = self._streams.get(name)
-        return task is not None and task.cancel()
 
     async def healthy(self) -> None:
         """Raises EngineDied if vLLM's process is gone."""
@@ -203,34 +188,27 @@ class Engine:
         return fault("no_reply", "vLLM ended the request without a reply", transient=True)
 
     async def _pump(
-        self, chat: Chat, sampling: Sampling, params: Any, adapter: str | None, pieces: asyncio.Queue[Any]
-    ) -> None:
-        """Takes a stream from the engine as fast as it comes: the gate is never held for a listener. The last
-        thing it puts is no text, however it ends."""
+        self, chat: Chat, sampling: Sampling, params: Any, lora: Any, kind: str,
+        pieces: asyncio.Queue[str | None],
+    ) -> Generated | Fault:  # fmt: skip
+        """Takes a stream from the engine as fast as it comes: the gate is never held for a listener."""
         text, tokens, output = "", 0, None
         try:
             prompt = await self._prompt(chat, sampling)
             if isinstance(prompt, Fault):
-                pieces.put_nowait(prompt)
-                return
-            name, lora = f"r{next(self._numbers)}", self._adapter(adapter)
-            async with self._gate.turn(self._kind(adapter)):
+                return prompt
+            name = f"r{next(self._numbers)}"
+            async with self._gate.turn(kind):
                 async for output in self._llm.generate(prompt, params, name, lora_request=lora):
                     piece = output.outputs[0]
                     text += piece.text
                     tokens += len(piece.token_ids)
                     if piece.text:
                         pieces.put_nowait(piece.text)
-            pieces.put_nowait(reply(output, sampling, text, tokens))
-        except asyncio.CancelledError:
-            pieces.put_nowait(fault("aborted", f"ended on request after {tokens} tokens", transient=True))
-            raise
+            return reply(output, sampling, text, tokens)
         except Exception as e:
-            try:
-                self._raise_if_dead(e)
-                pieces.put_nowait(refused(e))
-            except EngineDied as died:
-                pieces.put_nowait(died)
+            self._raise_if_dead(e)
+            return refused(e)
 
     def _raise_if_dead(self, e: BaseException) -> None:
         from vllm.v1.engine.exceptions import EngineDeadError

@@ -15,7 +15,7 @@ from typing import Protocol, TypeAlias
 
 from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_put
 
-from raypipe.core.llm import Alone, Chat, Chats, Generated, Replies, ReplyPieces, Sampling
+from raypipe.core.llm import Alone, Chat, Chats, Generated, Replies, Sampling
 from raypipe.core.records import Fault
 from raypipe.core.singleflight import SingleFlight
 
@@ -27,12 +27,9 @@ class EngineProtocol(Protocol):
     """What an engine actor needs of an engine: `models.engine.Engine`, or a stand-in."""
 
     async def ready(self) -> None: ...
-    async def healthy(self) -> None: ...
     async def generate(
         self, chats: Chats, sampling: Sampling, adapter: str | None, alone: Alone | None
     ) -> Replies: ...
-    def stream(self, chat: Chat, sampling: Sampling, adapter: str | None, name: str) -> ReplyPieces: ...
-    async def abort(self, name: str) -> bool: ...
     def close(self) -> None: ...
 
 
@@ -111,13 +108,6 @@ class EngineActor:
 
         found = dict(zip(keys, await self._in_flight.of(keys, ask), strict=True))
         return [found[chat, sampling, adapter] for chat in chats]
-
-    async def stream(self, chat: Chat, sampling: Sampling, adapter: str | None, name: str) -> ReplyPieces:
-        async for piece in (await self._open()).stream(chat, sampling, adapter, name):
-            yield piece
-
-    async def abort(self, name: str) -> bool:
-        return self._engine is not None and await self._engine.abort(name)
 
     async def close(self) -> None:
         if self._engine is not None:

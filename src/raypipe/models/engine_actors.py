@@ -28,7 +28,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from raypipe.core.errors import ClusterTooSmall, ConfError, RaypipeError, Unavailable
-from raypipe.core.llm import STEP, Chat, Chats, Generated, Generator, Replies, ReplyPieces, Sampling
+from raypipe.core.llm import STEP, Chat, Chats, Generated, Generator, Replies, Sampling
 from raypipe.core.records import Fault
 from raypipe.models.engine_actor import LONGEST_PAUSE_S, RESTARTS, EngineActor, Make, suspected
 from raypipe.models.engine_routing import EngineGone
@@ -125,24 +125,6 @@ class Client:
         parts = [chats[i : i + CALL] for i in range(0, len(chats), CALL)]
         replies = await asyncio.gather(*(self._call(part, sampling, adapter) for part in parts))
         return [reply for part in replies for reply in part]
-
-    async def stream(self, chat: Chat, sampling: Sampling, adapter: str | None = None) -> ReplyPieces:
-        """As `Engine.stream`. Not retried when the engine dies: sent pieces cannot be taken back."""
-        name, last = uuid.uuid4().hex, False
-        streaming = self._handle.stream.options(num_returns="streaming", max_task_retries=0)
-        try:
-            async for ref in streaming.remote(chat, sampling, adapter, name):
-                piece = await ref
-                last = not isinstance(piece, str)
-                yield piece
-        except RayTaskError as e:
-            raise _own(e) from e
-        except RayActorError as e:
-            last = True
-            yield Fault(STEP, "engine_lost", f"the engine died while it wrote: {e}", transient=True)
-        finally:
-            if not last:  # Ray does not tell the actor that its caller is gone
-                self._handle.abort.remote(name)
 
     def close(self) -> None:
         """Ends the engine and its actor, for everyone: no process is left."""

@@ -117,25 +117,24 @@ def routed(
         return await shared(chats, sampling, adapter, [*stay, *(len(engines) + n for n in up())])
 
     async def shared(chats: Chats, sampling: Sampling, adapter: str | None, among: Sequence[int]) -> Replies:
-        chosen = router.choose(chats, among)
         rows: dict[int, list[int]] = {}
-        for row, engine in enumerate(chosen):
+        for row, engine in enumerate(router.choose(chats, among)):
             rows.setdefault(engine, []).append(row)
+        replies: dict[int, Generated | Fault] = {}
 
-        async def one(engine: int, mine: list[int]) -> Replies:
-            sent = [chats[row] for row in mine]
+        async def one(engine: int, mine: list[int]) -> None:
+            sent, found = [chats[row] for row in mine], None
             try:
-                return await every[engine](sent, sampling, adapter)
+                found = await every[engine](sent, sampling, adapter)
             except EngineGone:
                 pass  # its chats are sent again below
             finally:
                 router.done(engine, len(mine))
-            return await shared(sent, sampling, adapter, stay)
+            if found is None:
+                found = await shared(sent, sampling, adapter, stay)
+            replies.update(zip(mine, found, strict=True))
 
-        parts = await asyncio.gather(*(one(engine, mine) for engine, mine in rows.items()))
-        replies: dict[int, Generated | Fault] = {}
-        for mine, part in zip(rows.values(), parts, strict=True):
-            replies.update(zip(mine, part, strict=True))
+        await asyncio.gather(*(one(engine, mine) for engine, mine in rows.items()))
         return [replies[row] for row in range(len(chats))]
 
     return generate

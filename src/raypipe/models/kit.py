@@ -148,17 +148,14 @@ class LocalKit:
         asked again is loaded again."""
         wanted = list(models)
         kept = {_key(m) for m in wanted}
-        for key in [k for k in self._generators if k not in kept]:
-            self._own.pop(key, None)
-            del self._generators[key]
-        for key in [k for k in self._closing_models if k not in kept]:
+        opened: tuple[dict[Model, Any], ...] = (self._generators, self._own, self._tokenizers)
+        for held in opened:
+            _forget(held, kept)
+        for key in self._closing_models.keys() - kept:
             await self._closing_models.pop(key)()
-        for key in [k for k in self._tokenizers if k not in kept]:
-            del self._tokenizers[key]
 
         def unload() -> None:
-            for key in [k for k in self._loaded if k not in kept]:
-                del self._loaded[key]
+            _forget(self._loaded, kept)
             self._encoders.keep(wanted)
 
         await asyncio.get_running_loop().run_in_executor(self._worker, unload)
@@ -279,6 +276,11 @@ def _shared(
         return routed(stay)
     joining = JoiningEngines(come_and_go)
     return routed(stay, [joining.generator(n) for n in range(len(come_and_go))], joining.up)
+
+
+def _forget(held: dict[Model, Any], kept: set[Model]) -> None:
+    for key in held.keys() - kept:
+        del held[key]
 
 
 def _key(model: Model) -> Model:

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from raypipe.core import plugins
 from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.core.plugins import is_path
-from raypipe.core.protocols import Model, Role, Tokenize
+from raypipe.core.protocols import Model, Tokenize
 from raypipe.core.records import Span
 from raypipe.models import fake, folder, generator
 from raypipe.models.catalog import loader_id
@@ -27,27 +25,15 @@ from raypipe.models.entry import LLM, REMOTE, WEIGHTLESS
 from raypipe.models.shared_encoders import SharedEncoders
 
 if TYPE_CHECKING:
-    from raypipe.models.remote import RemoteEmbedder, RemoteReranker
+    from raypipe.models.remote import RemoteModel
 
 Backend: TypeAlias = Literal["flagembedding", "transformers"]
 """flagembedding: its own classes. transformers: sorted by length, in batches of a token budget."""
 
 
 SHOWN = 200  # characters of a server's answer in a message
-OWN_LIBRARY = frozenset({"maxsim", "sentence-transformers", "instructor", "cross-encoder", "last-token"})
+OWN_LIBRARY = folder.SENTENCE_LOADERS | {"maxsim", "last-token"}
 """Loaders that are the same with either backend."""
-
-
-class Embedder(Protocol):
-    def embed(self, texts: Sequence[str], role: Role) -> np.ndarray:
-        """At least one text -> (texts, dim) float32, unit rows."""
-        ...
-
-
-class Reranker(Protocol):
-    def score(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
-        """At least one pair -> (pairs,) float32, bigger is better."""
-        ...
 
 
 def present(model: Model) -> None:
@@ -62,13 +48,10 @@ def present(model: Model) -> None:
         require_libraries(model)
 
 
-LIBRARIES: Mapping[str, tuple[str, ...]] = {"tokens": ("tokenizers",), "vllm": ("vllm",)}
-"""Loader -> libraries that it needs; those that are not here need torch and transformers."""
-
-
 def require_libraries(model: Model) -> None:
     """Raises ModelMissing, with the command that installs it, for a library that the model's loader needs."""
-    for name in LIBRARIES.get(model.loader, ("torch", "transformers")):
+    needed = {"tokens": ("tokenizers",), "vllm": ("vllm",)}
+    for name in needed.get(model.loader, ("torch", "transformers")):
         if importlib.util.find_spec(name) is None:
             get = f"pip install 'raypipe[{'gpu' if name == 'vllm' else 'local'}]'"
             also = "; on a machine without a GPU, in a checkout: make setup" if name == "vllm" else ""
@@ -94,8 +77,9 @@ def from_outside(model: Model, device: str, method: str) -> Any:
 
 
 def open_model(model: Model, backend: Backend, device: str, encoders: SharedEncoders | None = None) -> Any:
-    """An `Embedder`, or a `Reranker`. `encoders`: the networks of this process, which a model of the same
-    weights shares."""
+    """An object with `embed` for an embedder: at least one text, role -> (texts, dim) float32, unit rows;
+    with `score` for a reranker: at least one pair -> (pairs,) float32, bigger is better. `encoders`: the
+    networks of this process, which a model of the same weights shares."""
     encoders = encoders or SharedEncoders()
     embeds = model.kind == "embedder"
     if model.loader in WEIGHTLESS:
@@ -159,11 +143,10 @@ class EndpointAddress:
         return repr(answer[:SHOWN].replace(self.key, "***") if self.key else answer[:SHOWN])
 
 
-def open_remote(model: Model, endpoints: Mapping[str, EndpointAddress]) -> RemoteEmbedder | RemoteReranker:
-    from raypipe.models.remote import Connection, RemoteEmbedder, RemoteReranker
+def open_remote(model: Model, endpoints: Mapping[str, EndpointAddress]) -> RemoteModel:
+    from raypipe.models.remote import RemoteModel
 
-    connection = Connection(model, address_of(model, endpoints))
-    return RemoteEmbedder(connection) if model.kind == "embedder" else RemoteReranker(connection)
+    return RemoteModel(model, address_of(model, endpoints))
 
 
 def address_of(model: Model, endpoints: Mapping[str, EndpointAddress]) -> EndpointAddress:

@@ -9,8 +9,8 @@ its trainer wrote from frequent to rare.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -45,10 +45,8 @@ def piece_weights(vocabulary: Sequence[str]) -> np.ndarray:
     return weights
 
 
-@dataclass(frozen=True, slots=True)
-class _Query:
-    vectors: torch.Tensor  # (tokens, hidden) float32, unit rows, special tokens omitted
-    weights: torch.Tensor  # (tokens,) float32, sums to 1
+_Query: TypeAlias = tuple[torch.Tensor, torch.Tensor]
+"""(tokens, hidden) float32, unit rows; and their weights (tokens,), which sum to 1."""
 
 
 class MaxSim:
@@ -62,41 +60,36 @@ class MaxSim:
         by_id = sorted(self._tokenizer.get_vocab().items(), key=lambda item: item[1])
         self._weights = torch.from_numpy(piece_weights([piece for piece, _ in by_id])).to(device)
 
-    def _queries(self, texts: Sequence[str]) -> list[_Query]:
-        encodings = self._tokenizer.encode_batch_fast(texts)
-        queries: list[_Query | None] = [None] * len(texts)
+    def _token_vectors(self, encodings: Sequence[Encoding]) -> Iterator[tuple[int, list[int], torch.Tensor]]:
+        """Of each encoding: its place, its tokens but special ones, and their unit vectors."""
         for states in self._encoder.hidden(encodings):
             vectors = torch.nn.functional.normalize(states.hidden, dim=-1)
             for r, i in enumerate(states.rows):
-                keep = _own_tokens(encodings[i])
-                weights = self._weights[[encodings[i].ids[t] for t in keep]]
-                if weights.sum() == 0:  # punctuation alone: every token counts the same
-                    weights = torch.ones_like(weights)
-                queries[i] = _Query(vectors[r, keep], weights / weights.sum())
-        return [q for q in queries if q is not None]
+                own = [t for t, special in enumerate(encodings[i].special_tokens_mask) if not special]
+                yield i, own, vectors[r, own]
+
+    def _queries(self, texts: Sequence[str]) -> dict[str, _Query]:
+        encodings, found = self._tokenizer.encode_batch_fast(texts), {}
+        for i, own, vectors in self._token_vectors(encodings):
+            weights = self._weights[[encodings[i].ids[t] for t in own]]
+            if weights.sum() == 0:  # punctuation alone: every token counts the same
+                weights = torch.ones_like(weights)
+            found[texts[i]] = vectors, weights / weights.sum()
+        return found
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
-        query_rows = {text: i for i, text in enumerate(dict.fromkeys(q for q, _ in pairs))}
-        queries = self._queries(list(query_rows))
+        queries = self._queries(list(dict.fromkeys(q for q, _ in pairs)))
         wanted: dict[str, list[int]] = {}  # passage -> its pairs
         for i, (_, passage) in enumerate(pairs):
             wanted.setdefault(passage, []).append(i)
-        passages = self._tokenizer.encode_batch_fast(list(wanted))
         places = list(wanted.values())
         scores = np.full(len(pairs), NO_TOKENS, np.float32)  # (pairs,) float32, -1..1
-        for states in self._encoder.hidden(passages):
-            vectors = torch.nn.functional.normalize(states.hidden, dim=-1)
-            for r, p in enumerate(states.rows):
-                own = vectors[r, _own_tokens(passages[p])]
-                asked = [queries[query_rows[pairs[i][0]]] for i in places[p]]
-                if len(own) and any(len(q.vectors) for q in asked):
-                    best = (torch.cat([q.vectors for q in asked]) @ own.T).amax(1)
-                    parts = best.split([len(q.vectors) for q in asked])
-                    for i, query, part in zip(places[p], asked, parts, strict=True):
-                        if len(part):
-                            scores[i] = float(part @ query.weights)
+        for p, _, own in self._token_vectors(self._tokenizer.encode_batch_fast(list(wanted))):
+            asked = [queries[pairs[i][0]] for i in places[p]]
+            if len(own) and any(len(tokens) for tokens, _ in asked):
+                best = (torch.cat([tokens for tokens, _ in asked]) @ own.T).amax(1)
+                parts = best.split([len(tokens) for tokens, _ in asked])
+                for i, (_, weights), part in zip(places[p], asked, parts, strict=True):
+                    if len(part):
+                        scores[i] = float(part @ weights)
         return scores
-
-
-def _own_tokens(encoding: Encoding) -> list[int]:
-    return [i for i, special in enumerate(encoding.special_tokens_mask) if not special]

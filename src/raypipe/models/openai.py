@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import random
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -45,11 +44,10 @@ class OpenAIClient:
         at: EndpointAddress,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
-        seed: int = 0,
     ) -> None:
-        """`sleep`, `clock` (seconds) and `seed` of the jitter are for tests."""
+        """`sleep` and `clock` (seconds) are for tests."""
         self._model, self._at = model, at
-        self._sleep, self._clock, self._random = sleep, clock, random.Random(seed)
+        self._sleep, self._clock = sleep, clock
         self._client = httpx.AsyncClient(timeout=at.timeout_s, follow_redirects=False)
         self._room = asyncio.Semaphore(at.concurrency)
         self._next = 0.0  # when the next request may leave, on the clock
@@ -111,7 +109,7 @@ class OpenAIClient:
             # Once a whole round of rows got nothing, each further row is one try, until one gets through: an
             # endpoint that is down costs a run minutes, not hours.
             tries = 1 if self._failing >= self._at.concurrency else self._at.tries
-            backoff = Backoff(tries, FIRST_WAIT_S, LONGEST_WAIT_S, self._random.random)
+            backoff = Backoff(tries, FIRST_WAIT_S, LONGEST_WAIT_S)
             while True:
                 result, again = await self._try(body | {"messages": messages}, sampling)
                 if not again or (wait_s := backoff.next_s()) is None:

@@ -31,7 +31,7 @@ class OwnEngine:
         alone."""
         self._model, self._limits, self._starting = model, limits, asyncio.Lock()
         self._told, self._sink = started, sink
-        self._started: list[Any] = []  # none or one
+        self._engine: Any = None  # where it runs
 
     async def generate(self, chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies:
         """A reply or a transient fault for each chat."""
@@ -59,7 +59,7 @@ class OwnEngine:
 
     async def healthy(self) -> None:
         """Returns while the engine is alive, or was not started. Raises Unavailable."""
-        for engine in list(self._started):
+        if (engine := self._engine) is not None:
             from raypipe.models.engine import EngineDied
 
             try:
@@ -68,11 +68,12 @@ class OwnEngine:
                 raise Unavailable(f"an engine of this process: {e}") from e
 
     def unfinished(self) -> int:
-        return sum(engine.unfinished() for engine in list(self._started))
+        return 0 if self._engine is None else int(self._engine.unfinished())
 
     async def close(self) -> None:
-        while self._started:
-            self._started.pop().close()
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()
 
     async def _told_on(
         self, sink: Callable[[str], None], chat: Chat, sampling: Sampling, adapter: str | None
@@ -86,18 +87,18 @@ class OwnEngine:
 
     async def _running(self) -> Any:
         async with self._starting:
-            if not self._started:
+            if self._engine is None:
                 start = time.perf_counter()
                 from raypipe.models.engine import Engine
 
                 with loading(self._model.path, self._limits.device):
-                    self._started.append(Engine(self._model, self._limits))
-                    await self._started[0].ready()
+                    self._engine = Engine(self._model, self._limits)
+                    await self._engine.ready()
                 self._told(time.perf_counter() - start)
-            return self._started[0]
+            return self._engine
 
     async def _on_engine_death(self, engine: Any, died: Exception) -> Fault:
         """The fault of calls to an engine that died; the next call starts another."""
-        if self._started and self._started[0] is engine:
+        if self._engine is engine:
             await self.close()
         return Fault(STEP, "engine_lost", str(died), transient=True)

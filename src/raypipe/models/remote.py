@@ -10,7 +10,6 @@ of an entry from a server. Knows HTTP, no model library.
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,33 +27,35 @@ from raypipe.models.load import SHOWN, EndpointAddress
 
 LISTING_TIMEOUT_S = 10.0
 BATCH = 64  # texts, or passages of one query, in a request: what servers take by default
-FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0  # before the second try, doubling, with jitter
+FIRST_WAIT_S = 0.5  # before the second try, doubling, with jitter
 INPUT_STATUSES = frozenset({400, 413, 422})
 """Statuses that may say something about an input: too long, or not a text."""
 
 
-class Connection:
-    """Requests to one model's server: tried again where that may help, at most `concurrency` at a time."""
+class RemoteModel:
+    """An embedder or a reranker behind an address: vectors of `/embeddings`, with dialect pooling of vLLM's
+    `/pooling`; scores of `/rerank`, in the dialects of vLLM, Jina, Cohere and TEI. Requests are tried again
+    where that may help, at most `concurrency` at a time."""
 
     def __init__(
-        self, model: Model, at: EndpointAddress, sleep: Callable[[float], None] = time.sleep, seed: int = 0
+        self, model: Model, at: EndpointAddress, sleep: Callable[[float], None] = time.sleep
     ) -> None:
-        """`sleep` and `seed` of the jitter are for tests."""
-        self.model, self.at = model, at
-        self._sleep, self._random = sleep, random.Random(seed)
+        """`sleep` is for tests."""
+        self._model, self._at, self._named = model, at, f"model {model.name!r} at {at.url}"
+        self._sleep = sleep
         self._client = httpx.Client(timeout=at.timeout_s, headers=at.headers, follow_redirects=False)
         self._threads = ThreadPoolExecutor(at.concurrency, thread_name_prefix="requests")
 
-    def post_all(self, path: str, bodies: Sequence[dict[str, Any]]) -> list[Any]:
+    def _post_all(self, path: str, bodies: Sequence[dict[str, Any]]) -> list[Any]:
         """The JSON answers to some bodies, in order. Raises Unavailable, ConfError, and ValueError for an
         input that the server refuses."""
         return list(self._threads.map(lambda body: self._post(path, body), bodies))
 
     def _post(self, path: str, body: dict[str, Any]) -> Any:
-        url = f"{self.at.url.rstrip('/')}/{path}"
+        url = f"{self._at.url.rstrip('/')}/{path}"
         if path.startswith("/"):  # next to /v1, and not under it
-            url = f"{self.at.url.rstrip('/').removesuffix('/v1')}{path}"
-        backoff = Backoff(self.at.tries, FIRST_WAIT_S, LONGEST_WAIT_S, self._random.random)
+            url = f"{self._at.url.rstrip('/').removesuffix('/v1')}{path}"
+        backoff = Backoff(self._at.tries, FIRST_WAIT_S)
         while True:
             wanted_s, trouble = 0.0, ""
             try:
@@ -62,61 +63,43 @@ class Connection:
             except httpx.HTTPError as e:
                 trouble = f"{type(e).__name__}: {e}"
             else:
-                if response.status_code == 200:
-                    return self._json(response)
-                trouble = f"status {response.status_code}: {self.at.shown(response.text)}"
-                if response.status_code not in RETRY_STATUSES:
-                    raise self._refusal(response.status_code, trouble)
+                status, said = response.status_code, self._at.shown(response.text)
+                if status == 200:
+                    try:
+                        return response.json()
+                    except ValueError as e:
+                        raise self._error("JSON", f"{said}. Is this the API's address?") from e
+                trouble = f"status {status}: {said}"
+                if status in INPUT_STATUSES:
+                    raise ValueError(f"{self._named} refuses an input: {trouble}")
+                if status not in RETRY_STATUSES:
+                    raise ConfError(
+                        f"{self._named}: {trouble}. Check the key, the url and the model's name there"
+                    )
                 wanted_s = retry_after_s(response.headers)
             if (wait_s := backoff.next_s(wanted_s)) is None:
-                raise Unavailable(f"{self.named}: {trouble}")
+                raise Unavailable(f"{self._named}: {trouble}")
             self._sleep(wait_s)
 
-    @property
-    def named(self) -> str:
-        """The model and its address, for messages."""
-        return f"model {self.model.name!r} at {self.at.url}"
-
-    def _refusal(self, status: int, trouble: str) -> Exception:
-        if status in INPUT_STATUSES:
-            return ValueError(f"{self.named} refuses an input: {trouble}")
-        return ConfError(f"{self.named}: {trouble}. Check the key, the url and the model's name there")
-
-    def _json(self, response: httpx.Response) -> Any:
-        try:
-            return response.json()
-        except ValueError as e:
-            raise ConfError(
-                f"{self.named}: expected JSON, found {self.at.shown(response.text)}. Is this the API's "
-                "address?"
-            ) from e
-
-    def error(self, expected: str, found: object) -> ConfError:
+    def _error(self, expected: str, found: object) -> ConfError:
         """For an answer of another form."""
-        return ConfError(f"{self.named}: expected {expected}, found {found}")
-
-
-class RemoteEmbedder:
-    """Vectors of `/embeddings`; with dialect pooling, of vLLM's `/pooling`."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._to, self._model = connection, connection.model
+        return ConfError(f"{self._named}: expected {expected}, found {found}")
 
     def embed(self, texts: Sequence[str], role: Role) -> np.ndarray:
         whole = self._model.instructed(texts, role)
         parts = [whole[i : i + BATCH] for i in range(0, len(whole), BATCH)]
         path = "/pooling" if self._model.dialect == "pooling" else "embeddings"
-        answers = self._to.post_all(path, [self._body(part) for part in parts])
+        answers = self._post_all(path, [self._texts(part) for part in parts])
         out: np.ndarray = np.concatenate(
             [self._vectors(a, len(p)) for a, p in zip(answers, parts, strict=True)]
         )
         norms = np.linalg.norm(out, axis=1, keepdims=True)
         if not np.isfinite(out).all() or not norms.all():
-            raise self._to.error("finite vectors with a direction", "NaN, infinity or zeros")
+            raise self._error("finite vectors with a direction", "NaN, infinity or zeros")
         out /= norms  # (texts, dim) float32, unit rows
         return out
 
-    def _body(self, texts: Sequence[str]) -> dict[str, Any]:
+    def _texts(self, texts: Sequence[str]) -> dict[str, Any]:
         body: dict[str, Any] = {"model": self._model.repo, "input": list(texts)}
         if self._model.dialect in ("vllm", "pooling"):
             body["truncate_prompt_tokens"] = self._model.max_tokens
@@ -130,38 +113,31 @@ class RemoteEmbedder:
             vectors = np.asarray(found, np.float32)
         except (KeyError, TypeError, ValueError, AttributeError) as e:
             count = len(answer["data"]) if isinstance(answer, dict) and "data" in answer else "another answer"
-            raise self._to.error(f"{texts} vectors", f"{count} ({type(e).__name__}: {str(e)[:SHOWN]})") from e
+            raise self._error(f"{texts} vectors", f"{count} ({type(e).__name__}: {str(e)[:SHOWN]})") from e
         if len(rows) != texts:
-            raise self._to.error(f"{texts} vectors", len(rows))
+            raise self._error(f"{texts} vectors", len(rows))
         if vectors.shape != (texts, self._model.dim):
             dims = "x".join(map(str, vectors.shape[1:]))
-            raise self._to.error(
+            raise self._error(
                 f"vectors of dim {self._model.dim}, as its entry says",
                 f"{dims}. Correct dim, or the model's name",
             )
         return vectors
-
-
-class RemoteReranker:
-    """Scores of `/rerank`, in the dialects of vLLM, Jina, Cohere and TEI."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._to, self._model = connection, connection.model
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
         queries: dict[str, list[int]] = {}  # -> its pairs
         for i, (query, _) in enumerate(pairs):
             queries.setdefault(query, []).append(i)
         parts = [(q, rows[i : i + BATCH]) for q, rows in queries.items() for i in range(0, len(rows), BATCH)]
-        bodies = [self._body(query, [pairs[i][1] for i in rows]) for query, rows in parts]
+        bodies = [self._passages(query, [pairs[i][1] for i in rows]) for query, rows in parts]
         out = np.empty(len(pairs), np.float32)  # (pairs,)
-        for answer, (_, rows) in zip(self._to.post_all("rerank", bodies), parts, strict=True):
+        for answer, (_, rows) in zip(self._post_all("rerank", bodies), parts, strict=True):
             out[rows] = self._scores(answer, len(rows))
         if not np.isfinite(out).all():
-            raise self._to.error("finite scores", "NaN or infinity")
+            raise self._error("finite scores", "NaN or infinity")
         return out
 
-    def _body(self, query: str, passages: list[str]) -> dict[str, Any]:
+    def _passages(self, query: str, passages: list[str]) -> dict[str, Any]:
         query = self._model.instructed([query], "query")[0]
         passages = self._model.instructed(passages, "passage")
         if self._model.dialect == "tei":
@@ -180,12 +156,12 @@ class RemoteReranker:
             rows = answer if tei else answer["results"]
             found = {int(r["index"]): float(r["score" if tei else "relevance_score"]) for r in rows}
         except (KeyError, TypeError, ValueError, AttributeError) as e:
-            raise self._to.error(
+            raise self._error(
                 f"an answer of dialect {self._model.dialect}",
                 f"{type(e).__name__}: {e}: {str(answer)[:SHOWN]}",
             ) from e
         if sorted(found) != list(range(passages)) or len(rows) != passages:
-            raise self._to.error(f"{passages} scores, one for each passage", len(rows))
+            raise self._error(f"{passages} scores, one for each passage", len(rows))
         return np.array([found[i] for i in range(passages)], np.float32)
 
 
@@ -228,7 +204,7 @@ def describe(kind: str, name: str, at: EndpointAddress, dialect: str, key_name: 
         if not dialect:
             raise ConfError(f"--dialect: a reranker needs one of {', '.join(DIALECTS['rerank'])}")
         model = Model(name, "reranker", "rerank", name, "", "", "", dialect=dialect)
-        RemoteReranker(Connection(model, at)).score([("ready", "ready"), ("ready", "not")])
+        RemoteModel(model, at).score([("ready", "ready"), ("ready", "not")])
         return {"loader": "rerank", "dialect": dialect}
     raise ConfError(f"--kind {kind}: a server has embedders, rerankers and generators")
 

@@ -22,7 +22,6 @@ from raypipe.models.entry import REMOTE, WEIGHTLESS
 from raypipe.models.kit import LocalKit
 
 SCHEMA = pa.schema([("key", pa.binary(16)), ("ids", pa.large_list(pa.int32()))])
-OWN_TOKENIZING = frozenset({"sentence-transformers", "instructor"})  # their classes take texts alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +33,9 @@ class TokenArray:
 
 
 def takes_tokens(model: Model) -> bool:
-    """Whether an embedder takes arrays: those of `models.encoder` and `models.flagembedding` do."""
-    return not is_path(model.loader) and model.loader not in WEIGHTLESS | REMOTE | OWN_TOKENIZING
+    """Whether an embedder takes arrays: those of `models.encoder` and `models.flagembedding` do;
+    sentence-transformers' classes take texts alone."""
+    return not is_path(model.loader) and model.loader not in WEIGHTLESS | REMOTE | folder.SENTENCE_LOADERS
 
 
 class TokenMaker:

@@ -23,48 +23,62 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 
 from raypipe.core.errors import DataError
 from raypipe.core.records import Document, Gold, Question, digest
-from raypipe.readers import files
+from raypipe.readers import files, lines
+from raypipe.readers.files import Input
 from raypipe.readers.lines import JsonLine, split
-from raypipe.readers.rows import (
-    ReadCounts,
-    ReaderLimits,
-    Row,
-    Seen,
-    field,
-    filled,
-    identifier,
-    settled,
-    source_of,
-)
+from raypipe.readers.rows import Fields, ReadCounts, ReaderLimits, Row, Seen, settled, source_of
+
+WANTED = ("corpus", "queries")  # that the names of the files begin with
 
 
-def documents(lines: Iterable[JsonLine], counts: ReadCounts, seen: Seen) -> Iterator[Row]:
-    for line in lines:
-        yield from settled(line.where, partial(_document, line), counts, seen.repeats)
+def inputs_of(
+    paths: Iterable[str | Path], counts: ReadCounts | None = None
+) -> tuple[list[Input], list[Input], list[Path]]:
+    """The files of documents, of queries and of judgements; `counts` gets the other files of folders."""
+    judged: dict[Path, None] = {}
+    others = []
+    for path in map(Path, paths):
+        named = path.is_file() and is_qrels(path)
+        judged |= dict.fromkeys([path] if named else of_folder(path) if path.is_dir() else ())
+        if not named:
+            others.append(path)
+    found = files.find(others, lambda name: name.startswith(WANTED), counts)
+    for file in found:
+        if not Path(file.name).name.startswith(WANTED):
+            raise DataError(f"{file.name}: expected a name that starts with corpus, queries or qrels.")
+    corpora = [f for f in found if Path(f.name).name.startswith("corpus")]
+    return corpora, [f for f in found if f not in corpora], list(judged)
 
 
-def queries(
-    lines: Iterable[JsonLine],
+def rows(
+    corpora: Iterable[Input],
+    queries: Sequence[Input],
+    judged: Sequence[Path],
     counts: ReadCounts,
+    limits: ReaderLimits,
     seen: Seen,
-    grades: Mapping[str, Mapping[str, int]] = MappingProxyType({}),
 ) -> Iterator[Row]:
-    """A row for each line of queries. `grades`: query -> judged document -> relevance."""
-    for line in lines:
+    """A row for each document and query, with the judgements of the query."""
+    grades = read_qrels(judged, counts, limits)
+    for line in lines.read(corpora, counts, limits):
+        yield from settled(line.where, partial(_document, line), counts, seen.repeats)
+    for line in lines.read(queries, counts, limits):
         yield from settled(line.where, partial(_question, line, grades), counts, seen.repeats)
+    if not queries:  # judgements of queries that the store has
+        yield from (Row(str(judged[0]), gold=Gold(q, (), {}, g)) for q, g in grades.items())
 
 
 def _document(line: JsonLine) -> Row | None:
     value = line.unwrap()
-    id, title = identifier(value, "_id"), field(value, "title", str) if "title" in value else ""
-    content = f"{title}\n{field(value, 'text', str)}"
+    fields = Fields(value)
+    id, title = fields.identifier("_id"), fields.get("title") if "title" in value else ""
+    content = f"{title}\n{fields.get('text')}"
     if content.isspace():
         return None
     source = source_of("document", content)
@@ -72,10 +86,10 @@ def _document(line: JsonLine) -> Row | None:
 
 
 def _question(line: JsonLine, grades: Mapping[str, Mapping[str, int]]) -> Row:
-    value = line.unwrap()
-    id = identifier(value, "_id")
+    fields = Fields(line.unwrap())
+    id = fields.identifier("_id")
     gold = Gold(id, (), {}, grades[id]) if id in grades else None
-    return Row(line.where, Question(id=id, text=filled(value, "text")), gold)
+    return Row(line.where, Question(id=id, text=fields.filled("text")), gold)
 
 
 NAME = re.compile(r".+\.(?:tsv|trec|txt|qrels)(?:\.gz)?")
@@ -144,8 +158,8 @@ def write_pool(path: Path, folder: Path, questions: int) -> None:
     corpus: dict[str, str] = {}
     queries, judged = [], []
     opened = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "rt", encoding="utf-8") as lines:
-        for number, line in enumerate(lines):
+    with opened(path, "rt", encoding="utf-8") as file:
+        for number, line in enumerate(file):
             try:
                 row = json.loads(line)
                 passages = [{"title": c["title"], "text": c["text"]} for c in row["ctxs"]]
@@ -162,6 +176,6 @@ def write_pool(path: Path, folder: Path, questions: int) -> None:
                 queries.append(json.dumps({"_id": f"q{number}", "text": question}, ensure_ascii=False))
                 judged += [f"q{number} 0 {id} 1" for id in dict.fromkeys(ids)]
     folder.mkdir(parents=True, exist_ok=True)
-    files = {"corpus.jsonl": corpus.values(), "queries.jsonl": queries, "qrels.trec": judged}
-    for name, rows in files.items():
-        (folder / name).write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
+    made = {"corpus.jsonl": corpus.values(), "queries.jsonl": queries, "qrels.trec": judged}
+    for name, written in made.items():
+        (folder / name).write_text("".join(f"{row}\n" for row in written), encoding="utf-8")

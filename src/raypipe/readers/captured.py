@@ -20,7 +20,7 @@ from typing import Any, get_args
 
 from raypipe.core.records import Citation, Gold, Question, Source, SourceKind
 from raypipe.readers.lines import JsonLine
-from raypipe.readers.rows import ReadCounts, Row, Seen, UnusableLine, field, filled, kind, settled, source_of
+from raypipe.readers.rows import Fields, ReadCounts, Row, Seen, UnusableLine, kind, settled, source_of
 
 NAME = "captured"
 SOURCE_KINDS: tuple[SourceKind, ...] = get_args(SourceKind)
@@ -36,17 +36,16 @@ def rows(lines: Iterable[JsonLine], counts: ReadCounts, seen: Seen) -> Iterator[
 
 def _row(line: JsonLine) -> Row:
     value = line.unwrap()
-    id = filled(value, "id")
+    fields = Fields(value)
+    id = fields.filled("id")
     cited = value.get("citations")
     if cited is not None and not isinstance(cited, list):
         raise UnusableLine("wrong_type", f"citations: expected a list or null, found {kind(cited)}")
     citations = None if cited is None else tuple(_citation(id, c, n) for n, c in enumerate(cited))
-    question = Question(
-        id, filled(value, "query"), field(value, "body", str), field(value, "asked_at", str), citations
-    )
-    answers = tuple(a for a in field(value, "answers", list) if isinstance(a, str) and a.strip())
-    labels = {n: v for n, v in field(value, "labels", dict).items() if isinstance(v, str)}
-    sources = {s.id: s for s in map(_source, field(value, "sources", list))}
+    question = Question(id, fields.filled("query"), fields.get("body"), fields.get("asked_at"), citations)
+    answers = tuple(a for a in fields.get("answers", list) if isinstance(a, str) and a.strip())
+    labels = {n: v for n, v in fields.get("labels", dict).items() if isinstance(v, str)}
+    sources = {s.id: s for s in map(_source, fields.get("sources", list))}
     return Row(
         line.where, question, Gold(id, answers, labels) if answers else None, sources=tuple(sources.values())
     )
@@ -56,17 +55,13 @@ def _citation(question: str, value: Any, number: int) -> Citation:
     path = f"citations[{number}]."
     if not isinstance(value, dict):
         raise UnusableLine("wrong_type", f"{path[:-1]}: expected an object, found {kind(value)}")
-    page, snippet, name = (
-        None if value.get(f) is None else field(value, f, str, path) for f in ("page", "snippet", "name")
-    )
-    return Citation(
-        question, field(value, "rank", int, path), field(value, "url", str, path),
-        field(value, "modified", str, path), page, snippet, name,
-    )  # fmt: skip
+    get = Fields(value, path).get
+    texts = (None if value.get(f) is None else get(f) for f in ("page", "snippet", "name"))
+    return Citation(question, get("rank", int), get("url"), get("modified"), *texts)
 
 
 def _source(value: Any) -> Source:
     if not isinstance(value, dict) or value.get("kind") not in SOURCE_KINDS:
         expected = ", ".join(SOURCE_KINDS)
         raise UnusableLine("wrong_type", f"sources: expected objects with a kind of {expected}")
-    return source_of(value["kind"], filled(value, "content", "sources."))
+    return source_of(value["kind"], Fields(value, "sources.").filled("content"))

@@ -28,19 +28,7 @@ from typing import Any
 
 from raypipe.core.records import Citation, Fault, Gold, Question, Source, SourceKind
 from raypipe.readers.lines import JsonLine
-from raypipe.readers.rows import (
-    STEP,
-    ReadCounts,
-    Row,
-    Seen,
-    UnusableLine,
-    field,
-    filled,
-    identifier,
-    kind,
-    settled,
-    source_of,
-)
+from raypipe.readers.rows import STEP, Fields, ReadCounts, Row, Seen, UnusableLine, kind, settled, source_of
 
 LABELS = (
     "domain", "question_type", "static_or_dynamic", "popularity", "split",
@@ -61,12 +49,13 @@ def rows(lines: Iterable[JsonLine], counts: ReadCounts, seen: Seen) -> Iterator[
 
 def _row(line: JsonLine) -> Row:
     value = line.unwrap()
+    fields = Fields(value)
     bare = "search_results" not in value and type(value.get("row")) is int
     nameless = bare and "interaction_id" not in value
-    id = f"row-{value['row']}" if nameless else identifier(value, "interaction_id")
-    asked_at = "" if bare and "query_time" not in value else field(value, "query_time", str)
-    citations, sources, faults = cited(id, [] if bare else field(value, "search_results", list))
-    question = Question(id=id, text=filled(value, "query"), asked_at=asked_at, citations=citations)
+    id = f"row-{value['row']}" if nameless else fields.identifier("interaction_id")
+    asked_at = "" if bare and "query_time" not in value else fields.get("query_time")
+    citations, sources, faults = cited(id, [] if bare else fields.get("search_results", list))
+    question = Question(id=id, text=fields.filled("query"), asked_at=asked_at, citations=citations)
     gold = Gold(id, _answers(value), _labels(value))
     return Row(line.where, question, gold, sources=sources, faults=faults)
 
@@ -91,15 +80,14 @@ def cited(
         path = f"search_results[{rank}]"
         if not isinstance(page, dict):
             raise UnusableLine("wrong_type", f"{path}: expected an object, found {kind(page)}")
-        name, url, snippet, modified = (
-            "" if page.get(f, "") is None else field(page, f, str, f"{path}.") for f in PAGE_TEXTS
-        )
+        get = Fields(page, f"{path}.").get
+        name, url, snippet, modified = ("" if page.get(f, "") is None else get(f) for f in PAGE_TEXTS)
         html = page.get("page_result", "")
         if html is None:
             detail = f"{path}.page_result: expected text, found null; the question keeps its other pages"
             faults.append(Fault(STEP, "null_page", detail, transient=False))
         else:
-            html = field(page, "page_result", str, f"{path}.")
+            html = get("page_result")
         made = source("page", html), source("snippet", snippet), source("name", name)
         citations.append(Citation(question, rank, url, modified, *made))
     return tuple(citations), tuple(sources.values()), tuple(faults)

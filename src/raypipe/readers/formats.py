@@ -5,7 +5,7 @@ Each format's module opens with one literal record. Memory holds the current lin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -13,19 +13,7 @@ from typing import Any, TypeAlias
 from raypipe.core import plugins
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.plugins import is_path
-from raypipe.core.records import Gold
-from raypipe.readers import (
-    beir,
-    captured,
-    crag,
-    files,
-    lines,
-    oag,
-    qasper,
-    row_files,
-    row_format,
-    warc,
-)
+from raypipe.readers import beir, captured, crag, files, lines, oag, qasper, row_files, row_format, warc
 from raypipe.readers.files import Input, Span
 from raypipe.readers.row_format import RowFormat
 from raypipe.readers.rows import LIMITS, DuplicateCheck, ReadCounts, ReaderLimits, Row, Seen, settled
@@ -45,14 +33,9 @@ _KINDS = {"crag": "crag", "synth": "crag", "beir": "ranking", "qasper": "qasper"
 OWN_KIND = "qa"
 """Kind of what other formats read, and of a reader from outside that has no attribute `kind`."""
 
-# The files of JSON lines read from a folder of each format; files named one by one are read under any name,
-# except that BEIR's are told apart by name.
-_WANTED: dict[str, tuple[str, ...]] = {
-    "crag": ("",),
-    "beir": ("corpus", "queries"),
-    captured.NAME: ("",),
-    "synth": ("questions",),  # CRAG's format; the knowledge graph next to it is not for reading
-}
+_LINES = {"crag": ("", crag.rows), captured.NAME: ("", captured.rows), "synth": ("questions", crag.rows)}
+"""Formats of JSON lines: what the names of files in a folder begin with, and what reads the lines. Files
+named one by one are read under any name. The graph next to the questions of synth is not for reading."""
 
 
 def open(
@@ -76,12 +59,12 @@ def open(
     if format in _READERS:
         rows_of: Iterator[Row] = _READERS[format].rows(paths, counts, limits, seen)
         return rows_of
-    inputs, judged = inputs_of(paths, format, counts)
-    inputs = [replace(i, span=span) for i in inputs]
     if format == "beir":
-        return _beir(inputs, judged, counts, limits, seen)
-    read = captured.rows if format == captured.NAME else crag.rows
-    return read(lines.read(inputs, counts, limits), counts, seen)
+        corpora, queries, judged = beir.inputs_of(_some(paths), counts)
+        corpora, queries = ([replace(i, span=span) for i in found] for found in (corpora, queries))
+        return beir.rows(corpora, queries, judged, counts, limits, seen)
+    inputs = [replace(i, span=span) for i in inputs_of(paths, format, counts)]
+    return _LINES[str(format)][1](lines.read(inputs, counts, limits), counts, seen)
 
 
 def size(paths: Paths, format: Format) -> int:
@@ -97,30 +80,24 @@ def files_of(paths: Paths, format: Format) -> list[Path]:
     if format in _READERS:
         found: list[Path] = _READERS[format].files_of(paths)
         return found
-    inputs, judged = inputs_of(paths, format, None)
-    return [part for found in inputs for part in found.parts] + judged
+    if format == "beir":
+        corpora, queries, judged = beir.inputs_of(_some(paths))
+        return [part for found in (*corpora, *queries) for part in found.parts] + judged
+    return [part for found in inputs_of(paths, format, None) for part in found.parts]
 
 
-def inputs_of(paths: Paths, format: Format, counts: ReadCounts | None) -> tuple[list[Input], list[Path]]:
-    """The files of JSON lines that `open` will read, and those of relevance judgements, which only BEIR has;
-    `counts` gets the other files of folders."""
-    if format not in FORMATS:
+def inputs_of(paths: Paths, format: Format, counts: ReadCounts | None) -> list[Input]:
+    """The files of JSON lines that `open` will read; `counts` gets the other files of folders."""
+    if format not in _LINES:
         raise ConfError(f"{format!r} is no format: expected one of {', '.join(FORMATS)}, or MODULE:NAME.")
-    judged: dict[Path, None] = {}
-    others = []
-    for path in map(Path, paths):
-        named = format == "beir" and path.is_file() and beir.is_qrels(path)
-        if format == "beir":
-            judged |= dict.fromkeys([path] if named else beir.of_folder(path) if path.is_dir() else ())
-        if not named:
-            others.append(path)
-    found = files.find(others, lambda name: name.startswith(_WANTED[str(format)]), counts)
-    if not found and not judged:
+    begin = _LINES[str(format)][0]
+    return files.find(_some(paths), lambda name: name.startswith(begin), counts)
+
+
+def _some(paths: Paths) -> list[str | Path]:
+    if not (given := list(paths)):
         raise ConfError("No path was given: expected files or folders to read.")
-    for file in found if format == "beir" else ():
-        if not Path(file.name).name.startswith(_WANTED["beir"]):
-            raise DataError(f"{file.name}: expected a name that starts with corpus, queries or qrels.")
-    return found, list(judged)
+    return given
 
 
 def reader_id(format: Format) -> str:
@@ -184,7 +161,7 @@ def looks_like(paths: Paths) -> Format:
     if "jsonl" not in kinds:
         return "crag"
     lined = [f for f in names if row_files.kind_of(f) == "jsonl"]
-    if all(f.name.startswith(_WANTED["beir"]) for f in lined):
+    if all(f.name.startswith(beir.WANTED) for f in lined):
         return "beir"
     return "crag" if _is_crag(lined[0]) else row_format.NAME
 
@@ -224,15 +201,3 @@ def _from_outside(paths: Paths, format: str, counts: ReadCounts) -> Iterator[Row
             counts.lines += 1
             yield from settled(row.where, lambda: row, counts, seen.repeats)  # noqa: B023, called at once
         counts.bytes_read += file.stat().st_size
-
-
-def _beir(
-    inputs: Sequence[Input], judged: list[Path], counts: ReadCounts, limits: ReaderLimits, seen: Seen
-) -> Iterator[Row]:
-    grades = beir.read_qrels(judged, counts, limits)
-    corpora = [i for i in inputs if Path(i.name).name.startswith("corpus")]
-    questions = [i for i in inputs if i not in corpora]
-    yield from beir.documents(lines.read(corpora, counts, limits), counts, seen)
-    yield from beir.queries(lines.read(questions, counts, limits), counts, seen, grades)
-    if not questions:  # judgements of queries that the store has
-        yield from (Row(str(judged[0]), gold=Gold(q, (), {}, g)) for q, g in grades.items())

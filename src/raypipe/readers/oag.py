@@ -26,17 +26,7 @@ from typing import Any
 from raypipe.core.errors import DataError
 from raypipe.core.records import Document, Gold, Question
 from raypipe.readers import files, lines
-from raypipe.readers.rows import (
-    ReadCounts,
-    ReaderLimits,
-    Row,
-    Seen,
-    UnusableLine,
-    field,
-    filled,
-    settled,
-    source_of,
-)
+from raypipe.readers.rows import Fields, ReadCounts, ReaderLimits, Row, Seen, UnusableLine, settled, source_of
 
 QUESTIONS = re.compile(r"(?P<stem>qa[-_].+?)\.(?:txt|jsonl|json)(?:\.gz)?")
 PAPERS = re.compile(r"(?P<stem>pid[-_]to[-_]title[-_]abs.*?)\.json(?:\.gz)?")
@@ -84,8 +74,8 @@ def _question(line: lines.JsonLine, path: Path, counts: ReadCounts) -> Row:
     value, name = line.unwrap(), QUESTIONS.fullmatch(path.name)
     assert name is not None
     id = f"{name['stem'].replace('_', '-')}-{line.number:07d}"
-    question = Question(id, filled(value, "question"), _text(value, "body", counts))
-    pids = field(value, "pids", list) if "pids" in value else []
+    question = Question(id, Fields(value).filled("question"), _text(value, "body", counts))
+    pids = Fields(value).get("pids", list) if "pids" in value else []
     if strange := [p for p in pids if not isinstance(p, str) or not p]:
         raise UnusableLine("wrong_type", f"pids: expected ids of papers as texts, found {strange[0]!r:.60}")
     return Row(line.where, question, Gold(id, (), {}, dict.fromkeys(pids, 1)) if pids else None)
@@ -95,7 +85,7 @@ def _text(value: Mapping[str, Any], name: str, counts: ReadCounts) -> str:
     if value.get(name) is None:
         counts.null_fields += 1
         return ""
-    return str(field(value, name, str))
+    return str(Fields(value).get(name))
 
 
 def _papers(path: Path, counts: ReadCounts, limits: ReaderLimits) -> Iterator[tuple[str, str, str]]:

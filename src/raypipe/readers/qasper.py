@@ -36,13 +36,12 @@ from raypipe.core.records import (
 from raypipe.readers import files, lines, row_files
 from raypipe.readers.rows import (
     LIMITS,
+    Fields,
     ReadCounts,
     ReaderLimits,
     Row,
     Seen,
     UnusableLine,
-    field,
-    filled,
     settled,
     source_of,
 )
@@ -97,7 +96,7 @@ def papers(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 def annotators(question: Mapping[str, Any]) -> tuple[AnnotatorAnswer, ...]:
     """What annotators say of a question, in order. Raises UnusableLine for an answer of no kind."""
     return tuple(
-        _annotator(field(_object(a, where), "answer", dict, f"{where}."), f"{where}.answer.")
+        _annotator(Fields(_object(a, where), f"{where}.").get("answer", dict), f"{where}.answer.")
         for n, a in enumerate(_listed(question, "answers"))
         for where in [f"answers[{n}]"]
     )
@@ -105,7 +104,7 @@ def annotators(question: Mapping[str, Any]) -> tuple[AnnotatorAnswer, ...]:
 
 def golds(paper: Mapping[str, Any]) -> Iterator[tuple[str, tuple[AnnotatorAnswer, ...]]]:
     for n, qa in enumerate(_listed(paper, "qas")):
-        yield filled(_object(qa, f"qas[{n}]"), "question_id"), annotators(qa)
+        yield Fields(_object(qa, f"qas[{n}]")).filled("question_id"), annotators(qa)
 
 
 def _annotator(answer: Mapping[str, Any], where: str) -> AnnotatorAnswer:
@@ -137,7 +136,7 @@ def _papers(path: Path, counts: ReadCounts, limits: ReaderLimits) -> dict[str, M
 
 
 def _asked(where: str, qa: Any, url: str, cited: str | None, counts: ReadCounts) -> Row:
-    id, text = (filled(_object(qa, "qa"), name) for name in ("question_id", "question"))
+    id, text = map(Fields(_object(qa, "qa")).filled, ("question_id", "question"))
     said = annotators(qa)
     counts.questions_without_pages += cited is None
     answers = tuple(dict.fromkeys(a.answer for a in said))

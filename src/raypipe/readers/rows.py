@@ -51,6 +51,33 @@ class ReaderLimits:
 LIMITS = ReaderLimits()
 
 
+@dataclass(frozen=True, slots=True)
+class DocumentLimits:
+    """Caps that keep a hostile or broken file from costing more than itself. docs/files.md says where each
+    number comes from."""
+
+    file_bytes: int = 256 << 20  # of any file: a PDF is held whole by the child that reads it
+    text_bytes: int = 20_000_000  # of txt, md, html and csv: `parse` reads no longer page
+    file_s: float = 120.0  # wall time of one file
+    page_wall_s: float = 20.0  # of one page: a machine with much else to do takes ten times as long
+    page_cpu_s: float = 2.0  # text pages took .005 to .04 s
+    whole_wall_s: float = 60.0  # of a docx, which is read as one
+    whole_cpu_s: float = 30.0
+    memory_bytes: int = 1 << 30  # on top of what the child has when it starts
+    pages: int = 5_000
+    page_chars: int = 2_000_000
+    file_chars: int = 20_000_000
+    lost_pages: int = 20  # pages that may kill the child before the rest of a file is given up
+    zip_member_bytes: int = 64 << 20  # unpacked
+    zip_ratio: int = 200  # of a member that is larger than zip_ratio_free_bytes
+    zip_ratio_free_bytes: int = 1 << 20
+    zip_members: int = 10_000
+    zip_bytes: int = 256 << 20  # of all members, unpacked
+
+
+DOCUMENT_LIMITS = DocumentLimits()
+
+
 @dataclass(slots=True)
 class ReadCounts:
     """Counts of lines, rows, faults and normalisations. The reader fills them while its rows are taken."""
@@ -194,26 +221,32 @@ def unseen(sources: tuple[Source, ...], seen: set[str] | DiskMap) -> list[Source
     return fresh
 
 
-def field(value: Mapping[str, Any], name: str, expected: type, path: str = "") -> Any:
-    if name not in value:
-        raise UnusableLine("missing_field", f"{path}{name}: expected {KINDS[expected]}, found no such field")
-    found = value[name]
-    if type(found) is not expected:
-        raise UnusableLine("wrong_type", f"{path}{name}: expected {KINDS[expected]}, found {kind(found)}")
-    return found
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """An object of a row. What gives its fields raises UnusableLine for one that is not as expected."""
 
+    value: Mapping[str, Any]
+    path: str = ""  # to it from the row, for messages: "citations[0]."
 
-def filled(value: Mapping[str, Any], name: str, path: str = "") -> str:
-    text: str = field(value, name, str, path)
-    if not text or text.isspace():
-        raise UnusableLine("missing_field", f"{path}{name}: expected text, found none in it")
-    return text
+    def get(self, name: str, expected: type = str) -> Any:
+        path, wanted = f"{self.path}{name}", KINDS[expected]
+        if name not in self.value:
+            raise UnusableLine("missing_field", f"{path}: expected {wanted}, found no such field")
+        found = self.value[name]
+        if type(found) is not expected:
+            raise UnusableLine("wrong_type", f"{path}: expected {wanted}, found {kind(found)}")
+        return found
 
+    def filled(self, name: str) -> str:
+        text: str = self.get(name)
+        if not text or text.isspace():
+            raise UnusableLine("missing_field", f"{self.path}{name}: expected text, found none in it")
+        return text
 
-def identifier(value: Mapping[str, Any], name: str) -> str:
-    if name in value and value[name] in (None, ""):
-        raise UnusableLine("no_id", f"{name}: expected text, found {value[name]!r}")
-    return filled(value, name)
+    def identifier(self, name: str) -> str:
+        if name in self.value and self.value[name] in (None, ""):
+            raise UnusableLine("no_id", f"{name}: expected text, found {self.value[name]!r}")
+        return self.filled(name)
 
 
 KINDS: dict[type, str] = {

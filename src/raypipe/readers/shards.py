@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from raypipe.core.plugins import is_path
-from raypipe.readers import files, formats, row_files, row_format
+from raypipe.readers import beir, files, formats, row_files, row_format
 from raypipe.readers.files import Span
 from raypipe.readers.formats import Format
 from raypipe.readers.row_format import RowFormat
@@ -43,11 +43,10 @@ def cut(paths: Sequence[Path], format: Format, shard_bytes: int, counts: ReadCou
         return [s for file in row_files.find(paths) for s in _of_rows(file, shard_bytes)]
     if name == "warc":
         return [_whole([file]) for file in formats.files_of(paths, format)]
-    inputs, judged = formats.inputs_of(paths, format, counts)
     if name != "beir":
-        return [s for i in inputs for s in _of_lines(i, shard_bytes)]
-    corpora = [i for i in inputs if Path(i.name).name.startswith("corpus")]
-    rest = [p for i in inputs if i not in corpora for p in i.parts] + judged
+        return [s for i in formats.inputs_of(paths, format, counts) for s in _of_lines(i, shard_bytes)]
+    corpora, queries, judged = beir.inputs_of(paths, counts)
+    rest = [p for i in queries for p in i.parts] + judged
     return [s for i in corpora for s in _of_lines(i, shard_bytes)] + ([_whole(rest)] if rest else [])
 
 

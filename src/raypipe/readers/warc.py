@@ -25,8 +25,7 @@ from typing import Any
 from raypipe.core.errors import DataError
 from raypipe.core.records import Document, Layout, SourceKind
 from raypipe.readers import files
-from raypipe.readers.documents import plain
-from raypipe.readers.documents.limits import DOCUMENT_LIMITS
+from raypipe.readers.documents import DOCUMENT_LIMITS, plain
 from raypipe.readers.rows import ReadCounts, ReaderLimits, Row, Seen, UnusableLine, settled, source_of
 
 KINDS: dict[str, SourceKind] = {

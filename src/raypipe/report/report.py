@@ -21,7 +21,7 @@ from raypipe.metrics.textfile import write_json
 if TYPE_CHECKING:  # numpy, which looking at a report needs not
     from raypipe.metrics.calibration import CalibrationReport
 
-JSON_FORMAT = 2  # of what commands print for programs: api.outputs
+JSON_FORMAT = 2  # of what commands print for programs: docs/schemas
 
 
 @dataclass(frozen=True, slots=True)

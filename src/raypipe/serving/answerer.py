@@ -21,11 +21,9 @@ from raypipe.core.records import (
     IDK,
     Citation,
     Fault,
-    Layout,
     Question,
     Quote,
     Source,
-    Span,
     digest,
     parse_chunk_id,
     source_id,
@@ -46,12 +44,13 @@ from raypipe.serving.query import (
     QueryRequest,
     QueryResult,
     RankedPassage,
+    SourcePlaces,
     narrow,
 )
 from raypipe.serving.serve_kit import PromptRecorder, SharedKit, WithoutGenerators
 from raypipe.serving.store_snapshot import StoreSnapshot
 from raypipe.store import StoreError
-from raypipe.text.places import Place, heading_sections, place
+from raypipe.text.places import heading_sections
 
 CONTEXT_CHARS = 300
 """Characters of a page that are shown before and after a quote: two or three sentences."""
@@ -192,18 +191,13 @@ class Answerer:
             seconds = {"documents": took - sum(stages.values()), **stages}
         evidence: tuple[Evidence, ...] = ()
         passages: tuple[RankedPassage, ...] = ()
-        url, layouts = urls(answered), dict[str, Layout]()
+        places = SourcePlaces(urls(answered), {})
         if isinstance(over, StoreSnapshot):
-            shown = {q.source for q in _quotes(answered)} | {parse_chunk_id(c)[0] for c in answered.order}
-            named = {h.source for h in answered.hits} | shown
-            if answered.citations is None:
-                url = await asyncio.to_thread(over.urls, named)
-            layouts = await asyncio.to_thread(over.layouts, named)
-            layouts = await _with_headings(layouts, shown, over.index)
+            places = await _places(answered, over)
         if over is not None:
-            evidence = await _evidence(answered, over.index, url, layouts)
+            evidence = await _evidence(answered, over.index, places)
             if request.include_passages:
-                passages = await _passages(answered, over.index, url, layouts)
+                passages = await _passages(answered, over.index, places)
         used = CallCounts()
         for count in counts.values():
             used.add(count.calls)
@@ -218,8 +212,8 @@ class Answerer:
         wall = {**seconds, "total": time.perf_counter() - start}
         timings = {name: round(s * 1000, 1) for name, s in wall.items()}
         return QueryResult(
-            answered, evidence, faults, self._digest, self._models, self.release, url, timings, usage,
-            layouts, (), passages,
+            answered, evidence, faults, self._digest, self._models, self.release, places, timings, usage,
+            (), passages,
         )  # fmt: skip
 
     async def snapshot(self) -> StoreSnapshot:
@@ -238,20 +232,24 @@ def _quotes(question: Question) -> tuple[Quote, ...]:
     return reply.quotes if reply else ()
 
 
-async def _with_headings(layouts: Mapping[str, Layout], shown: set[str], index: Index) -> dict[str, Layout]:
-    """The layouts, those of `shown` HTML pages with the sections that their headings begin: what a page says
-    is known once `parse` has read it, so its reader names none."""
+async def _places(answered: Question, over: StoreSnapshot) -> SourcePlaces:
+    """Where its sources are cited. The HTML pages that are shown have the sections that their headings begin:
+    what a page says is known once `parse` has read it, so its reader names none."""
+    shown = {q.source for q in _quotes(answered)} | {parse_chunk_id(c)[0] for c in answered.order}
+    named, index = {h.source for h in answered.hits} | shown, over.index
+    whole = answered.citations is None
+    cited = await asyncio.to_thread(over.urls, named) if whole else urls(answered)
+    layouts = await asyncio.to_thread(over.layouts, named)
     pages = [s for s in sorted(shown & layouts.keys()) if not layouts[s].pages and not layouts[s].sections]
     found = dict(zip(pages, await index.blocks(pages), strict=True))
     headed = [s for s in pages if any(b.kind == "heading" for b in found[s])]
     texts = await index.source_texts(headed)
     sections = {s: heading_sections(text or "", found[s]) for s, text in zip(headed, texts, strict=True)}
-    return {**layouts, **{s: replace(layouts[s], sections=marks) for s, marks in sections.items()}}
+    layouts |= {s: replace(layouts[s], sections=marks) for s, marks in sections.items()}
+    return SourcePlaces(cited, layouts)
 
 
-async def _evidence(
-    question: Question, index: Index, url: Mapping[str, str], layouts: Mapping[str, Layout]
-) -> tuple[Evidence, ...]:
+async def _evidence(question: Question, index: Index, places: SourcePlaces) -> tuple[Evidence, ...]:
     quotes = _quotes(question)
     texts = await index.source_texts([q.source for q in quotes])
     hits = ranking(question)
@@ -261,8 +259,7 @@ async def _evidence(
         start, end = quote.span
         holding = (h for h in hits if h.source == quote.source and h.span[0] <= start and end <= h.span[1])
         hit = next(holding, None)
-        stands = _place(layouts, quote.source, quote.span)
-        link = stands.url if stands else url.get(quote.source)
+        link, stands = places.of(quote.source, quote.span)
         before, after = text[max(0, start - CONTEXT_CHARS) : start], text[end : end + CONTEXT_CHARS]
         chunk, scores = (hit.chunk, dict(hit.scores)) if hit else (None, {})
         evidence.append(
@@ -271,23 +268,13 @@ async def _evidence(
     return tuple(evidence)
 
 
-def _place(layouts: Mapping[str, Layout], source: str, span: Span) -> Place | None:
-    """Where a span of a source stands, if it is a document of a folder."""
-    layout = layouts.get(source)
-    return place(layout, span) if layout else None
-
-
-async def _passages(
-    question: Question, index: Index, url: Mapping[str, str], layouts: Mapping[str, Layout]
-) -> tuple[RankedPassage, ...]:
+async def _passages(question: Question, index: Index, places: SourcePlaces) -> tuple[RankedPassage, ...]:
     chosen = set(question.order)
     hits = [h for h in ranking(question) if h.chunk in chosen]
     texts = await index.texts([h.chunk for h in hits])
-    stands = [_place(layouts, h.source, h.span) for h in hits]
-    return tuple(
-        RankedPassage(h, p.url if p else url.get(h.source), t, p)
-        for h, t, p in zip(hits, texts, stands, strict=True)
-    )
+    stands = [places.of(h.source, h.span) for h in hits]
+    rows = zip(hits, texts, stands, strict=True)
+    return tuple(RankedPassage(hit, url, text, at) for hit, text, (url, at) in rows)
 
 
 class CorpusMemo:

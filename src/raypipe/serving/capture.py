@@ -1,6 +1,6 @@
 """Capture: a share of the answers of an endpoint, written into its store as a data set.
 
-An answer gets its id before it is sent; the row is made and written after, on a thread, so that no request
+An answer gets its id before it is sent; its row is redacted and written after, on a thread: no request
 waits. Rows wait in a queue of bounded size: where writing is slower than answering, rows are dropped and
 counted, never requests. A row has the question, what was searched, the answer and its quotes; it has no key
 and nothing of who asked. A function of your own, `MODULE:NAME`, takes out of every text that would be written
@@ -12,15 +12,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, Literal, TypeAlias
 
 from raypipe.core import plugins
 from raypipe.core.errors import ConfError, RaypipeError
-from raypipe.core.records import Citation, Source
+from raypipe.core.records import Citation, Question, Source
 from raypipe.readers.rows import source_of
 from raypipe.runs import captured
 from raypipe.serving.access import CaptureConfig
@@ -47,14 +46,6 @@ class UnknownAnswer(Exception):
     """Feedback for an answer that was not captured for this tenant, or is no longer kept."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    answer_id: str
-    at: float
-    request: QueryRequest
-    result: QueryResult
-
-
 class Capture:
     def __init__(
         self, store: str, config: CaptureConfig, count: Callable[[Event], None] = lambda event: None,
@@ -65,7 +56,7 @@ class Capture:
         self._store, self._config, self._count, self._clock = Store.open(store), config, count, clock
         self._ids = captured.answer_ids(self._store)
         self._redact: Redact = redaction(config.redact)
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: list[captured.CapturedAnswer] = []
         self._bytes = 0
         self._writer: asyncio.Task[None] | None = None  # kept here: a loop holds its tasks weakly
         self._swept_at = 0.0
@@ -83,7 +74,8 @@ class Capture:
         if len(self._waiting) >= WAITING_ROWS or self._bytes + request.nbytes > WAITING_BYTES:
             self._count("dropped")
             return result
-        self._waiting.append(_Waiting(request.answer_id, self._clock(), request, result))
+        answered = captured_answer(request.answer_id, self._clock(), request, result, result.asked)
+        self._waiting.append(answered)
         self._bytes += request.nbytes
         if self._writer is None or self._writer.done():
             self._writer = asyncio.ensure_future(self._write())
@@ -121,7 +113,7 @@ class Capture:
             await self._write_waiting()
 
     async def _write_waiting(self) -> None:
-        rows, self._waiting, self._bytes = list(self._waiting), deque(), 0
+        rows, self._waiting, self._bytes = self._waiting, [], 0
         lines = await asyncio.to_thread(self._lines, rows)
         now = self._clock()
         try:
@@ -139,26 +131,27 @@ class Capture:
                 self._count("dropped")
             log.error("%d captured answers cannot be written: %s", len(lines), e)
 
-    def _lines(self, rows: Sequence[_Waiting]) -> list[dict[str, Any]]:
+    def _lines(self, rows: Sequence[captured.CapturedAnswer]) -> list[dict[str, Any]]:
         lines = []
         for row in rows:
             try:
-                lines.append(asdict(redacted(captured_answer(row), self._redact)))
+                lines.append(asdict(redacted(row, self._redact)))
             except RedactionFailed as e:
                 self._count("redaction failed")
                 log.error("an answer is not captured: the redaction function %s", e)
         return lines
 
 
-def captured_answer(row: _Waiting) -> captured.CapturedAnswer:
-    result, q, asked = row.result, row.result.question, row.result.asked
-    assert asked is not None
+def captured_answer(
+    id: str, at: float, request: QueryRequest, result: QueryResult, asked: Question
+) -> captured.CapturedAnswer:
+    q = result.question
     reply = q.replies.get(q.origin)
     quotes = tuple(captured.CapturedQuote(e.source, *e.span, e.quote) for e in result.evidence)
     return captured.CapturedAnswer(
-        captured.FORMAT, row.answer_id, row.at, result.release, result.recipe, asked.id, asked.text,
-        asked.body, asked.asked_at, asked.citations, row.request.sources or (),
-        row.request.sources is not None, q.answer, q.outcome, reply.confidence if reply else None,
+        captured.FORMAT, id, at, result.release, result.recipe, asked.id, asked.text,
+        asked.body, asked.asked_at, asked.citations, request.sources or (),
+        request.sources is not None, q.answer, q.outcome, reply.confidence if reply else None,
         q.degraded, quotes,
     )  # fmt: skip
 

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from raypipe.core.llm import Chat
 from raypipe.core.records import Fault, Hit, Layout, Question, Source, Span
-from raypipe.text.places import Place
+from raypipe.text.places import Place, place
 
 if TYPE_CHECKING:
     from raypipe.recipes.recipe import Recipe
@@ -93,6 +93,20 @@ NULL_LISTENER = Listener()
 
 
 @dataclass(frozen=True, slots=True)
+class SourcePlaces:
+    """Where the sources of an answer are cited."""
+
+    urls: Mapping[str, str]  # of each source that a hit or a quote names, if known
+    layouts: Mapping[str, Layout]  # of each that is a document of a folder
+
+    def of(self, source: str, span: Span) -> tuple[str | None, Place | None]:
+        """The url of a span, and its place in a document of a folder; None where there is none."""
+        layout = self.layouts.get(source)
+        stands = place(layout, span) if layout else None
+        return stands.url if stands else self.urls.get(source), stands
+
+
+@dataclass(frozen=True, slots=True)
 class Evidence:
     """One quote that supports the answer."""
 
@@ -125,10 +139,9 @@ class QueryResult:
     recipe: str  # digest
     models: Mapping[str, str]  # name -> identity of the weights
     release: str | None  # id of the release that answered; None: a named recipe did
-    urls: Mapping[str, str]  # of each source that a hit or a quote names, if known
+    places: SourcePlaces
     timings_ms: Mapping[str, float]  # wall time by stage, "documents" for its own documents, and "total"
     usage: Mapping[str, int]  # texts embedded, pairs scored, chats answered, and their tokens
-    layouts: Mapping[str, Layout]  # source -> of the document of a folder that it is, if it is of one
     prompts: tuple[Chat, ...]  # every chat that a language model got, in order; () unless included
     passages: tuple[RankedPassage, ...] = ()  # the ranking with its texts, best first; () unless included
     asked: Question | None = None  # with what was searched, filters applied; None: nothing was, in time

@@ -92,11 +92,7 @@ class ReleaseFollower:
         try:
             release = await asyncio.to_thread(lambda: live(Store.open(self._all.store), self._pointer))
         except (RaypipeError, OSError) as e:  # a damaged or missing file; a network that is down
-            if self._current is None:
-                raise NotReady(str(e)) from e
-            log.error(
-                "the pointer to the live release cannot be read, %s stays: %s", self._current.release, e
-            )
+            self._stay("the pointer to the live release", e)
             return
         if release is None or (release.id == self._refused[0] and time.monotonic() < self._refused[1]):
             return
@@ -105,9 +101,7 @@ class ReleaseFollower:
         try:
             opened = await self._all.open(release)
         except OSError as e:  # temporary: the next poll tries again
-            if self._current is None:
-                raise NotReady(str(e)) from e
-            log.error("release %s cannot be read, %s stays: %s", release.id, self._current.release, e)
+            self._stay(f"release {release.id}", e)
             return
         except Exception as e:  # also from a library that loads a model: the current release keeps answering
             # Missing tables do not come back. An unavailable model does: the next poll tries again.
@@ -123,6 +117,11 @@ class ReleaseFollower:
         if before is not None:
             self._close_at = time.monotonic() + self._all.close_after_s
         log.info("release %s answers now, before it %s", opened.release, before and before.release)
+
+    def _stay(self, what: str, error: Exception) -> None:
+        if self._current is None:
+            raise NotReady(str(error)) from error
+        log.error("%s cannot be read, %s stays: %s", what, self._current.release, error)
 
 
 class ReleaseFollowers:

@@ -14,7 +14,7 @@ import copy
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, ParamSpec, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self
 
 import numpy as np
 
@@ -73,10 +73,10 @@ class PromptRecorder(ForwardingSharedKit):
         generate = self._kit.generator(model)
 
         async def record_and_generate(
-            chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
+            chats: Sequence[Chat], *args: Any, **kwargs: Any
         ) -> list[Generated | Fault]:
             self._chats.extend(chats)
-            return await generate(chats, sampling, adapter)
+            return await generate(chats, *args, **kwargs)
 
         return record_and_generate
 
@@ -85,16 +85,11 @@ class WithoutGenerators(ForwardingSharedKit):
     """Language models are unavailable, whatever their state: none is asked."""
 
     def generator(self, model: Model) -> Generator:
-        async def refuse(
-            chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
-        ) -> list[Generated | Fault]:
+        async def refuse(*args: Any, **kwargs: Any) -> list[Generated | Fault]:
             raise Unavailable(f"{model.name} is not asked")
 
         return refuse
 
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 LOOK_S = 0.005
 """Between two looks whether requests are in flight: well below the time of a request."""
@@ -126,8 +121,8 @@ class YieldingKit(ForwardingSharedKit):
         super().__init__(kit)
         self._in_flight = in_flight
 
-    def _yielding(self, call: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
-        async def yielding(*args: P.args, **kwargs: P.kwargs) -> T:
+    def _yielding(self, call: Any) -> Any:
+        async def yielding(*args: Any, **kwargs: Any) -> Any:
             if background.get():
                 await self._in_flight.none()
             return await call(*args, **kwargs)
@@ -135,20 +130,16 @@ class YieldingKit(ForwardingSharedKit):
         return yielding
 
     def embedder(self, model: Model) -> Embed:
-        return self._yielding(self._kit.embedder(model))
+        embed: Embed = self._yielding(self._kit.embedder(model))
+        return embed
 
     def reranker(self, model: Model) -> Score:
-        return self._yielding(self._kit.reranker(model))
+        score: Score = self._yielding(self._kit.reranker(model))
+        return score
 
     def generator(self, model: Model) -> Generator:
-        generate = self._yielding(self._kit.generator(model))
-
-        async def yielding(
-            chats: Sequence[Chat], sampling: Sampling, adapter: str | None = None
-        ) -> list[Generated | Fault]:
-            return await generate(chats, sampling, adapter)
-
-        return yielding
+        generate: Generator = self._yielding(self._kit.generator(model))
+        return generate
 
 
 HEALTH_S = 2.0

@@ -234,12 +234,6 @@ class SecondAnswers:
         live, tried = (came, second.first) if trial.role == "canary" else (second.first, came)
         self._paired(pair_of(trial, second.request, second.first, _side(live), _side(tried)))
 
-    async def drain(self) -> TrialReport | None:
-        """Returns once no question waits for its second answer and all pairs are written, as `flush` does."""
-        while self._waiting:
-            await asyncio.sleep(0.01)
-        return await self.flush()
-
     async def flush(self) -> TrialReport | None:
         """Writes the pairs that wait, and looks at the trial. Returns the report, if a look was due."""
         pairs, self._pairs, self._flushed_at = self._pairs, [], time.monotonic()

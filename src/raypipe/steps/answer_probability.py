@@ -62,11 +62,10 @@ class AnswerProbability:
 
     def reads(self) -> frozenset[str]:
         """What these features are made of, beyond the replies that the answer is chosen from."""
-        found = {"hits"} if any(n.startswith(("best.", "margin.")) for n in self.weights) else set()
-        for name in self.weights:
-            kind, _, rest = name.partition(".")
+        found = set[str]()
+        for kind, _, rest in (name.partition(".") for name in self.weights):
             if kind in ("best", "margin"):
-                found.add(f"hits.{rest}")
+                found |= {"hits", f"hits.{rest}"}
             elif kind == "label":
                 found.add(f"replies.{rest.partition('=')[0]}")
             elif kind in ("asked", "share"):

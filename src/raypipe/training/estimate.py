@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from raypipe.core.errors import ClusterTooSmall, ConfError
 from raypipe.models.folder import json_object, text_config
 from raypipe.models.weight_files import BYTES, GIB, folder_headers
-from raypipe.training.preset import Preset
-from raypipe.training.rows import TrainingRow, batches
+from raypipe.training.loop import TrainingJob
+from raypipe.training.model import adapter_size
 
 ADAPTER_BYTES = 20  # of one number: weight, gradient, its sum, two moments of AdamW; float32
 NF4_BYTES = 0.5625  # of one weight: 4 bits, and a float32 scale for each 64 (QLoRA, section 3)
@@ -61,44 +61,19 @@ class TrainingEstimate:
     rate_from: str  # what `seconds` rests on
 
 
-@dataclass(frozen=True, slots=True)
-class BaseShape:
-    parameters: int
-    embedded: int  # of these: of the embedding and the output head, which stay as they are in four bits
-    layers: int
-    hidden: int
-    vocabulary: int
-    dtype: str
-
-
-def base_shape(folder: Path, dtype: str) -> BaseShape:
-    """From the headers of a base's files and its config.json. Raises ConfError for a lacking size."""
-    config = text_config(json_object(folder / "config.json"))
-    sizes = {name: math.prod(tensor.shape) for name, tensor in folder_headers(folder).items()}
-    embedded = sum(n for name, n in sizes.items() if "embed" in name or "lm_head" in name)
-    names = ("num_hidden_layers", "hidden_size", "vocab_size")
-    if lacking := [k for k in names if not isinstance(config.get(k), int)]:
-        raise ConfError(
-            f"{folder}/config.json: expected numbers as {', '.join(lacking)}, found none. Fetch it again"
-        )
-    layers, hidden, words = (config[k] for k in names)
-    return BaseShape(sum(sizes.values()), embedded, layers, hidden, words, dtype)
-
-
 def estimate(
-    rows: Sequence[TrainingRow], held_out: Sequence[TrainingRow], left_out: int, preset: Preset,
-    shape: BaseShape, adapter: tuple[int, int], in_four_bits: bool, workers: int, earlier: Sequence[float],
-    flops: float | None,
-) -> TrainingEstimate:  # fmt: skip
-    """`adapter`: its numbers and layers (`model.adapter_size`). `earlier`: seconds a token of a worker in
-    earlier trainings of this base; `flops`: what a core here computes in a second, None: not known."""
-    lengths = [len(row.ids) for row in rows]
-    p = preset
-    plan = batches(lengths, p.effective_batch, p.steps, p.seed, p.group_by_length)
-    tokens = sum(lengths[i] for b in plan for i in b.rows)
-    looks = math.ceil(len(plan) / p.evaluate_every) if held_out and p.evaluate_every else 0
-    looked = looks * sum(len(row.ids) for row in held_out)
-    work = ((6 if p.gradient_checkpointing else 4) * tokens + 2 * looked) * shape.parameters
+    job: TrainingJob, left_out: int, workers: int, earlier: Sequence[float], flops: float | None
+) -> TrainingEstimate:
+    """`earlier`: seconds a token of a worker in earlier trainings of this base; `flops`: what a core here
+    computes in a second, None: not known. Raises ConfError for a base whose config.json lacks a size."""
+    rows, p, plan = job.rows, job.preset, job.batches()
+    sizes = {name: math.prod(t.shape) for name, t in folder_headers(Path(job.model.path)).items()}
+    parameters = sum(sizes.values())
+    adapter, layers = adapter_size(Path(job.model.path), p.target_modules, p.r)
+    tokens = sum(len(rows[i].ids) for b in plan for i in b.rows)
+    looks = math.ceil(len(plan) / p.evaluate_every) if job.held_out and p.evaluate_every else 0
+    looked = looks * sum(len(row.ids) for row in job.held_out)
+    work = ((6 if p.gradient_checkpointing else 4) * tokens + 2 * looked) * parameters
     seconds: tuple[float, float] | None = None
     rate_from = "not known: no training of this base is in the store; progress says it after the first step"
     if earlier:
@@ -111,43 +86,49 @@ def estimate(
         seconds = START_S[0] + SLOWER[0] * least, START_S[1] + SLOWER[1] * least
     return TrainingEstimate(
         rows=len(rows),
-        held_out=len(held_out),
+        held_out=len(job.held_out),
         left_out=left_out,
         steps=len(plan),
         epochs=sum(len(b.rows) for b in plan) / len(rows),
         tokens=tokens,
         trained=sum(rows[i].trained for b in plan for i in b.rows),
-        longest=max(lengths),
+        longest=max(len(row.ids) for row in rows),
         looks=looks,
-        parameters=shape.parameters,
-        adapter_parameters=adapter[0],
-        adapted_layers=adapter[1],
-        memory=memory(max(rows, key=lambda r: len(r.ids)), p, shape, adapter[0], in_four_bits),
+        parameters=parameters,
+        adapter_parameters=adapter,
+        adapted_layers=layers,
+        memory=_memory(job, sizes, adapter),
         seconds=seconds,
         rate_from=rate_from,
     )
 
 
-def memory(
-    longest: TrainingRow, preset: Preset, shape: BaseShape, adapter: int, in_four_bits: bool
-) -> MemoryNeed:
-    wide, length = BYTES[shape.dtype], len(longest.ids)
-    if in_four_bits:
-        weights = (shape.parameters - shape.embedded) * NF4_BYTES + shape.embedded * wide
-        packed = (shape.parameters - shape.embedded) / 1e6
-        how = f"{packed:,.1f} M x {NF4_BYTES} + {shape.embedded / 1e6:,.1f} M x {wide}"
+def _memory(job: TrainingJob, sizes: Mapping[str, int], adapter: int) -> MemoryNeed:
+    """`sizes`: numbers of each tensor of the base; `adapter`: of the adapter."""
+    place = Path(job.model.path) / "config.json"
+    config, names = text_config(json_object(place)), ("num_hidden_layers", "hidden_size", "vocab_size")
+    if lacking := [k for k in names if not isinstance(config.get(k), int)]:
+        raise ConfError(f"{place}: expected numbers as {', '.join(lacking)}, found none. Fetch it again")
+    layers, hidden, words = (config[k] for k in names)
+    longest = max(job.rows, key=lambda r: len(r.ids))
+    wide, length, parameters = BYTES[job.model.dtype], len(longest.ids), sum(sizes.values())
+    if job.in_four_bits:  # all but the embedding and the output head, which stay as they are
+        embedded = sum(n for name, n in sizes.items() if "embed" in name or "lm_head" in name)
+        weights = (parameters - embedded) * NF4_BYTES + embedded * wide
+        packed = (parameters - embedded) / 1e6
+        how = f"{packed:,.1f} M x {NF4_BYTES} + {embedded / 1e6:,.1f} M x {wide}"
     else:
-        weights, how = shape.parameters * wide, f"{shape.parameters / 1e6:,.1f} M x {wide}"
-    layer = LAYER_BYTES * wide / 2 * length * shape.hidden
-    kept = shape.layers * length * shape.hidden * wide + layer
-    active = kept if preset.gradient_checkpointing else shape.layers * layer
-    logits = (longest.trained + 1) * shape.vocabulary * (wide + 8)
+        weights, how = parameters * wide, f"{parameters / 1e6:,.1f} M x {wide}"
+    layer = LAYER_BYTES * wide / 2 * length * hidden
+    kept = layers * length * hidden * wide + layer
+    active = kept if job.preset.gradient_checkpointing else layers * layer
+    logits = (longest.trained + 1) * words * (wide + 8)
     base, own, acts, tops = (n / GIB for n in (weights, adapter * ADAPTER_BYTES, active, logits))
     arithmetic = (
         f"weights {how} bytes; adapter {adapter / 1e6:,.2f} M x {ADAPTER_BYTES}; activations of {length} "
-        f"tokens, {shape.layers} layers of {shape.hidden}, "
-        f"{'one layer at a time' if preset.gradient_checkpointing else 'all kept'}; logits of "
-        f"{longest.trained + 1} x {shape.vocabulary}"
+        f"tokens, {layers} layers of {hidden}, "
+        f"{'one layer at a time' if job.preset.gradient_checkpointing else 'all kept'}; logits of "
+        f"{longest.trained + 1} x {words}"
     )
     return MemoryNeed(base, own, acts, tops, base + own + acts + tops, arithmetic)
 

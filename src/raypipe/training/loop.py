@@ -19,7 +19,7 @@ from raypipe.core.errors import DataError
 from raypipe.core.protocols import Model
 from raypipe.training.model import Device, Trainable, open_trainable
 from raypipe.training.preset import Preset
-from raypipe.training.rows import Batch, TrainingRow, batches, learning_rate, share
+from raypipe.training.rows import Batch, TrainingRow, batch_plan, learning_rate, share
 
 NAMED = 8  # rows of a batch that an error names
 
@@ -41,7 +41,7 @@ class TrainingJob:
     def batches(self) -> list[Batch]:
         lengths = [len(row.ids) for row in self.rows]
         p = self.preset
-        return batches(lengths, p.effective_batch, p.steps, p.seed, p.group_by_length)
+        return batch_plan(lengths, p.effective_batch, p.steps, p.seed, p.group_by_length)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,8 +208,9 @@ def _summed(held: Trainable, group: WorkerGroup, total: Any, most: float) -> tup
     import torch
 
     parameters = list(held.weights.values())
-    grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-    flat = torch.cat([g.reshape(-1) for g in grads])
+    for p in parameters:
+        p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+    flat = torch.nn.utils.parameters_to_vector(p.grad for p in parameters)
     if held.scale != 1.0:
         flat /= held.scale
     group.sum(flat)
@@ -217,10 +218,7 @@ def _summed(held: Trainable, group: WorkerGroup, total: Any, most: float) -> tup
     norm = float(flat.norm())
     if norm > most:
         flat *= most / norm
-    at = 0
-    for p in parameters:
-        p.grad = flat[at : at + p.numel()].view_as(p)
-        at += p.numel()
+    torch.nn.utils.vector_to_parameters(flat, [p.grad for p in parameters])
     return norm, float(total)
 
 

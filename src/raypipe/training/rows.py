@@ -167,13 +167,13 @@ class Batch:
     rows: tuple[int, ...]  # their places among the training rows
 
 
-def batches(
+def batch_plan(
     lengths: Sequence[int], effective_batch: int, steps: int, seed: int, grouped: bool
 ) -> list[Batch]:
     """The batches of all steps, in order: epoch after epoch, each row once an epoch; the last batch of an
     epoch has what is left.
 
-    >>> [b.rows for b in batches([5, 9, 7], 2, 3, 0, False)]
+    >>> [b.rows for b in batch_plan([5, 9, 7], 2, 3, 0, False)]
     [(0, 2), (1,), (0, 1)]
     """
     made: list[Batch] = []

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import calendar
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Final, Literal, TypeAlias
@@ -90,17 +90,21 @@ def when(
     `sessions` are the trading days that are known, ascending; without them every Monday to Friday is one.
     """
     text = " ".join(words.lower().replace("_", " ").replace(",", " ").split()).removeprefix("the ")
-    for reader in _READERS:
-        try:
-            found = reader(text, now, sessions, week_starts)
-        except (ValueError, OverflowError):  # a 30th of February, a year 0
-            return None
-        if found is not None:
-            return found
+    if text in _NEAR:
+        return days(now.day + _NEAR[text] * DAY)
+    if text in _SESSION:
+        there = session_before(now.day, sessions)
+        return None if there is None else days(there)
+    for kind, told in _TOLD.items():
+        if text in told:
+            return When(kind, now.day, now.day)
+    for form, meant in _FORMS:
+        if m := form.fullmatch(text):
+            try:
+                return meant(m, now.day, week_starts)
+            except (ValueError, OverflowError):  # a 30th of February, a year 0
+                return None
     return None
-
-
-Reader: TypeAlias = Callable[[str, Moment, "Sequence[date] | None", int], "When | None"]
 
 
 def days(first: date, last: date | None = None) -> When:
@@ -129,75 +133,6 @@ def session_before(day: date, sessions: Sequence[date] | None) -> date | None:
     return there
 
 
-_ISO = re.compile(r"(\d{4})(?:[-/](\d{1,2})(?:[-/](\d{1,2}))?)?(?:[ t]00:00(?::00)?(?: [a-z]+)?)?", re.ASCII)
-_AMERICAN = re.compile(r"(\d{1,2})/(\d{1,2})/(\d{4})", re.ASCII)
-_DECADE = re.compile(r"(\d{3}0)'?s", re.ASCII)
-_QUARTERS = {"first": 1, "second": 2, "third": 3, "fourth": 4, "last": 4}
-_QUARTERS |= {"1st": 1, "2nd": 2, "3rd": 3, "4th": 4}
-_QUARTER = re.compile(r"(?:q([1-4])(?: of)? (\d{4})|(\d{4})[- ]?q([1-4])|(\w+) quarter of (\d{4}))", re.ASCII)
-
-
-def _dated(text: str, now: Moment, sessions: object, starts: int) -> When | None:
-    if m := _ISO.fullmatch(text):
-        year, number, day = (int(g) if g else None for g in m.groups())
-        assert year is not None
-        if number is None:
-            return days(date(year, 1, 1), date(year, 12, 31))
-        if not 1 <= number <= 12:
-            raise ValueError(number)
-        return month(year, number) if day is None else days(date(year, number, day))
-    if m := _AMERICAN.fullmatch(text):
-        return days(date(int(m[3]), int(m[1]), int(m[2])))
-    if m := _DECADE.fullmatch(text):
-        return days(date(int(m[1]), 1, 1), date(int(m[1]) + 9, 12, 31))
-    if m := _QUARTER.fullmatch(text):
-        number = int(m[1] or m[4] or _QUARTERS.get(m[5] or "", 0))
-        return _quarter(int(m[2] or m[3] or m[6]), number) if number else None
-    return None
-
-
-def _quarter(year: int, number: int) -> When:
-    return days(month(year, 3 * number - 2).first, month(year, 3 * number).last)
-
-
-_MONTHS = {name.lower(): i for i, name in enumerate(calendar.month_name) if i}
-_MONTHS |= {name.lower(): i for i, name in enumerate(calendar.month_abbr) if i} | {"sept": 9}
-_NAMED = "|".join(sorted(_MONTHS, key=len, reverse=True))
-_LONG = re.compile(rf"({_NAMED})\.? (\d{{1,2}})(?:st|nd|rd|th)?(?: (\d{{4}}))?", re.ASCII)
-_BRITISH = re.compile(rf"(\d{{1,2}})(?:st|nd|rd|th)?(?: of)? ({_NAMED})\.?(?: (\d{{4}}))?", re.ASCII)
-_MONTH = re.compile(rf"(?:(last|this|next) )?({_NAMED})\.?(?: (?:of )?(\d{{4}}))?", re.ASCII)
-
-
-def _written(text: str, now: Moment, sessions: object, starts: int) -> When | None:
-    """Dates in words. Without a year: the latest that is not after today."""
-    if (m := _LONG.fullmatch(text)) or (b := _BRITISH.fullmatch(text)):
-        name, day, year = m.groups() if m else (b[2], b[1], b[3])  # type: ignore[index]
-        number = _MONTHS[name]
-        if year:
-            return days(date(int(year), number, int(day)))
-        return days(_latest(number, int(day), now.day))
-    if m := _MONTH.fullmatch(text):
-        number = _MONTHS[m[2]]
-        if m[3]:
-            return month(int(m[3]), number)
-        if m[1] == "next":
-            return month(now.day.year + (number <= now.day.month), number)
-        before = number > now.day.month or (m[1] == "last" and number == now.day.month)
-        return month(now.day.year - before, number)
-    return None
-
-
-def _latest(number: int, day: int, today: date) -> date:
-    for year in range(today.year, today.year - 9, -1):  # eight years may lie between two 29ths of February
-        try:
-            there = date(year, number, day)
-        except ValueError:
-            continue
-        if there <= today:
-            return there
-    raise ValueError(f"no day {day} in month {number}")
-
-
 _NEAR = {"today": 0, "tonight": 0, "yesterday": -1, "tomorrow": 1} | {
     "day before yesterday": -2, "day after tomorrow": 2,
 }  # fmt: skip
@@ -213,49 +148,84 @@ _TOLD: Final[dict[Kind, tuple[str, ...]]] = {
 """Moments that only the data can tell."""
 
 
-def _near(text: str, now: Moment, sessions: Sequence[date] | None, starts: int) -> When | None:
-    if text in _NEAR:
-        return days(now.day + _NEAR[text] * DAY)
-    if text in _SESSION:
-        there = session_before(now.day, sessions)
-        return None if there is None else days(there)
-    kind = next((kind for kind, words in _TOLD.items() if text in words), None)
-    return None if kind is None else When(kind, now.day, now.day)
+def _iso(m: re.Match[str], today: date, starts: int) -> When:
+    year, number, day = (int(g or 0) for g in m.groups())
+    if m[2] is None:
+        return _years(year)
+    if not 1 <= number <= 12:
+        raise ValueError(number)
+    return month(year, number) if m[3] is None else days(date(year, number, day))
+
+
+def _years(first: int, count: int = 1) -> When:
+    return days(date(first, 1, 1), date(first + count - 1, 12, 31))
+
+
+_QUARTERS = {"first": 1, "second": 2, "third": 3, "fourth": 4, "last": 4}
+_QUARTERS |= {"1st": 1, "2nd": 2, "3rd": 3, "4th": 4}
+
+
+def _of_year(m: re.Match[str], today: date, starts: int) -> When | None:
+    number = int(m[1] or m[4] or _QUARTERS.get(m[5] or "", 0))
+    return _quarter(int(m[2] or m[3] or m[6]), number) if number else None
+
+
+def _quarter(year: int, number: int) -> When:
+    return days(month(year, 3 * number - 2).first, month(year, 3 * number).last)
+
+
+_MONTHS = {name.lower(): i for i, name in enumerate(calendar.month_name) if i}
+_MONTHS |= {name.lower(): i for i, name in enumerate(calendar.month_abbr) if i} | {"sept": 9}
+_NAMED = "|".join(sorted(_MONTHS, key=len, reverse=True))
+_DAY = r"\d{1,2}(?:st|nd|rd|th)?"
+
+
+def _written(m: re.Match[str], today: date, starts: int) -> When:
+    """A day in words. Without a year: the latest that is not after today."""
+    number, day = _MONTHS[m["month"]], int(m["day"].rstrip("dhnrst"))
+    if m["year"]:
+        return days(date(int(m["year"]), number, day))
+    for year in range(today.year, today.year - 9, -1):  # eight years may lie between two 29ths of February
+        try:
+            there = date(year, number, day)
+        except ValueError:
+            continue
+        if there <= today:
+            return days(there)
+    raise ValueError(f"no day {day} in month {number}")
+
+
+def _month(m: re.Match[str], today: date, starts: int) -> When:
+    """Without a year: the latest that is not to come."""
+    number = _MONTHS[m[2]]
+    if m[3]:
+        return month(int(m[3]), number)
+    if m[1] == "next":
+        return month(today.year + (number <= today.month), number)
+    before = number > today.month or (m[1] == "last" and number == today.month)
+    return month(today.year - before, number)
 
 
 _WEEKDAYS = {name.lower(): i for i, name in enumerate(calendar.day_name)}
 _WEEKDAYS |= {name.lower(): i for i, name in enumerate(calendar.day_abbr)}
 _WEEKDAYS |= {"tues": 1, "thur": 3, "thurs": 3}
-_WEEKDAY = re.compile(rf"(?:(recent|most recent|this|last|past|previous|next) )?({'|'.join(_WEEKDAYS)})")
 
 
-def _weekday(text: str, now: Moment, sessions: object, starts: int) -> When | None:
-    m = _WEEKDAY.fullmatch(text)
-    if m is None:
-        return None
-    wanted, today = _WEEKDAYS[m[2]], now.day
-    monday = today - today.weekday() * DAY
+def _weekday(m: re.Match[str], today: date, starts: int) -> When:
+    away = _WEEKDAYS[m[2]] - today.weekday()
     if m[1] in ("last", "previous", "past"):
-        return days(monday - 7 * DAY + wanted * DAY)
-    if m[1] == "next":
-        return days(today + ((wanted - today.weekday() - 1) % 7 + 1) * DAY)
-    return days(today - ((today.weekday() - wanted) % 7) * DAY)
+        return days(today + (away - 7) * DAY)
+    return days(today + ((away - 1) % 7 + 1 if m[1] == "next" else -(-away % 7)) * DAY)
 
 
-_PERIOD = re.compile(r"(this|current|last|previous|past|next) (week|weekend|month|quarter|year|decade)")
-
-
-def _period(text: str, now: Moment, sessions: object, starts: int) -> When | None:
-    m = _PERIOD.fullmatch(text)
-    if m is None:
-        return None
-    step, today = {"this": 0, "current": 0, "next": 1}.get(m[1], -1), now.day
+def _period(m: re.Match[str], today: date, starts: int) -> When:
+    step = {"this": 0, "current": 0, "next": 1}.get(m[1], -1)
     match m[2]:
         case "week":
             first = today - ((today.weekday() - starts) % 7) * DAY + 7 * step * DAY
             return days(first, first + 6 * DAY)
         case "weekend":  # this one: under way or to come
-            saturday = today - today.weekday() * DAY + 5 * DAY + 7 * step * DAY
+            saturday = today + (5 - today.weekday() + 7 * step) * DAY
             return days(saturday, saturday + DAY)
         case "month":
             return month(today.year, today.month + step)
@@ -263,31 +233,51 @@ def _period(text: str, now: Moment, sessions: object, starts: int) -> When | Non
             there = today.year * 4 + (today.month - 1) // 3 + step
             return _quarter(there // 4, there % 4 + 1)
         case "year":
-            return days(date(today.year + step, 1, 1), date(today.year + step, 12, 31))
+            return _years(today.year + step)
         case _:
-            first_year = today.year // 10 * 10 + 10 * step
-            return days(date(first_year, 1, 1), date(first_year + 9, 12, 31))
+            return _years(today.year // 10 * 10 + 10 * step, 10)
 
 
 _NUMBERS = "zero one two three four five six seven eight nine ten eleven twelve"
 _COUNTS = {word: i for i, word in enumerate(_NUMBERS.split())}
 _COUNTS |= {"a": 1, "an": 1, "couple of": 2, "a couple of": 2}
 _COUNT = "|".join([r"\d{1,4}", *sorted(_COUNTS, key=len, reverse=True)])
-_AGO = re.compile(rf"({_COUNT}) (day|week|month|year)s? ago", re.ASCII)
-_PAST = re.compile(rf"(?:last|past|previous) ({_COUNT}) (day|week|month|year)s", re.ASCII)
 
 
-def _counted(text: str, now: Moment, sessions: object, starts: int) -> When | None:
-    ago = _AGO.fullmatch(text)
-    if (m := ago or _PAST.fullmatch(text)) is None:
-        return None
+def _ago(m: re.Match[str], today: date, starts: int) -> When:
     n = int(m[1]) if m[1].isdigit() else _COUNTS[m[1]]
-    match m[2]:
-        case "day" | "week":
-            first = now.day - (7 * n if m[2] == "week" else n) * DAY
-        case _:
-            first = add_months(now.day, -n * (12 if m[2] == "year" else 1))
-    return days(first) if ago else days(first, now.day)
+    if m[2] in ("day", "week"):
+        return days(today - (7 * n if m[2] == "week" else n) * DAY)
+    return days(add_months(today, -n * (12 if m[2] == "year" else 1)))
 
 
-_READERS: Final[tuple[Reader, ...]] = (_dated, _near, _weekday, _period, _counted, _written)
+def _since(m: re.Match[str], today: date, starts: int) -> When:
+    return days(_ago(m, today, starts).first, today)
+
+
+def _american(m: re.Match[str], today: date, starts: int) -> When:
+    return days(date(int(m[3]), int(m[1]), int(m[2])))
+
+
+def _decade(m: re.Match[str], today: date, starts: int) -> When:
+    return _years(int(m[1]), 10)
+
+
+_FORMS: Final = [
+    (re.compile(form, re.ASCII), meant)
+    for form, meant in (
+        (r"(\d{4})(?:[-/](\d{1,2})(?:[-/](\d{1,2}))?)?(?:[ t]00:00(?::00)?(?: [a-z]+)?)?", _iso),
+        (r"(\d{1,2})/(\d{1,2})/(\d{4})", _american),
+        (r"(?:q([1-4])(?: of)? (\d{4})|(\d{4})[- ]?q([1-4])|(\w+) quarter of (\d{4}))", _of_year),
+        (rf"(?:(recent|most recent|this|last|past|previous|next) )?({'|'.join(_WEEKDAYS)})", _weekday),
+        (r"(this|current|last|previous|past|next) (week|weekend|month|quarter|year|decade)", _period),
+        (rf"({_COUNT}) (day|week|month|year)s? ago", _ago),
+        (rf"(?:last|past|previous) ({_COUNT}) (day|week|month|year)s", _since),
+        (rf"(?P<month>{_NAMED})\.? (?P<day>{_DAY})(?: (?P<year>\d{{4}}))?", _written),
+        (rf"(?P<day>{_DAY})(?: of)? (?P<month>{_NAMED})\.?(?: (?P<year>\d{{4}}))?", _written),
+        (rf"(?:(last|this|next) )?({_NAMED})\.?(?: (?:of )?(\d{{4}}))?", _month),
+        (r"(\d{3}0)'?s", _decade),
+    )
+]
+"""Forms of words, and what they mean by the day of asking and the weekday that weeks start with. They raise
+ValueError for a day that is none."""

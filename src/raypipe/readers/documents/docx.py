@@ -15,7 +15,7 @@ from typing import Any
 
 from lxml import etree
 
-from raypipe.readers.documents.limits import DOCUMENT_LIMITS, DocumentLimits
+from raypipe.readers.rows import DOCUMENT_LIMITS, DocumentLimits
 
 MAIN, STYLES, CORE = "word/document.xml", "word/styles.xml", "docProps/core.xml"
 NOTES = ("word/footnotes.xml", "word/endnotes.xml")

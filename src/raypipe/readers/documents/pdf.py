@@ -21,7 +21,7 @@ import pypdfium2 as pdfium
 from pypdfium2 import raw
 
 from raypipe.readers.documents import docx
-from raypipe.readers.documents.limits import DOCUMENT_LIMITS
+from raypipe.readers.rows import DOCUMENT_LIMITS
 
 PDFIUM = str(pdfium.PDFIUM_INFO)
 """The build: the text of a page can differ between two."""

@@ -11,9 +11,8 @@ import html
 import io
 import re
 
-from raypipe.readers.documents.limits import DOCUMENT_LIMITS
 from raypipe.readers.documents.page_text import storable
-from raypipe.readers.rows import UnusableLine
+from raypipe.readers.rows import DOCUMENT_LIMITS, UnusableLine
 
 GUESS_FROM = 200  # bytes beyond ASCII: with fewer a guess of the encoding is often wrong
 GUESS_BYTES = 1 << 18  # that the guess looks at

@@ -17,9 +17,8 @@ from typing import Any, Literal
 from raypipe.core.records import Fault, Mark
 from raypipe.core.sandbox import Refused, Sandbox, SandboxLimits
 from raypipe.readers.documents import page_text, plain
-from raypipe.readers.documents.limits import DOCUMENT_LIMITS, DocumentLimits
 from raypipe.readers.documents.sniff import FileKind, file_kind
-from raypipe.readers.rows import STEP, UnusableLine
+from raypipe.readers.rows import DOCUMENT_LIMITS, STEP, DocumentLimits, UnusableLine
 
 READER = "1"  # raised when the rules here, or of `page_text`, `plain` and `docx`, make another text
 PAGES_AT_ONCE = 64  # asked of the child before the time is looked at

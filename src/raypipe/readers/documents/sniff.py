@@ -11,8 +11,7 @@ import re
 import zipfile
 from typing import Literal, TypeAlias
 
-from raypipe.readers.documents.limits import DOCUMENT_LIMITS
-from raypipe.readers.rows import UnusableLine
+from raypipe.readers.rows import DOCUMENT_LIMITS, UnusableLine
 
 FileKind: TypeAlias = Literal["txt", "md", "html", "csv", "pdf", "docx"]
 

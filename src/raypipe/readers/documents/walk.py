@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raypipe.core.errors import DataError
-from raypipe.readers.documents.limits import DocumentLimits
-from raypipe.readers.rows import UnusableLine
+from raypipe.readers.rows import DocumentLimits, UnusableLine
 
 LEVELS = 100  # of folders in folders
 

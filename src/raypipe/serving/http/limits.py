@@ -104,10 +104,9 @@ class FairSlots:
     def taken(self) -> int:
         return sum(self._taken.values())
 
-    def part(self, tenant: Tenant) -> int:
-        """Slots that are its own, at least one."""
-        shares = {**self._shares, tenant.name: tenant.share}
-        own: int = math.floor(self._most * tenant.share / sum(shares.values()))
+    def part(self, name: str) -> int:
+        """Slots that are a tenant's own, at least one."""
+        own: int = math.floor(self._most * self._shares[name] / sum(self._shares.values()))
         return max(1, own)
 
     @asynccontextmanager
@@ -117,7 +116,7 @@ class FairSlots:
         self._asked_at[tenant.name] = self._clock()
         taken = self._taken.get(tenant.name, 0)
         mine = taken + sum(name == tenant.name for name, _ in self._waiting)
-        beyond, kept = mine >= self.part(tenant), self._reserved(tenant)
+        beyond, kept = mine >= self.part(tenant.name), self._reserved(tenant.name)
         if beyond and (self._waiting or self.taken + kept >= self._most):
             raise Overloaded(f"{tenant.name} has {mine} of {self._most} slots")
         if self.taken >= self._most:
@@ -136,12 +135,11 @@ class FairSlots:
             self._taken[first] = self._taken.get(first, 0) + 1  # before it runs: no other takes it
             turn.set_result(None)
 
-    def _reserved(self, tenant: Tenant) -> int:
+    def _reserved(self, name: str) -> int:
         """Free slots that are kept for other tenants that asked lately."""
         since = self._clock() - LATELY_S
-        lately = {n for n, at in self._asked_at.items() if at > since} - {tenant.name}
-        others = [Tenant(n, share=self._shares[n]) for n in lately]
-        return sum(max(0, self.part(t) - self._taken.get(t.name, 0)) for t in others)
+        others = {n for n, at in self._asked_at.items() if at > since} - {name}
+        return sum(max(0, self.part(n) - self._taken.get(n, 0)) for n in others)
 
     async def _wait(self, name: str) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()

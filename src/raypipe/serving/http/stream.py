@@ -30,7 +30,7 @@ from raypipe.serving.http import errors
 from raypipe.serving.http import reply_types as replies
 from raypipe.serving.http.limits import disconnected
 from raypipe.serving.query import Evidence, Listener, QueryResult
-from raypipe.text.places import Place, place
+from raypipe.text.places import Place
 
 KEEP_ALIVE_S = 15.0
 """Without an event for this long, a comment is sent: proxies cut connections silent for 30 to 60 s."""
@@ -60,7 +60,7 @@ class EventListener(Listener):
     """Puts stages and drafts into a queue, as events."""
 
     def __init__(self) -> None:
-        self.events: asyncio.Queue[Event | None] = asyncio.Queue()  # None: the question is done
+        self.events: asyncio.Queue[Event | None] = asyncio.Queue()  # None: the question or the client is gone
         self._stage = ""
 
     def on_stage(self, stage: str, seconds: float | None) -> None:
@@ -78,34 +78,27 @@ async def event_stream(
     """Yields events up to ("answer", result) or ("error", problem); None after KEEP_ALIVE_S without one.
     Cancels the work when the client disconnects."""
     listener = EventListener()
-    work = asyncio.ensure_future(answer(listener))
-    work.add_done_callback(lambda _: listener.events.put_nowait(None))  # after the events before it
-    client_gone = asyncio.ensure_future(disconnected(request))
-    next_event: asyncio.Future[Event | None] | None = None
+    work, client_gone = asyncio.ensure_future(answer(listener)), asyncio.ensure_future(disconnected(request))
+    for task in (work, client_gone):
+        task.add_done_callback(lambda _: listener.events.put_nowait(None))  # after the events before it
     try:
-        while True:
-            next_event = next_event or asyncio.ensure_future(listener.events.get())
-            waiting: set[asyncio.Future[Any]] = {next_event, client_gone}
-            await asyncio.wait(waiting, timeout=KEEP_ALIVE_S, return_when=asyncio.FIRST_COMPLETED)
-            if next_event.done():
-                if (event := next_event.result()) is None:
-                    if (error := work.exception()) is None:
-                        yield "answer", work.result()
-                    elif isinstance(error, Exception):
-                        yield "error", errors.problem_body(errors.to_problem(error))
-                    else:
-                        raise error
-                    return
-                yield event
-                next_event = None
-            elif client_gone.done():
-                return
-            else:
+        while not client_gone.done():
+            try:
+                event = await asyncio.wait_for(listener.events.get(), KEEP_ALIVE_S)
+            except TimeoutError:
                 yield None
+                continue
+            if event is not None:
+                yield event
+            elif work.done():
+                try:
+                    yield "answer", work.result()
+                except Exception as e:
+                    yield "error", errors.problem_body(errors.to_problem(e))
+                return
     finally:
-        for task in (work, client_gone, next_event):
-            if task is not None:
-                task.cancel()
+        for task in (work, client_gone):
+            task.cancel()
         await asyncio.gather(work, client_gone, return_exceptions=True)
 
 
@@ -173,11 +166,10 @@ def _passages(result: QueryResult) -> list[replies.ScoredPassage]:
 
 
 def _scored(hit: Hit, result: QueryResult) -> replies.ScoredPassage:
-    layout = result.layouts.get(hit.source)
-    stands = place(layout, hit.span) if layout else None
+    url, stands = result.places.of(hit.source, hit.span)
     passage: replies.ScoredPassage = {
         "chunk": hit.chunk,
-        "url": stands.url if stands else result.urls.get(hit.source),
+        "url": url,
         "span": list(hit.span),
         "scores": _floats(hit.scores),
     }

@@ -106,14 +106,14 @@ def _its_author(d: Attempt, book: Scene) -> Scene:
     return book.at(author, ("entity", author.name), author=author.name)
 
 
-def _not_by(d: Attempt, e: Scene) -> Scene | None:
-    author, other = e.it.fact("author"), d.skewed(d.world.places.kinds["author"]).name
-    return None if author == other else e.at(None, ("entity", other), p=other, author=author)
+def _not_its(kind: str, slot: str) -> Callable[[Attempt, Scene], Scene | None]:
+    """Another author, or city, than the one that it has."""
 
+    def link(d: Attempt, e: Scene) -> Scene | None:
+        own, other = e.it.fact(kind), d.skewed(d.world.places.kinds[kind]).name
+        return None if own == other else e.at(None, ("entity", other), **{slot: other, kind: own})
 
-def _not_in(d: Attempt, e: Scene) -> Scene | None:
-    city, other = e.it.fact("city"), d.skewed(d.world.places.kinds["city"]).name
-    return None if city == other else e.at(None, ("entity", other), c=other, city=city)
+    return link
 
 
 def _with_unit(measured: tuple[int, tuple[str, ...]]) -> Written:
@@ -148,6 +148,6 @@ OPEN: Mapping[str, Shape] = {
     "author_home": value(then(_one("book"), _its_author), lambda author: named(author.fact("birth_place"))),
     "age_gap": value(_pair("university"), lambda pair: apart(*(e.number("founded") for e in pair))),
     "years_open": value(_opened, lambda n: units(n, "years")),
-    "false_author": false(then(_one("book"), _not_by)),
-    "false_city": false(then(_one("museum"), _not_in)),
+    "false_author": false(then(_one("book"), _not_its("author", "p"))),
+    "false_city": false(then(_one("museum"), _not_its("city", "c"))),
 }

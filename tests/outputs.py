@@ -1,8 +1,8 @@
 """The JSON that programs may rely on: keys and types of each output, as JSON Schema.
 
-The schemas are made from the records that are printed; `docs/schemas/` has them as files (`make schemas`
-writes them, a test compares them). Every object says its format, which is raised when a key changes its name,
-type or meaning, or is removed; a new key does not.
+The schemas are made from the records that are printed. `python tests/outputs.py` (`make schemas`) writes them
+to docs/schemas, and a test compares them. Every object says its format, which is raised when a key changes
+its name, type or meaning, or is removed; a new key does not.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from pathlib import Path
 from types import GenericAlias
 from typing import Any, Literal, NotRequired, get_type_hints
 
+import output_types as parts
+from output_types import listed, printed, record
 from pydantic import TypeAdapter
 
-from raypipe.api import output_types as parts
 from raypipe.api.bench import BenchReport
 from raypipe.api.compare import CompareResult
 from raypipe.api.data import ParsedFile, Preview
+from raypipe.api.experiments import RepeatsResult, SweepResult
 from raypipe.api.forget import ForgetResult
 from raypipe.api.graphs import FactsResult
 from raypipe.api.kg_refresh import RefreshProposal
@@ -28,10 +30,8 @@ from raypipe.api.look import LossesResult, Shape
 from raypipe.api.machine import EnvironmentResult
 from raypipe.api.made_data import ExamplePoolResult, QuestionsPlan
 from raypipe.api.models import ModelAddResult, ModelNeedsResult
-from raypipe.api.output_types import listed, printed, record
 from raypipe.api.reproduce import ReproduceResult, Reproductions
 from raypipe.api.starting_points import ProjectResult
-from raypipe.api.sweep import RepeatsResult, SweepResult
 from raypipe.api.usage import UsageResult
 from raypipe.api.validate import ValidateResult
 from raypipe.api.view import RunsResult, ViewFile
@@ -253,7 +253,7 @@ def file_of(command: str) -> str:
     return f"{command.replace(' ', '-')}.json"
 
 
-def write_schemas(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, schema in schemas():
-        (folder / file_of(name)).write_text(json.dumps(schema, indent=1, sort_keys=True) + "\n")
+if __name__ == "__main__":
+    for command, made in schemas():
+        file = Path(__file__).parents[1] / "docs" / "schemas" / file_of(command)
+        file.write_text(json.dumps(made, indent=1, sort_keys=True) + "\n")
