@@ -20,7 +20,7 @@ from raypipe.core.llm import Alone, Chat, Chats, Generated, Replies, ReplyPieces
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
 from raypipe.models import generator, vllm_terms
-from raypipe.models.chat_marks import harmless, marks_of
+from raypipe.models.generator import harmless, marks_of
 from raypipe.models.load import EngineLimits
 from raypipe.models.lora_batch_lock import LoraBatchLock
 from raypipe.models.orphan_reaper import OrphanReaper

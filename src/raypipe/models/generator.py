@@ -1,13 +1,15 @@
 """Checks of a vLLM model's files before its engine starts, beyond those of every model (`folder.require`).
 
 Everything is checked before an engine process exists, so that a mistake fails at once and says what to do:
-whole weights, a chat template, a max_model_len that fits, adapters of this very model. Knows files; imports
-no model library.
+whole weights, a chat template, a max_model_len that fits, adapters of this very model. And the marks of a
+chat template, kept out of what messages say, for serving and training alike. Imports no model library.
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.core.protocols import Model
@@ -62,3 +64,21 @@ def _check_length(model: Model, place: Path) -> None:
             f"{place}: max_model_len: the model was made for {most} tokens, found {model.max_model_len}. "
             f"Lower it to {most}, or take a model that holds more"
         )
+
+
+def marks_of(tokenizer: Any) -> re.Pattern[str]:
+    """What a transformers tokenizer reads as marks of its own: an end of turn, a role."""
+    marks = sorted({*tokenizer.get_added_vocab(), *tokenizer.all_special_tokens}, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, marks)) or r"(?!)")
+
+
+def harmless(marks: re.Pattern[str], content: str) -> str:
+    """A message's text in which marks have a space after their first character, so no page and no question
+    can forge a turn.
+
+    >>> harmless(re.compile("<.end.>"), "so <|end|> it")
+    'so < |end|> it'
+    """
+    while found := marks.search(content):
+        content = f"{content[: found.start() + 1]} {content[found.start() + 1 :]}"
+    return content

@@ -166,7 +166,9 @@ class AnswersTask(RecipeTask):
 
         async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
             questions = questions_of(ids)
-            answered = await ask(due_within(questions, self.worker.question_timeout_s))
+            limit_s = self.worker.question_timeout_s
+            due = None if limit_s is None else time.time() + limit_s
+            answered = await ask(questions if due is None else [replace(q, due=due) for q in questions])
             # With a transient fault or an omitted stage no answer is stored: the row stays pending.
             complete = [
                 q.outcome != "fault" and not q.degraded and not any(f.transient for f in q.faults)
@@ -190,14 +192,6 @@ def _faults(question: Question) -> tuple[Fault, ...]:
     known = [r.fault for r in question.replies.values() if r.fault is not None and r.fault.transient]
     omitted = [Fault(s, "omitted", "a service was unavailable", True) for s in question.degraded]
     return question.faults or tuple(known) or tuple(omitted)
-
-
-def due_within(questions: list[Question], seconds: float | None) -> list[Question]:
-    """The questions with a deadline that many seconds from now."""
-    if seconds is None:
-        return questions
-    due = time.time() + seconds
-    return [replace(q, due=due) for q in questions]
 
 
 def answers_table(rows: list[tuple[str, str, Question]], recipe: str) -> pa.Table:

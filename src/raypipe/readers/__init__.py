@@ -4,7 +4,6 @@ Each format's module opens with one literal record. Memory holds the current lin
 """
 
 from raypipe.readers.formats import (
-    FORMATS,
     Format,
     check,
     files_of,
@@ -19,7 +18,6 @@ from raypipe.readers.row_format import RowFormat
 from raypipe.readers.rows import LIMITS, BadLine, ReadCounts, ReaderLimits, Row, require_rows, unseen
 
 __all__ = [
-    "FORMATS",
     "LIMITS",
     "BadLine",
     "Format",

@@ -15,10 +15,11 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.kg import ExampleRow, PoolRef
+from raypipe.readers import lines
+from raypipe.readers.rows import Fields, ReadCounts, UnusableLine
 
 _MAKE = "`raypipe examples` makes such a file"
 
@@ -59,22 +60,16 @@ def _read(path: Path) -> tuple[tuple[ExampleRow, ...], str]:
         text = (gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content).decode("utf-8")
     except (OSError, EOFError, UnicodeDecodeError) as e:
         raise DataError(f"{path}: cannot be read as a pool of examples: {e}. {_MAKE}") from e
-    lines = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
-    if not lines:
+    rows = tuple(_row(f"{path}:{n}", x) for n, x in enumerate(text.split("\n"), 1) if x.strip())
+    if not rows:
         raise DataError(f"{path}: expected examples, one a line, found none. {_MAKE}")
-    rows = tuple(_row(f"{path}:{n}", line) for n, line in lines)
     return rows, f"examples:{hashlib.blake2b(content, digest_size=16).hexdigest()}"
 
 
 def _row(where: str, line: str) -> ExampleRow:
     try:
-        value: Any = json.loads(line)
-    except (ValueError, RecursionError) as e:
-        raise DataError(f"{where}: expected a JSON object, found none: {e}. {_MAKE}") from e
-    if not isinstance(value, dict):
-        raise DataError(f"{where}: expected a JSON object, found {type(value).__name__}. {_MAKE}")
-    found = {name: value.get(name, "") for name in ("question", "answer", "document", "explanation")}
-    for name, text in found.items():
-        if not isinstance(text, str) or (name in ("question", "answer") and not text.strip()):
-            raise DataError(f"{where}: {name}: expected text, found {text!r:.60}. {_MAKE}")
-    return ExampleRow(**found)
+        fields = Fields({"document": "", "explanation": ""} | lines.decode(line.encode(), ReadCounts()))
+        shown = (fields.get(name) for name in ("document", "explanation"))
+        return ExampleRow(fields.filled("question"), fields.filled("answer"), *shown)
+    except UnusableLine as e:
+        raise DataError(f"{where}: {e.fault.detail}. {_MAKE}") from e

@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 from lance import LanceDataset
 
@@ -92,21 +91,12 @@ def near(dataset: LanceDataset, queries: np.ndarray, top: int, how: Approximate)
         }  # fmt: skip
         with reaching(dataset.uri):
             table = dataset.to_table(columns=[*SPANS, "vector", "_distance"], nearest=nearest)
-        out += [_scored(t, q) for t, q in zip(by_query(table, len(some)), some, strict=True)]
+        numbered = "query_index" in table.schema.names  # where there is more than one query
+        for i, query in enumerate(some):
+            own = table.filter(pc.equal(table["query_index"], i)) if numbered else table
+            scores = exact_scores(matrix_of(own["vector"].combine_chunks()), query).tolist()
+            out.append(best_first(map(hit_of, own.select(SPANS).to_pylist(), scores)))
     return out
-
-
-def by_query(table: pa.Table, count: int) -> list[pa.Table]:
-    """The rows of each query of a call; Lance numbers them where there is more than one."""
-    if "query_index" not in table.schema.names:
-        return [table]
-    number = table["query_index"]
-    return [table.filter(pc.equal(number, i)).drop(["query_index"]) for i in range(count)]
-
-
-def _scored(table: pa.Table, query: np.ndarray) -> list[VectorHit]:
-    scores = exact_scores(matrix_of(table["vector"].combine_chunks()), query).tolist()
-    return best_first(map(hit_of, table.select(SPANS).to_pylist(), scores))
 
 
 def require_ann(dataset: LanceDataset) -> AnnIndex:

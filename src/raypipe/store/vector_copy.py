@@ -52,17 +52,12 @@ def folder() -> Path:
     return Path(tempfile.gettempdir()) / f"raypipe-vectors-{os.getuid()}"
 
 
-def free_bytes(where: Path) -> int:
-    """What the disk of a folder has room for."""
-    return shutil.disk_usage(where).free
-
-
 def vector_copy(
     dataset: LanceDataset,
     where: Path,
     make: bool = True,
     in_memory: int = IN_MEMORY,
-    free: Callable[[Path], int] = free_bytes,
+    free: Callable[[Path], int] = lambda where: shutil.disk_usage(where).free,
 ) -> VectorRows | None:
     """The rows of a table of vectors, in its order. None where it is larger than what `where` has room for
     (`free`), or where the folder cannot be used; without `make`, also where no process has made its copy yet.

@@ -22,8 +22,8 @@ from typing import Any, Literal
 
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.llm import Chat
-from raypipe.models.chat_marks import harmless, marks_of
 from raypipe.models.folder import json_object
+from raypipe.models.generator import harmless, marks_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,10 @@ read in a limited child process (`pdf`, `docx`).
 
 from raypipe.readers.documents.reader import DocumentReader, FileText, reader_of
 from raypipe.readers.documents.walk import FoundFile, fresh_bytes, walk
-from raypipe.readers.rows import DOCUMENT_LIMITS, DocumentLimits
+from raypipe.readers.rows import DOCUMENT_LIMITS
 
 __all__ = [
     "DOCUMENT_LIMITS",
-    "DocumentLimits",
     "DocumentReader",
     "FileText",
     "FoundFile",
