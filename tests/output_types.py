@@ -21,8 +21,7 @@ from raypipe.metrics.calibration import CalibrationReport
 from raypipe.metrics.certainty import Interval
 from raypipe.metrics.crag import CragScore, Rule
 from raypipe.metrics.kinds import MeasureSlice, MeasureSummary
-from raypipe.metrics.losses import Loss
-from raypipe.metrics.prompt_injection import PromptInjection
+from raypipe.metrics.losses import Loss, PromptInjection
 from raypipe.pipeline.recipe_tables import AnnState
 from raypipe.report.report import Estimate, EvalReport, FaultCount
 from raypipe.runs.plan.records import JudgePlan

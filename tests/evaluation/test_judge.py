@@ -55,14 +55,12 @@ def judge(rule="official", kit=None, **entry):
 
 
 def ask(rows, script, rule="official"):
-    """(what the judge said, its marks, how many calls it took)"""
+    """(the replies that decide, the judge's line, its marks, how many calls it took)"""
     scripted = Scripted(script, max_model_len=8192)
     texts = {r.question: f"question {r.question}" for r in rows}
-    said = asyncio.run(judged(judge(rule), scripted.generate, rows, texts))
-    scored = [
-        Prediction(r.question, r.prediction, r.truths, said.replies.get(r.question), r.labels) for r in rows
-    ]
-    return said, mark(scored, rule), len(scripted.asked)
+    replies, line = asyncio.run(judged(judge(rule), scripted.generate, rows, texts, CallCounts()))
+    scored = [Prediction(r.question, r.prediction, r.truths, replies.get(r.question), r.labels) for r in rows]
+    return replies, line, mark(scored, rule), len(scripted.asked)
 
 
 def by_truth(replies):
@@ -83,34 +81,34 @@ def test_only_what_the_rule_leaves_open_is_asked():
         Prediction("broken", None, ("paris",)),
         Prediction("open", "the city of paris", ("paris",)),
     ]
-    said, marks, calls = ask(rows, by_truth({"paris": RIGHT}))
-    assert calls == said.pairs == 1 and list(said.replies) == ["open"]
+    replies, said, marks, calls = ask(rows, by_truth({"paris": RIGHT}))
+    assert calls == said.pairs == 1 and list(replies) == ["open"]
     assert marks.score.n_correct == 2 and marks.score.n_unscored == 1
 
 
 def test_truths_are_asked_in_turn_until_one_is_met():
     row = Prediction("q", "about four", ("five", "4", "iv"))
-    said, marks, calls = ask([row], by_truth({"five": WRONG, "4": RIGHT, "iv": WRONG}))
-    assert calls == 2 and said.replies == {"q": RIGHT} and marks.score.n_correct == 1
+    replies, _, marks, calls = ask([row], by_truth({"five": WRONG, "4": RIGHT, "iv": WRONG}))
+    assert calls == 2 and replies == {"q": RIGHT} and marks.score.n_correct == 1
 
 
 def test_a_reply_that_cannot_be_read_is_a_hallucination_and_counted():
     rows = [Prediction("q", "four", ("five",)), Prediction("p", "four", ("five", "4"))]
-    said, marks, _ = ask(rows, by_truth({"five": "Hard to say!", "4": RIGHT}))
+    _, said, marks, _ = ask(rows, by_truth({"five": "Hard to say!", "4": RIGHT}))
     assert said.unreadable == 1 and marks.score.n_hallucination == 1 and marks.score.n_correct == 1
     assert marks.verdicts[0].reason == "judge_unreadable"
 
 
 def test_no_reply_is_unscored_unless_another_truth_was_met():
     rows = [Prediction("q", "four", ("five", "six")), Prediction("p", "four", ("five", "4"))]
-    said, marks, _ = ask(rows, by_truth({"five": DOWN, "six": WRONG, "4": RIGHT}))
+    _, said, marks, _ = ask(rows, by_truth({"five": DOWN, "six": WRONG, "4": RIGHT}))
     assert said.no_reply == 1 and said.faults == {"unreachable": 2}
     assert marks.score.n_unscored == 1 and marks.score.n_correct == 1
 
 
 def test_the_accuracy_rule_shows_all_truths_at_once():
     row = Prediction("q", "about four", ("five", "4"))
-    _, marks, calls = ask([row], lambda chat, *_: '{"Accuracy": "True"}', "accuracy")
+    _, _, marks, calls = ask([row], lambda chat, *_: '{"Accuracy": "True"}', "accuracy")
     assert calls == 1 and marks.score.n_correct == 1
 
 

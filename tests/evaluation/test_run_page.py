@@ -171,15 +171,6 @@ def test_what_differs_from_the_run_before_comes_first_field_by_field(folder: Run
     assert recipe_lines(manifest.recipe, before) == ("rerank: removed",)
 
 
-def test_a_report_of_an_earlier_version_is_shown_too(folder: RunFolder, tmp_path: Path) -> None:
-    earlier = RunFolder(shutil.copytree(folder.path, tmp_path / "earlier"))
-    report = json.loads(earlier.report.read_text())
-    for key in ("cost", "losses", "blocks"):
-        del report[key]
-    earlier.report.write_text(json.dumps(report))
-    assert "Questions</h2>" in run_page(earlier, read(folder.path), None, IN_ONE_FILE)[0]
-
-
 def test_a_file_to_share_has_no_page_text_and_no_prompt_and_says_so(folder: RunFolder) -> None:
     page, _ = run_page(folder, read(folder.path), None, ShownParts(without=("prompts", "pages")))
     assert "Left out on purpose: prompts, pages" in page

@@ -220,6 +220,14 @@ def test_a_damaged_header_between_members_stops_the_reading(tmp_path):
         values(write(tmp_path, "x.tar", bytes(damaged)))
 
 
+def test_a_long_name_of_a_tar_without_its_member_or_of_megabytes_stops_the_reading(tmp_path):
+    named = tar_of({"d" * 300 + ".jsonl": LINES})  # a header for the name, the name, a header, the content
+    with pytest.raises(DataError, match="expected a tar header"):
+        values(write(tmp_path, "x.tar", named[:1024] + bytes(10_240)))
+    with pytest.raises(DataError, match="a tar header of 2,0"):
+        values(write(tmp_path, "x.tar", tar_of({"d" * 2_000_000 + ".jsonl": LINES})))
+
+
 def test_bytes_behind_a_tar_stop_the_reading(tmp_path):
     with pytest.raises(DataError, match="bytes follow the end"):
         values(write(tmp_path, "x.tar", tar_of({"a.jsonl": LINES}) + b"x"))

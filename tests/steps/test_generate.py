@@ -13,7 +13,7 @@ from raypipe.core import arrow
 from raypipe.core.llm import Choice, Grammar, JsonSchema
 from raypipe.core.protocols import Model
 from raypipe.core.records import Citation, Fault, Question, Reply, Source, chunk_id, source_id
-from raypipe.metrics.prompt_injection import PromptInjection, followed
+from raypipe.metrics.losses import PromptInjection, followed
 from raypipe.models.fake import Scripted, whitespace
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import QuestionExecutor, build

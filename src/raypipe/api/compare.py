@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from raypipe.api.judged_runs import JudgingOptions, opened
+from raypipe.api.judged_runs import opened
 from raypipe.api.results import Result
 from raypipe.api.session import Place, Session
 from raypipe.core.config import did_you_mean
@@ -60,18 +60,21 @@ def compare(
     session = session or Session()
     people = None if labels is None else read_labels(Path(labels))
     judge = _first_judge(runs[0], rule) if rejudge == "" else rejudge
-    options = JudgingOptions(judge, trim, people)
-    scored: list[ScoredRun] = []
+    again = (judge, trim, people) != (None, None, None)  # no run's own verdicts are taken
     trials = traffic_runs(runs, session, store)
-    if trials and (rule is not None or options.some()):
+    if trials and (rule is not None or again):
         raise ConfError(
             "both sides of a trial are scored as questions came in; expected no --rule, --rejudge, "
             "--trim or --labels with them"
         )
+    scored = trials
     for run in () if trials else runs:
         alike = scored[0].rule if scored and judge is not None and rule is None else rule
-        scored.append(_scored(session, run, alike, options, store))
-    scored += trials
+        if again and Path(run).exists():
+            judged = opened(session, Path(run), alike, judge, trim)
+            scored.append(judged_again(judged, people))
+        else:
+            scored.append(_scored(session, run, alike, again, store))
     chosen = unseen_alone(scored) if unseen else scored
     return CompareResult(comparing.compare(chosen, margin, group, measure))
 
@@ -110,9 +113,7 @@ def traffic_runs(runs: Sequence[str | Path], session: Session, store: Place) -> 
     ]
 
 
-def _scored(
-    session: Session, run: str | Path, rule: Rule | None, options: JudgingOptions, store: Place
-) -> ScoredRun:
+def _scored(session: Session, run: str | Path, rule: Rule | None, again: bool, store: Place) -> ScoredRun:
     named = _RELEASE.fullmatch(str(run))
     if not (Path(run).exists() or named):
         raise DataError(
@@ -120,10 +121,10 @@ def _scored(
             "live), found nothing there"
         )
     if Path(run).exists():
-        found = None if options.some() else scored_run(Path(run), rule or "official")
-        if found is None or (rule is not None and found.rule != rule_id(rule)):
-            return judged_again(opened(session, Path(run), rule, options), options.labels)
-        return found
+        found = scored_run(Path(run), rule or "official")
+        if rule is None or found.rule == rule_id(rule):
+            return found
+        return judged_again(opened(session, Path(run), rule, None, None), None)
     opened_store = session.store(store)
     known = {r.id: r for r in release.releases(opened_store)}
     released = release.live(opened_store) if run == "live" else known.get(str(run))
@@ -133,7 +134,7 @@ def _scored(
     manifest = find(opened_store, released.run)
     if manifest is None:
         raise ConfError(f"{opened_store.uri} has no manifest of run {released.run}; name its folder")
-    if options.some() or (rule is not None and manifest.rule != rule_id(rule)):
+    if again or (rule is not None and manifest.rule != rule_id(rule)):
         raise ConfError(
             f"release {released.id} has no folder here, and its answers cannot be judged again. "
             f"Name the folder of run {released.run}"

@@ -223,10 +223,7 @@ class Preview(Result):
 
 
 def preview(
-    paths: Data,
-    format: readers.Format | None = None,
-    fields: Fields | None = None,
-    session: Session | None = None,
+    paths: Data, format: Format | None = None, fields: Fields | None = None, session: Session | None = None
 ) -> Preview:
     """How `ingest` would read some files: their format, their fields, and the first row. Stores nothing.
 

@@ -165,14 +165,9 @@ def _train(
     took = (time.monotonic() - began, _token_s(told, planned))
     with tempfile.TemporaryDirectory(prefix="raypipe-adapter-") as temporary:
         made = Path(temporary) / folder
-        four = {"four_bit": found.four_bit.on}
-        identity = write_adapter(
-            made, state.final(), found.model, found.preset,
-            {
-                "name": called, "labels": found.label_facts(), "step": state.taken, **four,
-                "seen": found.seen,
-            },
-        )  # fmt: skip
+        about = {"name": called, "labels": found.label_facts(), "step": state.taken}
+        about |= {"four_bit": found.four_bit.on, "seen": found.seen}
+        identity = write_adapter(made, state.final(), found.model, found.preset, about)
         require_effect(state.effect, None)
         replies = _asked(found, session, called, {p.name: p.read_bytes() for p in made.iterdir()})
         require_effect(state.effect, replies)

@@ -62,9 +62,13 @@ def forget(
             raise ConfError(f"--runs {folder}: expected the folder of a run, or one over several; found none")
     places = [session.settings.home / "runs", *(Path(p).absolute() for p in runs)]
     places = [p for p in places if p.is_dir()]
-    if not dry_run:
-        return _forget(opened, name, reason, places)
-    return _result(opened, *_found(opened, name, reason, places), dry_run=True)
+    if dry_run:
+        (decision, holdings), finished = _found(opened, name, reason, places), False
+    else:
+        decision, holdings, finished = _forget(opened, name, reason, places)
+    target, stone = decision.target, decision.tombstone
+    what = opened.uri, target.kind, target.name, stone.reason, stone.id
+    return ForgetResult(*what, dry_run, finished, tuple(holdings))
 
 
 def _found(store: Store, name: str, reason: str, places: list[Path]) -> tuple[ForgetDecision, list[Holding]]:
@@ -104,7 +108,10 @@ def _with_labels(
     )
 
 
-def _forget(store: Store, name: str, reason: str, places: list[Path]) -> ForgetResult:
+def _forget(
+    store: Store, name: str, reason: str, places: list[Path]
+) -> tuple[ForgetDecision, list[Holding], bool]:
+    """What was decided and what held it; and whether a killed command had begun it."""
     with store.lease("driver", "forget", forgetting=True):
         decision = records.begun(store, name)
         holdings: list[Holding] = []
@@ -123,7 +130,7 @@ def _forget(store: Store, name: str, reason: str, places: list[Path]) -> ForgetR
                 forgotten.take_out_labels(folder, decision)
             apply.require_gone(store, decision)
             records.end(store, decision)
-    return _result(store, decision, holdings, finished=finished)
+    return decision, holdings, finished
 
 
 def _require_idle(store: Store, decision: ForgetDecision | None) -> None:
@@ -138,14 +145,3 @@ def _require_idle(store: Store, decision: ForgetDecision | None) -> None:
             f"{store.uri}: {len(left)} pieces of work are unfinished ({', '.join(left[:3])}), and may hold "
             "what goes. Run the same command again to its end, or `raypipe prune --abandon NAME`"
         )
-
-
-def _result(
-    store: Store, decision: ForgetDecision, holdings: Sequence[Holding], dry_run: bool = False,
-    finished: bool = False,
-) -> ForgetResult:  # fmt: skip
-    stone = decision.tombstone
-    return ForgetResult(
-        store.uri, decision.target.kind, decision.target.name, stone.reason, stone.id, dry_run, finished,
-        tuple(holdings),
-    )  # fmt: skip

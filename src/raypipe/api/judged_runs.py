@@ -23,26 +23,16 @@ from raypipe.report.report import RunFolder
 TRIM_TOKENS = 75  # what CRAG's evaluator keeps of an answer
 
 
-@dataclass(frozen=True, slots=True)
-class JudgingOptions:
-    """What is done to a run before it is scored."""
-
-    judge: str | None = None  # asks this judge about every answer again; None: replies stay as they are
-    trim: str | None = None  # cuts answers to TRIM_TOKENS tokens of this tokenizer; None: not
-    labels: runs.PersonLabels | None = None  # people's verdicts, which outrank the judge's
-
-    def some(self) -> bool:
-        """Whether anything is done."""
-        return self.judge is not None or self.trim is not None or self.labels is not None
-
-
-def opened(session: Session, path: Path, rule: Rule | None, options: JudgingOptions) -> runs.JudgedRun:
-    """A run's folder or a file of predictions, cut and judged as the options say. Raises ConfError, DataError
+def opened(
+    session: Session, path: Path, rule: Rule | None, judge_name: str | None, trim: str | None
+) -> runs.JudgedRun:
+    """A run's folder or a file of predictions, its answers cut to TRIM_TOKENS tokens of the tokenizer `trim`
+    (None: not), and each put to a judge again (None: replies stay as they are). Raises ConfError, DataError
     and ModelMissing."""
     found = runs.judged_run(path, rule)
-    if options.trim is not None:
-        found = runs.trimmed(found, *trimmer(session, options.trim))
-    if options.judge is None:
+    if trim is not None:
+        found = runs.trimmed(found, *trimmer(session, trim))
+    if judge_name is None:
         return found
 
     from raypipe.api.served import open_judge
@@ -50,7 +40,7 @@ def opened(session: Session, path: Path, rule: Rule | None, options: JudgingOpti
     from raypipe.store import Store
 
     runs.require_distinct(found)
-    with open_judge(session, options.judge, found.rule) as (judge, _):
+    with open_judge(session, judge_name, found.rule) as (judge, _):
         assert judge is not None
         # Replies are cached in the run's own store, of files of predictions in one under $RAYPIPE_HOME.
         own = str(session.settings.stores / "judged")

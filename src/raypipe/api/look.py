@@ -108,15 +108,13 @@ def faults(
 def losses(run: str | Path) -> LossesResult:
     """Says for each wrong answer of a finished run where its gold was lost.
 
-    `run` is the folder of an eval. Raises DataError where there is no finished run, for one of before its
-    table had the places, and for one that asks for no answers.
+    `run` is the folder of an eval. Raises DataError where there is no finished run, and for one that asks for
+    no answers.
     """
-    from raypipe.evaluation.view.pages import stored_report  # the parts of pages: `why` needs none
+    from raypipe.evaluation.view.pages import read_report  # the parts of pages: `why` needs none
 
     folder = RunFolder(Path(run))
-    report = stored_report(folder)
-    if "losses" not in report:
-        raise DataError(f"{run}: written before runs said where answers are lost. Run `raypipe eval` again")
+    report = read_report(folder)
     if report["losses"] is None:
         raise DataError(f"{run}: kind {report['kind']} asks for documents, and no answer can be lost")
     columns = ["id", "query", "lost", "lost_step", "golds", "answer", "verdict"]

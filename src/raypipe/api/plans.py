@@ -151,12 +151,8 @@ def _placement(session: Session, recipe: Recipe, steps: Sequence[Mapping[str, An
     pools = [
         {**to_json(p), "required_gib": round(p.required_gib, 3), "arithmetic": p.arithmetic()} for p in placed
     ]
-    return {
-        "cluster": session.cluster,
-        "about": cluster.about,
-        "pools": pools,
-        "bottleneck": to_json(slowest) if slowest else None,
-    }
+    slow = to_json(slowest) if slowest else None
+    return {"cluster": session.cluster, "about": cluster.about, "pools": pools, "bottleneck": slow}
 
 
 QUESTIONS, PAGES, PAGE_CHARS = 6, 6, 6000  # some 200 chunks: enough for a rate, half a minute on two cores

@@ -76,10 +76,6 @@ class RankResult(Result):
     by: str  # score that ranks
     run: Mapping[str, Mapping[str, float]]  # query -> document -> score, best first
 
-    @property
-    def title(self) -> str:
-        return f"{len(self.run)} queries, by {self.by}"
-
     def rows(self) -> Iterator[Mapping[str, Any]]:
         for query, found in self.run.items():
             for rank, (document, score) in enumerate(found.items(), 1):

@@ -43,14 +43,14 @@ def score_crag(
     `labels` is a file of people's verdicts, which outrank the judge's. `out` gets the predictions as they
     were scored. Raises ConfError, DataError, ModelMissing.
     """
-    from raypipe.api.judged_runs import JudgingOptions, opened
+    from raypipe.api.judged_runs import opened
     from raypipe.evaluation.judged_run import prediction_lines, read_labels
 
     if out is not None:
         require_file(out, "--out")
-    options = JudgingOptions(judge, trim, None if labels is None else read_labels(Path(labels)))
-    run = opened(session or Session(), Path(predictions), rule, options)
-    marks, people = run.marks(options.labels)
+    said = None if labels is None else read_labels(Path(labels))
+    run = opened(session or Session(), Path(predictions), rule, judge, trim)
+    marks, people = run.marks(said)
     if out is not None:
         write_json_lines(Path(out), prediction_lines(run, marks))
     found = score_to_json(marks, run.normalized)

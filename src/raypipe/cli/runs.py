@@ -168,7 +168,7 @@ def _rank(args: Args) -> int:
     require_file(args.out, "--out")
     found = called(raypipe.rank, args)
     found.write_trec(args.out)
-    print(f"{args.out}: {found.title}")
+    print(f"{args.out}: {len(found.run)} queries, by {found.by}")
     return 0
 
 

@@ -235,13 +235,10 @@ def _print_added(found: ModelAddResult) -> None:
 def _print_needs(found: ModelNeedsResult) -> None:
     from rich.text import Text
 
-    rows = [
-        (
-            n.state, Text(n.name), f"{n.kind} ({n.loader})",
-            "" if n.bytes is None else f"{n.bytes / 1e6:,.1f} MB", Text(n.where),
-        )
-        for n in found.models
-    ]  # fmt: skip
+    rows = []
+    for n in found.models:
+        size = "" if n.bytes is None else f"{n.bytes / 1e6:,.1f} MB"
+        rows.append((n.state, Text(n.name), f"{n.kind} ({n.loader})", size, Text(n.where)))
     folded(("", "model", "kind", "size", "where"), rows)
     if commands := dict.fromkeys(f"  {n.get}" for n in found.models if n.get):
         print("to get what is missing:", *commands, sep="\n")

@@ -30,10 +30,8 @@ from raypipe.memo.lookup import ChatRecorder
 from raypipe.memo.memo import Memo, cached
 from raypipe.metrics.crag import Prediction, pair
 from raypipe.metrics.kinds import GoldForm
-from raypipe.metrics.losses import LostAt
-from raypipe.metrics.prompt_injection import PromptInjection, followed
+from raypipe.metrics.losses import LostAt, PromptInjection, Routing, followed
 from raypipe.metrics.ranking import ranked
-from raypipe.metrics.routing import Routing
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.driver import Pipeline
 from raypipe.pipeline.recipe_tables import AnswerSources, searched
@@ -170,7 +168,12 @@ async def _evidence_paragraphs(index: Index, batch: Sequence[Question]) -> dict[
     """Question id -> the paragraphs of the best quote of its answer, as the parsed text has them, but for
     headings; where the answer quotes nothing, of the best passage of the ranking. None of a question without
     an answer."""
-    best = {q.id: place for q in batch if (place := _best(q)) is not None}
+    best: dict[str, Quote] = {}
+    for q in batch:
+        hits, quotes = {h.chunk: h for h in q.hits}, quotes_of(q)
+        first = next((hits[c] for c in q.order if c in hits), None)
+        if q.outcome not in ("", FAULT, ABSTAINED) and (quotes or first is not None):
+            best[q.id] = quotes[0] if quotes or first is None else Quote(first.source, first.span)
     sources = list(dict.fromkeys(p.source for p in best.values()))
     texts = dict(zip(sources, await index.source_texts(sources), strict=True))
     blocks = dict(zip(sources, await index.blocks(sources), strict=True))
@@ -182,16 +185,6 @@ async def _evidence_paragraphs(index: Index, batch: Sequence[Question]) -> dict[
         )
         for id, p in best.items()
     }
-
-
-def _best(question: Question) -> Quote | None:
-    if question.outcome in ("", FAULT, ABSTAINED):
-        return None
-    if quotes := quotes_of(question):
-        return quotes[0]
-    hits = {h.chunk: h for h in question.hits}
-    first = next((hits[c] for c in question.order if c in hits), None)
-    return None if first is None else Quote(first.source, first.span)
 
 
 _NOT_CACHED = Fault(STEP, "not_cached", "the memo holds no reply to this chat", transient=True)

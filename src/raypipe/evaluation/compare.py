@@ -17,8 +17,8 @@ from raypipe.core.errors import ConfError, DataError
 from raypipe.evaluation.scored_run import ScoredRun
 from raypipe.metrics.certainty import MARGIN, Conclusion, Floats, PairedDifference, conclude, holm, paired
 from raypipe.metrics.kinds import Measure
+from raypipe.metrics.losses import by_label
 from raypipe.metrics.named_kinds import open_kind
-from raypipe.metrics.routing import by_label
 from raypipe.runs.changes import causes
 from raypipe.store import Store
 
@@ -122,7 +122,7 @@ def compare(
         _require_same(first, other, "kind", first.kind, other.kind)
     known = {m.name: m for m in measures_of(first.kind)}
     name = measure or next(iter(known))
-    require_measure(f"measure {name!r}", name, first.kind, known)
+    measure_of(f"measure {name!r}", name, first.kind)
     for other in others if name in JUDGED else ():
         for what in ("rule", "judge", "trim"):
             _require_same(first, other, what, *(getattr(r, what) or "none" for r in (first, other)))
@@ -140,10 +140,13 @@ def measures_of(kind: str) -> Sequence[Measure]:
     return open_kind(kind.partition("@")[0]).measures
 
 
-def require_measure(what: str, name: str, kind: str, known: Mapping[str, Measure]) -> None:
-    """Raises ConfError for a measure that a kind of data does not have. `what`: how it was given."""
+def measure_of(what: str, name: str, kind: str) -> Measure:
+    """The measure of a kind of data that is named. Raises ConfError for one that the kind does not have.
+    `what`: how it was given."""
+    known = {m.name: m for m in measures_of(kind)}
     if name not in known:
         raise ConfError(f"{what}: kind {kind} has no such; {did_you_mean(name, known)}")
+    return known[name]
 
 
 def _require_same(a: ScoredRun, b: ScoredRun, what: str, one: str, two: str) -> None:
@@ -239,6 +242,9 @@ def _comparison(
     a: ScoredRun, b: ScoredRun, known: Mapping[str, Measure], measure: str, pairs: _Pairs,
     score: PairedDifference, p: float, margin: float,
 ) -> RunComparison:  # fmt: skip
+    members = by_label((a.labels[id], i) for i, id in enumerate(pairs.ids))
+    slices = [(key, pairs.difference(chosen)) for key, chosen in sorted(members.items())]
+    corrected = holm([found.p for _, found in slices])
     return RunComparison(
         before=a.name,
         after=b.name,
@@ -259,18 +265,11 @@ def _comparison(
         only_after=tuple(sorted(b.values.keys() - a.values.keys())),
         unscored=pairs.unscored,
         other_questions=pairs.other_questions,
-        slices=_slices(a, pairs, margin),
+        slices=tuple(
+            SliceDifference(*key, found, p, conclude(found, margin, p))
+            for (key, found), p in zip(slices, corrected, strict=True)
+        ),
         causes=_causes(a, b, pairs),
-    )
-
-
-def _slices(a: ScoredRun, pairs: _Pairs, margin: float) -> tuple[SliceDifference, ...]:
-    members = by_label((a.labels[id], i) for i, id in enumerate(pairs.ids))
-    found = [(key, pairs.difference(chosen)) for key, chosen in sorted(members.items())]
-    corrected = holm([f.p for _, f in found])
-    return tuple(
-        SliceDifference(label, value, f, p, conclude(f, margin, p))
-        for ((label, value), f), p in zip(found, corrected, strict=True)
     )
 
 

@@ -121,6 +121,10 @@ def eval_report(
     fits, texts = fits_of(recipe), answers.texts
     unseen = [q for q, t in texts.items() if not has_seen(fits.values(), t)]
     lead, values = scored.scores.lead, scored.scores.values
+    failed = pipeline.failed_sources(None if answers.everything else answers.sources)
+    if read is not None:  # lines of the files read
+        failed += pipeline.store.rows("faults", "digest", [read.fingerprint]).to_pylist()
+    faults = answers.faults + Counter((r["step"], r["reason"], r["transient"]) for r in failed)
     return EvalReport(
         run=uuid.uuid4().hex,
         recipe=recipe.title,
@@ -138,7 +142,7 @@ def eval_report(
             spent(attempt, seconds, prices, asks, scored.judge),
             prices.unpriced,
         ),
-        faults=_faults(pipeline, answers, read),
+        faults=tuple(FaultCount(step, why, again, n) for (step, why, again), n in sorted(faults.items())),
         steps=_lines(recipe, plan.planned(), done.counts, done.earlier.counts),
         marks=scored.marks,
         scores=scored.scores,
@@ -189,15 +193,6 @@ def _rows_of(
         return store.batches(table, columns)
     some = batches(sorted(answers.sources), SOURCES_AT_ONCE)
     return (store.rows(table, "source", ids, columns) for ids in some)
-
-
-def _faults(pipeline: Pipeline, answers: Collected, read: IngestSummary | None) -> tuple[FaultCount, ...]:
-    """Everything that failed, by step and reason: lines of the files read, sources, questions."""
-    rows = pipeline.failed_sources(None if answers.everything else answers.sources)
-    if read is not None:
-        rows += pipeline.store.rows("faults", "digest", [read.fingerprint]).to_pylist()
-    found = answers.faults + Counter((r["step"], r["reason"], r["transient"]) for r in rows)
-    return tuple(FaultCount(step, why, again, n) for (step, why, again), n in sorted(found.items()))
 
 
 def _lines(

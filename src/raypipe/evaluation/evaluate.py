@@ -19,7 +19,6 @@ from raypipe.evaluation.fault_budget import UndoneRows, retry, undone_rows
 from raypipe.evaluation.golds import (
     questions_of,
     require_questions,
-    require_rule,
     scoring_of,
 )
 from raypipe.evaluation.judge import Judge
@@ -47,6 +46,8 @@ from raypipe.runs.plan.records import Plan
 from raypipe.runs.stage_records import describe, models_of
 
 NOWHERE = Origin()
+COUNTED = ("questions", "citations", "distinct_pages", "empty_pages", "chunks", "without_truth")
+"""Fields of a report that its manifest has as counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +66,9 @@ def evaluate(
     labels: PersonLabels | None = None, origin: Origin = NOWHERE, measured: Sequence[Manifest] = (),
 ) -> Evaluation:  # fmt: skip
     """Runs what is missing, scores every question, and writes the report. Without `data`, which have the
-    format of `how`: all that is stored. The manifest is written last.
-
-    `judge` and `labels` are those that `how` names, opened; the caps are the pipeline's. `measured` are runs
-    on other stores that say how fast this machine is.
+    format of `how`: all that is stored. The manifest is written last. `judge` and `labels` are those that
+    `how` names, opened; the caps are the pipeline's. `measured` are runs on other stores that say how fast
+    this machine is.
 
     Raises DataError if there are no questions, or none with a gold of the kind that is given, ConfError for
     a rule or judge that the kind cannot use and for an oracle that has nothing to put or no such stage,
@@ -89,19 +89,16 @@ def evaluate(
                 read = ingest(store, data, how.format, *place)
         questions = questions_of(pipeline, how.only or (read.questions if read else None), how.limit)
         require_questions(questions, data, store)
-        scoring = scoring_of(pipeline, read, questions.ids, how.kind, how.rule, judge is not None)
-        require_rule(scoring, labels)
-        suffix = f"-oracle-{how.oracle}" if how.oracle else ""
-        done = RunCounters.load(store, pipeline.recipe.digest() + suffix)
-        indexed, golds = None, 0
-        if how.oracle is not None:
-            recipe, golds, indexed = oracle_recipe(pipeline, questions, scoring, done, how, measured)
-            pipeline = replace(pipeline, recipe=recipe)
+        scoring = scoring_of(pipeline, read, questions.ids, how.kind, how.rule, judge is not None, labels)
+        oracle = f"-oracle-{how.oracle}" if how.oracle else ""
+        done = RunCounters.load(store, pipeline.recipe.digest() + oracle)
+        recipe, golds, indexed = oracle_recipe(pipeline, questions, scoring, done, how, measured)
+        pipeline = replace(pipeline, recipe=recipe)
         if how.retry_faults:
             retry(pipeline, questions)
         with clock.part("storing"):
             damaged = mend_memo(store) + pipeline.builder.merge_memo()
-        memo = memo_versions(store)
+            memo = memo_versions(store)
         with clock.part("planning"):
             plan, expired, renewed = plan_eval(pipeline, questions, scoring, judge, how, measured, indexed)
         with clock.part("storing"):
@@ -154,15 +151,13 @@ def _write_run(
     ]  # fmt: skip
     tables = (*table_names(store, recipe), "answers", "questions", "golds")
     tables += ("layouts",) if store.has("layouts") else ()
-    before = recent(store, 1)
-    names = ("questions", "citations", "distinct_pages", "empty_pages", "chunks", "without_truth")
     manifest = Manifest(
         format=FORMAT,
         run=report.run,
         store=store.uri,
         started=started,
         finished=time.time(),
-        previous=before[0].run if before else "",
+        previous=next((before.run for before in recent(store, 1)), ""),
         digest=digest,
         recipe=to_plain(recipe),
         stages=describe(recipe),
@@ -171,7 +166,7 @@ def _write_run(
         snapshot=pipeline.snapshot(),
         tables={t: store.version(t) for t in tables},
         memo=memo,
-        counts={name: getattr(report, name) for name in names},
+        counts={name: getattr(report, name) for name in COUNTED},
         score=asdict(report.marks.score),
         plan=planned.to_json(),
         steps=report.steps,

@@ -17,11 +17,9 @@ import numpy.typing as npt
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import IDK, digest
 from raypipe.evaluation.fits import (
-    AnsweredSlice,
     DecidedAnswer,
     FitRun,
     PolicyScore,
-    answered_slices,
     measure_of,
     open_run,
     policies_of,
@@ -77,7 +75,6 @@ class DecideFitReport:
     seen: tuple[PolicyScore, ...]  # the same on the half that was fitted on: not to be quoted
     calibration: CalibrationReport  # of the probability, on the unseen answers
     stated: CalibrationReport | None  # of what the replies state; None: not all state something
-    slices: tuple[AnsweredSlice, ...]  # of the unseen questions
 
 
 def fit_decide(
@@ -235,5 +232,4 @@ def _report(
         seen=policy_scores(seen, policies, by, run.group),
         calibration=calibration(p, right),
         stated=calibration(np.array(stated), right) if len(stated) == len(answered) else None,
-        slices=answered_slices(unseen, probability),
     )

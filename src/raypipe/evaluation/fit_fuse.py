@@ -83,7 +83,6 @@ def fit_fuse(
     none: those that the step weighs now. Raises ConfError for a step or score that the run does not have,
     DataError for data without judged documents and for too few questions."""
     run = open_run(folder, split, group)
-    name, fuse = _fusing(run, step)
     kind, by = open_kind(run.kind), measure_of(run, measure)
     if gold_form(kind) != "grades":
         raise DataError(
@@ -91,8 +90,7 @@ def fit_fuse(
             "Run the eval with --kind ranking, on data that has some"
         )
     rows = run.rows()
-    names = tuple(scores) or tuple(fuse.weighed())
-    _require_scores(run, name, rows, names)
+    name, fuse, names = _weighing(run, step, rows, scores)
     step_of = _Weighed(fuse, kind, by)
     judged = _judged(run, store, rows, step_of.by(dict.fromkeys(names, 1.0)), names)
     what = f"mean {by.name} of the ranking of {name}, by coordinate ascent"
@@ -131,21 +129,21 @@ def fit_fuse(
     return FusionWeights(fitted, on), report
 
 
-def _fusing(run: FitRun, step: str | None) -> tuple[str, Fuse]:
-    """The step to fit. Raises ConfError for none of that name."""
-    known = {s.name: s for s in run.recipe.question if {"weights", "fitted"} <= given_by_fit(s.step)}
-    if not known:
+def _weighing(
+    run: FitRun, step: str | None, rows: Sequence[Mapping[str, Any]], scores: Sequence[str]
+) -> tuple[str, Fuse, tuple[str, ...]]:
+    """The step to fit, and the scores that it weighs. Raises ConfError for none of that name, and for scores
+    that no passage has, or that no stage before the step writes."""
+    fusing = {s.name: s for s in run.recipe.question if {"weights", "fitted"} <= given_by_fit(s.step)}
+    if not fusing:
         raise ConfError(f"fit fuse: recipe {run.recipe.title} has no step fuse, so there is nothing to weigh")
-    name = step or list(known)[-1]
-    if name not in known:
+    name = step or list(fusing)[-1]
+    if name not in fusing:
         raise ConfError(
-            f"--step {name}: recipe {run.recipe.title} has no such fuse; {did_you_mean(name, known)}"
+            f"--step {name}: recipe {run.recipe.title} has no such fuse; {did_you_mean(name, fusing)}"
         )
-    return name, cast(Fuse, known[name].step)
-
-
-def _require_scores(run: FitRun, step: str, rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
-    """Raises ConfError for scores that no passage has, or that no stage before the step writes."""
+    fuse = cast(Fuse, fusing[name].step)
+    names = tuple(scores) or tuple(fuse.weighed())
     known = {s for r in rows for h in r["hits"] for s in h["scores"]}
     if strange := [n for n in names if n not in known]:
         raise ConfError(
@@ -153,14 +151,15 @@ def _require_scores(run: FitRun, step: str, rows: Sequence[Mapping[str, Any]], n
             f"{did_you_mean(strange[0], known)}"
         )
     stages = [s.name for s in run.recipe.question]
-    before = {w for s in run.recipe.question[: stages.index(step)] for w in s.step.writes()}
+    before = {w for s in run.recipe.question[: stages.index(name)] for w in s.step.writes()}
     if late := [n for n in names if f"hits.{n}" not in before]:
         raise ConfError(
-            f"fit fuse: score {late[0]!r} is written by {step} or after it, so that step cannot weigh it; "
+            f"fit fuse: score {late[0]!r} is written by {name} or after it, so that step cannot weigh it; "
             f"known: {', '.join(sorted(n for n in known if f'hits.{n}' in before))}"
         )
     if len(names) < 2:
         raise ConfError(f"fit fuse: expected two scores or more to weigh, found {', '.join(names)}")
+    return name, fuse, names
 
 
 def _judged(

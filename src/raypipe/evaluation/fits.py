@@ -14,13 +14,11 @@ import numpy as np
 
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Hit, Question, Reply, digest, parse_chunk_id
-from raypipe.evaluation.compare import require_measure
+from raypipe.evaluation import compare
 from raypipe.evaluation.result_table import each
 from raypipe.metrics.calibration import best_threshold
 from raypipe.metrics.certainty import Conclusion, Interval, PairedDifference, conclude, mean_interval, paired
 from raypipe.metrics.kinds import Measure
-from raypipe.metrics.named_kinds import open_kind
-from raypipe.metrics.routing import by_label
 from raypipe.recipes.fits import basis, fits_of, has_seen
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import from_plain
@@ -100,10 +98,8 @@ def open_run(folder: Path, split: int, group: str | None) -> FitRun:
 
 def measure_of(run: FitRun, name: str | None) -> Measure:
     """The measure of a run's kind of data that is named; None: the one that its report begins with."""
-    known = {m.name: m for m in open_kind(run.kind).measures}
     chosen = name or run.manifest.lead
-    require_measure(f"measure {chosen!r}", chosen, run.manifest.kind, known)
-    return known[chosen]
+    return compare.measure_of(f"measure {chosen!r}", chosen, run.manifest.kind)
 
 
 def question_of(row: Mapping[str, Any]) -> Question:
@@ -149,19 +145,6 @@ class PolicyScore:
     right: float | None  # share of these answers that is right; None: none is given
     gain: PairedDifference | None  # of the fitted policy over this one; None: it is this one
     verdict: Conclusion | None  # on that
-
-
-@dataclass(frozen=True, slots=True)
-class AnsweredSlice:
-    """Questions that share one label: given answers, before and after."""
-
-    label: str
-    value: str
-    n: int
-    answered: int  # where every answer is given
-    wrong: int  # of these
-    answered_fitted: int
-    wrong_fitted: int
 
 
 Surety = Callable[[DecidedAnswer], "float | None"]
@@ -211,18 +194,6 @@ def held_against(
     within = mean_interval(values, (by.low, by.high), groups)
     verdict = None if gain is None else conclude(gain)
     return {"score": float(np.mean(values)), "interval": within, "gain": gain, "verdict": verdict}
-
-
-def answered_slices(
-    unseen: Sequence[DecidedAnswer], probability: AnswerProbability
-) -> tuple[AnsweredSlice, ...]:
-    out = []
-    for (label, value), some in sorted(by_label((a.labels, a) for a in unseen).items()):
-        said = [a for a in some if a.features is not None]
-        kept = [a for a in said if probability.probability(a.features or {}) >= probability.threshold]
-        wrong, still = (sum(not a.right for a in x) for x in (said, kept))
-        out.append(AnsweredSlice(label, value, len(some), len(said), wrong, len(kept), still))
-    return tuple(out)
 
 
 def short(x: float) -> float:

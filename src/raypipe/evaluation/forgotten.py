@@ -104,15 +104,11 @@ def _table(path: Path, decision: ForgetDecision) -> None:
     ):
         for batch in found.iter_batches(ROWS):
             rows = [r for r in batch.to_pylist() if r["id"] not in decision.target.questions]
-            out.write_table(pa.Table.from_pylist([_without(r, decision) for r in rows], schema))
-
-
-def _without(row: dict[str, Any], decision: ForgetDecision) -> dict[str, Any]:
-    if not _rests(row, decision):
-        return row
-    hits = [h for h in row["hits"] or () if not _of(h, decision)]
-    kept = [{**h, "text": None} if decision.mentions(h["text"] or "") else h for h in hits]
-    return {**row, "answer": None, "replies": [], "judge_response": None, "quotes": [], "hits": kept}
+            for row in (r for r in rows if _rests(r, decision)):
+                left = [h for h in row["hits"] or () if not _of(h, decision)]
+                hits = [{**h, "text": None} if decision.mentions(h["text"] or "") else h for h in left]
+                row |= {"answer": None, "replies": [], "judge_response": None, "quotes": [], "hits": hits}
+            out.write_table(pa.Table.from_pylist(rows, schema))
 
 
 def _file(file: Path, told: Mentions) -> None:

@@ -43,12 +43,14 @@ class Scoring:
 
 def scoring_of(
     pipeline: Pipeline, read: IngestSummary | None, questions: Sequence[str], kind: str | None,
-    rule: Rule | None, judged: bool,
+    rule: Rule | None, judged: bool, labels: PersonLabels | None,
 ) -> Scoring:  # fmt: skip
     """How these questions are scored: by the kind that is given, else by the one they were read as.
 
-    Raises ConfError for a rule or judge that the kind cannot use, and for a kind that is given and scores
-    answers of a recipe that gives none; DataError where no question has a gold of the kind that is given."""
+    Raises ConfError for a rule or judge that the kind cannot use, for labels of people where no rule gives
+    verdicts that they could outrank, and for a kind that is given and scores answers of a recipe that gives
+    none; DataError where no question has a gold of the kind that is given, and for judged documents of which
+    none is stored."""
     store, recipe = pipeline.store, pipeline.recipe
     name = kind or kind_of_data(store, read, questions)
     opened = open_kind(name, rule, judged)
@@ -63,17 +65,19 @@ def scoring_of(
         golds = golds_of(store, questions, form).values()
         if kind is not None:
             require_golds(golds, len(questions), name, form, store.uri)
-        require_documents(store, golds)
-    return Scoring(name, opened, form)
-
-
-def require_rule(scoring: Scoring, labels: PersonLabels | None) -> None:
-    """Raises ConfError for labels of people where no rule gives verdicts that they could outrank."""
-    if labels is not None and rule_of(scoring.kind) is None:
+        judged_ids = sorted({d for g in golds for d in g.grades})[:LOOKED_AT]
+        if judged_ids and len(store.missing("documents", "id", judged_ids)) == len(judged_ids):
+            raise DataError(
+                f"{store.uri}: expected the documents that are judged, found none of "
+                f"{', '.join(judged_ids[:3])} among {store.count('documents')} documents. Read the corpus "
+                "that the judgements are of"
+            )
+    if labels is not None and rule_of(opened) is None:
         raise ConfError(
-            f"--labels {labels.file}: expected data whose answers have verdicts, found kind {scoring.name}: "
+            f"--labels {labels.file}: expected data whose answers have verdicts, found kind {name}: "
             "its measures are computed from the golds alone. Score it with --kind crag, or leave --labels out"
         )
+    return Scoring(name, opened, form)
 
 
 def golds_of(store: Store, questions: Sequence[str], form: GoldForm) -> dict[str, Gold]:
@@ -115,16 +119,6 @@ def require_golds(golds: Iterable[Gold], questions: int, kind: str, form: GoldFo
         raise DataError(
             f"{where}: kind {kind} scores by golds, and none of {questions} questions has one: expected "
             f"{FROM[form]}"
-        )
-
-
-def require_documents(store: Store, golds: Iterable[Gold]) -> None:
-    """Raises DataError where no document that the golds judge is stored."""
-    judged = sorted({d for g in golds for d in g.grades})[:LOOKED_AT]
-    if judged and len(store.missing("documents", "id", judged)) == len(judged):
-        raise DataError(
-            f"{store.uri}: expected the documents that are judged, found none of {', '.join(judged[:3])} "
-            f"among {store.count('documents')} documents. Read the corpus that the judgements are of"
         )
 
 

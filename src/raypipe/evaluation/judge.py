@@ -10,8 +10,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from raypipe.core import plugins
@@ -63,22 +62,16 @@ class ModelJudge:
         memo = StoreMemo(store.uri, memo_versions(store), fresh)
         generate = cached(self.kit, memo, tally).generator(self.model)
 
-        async def ask() -> JudgeResult:
+        async def ask() -> tuple[Mapping[str, str], JudgeLine]:
             try:
-                return await judged(self, generate, rows, texts, spend and partial(spend, tally))
+                return await judged(self, generate, rows, texts, tally, spend)
             finally:
                 await self.kit.close()
 
         try:
-            done = asyncio.run(ask())
+            return asyncio.run(ask())
         finally:
             merge_memo(store)
-        line = JudgeLine(
-            self.model.name, done.pairs, tally.replies.computed, tally.replies.cached, done.unreadable,
-            done.no_reply, dict(done.faults), tally.tokens.prompt, tally.tokens.cached,
-            tally.tokens.generated,
-        )  # fmt: skip
-        return done.replies, line
 
 
 Agrees: TypeAlias = Callable[[str, str, tuple[str, ...]], "bool | None"]
@@ -136,31 +129,21 @@ OPEN = "\0"
 """An answer that no rule decides: no truth equals it."""
 
 
-@dataclass(slots=True)
-class JudgeResult:
-    """What a judge said about predictions."""
-
-    replies: dict[str, str] = field(default_factory=dict)  # question id -> the reply that decides
-    pairs: int = 0  # predictions that it judged
-    unreadable: int = 0  # of these, how many got no judgement that can be read, and none that says right
-    no_reply: int = 0  # of these, how many got no reply, and were not found right by another truth
-    faults: Counter[str] = field(default_factory=Counter)  # reason -> calls without a reply
-
-
 async def judged(
     judge: ModelJudge,
     generate: Generator,
     rows: Sequence[Prediction],
     texts: Mapping[str, str],
-    spend: Callable[[], None] | None = None,
-) -> JudgeResult:
-    """Asks about every prediction that the rule leaves open. `texts`: question id -> question; `spend`: is
-    asked before each CAPPED_AT_ONCE calls.
+    tally: CallCounts,
+    spend: Spend | None = None,
+) -> tuple[Mapping[str, str], JudgeLine]:
+    """Asks about every prediction that the rule leaves open: the replies that decide, by question id, and
+    what they cost by `tally`. `texts`: question id -> question; `spend`: is told before each CAPPED_AT_ONCE
+    calls.
 
     A prediction that a truth is found to agree with is right. Of others the reply that cannot be read is
     kept before one that says wrong; where a call got no reply none is kept, since it may have said right.
     """
-    done = JudgeResult()
     render, rule = judge.prompt.renderer(), judge.rule
     asks: dict[str, list[Chat]] = {}
     for row in rows:
@@ -171,7 +154,6 @@ async def judged(
             if rule == "accuracy":
                 each = [{"truths": escape_markup(json.dumps(truths, ensure_ascii=False))}]
             asks[row.question] = [render({**values, **one}) for one in each]
-    done.pairs = len(asks)
     said: dict[str, list[str | Fault]] = {id: [] for id in asks}
     sampling, turn = Sampling(max_tokens=MAX_TOKENS + judge.model.thought_tokens), 0
 
@@ -182,7 +164,7 @@ async def judged(
     while left := [id for id in asks if turn < len(asks[id]) and not scored(id, 1)]:
         for some in batches(left, len(left) if spend is None else CAPPED_AT_ONCE):
             if spend is not None:
-                spend()
+                spend(tally)
             replies = await generate([asks[id][turn] for id in some], sampling)
             for id, reply in zip(some, replies, strict=True):
                 if isinstance(reply, Generated):  # thoughts alone are a text that is no judgement
@@ -190,16 +172,21 @@ async def judged(
                 else:
                     said[id].append(reply)
         turn += 1
+    decided, faults, unread, silent = dict[str, str](), Counter[str](), 0, 0
     for id, replies_of in said.items():
         right, unreadable, wrong = (scored(id, score) for score in (1, -1, 0))
-        faults = [s.reason for s in replies_of if isinstance(s, Fault)]
-        done.faults.update(faults)
-        if faults and not right:
-            done.no_reply += 1
+        failed = [s.reason for s in replies_of if isinstance(s, Fault)]
+        faults.update(failed)
+        if failed and not right:
+            silent += 1
             continue
-        done.unreadable += bool(unreadable and not right)
-        done.replies[id] = (right or unreadable or wrong)[0]
-    return done
+        unread += bool(unreadable and not right)
+        decided[id] = (right or unreadable or wrong)[0]
+    replied, tokens = tally.replies, tally.tokens
+    return decided, JudgeLine(
+        judge.model.name, len(asks), replied.computed, replied.cached, unread, silent, dict(faults),
+        tokens.prompt, tokens.cached, tokens.generated,
+    )  # fmt: skip
 
 
 def _score(rule: Rule, reply: str) -> int:

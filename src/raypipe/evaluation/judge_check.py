@@ -26,7 +26,7 @@ from raypipe.evaluation.judged_run import (
 )
 from raypipe.metrics.certainty import Interval, rate_interval
 from raypipe.metrics.crag import RIGHT, Prediction, Verdict
-from raypipe.metrics.routing import by_label
+from raypipe.metrics.losses import by_label
 
 _DRAWS = 20_000
 
@@ -265,13 +265,9 @@ def _by_doubt(
     found = []
     for row, right in judged:
         says = second.get((row.question, row.prediction or ""))
-        doubt = abs(right - _overlap(row)) / 2 + (says is not None and says != right) / 2
+        said, *truths = (set(re.findall(r"\w+", t.lower())) for t in (row.prediction or "", *row.truths))
+        overlap = max((len(t & said) / len(t) for t in truths if t), default=0.0)  # of a truth's words
+        doubt = abs(right - overlap) / 2 + (says is not None and says != right) / 2
         if doubt and (other is None or says != right):
             found.append((row, doubt))
     return sorted(found, key=lambda x: (-x[1], x[0].question))
-
-
-def _overlap(row: Prediction) -> float:
-    """The largest share of a truth's words that the prediction has, 0..1."""
-    said, *truths = (set(re.findall(r"\w+", t.lower())) for t in (row.prediction or "", *row.truths))
-    return max((len(t & said) / len(t) for t in truths if t), default=0.0)

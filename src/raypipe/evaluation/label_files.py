@@ -133,7 +133,15 @@ def write_labels(
 def read_labels(folder: Path) -> LabelFolder:
     """The labels of a folder, whole. Raises DataError for a folder without them, for files that do not belong
     together, for rows of another form, and for no rows."""
-    tree = _about(folder / ABOUT)
+    wanted = ("digest", "recipe", "data")
+    try:
+        tree: Any = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as e:
+        raise DataError(
+            f"{folder}: expected a folder of labels with {ABOUT} and {ROWS} ({e}). {_AGAIN}"
+        ) from e
+    if not isinstance(tree, dict) or any(k not in tree for k in wanted) or tree.get("format") != FORMAT:
+        raise DataError(f"{folder / ABOUT}: expected format {FORMAT} with digest, recipe and data. {_AGAIN}")
     try:
         table = pq.read_table(folder / ROWS)
     except (OSError, pa.ArrowInvalid) as e:
@@ -161,19 +169,6 @@ def read_labels(folder: Path) -> LabelFolder:
 
 
 _AGAIN = "Make the labels again: `raypipe labels RECIPE --store URI`"
-
-
-def _about(path: Path) -> dict[str, Any]:
-    try:
-        tree: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as e:
-        raise DataError(
-            f"{path.parent}: expected a folder of labels with {ABOUT} and {ROWS} ({e}). {_AGAIN}"
-        ) from e
-    wanted = ("digest", "recipe", "data")
-    if not isinstance(tree, dict) or any(k not in tree for k in wanted) or tree.get("format") != FORMAT:
-        raise DataError(f"{path}: expected format {FORMAT} with digest, recipe and data. {_AGAIN}")
-    return tree
 
 
 def _require(labels: Sequence[Label], where: str) -> None:
@@ -210,23 +205,22 @@ def write_review(path: Path, judged: Sequence[JudgedAnswer], into: str) -> int:
         raise DataError(
             f"{path}: expected no file there, since it may hold corrections. Name another --review"
         )
-    return write_json_lines(path, (_review_line(a, into) for a in judged if a.chat))
-
-
-def _review_line(answer: JudgedAnswer, into: str) -> dict[str, Any]:
-    said = answer.reply.text if answer.reply is not None else ""
-    return {
-        "id": answer.question.id,
-        "query": answer.question.text,
-        "query_time": answer.question.asked_at,
-        "golds": list(answer.gold.answers) if answer.gold is not None else [],
-        into: said,
-        **answer.judgements,
-        "rule": answer.rule,
-        "label": answer.label or said,
-        "use": False,
-        **({"gave": answer.facts} if answer.facts else {}),
-    }
+    lines = []
+    for a in (a for a in judged if a.chat):
+        said = a.reply.text if a.reply is not None else ""
+        line = {
+            "id": a.question.id,
+            "query": a.question.text,
+            "query_time": a.question.asked_at,
+            "golds": list(a.gold.answers) if a.gold is not None else [],
+            into: said,
+            **a.judgements,
+            "rule": a.rule,
+            "label": a.label or said,
+            "use": False,
+        }
+        lines.append({**line, "gave": a.facts} if a.facts else line)
+    return write_json_lines(path, lines)
 
 
 def read_review(path: Path) -> dict[str, tuple[str, TextLine]]:

@@ -20,8 +20,16 @@ from raypipe.core.records import ANSWERED, FAULT, INVALID, RANKED, SKIPPED, SKIP
 from raypipe.evaluation.loss_paths import GoldEvidence, RecipePaths, SourcesHolding
 from raypipe.kg.language.parser import parser
 from raypipe.kg.language.program import Program, print_program
-from raypipe.metrics.losses import GoldText, LostAt, read_through
-from raypipe.metrics.routing import PROGRAM, RULE, CallScore, Routing, router_scores
+from raypipe.metrics.losses import (
+    PROGRAM,
+    RULE,
+    CallScore,
+    GoldText,
+    LostAt,
+    Routing,
+    read_through,
+    router_scores,
+)
 from raypipe.metrics.squad import normalized
 from raypipe.pipeline.driver import Pipeline
 from raypipe.recipes.recipe import Recipe, Stage
@@ -177,8 +185,8 @@ class RankingLossFinder:
             for asked, _ in pairs
             if asked.id in golds
         }
-        ids = sorted({d for some in relevant.values() for d in some})
-        rows = self._pipeline.store.rows("documents", "id", ids, ["id", "source"]).to_pylist()
+        p, ids = self._pipeline, sorted({d for some in relevant.values() for d in some})
+        rows = p.store.rows("documents", "id", ids, ["id", "source"]).to_pylist()
         source_of = {r["id"]: r["source"] for r in rows}
         found = {}
         for asked, answered in pairs:
@@ -187,7 +195,14 @@ class RankingLossFinder:
                 if (searched := self._paths.searched(asked)) is not None:
                     sources &= set(searched)
                 passages = frozenset(h.chunk for h in answered.hits if h.source in sources)
-                held = SourcesHolding() if passages else self._held(sorted(sources))
+                held, ids = SourcesHolding(), sorted(sources)
+                if not passages:  # which have a text, and passages
+                    texts = p.store.rows(p.texts_table, "source", ids, ["source", "text"]).to_pylist()
+                    columns = ["source", "start", "end"]
+                    spans = p.store.rows(p.passages_table, "source", ids, columns).to_pylist()
+                    full = frozenset(r["source"] for r in texts if (r["text"] or "").strip())
+                    cut = frozenset(r["source"] for r in spans if r["end"] > r["start"])
+                    held = SourcesHolding(bool(ids), full, cut)
                 evidence = GoldEvidence(asked, answered, GoldText(()), passages=passages, sources=held)
                 found[asked.id] = self._paths.place_of_documents(evidence)
         return found
@@ -195,17 +210,6 @@ class RankingLossFinder:
     def rest(self) -> dict[str, LostAt]:
         """Nothing is left to look for."""
         return {}
-
-    def _held(self, ids: Sequence[str]) -> SourcesHolding:
-        """Which of some sources have a text, and passages."""
-        store, p = self._pipeline.store, self._pipeline
-        texts = store.rows(p.texts_table, "source", ids, ["source", "text"]).to_pylist()
-        spans = store.rows(p.passages_table, "source", ids, ["source", "start", "end"]).to_pylist()
-        return SourcesHolding(
-            bool(ids),
-            frozenset(r["source"] for r in texts if (r["text"] or "").strip()),
-            frozenset(r["source"] for r in spans if r["end"] > r["start"]),
-        )
 
 
 class RoutingCheck:

@@ -41,10 +41,11 @@ def oracle_recipe(
     pipeline: Pipeline, questions: StoredQuestions, scoring: Scoring, done: RunCounters, how: EvalOptions,
     measured: Sequence[Manifest],
 ) -> tuple[Recipe, int, Plan | None]:  # fmt: skip
-    """The recipe with golds in the place of a stage, and for how many questions. Those of passages are looked
-    for in the tables, which are made before: the plan of that is shown first and returned. Raises ConfError
-    where no question has a gold text."""
-    assert how.oracle is not None
+    """The recipe, with golds in the place of a stage if an oracle is asked for, and for how many questions.
+    Golds of passages are looked for in the tables, which are made before: the plan of that is shown first and
+    returned. Raises ConfError where no question has a gold text."""
+    if how.oracle is None:
+        return pipeline.recipe, 0, None
     golds = golds_of(pipeline.store, questions.ids, scoring.golds)
     if not any(g.answers for g in golds.values()):
         raise ConfError(

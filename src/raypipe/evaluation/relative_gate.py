@@ -6,7 +6,7 @@ import math
 
 from raypipe.evaluation.compare import RunComparison, compare
 from raypipe.evaluation.scored_run import ScoredRun
-from raypipe.metrics.certainty import PairedDifference, not_worse
+from raypipe.metrics.certainty import not_worse
 from raypipe.runs.gates import NAMED, GateFailed, RelativeGate
 
 _POWER = 2.49  # z(.95) + z(.8): a margin of 2.49 standard errors is kept in 80 % of runs
@@ -30,7 +30,12 @@ def _why(gate: RelativeGate, found: RunComparison) -> str:
         said.append(f"{d.groups} groups of questions are too few")
     if not gate.better and d.interval_90 is not None:
         said.append(f"it may be {-d.interval_90[0]:.3f} worse, {gate.margin:g} is allowed")
-        said.append(_more(d, gate.margin))
+        room, error = d.difference + gate.margin, (d.interval_90[1] - d.interval_90[0]) / 2 / 1.645
+        more = "more questions would not help: the difference itself is larger"
+        if room > 0:  # how many would show it, were the difference as it is here
+            needed = math.ceil(d.n * (_POWER * error / room) ** 2)
+            more = f"{max(1, needed - d.n)} more questions would show that it is not"
+        said.append(more)
     for name, n in ((found.after, found.seen[1]), (found.before, found.seen[0])):
         if n:
             said.append(f"a fit or an adapter of {name} has seen {n} of them")
@@ -43,13 +48,3 @@ def _why(gate: RelativeGate, found: RunComparison) -> str:
             more = ", ..." * (len(ids) > NAMED)
             said.append(f"{len(ids)} questions {what} ({', '.join(ids[:NAMED])}{more})")
     return "; ".join(said) + ". live stays as it is"
-
-
-def _more(d: PairedDifference, margin: float) -> str:
-    """How many more questions would show that a run is not worse, were its difference as it is here."""
-    assert d.interval_90 is not None
-    room, error = d.difference + margin, (d.interval_90[1] - d.interval_90[0]) / 2 / 1.645
-    if room <= 0:
-        return "more questions would not help: the difference itself is larger"
-    needed = math.ceil(d.n * (_POWER * error / room) ** 2)
-    return f"{max(1, needed - d.n)} more questions would show that it is not"

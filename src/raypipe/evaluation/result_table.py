@@ -19,8 +19,7 @@ import pyarrow.parquet as pq
 from raypipe.core.errors import DataError
 from raypipe.core.records import Gold, Layout, Question, Quote, chunk_id
 from raypipe.metrics.crag import Prediction
-from raypipe.metrics.losses import LostAt
-from raypipe.metrics.routing import shared
+from raypipe.metrics.losses import LostAt, shared
 from raypipe.metrics.textfile import replacing
 from raypipe.report.report import EvalReport, answer_of, ranking, urls
 from raypipe.store.layouts import file_address

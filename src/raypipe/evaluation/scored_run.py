@@ -20,8 +20,8 @@ from raypipe.evaluation.judged_run import (
 )
 from raypipe.evaluation.result_table import about, each
 from raypipe.metrics import crag
+from raypipe.metrics.losses import shared
 from raypipe.metrics.named_kinds import answer_values
-from raypipe.metrics.routing import shared
 from raypipe.recipes.fits import fits_of, has_seen
 from raypipe.recipes.serialize import description
 from raypipe.report.report import RunFolder
@@ -68,7 +68,7 @@ def scored_run(path: Path, rule: crag.Rule) -> ScoredRun:
     people = 0
     for row in each(folder.results):
         people += row["reason"] == "person"
-        if row.get("seen"):
+        if row["seen"]:
             seen.add(row["id"])
         if (found := row.get("measures") or _of_verdict(row["verdict"])) is not None:
             values[row["id"]], labels[row["id"]] = found, row["labels"]

@@ -21,7 +21,8 @@ import numpy as np
 
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.prices import Prices
-from raypipe.evaluation.compare import RunComparison, compare, measures_of, require_measure
+from raypipe.evaluation.compare import RunComparison, compare, measures_of
+from raypipe.evaluation.compare import measure_of as named_measure
 from raypipe.evaluation.evaluate import Evaluation
 from raypipe.evaluation.scored_run import ScoredRun, scored_run
 from raypipe.metrics.certainty import Conclusion, PairedDifference, conclude, max_t, paired
@@ -112,16 +113,14 @@ def points(load: Callable[[Settings], Recipe], given: Sequence[str]) -> list[Poi
 def measure_of(kind: str, name: str | None) -> Measure:
     """The measure of a kind of data that points are held against each other by; None: its first. Raises
     ConfError for one that it does not have, and for one of which the best point would have the least."""
-    known = {m.name: m for m in measures_of(kind)}
-    if name is None:
-        return next(iter(known.values()))
-    require_measure(f"--measure {name}", name, kind, known)
-    if known[name].less_is_better:
+    first = measures_of(kind)[0]
+    found = first if name is None else named_measure(f"--measure {name}", name, kind)
+    if found.less_is_better:
         raise ConfError(
-            f"--measure {name}: expected one of which more is better, such as {next(iter(known))}; of {name} "
+            f"--measure {name}: expected one of which more is better, such as {first.name}; of {name} "
             "an answer that is never given has least"
         )
-    return known[name]
+    return found
 
 
 def drawn(ids: Sequence[str], sample: int | None, seed: int) -> tuple[list[str], list[str]]:

@@ -243,7 +243,10 @@ def require_kinds(labels: Sequence[Label], by_rules: bool, judged: Sequence[Judg
             f"labels: expected train rows, found none of {len(judged)} questions{reasons}. Lower --held-out, "
             "or label more questions"
         )
-    kinds = Counter([_kind(x) if by_rules else x for x in train])
+    kinds = set(train)
+    if by_rules:
+        words = {x: "invalid question" if "invalid" in x.lower() else "answer" for x in train}
+        kinds = {"i don't know" if abstains(x) else word for x, word in words.items()}
     if len(kinds) < 2:
         only = next(iter(kinds))
         raise DataError(
@@ -251,12 +254,6 @@ def require_kinds(labels: Sequence[Label], by_rules: bool, judged: Sequence[Judg
             "that is trained on these says nothing else. Take questions that the step answers rightly and "
             "others that it cannot answer, or another --idk-share"
         )
-
-
-def _kind(label: str) -> str:
-    if abstains(label):
-        return "i don't know"
-    return "invalid question" if "invalid" in label.lower() else "answer"
 
 
 def mix_of(labels: Sequence[Label]) -> tuple[MixLine, ...]:

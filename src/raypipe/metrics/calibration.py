@@ -9,8 +9,10 @@ Risk and coverage: El-Yaniv and Wiener 2010.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import numpy.typing as npt
@@ -104,9 +106,18 @@ def climb(value: Callable[[Floats], float], starts: Sequence[Floats]) -> tuple[F
     best: tuple[Floats, float] | None = None
     for start in starts:
         w = _shares(start)
-        found = _from(value, w, value(w))
-        if best is None or found[1] > best[1] + GAIN:
-            best = found
+        now, before = value(w), -math.inf
+        for _ in range(ROUNDS):
+            if now <= before + GAIN:
+                break
+            before = now
+            for i, factor in product(range(len(w)), FACTORS):
+                tried = w.copy()
+                tried[i] = factor * max(w[i], LEAST)
+                if tried.sum() and (found := value(_shares(tried))) > now + GAIN:
+                    w, now = _shares(tried), found
+        if best is None or now > best[1] + GAIN:
+            best = w, now
     assert best is not None, "expected a start"
     return best
 
@@ -114,23 +125,6 @@ def climb(value: Callable[[Floats], float], starts: Sequence[Floats]) -> tuple[F
 def _shares(w: Floats) -> Floats:
     out: Floats = np.maximum(w, 0.0) / np.maximum(w, 0.0).sum()
     return out
-
-
-def _from(value: Callable[[Floats], float], w: Floats, now: float) -> tuple[Floats, float]:
-    for _ in range(ROUNDS):
-        before = now
-        for i in range(len(w)):
-            for factor in FACTORS:
-                tried = w.copy()
-                tried[i] = factor * max(w[i], LEAST)
-                if not tried.sum():
-                    continue
-                tried = _shares(tried)
-                if (found := value(tried)) > now + GAIN:
-                    w, now = tried, found
-        if now <= before + GAIN:
-            break
-    return w, now
 
 
 BINS = 10  # of a reliability diagram

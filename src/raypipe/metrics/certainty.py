@@ -200,12 +200,9 @@ def sign_flip(units: Floats, seed: int = 0) -> tuple[float, bool]:
     sizes = np.abs(units[units != 0])
     if not len(sizes):
         return 1.0, True
-    if np.array_equal(sizes, np.round(sizes)):
-        return _exact(sizes, abs(float(units.sum()))), True
-    return _drawn(sizes, abs(float(units.sum())), seed), False
-
-
-def _exact(sizes: Floats, found: float) -> float:
+    found = abs(float(units.sum()))
+    if not np.array_equal(sizes, np.round(sizes)):
+        return _drawn(sizes, found, seed), False
     chances: npt.NDArray[Any] = np.ones(1)  # of each sum, from the least to the largest, one apart
     for size, count in zip(*np.unique(sizes, return_counts=True), strict=True):
         n, k = int(count), np.arange(int(count) + 1)
@@ -214,7 +211,7 @@ def _exact(sizes: Floats, found: float) -> float:
         spread[:: 2 * int(size)] = np.exp(log[n] - log[k] - log[n - k] - n * math.log(2))  # fair coins
         chances = np.convolve(chances, spread)
     sums = np.arange(len(chances)) - (len(chances) - 1) // 2
-    return min(1.0, float(chances[np.abs(sums) >= found].sum()))
+    return min(1.0, float(chances[np.abs(sums) >= found].sum())), True
 
 
 def _drawn(sizes: Floats, found: float, seed: int) -> float:

@@ -26,7 +26,7 @@ from raypipe.core.errors import ConfError
 from raypipe.core.plugins import Plugin, is_path
 from raypipe.core.records import FAULT, IDK, INVALID_QUESTION, RANKED, AnnotatorAnswer, Gold, Question
 from raypipe.metrics.certainty import Interval, rate_interval, score_interval
-from raypipe.metrics.routing import by_size, shared
+from raypipe.metrics.losses import by_size, shared
 from raypipe.text.replies import parse_response
 
 Rule: TypeAlias = str

@@ -129,20 +129,15 @@ def _row(
     prediction, judged = record["prediction"], record.get("judge_response") if rule is not None else None
     if judged is not None and (by := record.get("judge_rule", rule)) != rule:
         raise line.error(f"a judge's reply by the rule {rule}; score with --rule {by}", f"one by {by}")
+    labels = record.get("labels")  # as a run writes them, else CRAG's own fields
+    if labels is None:
+        labels = {name: str(record[name]) for name in CRAG_LABELS if record.get(name) is not None}
+    if not isinstance(labels, dict) or not all(isinstance(v, str) for v in labels.values()):
+        raise line.error("labels: an object of texts", labels)
     return crag.Prediction(
         question=text("id", record["id"]) if "id" in record else text("query", record["query"]),
         prediction=None if prediction is None else text("prediction", prediction),
         truths=(answer, *(text("alternatives", a) for a in alternatives)),
         judge_response=None if judged is None else text("judge_response", judged),
-        labels=_labels(line, record),
+        labels=labels,
     )
-
-
-def _labels(line: TextLine, record: dict[str, Any]) -> dict[str, str]:
-    """The labels of a question: `labels` as a run writes them, else CRAG's own fields."""
-    given = record.get("labels")
-    if given is None:
-        return {name: str(record[name]) for name in CRAG_LABELS if record.get(name) is not None}
-    if not isinstance(given, dict) or not all(isinstance(v, str) for v in given.values()):
-        raise line.error("labels: an object of texts", given)
-    return given

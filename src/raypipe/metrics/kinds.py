@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from raypipe.metrics.certainty import Interval, mean_interval, score_interval
 from raypipe.metrics.crag import NO_MARKS, Marks, Prediction, Rule
-from raypipe.metrics.routing import by_size
+from raypipe.metrics.losses import by_size
 
 GoldForm: TypeAlias = Literal["answers", "grades", "annotators"]
 """What a gold must have: answers, judged documents, or answers of annotators with their evidence."""

@@ -79,9 +79,9 @@ def print_report(console: Console, report: Mapping[str, Any], folder: RunFolder)
         show(console, ("cost", "estimate", "actual"), cost_rows(report["cost"]))
     say(console, *_costs(report), fold=True)
     if report["faults_by_reason"]:
+        again = {True: "yes", False: "no"}
         rows = [
-            (f["step"], f["reason"], "yes" if f["transient"] else "no", f["rows"])
-            for f in report["faults_by_reason"]
+            (f["step"], f["reason"], again[f["transient"]], f["rows"]) for f in report["faults_by_reason"]
         ]
         show(console, ("failed rows", "reason", "tried again", "rows"), rows)
     say(console, *map(str, (folder.report, folder.predictions, folder.page)))
@@ -103,16 +103,10 @@ def _inputs(report: Mapping[str, Any]) -> Iterator[str]:
 
 def _print_steps(console: Console, report: Mapping[str, Any]) -> None:
     steps, counted = report["steps"], ("planned", "computed", "cached", "skipped", "faults")
-    rows = [
-        (
-            s["step"],
-            s["rows"],
-            *("not known" if s[k] is None else s[k] for k in counted),
-            f"{s['seconds']:.1f}",
-        )
-        for s in steps
-        if s["rows"]
-    ]
+    rows = []
+    for s in (s for s in steps if s["rows"]):
+        counts = ("not known" if s[k] is None else s[k] for k in counted)
+        rows.append((s["step"], s["rows"], *counts, f"{s['seconds']:.1f}"))
     if rows:
         show(console, ("step", "rows", *counted, "seconds"), rows)
     bounds = [s["planned"] for s in steps]
@@ -201,10 +195,9 @@ def print_crag(console: Console, found: Mapping[str, Any]) -> None:
 def print_ranking(console: Console, found: Mapping[str, Any]) -> None:
     """Measures of a ranking (`metrics.files.score_ranking_files`)."""
     names = (*MEASURES, MAP_CUT_20_MIN)
-    counted = (
-        f"mean of {found['queries']} judged queries; {len(found['unranked'])} had no ranking and count 0"
-    )
-    print_means(console, {name: found[name] for name in names}, counted)
+    counted = f"mean of {found['queries']} judged queries"
+    said = f"{counted}; {len(found['unranked'])} had no ranking and count 0"
+    print_means(console, {name: found[name] for name in names}, said)
     if unjudged := len(found["unjudged"]):
         say(console, f"{unjudged} ranked queries have no judgements and count nowhere", fold=True)
     for query, values in found.get("per_query", {}).items():  # as trec_eval prints them
@@ -246,10 +239,10 @@ def _scores(console: Console, found: Mapping[str, Any]) -> None:
     parts += [(f'always "{answer}"', s) for answer, s in found["controls"].items()]
     shown = [s for s in told_apart(found["slices"])[0] if s["total"] >= FEW]
     parts += [(f"{s['label']}: {s['value']}", s) for s in shown]
-    rows = [
-        (name, signed(s["score"]), *(share(s[k]) for k in rates), s["n_unscored"], s["total"])
-        for name, s in parts
-    ]
+    rows = []
+    for name, s in parts:
+        shares = (share(s[k]) for k in rates)
+        rows.append((name, signed(s["score"]), *shares, s["n_unscored"], s["total"]))
     show(console, (f"rule {found['rule']}", "score", *rates, "unscored", "of"), rows, 0)
     correct = f"{found['n_correct']} correct ({found['n_correct_exact']} exactly)"
     counted = f"{correct}, {found['n_miss']} missing, {found['n_hallucination']} hallucinated"

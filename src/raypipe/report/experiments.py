@@ -21,7 +21,6 @@ from raypipe.report.wording import (
     ranged,
     share,
     signed,
-    told_apart,
     usd,
 )
 
@@ -165,11 +164,6 @@ def print_fit(console: Console, found: Mapping[str, Any]) -> None:
     show(console, heads, [row(way) for way in found["unseen"]])
     if "calibration" in found:
         say(console, *_calibrations(found))
-        if shown := told_apart(found["slices"])[0]:
-            counted = ("n", "answered", "wrong", "answered_fitted", "wrong_fitted")
-            fitted = ("answered, fitted", "wrong, fitted")
-            heads = ("unseen, by label", "questions", "answered", "wrong", *fitted)
-            show(console, heads, [(f"{s['label']}: {s['value']}", *(s[k] for k in counted)) for s in shown])
         best = ", ".join(f"{w['feature']} {w['effect']:+.2f}" for w in found["weights"][:FEATURES_SHOWN])
         say(console, f"log odds for a standard deviation: {best}")
     mean = f"{found['measure']} {signed(found['seen'][0]['score'])}"

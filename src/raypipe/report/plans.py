@@ -91,9 +91,8 @@ def _time(steps: Sequence[Mapping[str, Any]]) -> str:
     """Seconds of all processes together, or what would make them known."""
     unknown = [s["step"] for s in steps if s["estimate"]["seconds"] is None]
     if len(unknown) == len(steps):
-        return (
-            "time not known: no eval of these steps has run on such a machine (--calibrate measures this one)"
-        )
+        no = "no eval of these steps has run on such a machine (--calibrate measures this one)"
+        return f"time not known: {no}"
     if unknown:
         return f"time not known until an eval, or --calibrate, has measured {', '.join(unknown)}"
     low, high = (sum(s["estimate"]["seconds"][i] for s in steps) for i in (0, 1))
@@ -195,14 +194,10 @@ def print_explanation(console: Console, story: Mapping[str, Any]) -> None:
         say(console, f"against run {story['previous']}: {row}", fold=True)
     _print_differences(console, story["differences"])
     counted = ("requests", "cached", "computed")
-    rows = [
-        (
-            s["step"],
-            *("not known" if s[k] is None else s[k] for k in counted),
-            _reason(s["reason"], "question"),
-        )
-        for s in story["steps"]
-    ]
+    rows = []
+    for s in story["steps"]:
+        counts = ("not known" if s[k] is None else s[k] for k in counted)
+        rows.append((s["step"], *counts, _reason(s["reason"], "question")))
     show(console, ("step", *counted, "because"), rows)
 
 

@@ -15,9 +15,7 @@ from raypipe.core.plain import to_json as json_of
 from raypipe.core.records import FAULT, RANKED, Hit, Question
 from raypipe.metrics.crag import Marks, intervals_to_json, parts_to_json
 from raypipe.metrics.kinds import NOT_SCORED, MeasureSummary, RunScores
-from raypipe.metrics.losses import Losses
-from raypipe.metrics.prompt_injection import PromptInjection
-from raypipe.metrics.routing import Routing
+from raypipe.metrics.losses import Losses, PromptInjection, Routing
 from raypipe.metrics.textfile import write_json
 
 if TYPE_CHECKING:  # numpy, which looking at a report needs not
@@ -186,7 +184,7 @@ class EvalReport:
     prompt_injection: PromptInjection | None = None  # orders in pages; None: the recipe has no language model
     replaced: tuple[ReplacedRows, ...] = ()  # by the files of this run when they were read
     scores: RunScores = NOT_SCORED  # what the kind of the data measures
-    cost: CostReport | None = None  # None: a run of before there was one
+    cost: CostReport | None = None  # None: not counted
     fits: tuple[FitLine, ...] = ()  # fitted numbers and adapters of the recipe
     unseen: MeasureSummary | None = None  # the leading measure without what a fit has seen; None: it saw none
     oracle: str = ""  # passages or answer: golds stood in the place of a stage; labels: in one; "": none

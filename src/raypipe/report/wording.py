@@ -19,10 +19,10 @@ def fit_lines(report: Mapping[str, Any]) -> list[str]:
     lines = [
         f"seen: {f['seen']} of {f['of']} questions were among the {f['n']} that {f['step']} was fitted on "
         f"({f['split']}): their scores are too good"
-        for f in report.get("fits", ())  # a run of before there were fits has none
+        for f in report["fits"]
         if f["seen"]
     ]
-    if (rest := report.get("unseen")) is not None:
+    if (rest := report["unseen"]) is not None:
         within = f", 95 % {ends(rest['interval'])}" if rest["interval"] else ""
         mean = f"{rest['measure']} {measured(rest['mean'])}"
         lines.append(f"not seen: {mean} on the other {rest['scored']}{within}")
@@ -34,7 +34,7 @@ def ann_lines(report: Mapping[str, Any]) -> list[str]:
     return [
         f"approximate: {_recall(a)} ({a['index'].rpartition('_')[0]}, {a['probes']} probes, "
         f"refine {a['refine']})"
-        for a in report.get("ann", ())  # a run of before there were such indexes has none
+        for a in report["ann"]
     ]
 
 
@@ -69,7 +69,7 @@ def calibration_line(name: str, c: Mapping[str, Any]) -> str:
 
 def label_text(report: Mapping[str, Any]) -> str:
     """What people's labels did to the verdicts; "" where there were none."""
-    if (found := report.get("labels")) is None:  # a run of before there were any has no such key
+    if (found := report["labels"]) is None:
         return ""
     return (
         f"people outrank judges: {found['used']} of the {found['labels']} labels of {found['file']} are of "

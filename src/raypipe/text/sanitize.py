@@ -4,7 +4,7 @@ the prompt itself.
 Three ways in are closed. The marks by which chat templates begin and end turns lose their brackets, whatever
 family of models they belong to (an engine does the same for the marks of its own tokenizer). The fence
 around a document cannot be closed from within. What a page carries without showing it stays out. The words
-themselves stay: whether a model obeys them is measured (`metrics.prompt_injection`), not guessed here.
+themselves stay: whether a model obeys them is measured (`metrics.losses`), not guessed here.
 
 Questions' bodies, titles and abstracts are cleaned as the Onewo system has it: HTML tags become a space,
 `http://`, `https://`, `.com` and `.cn` go, white space is folded. What one rule leaves can be another's

@@ -90,8 +90,8 @@ def run_page(
         run.close()
 
 
-def stored_report(folder: RunFolder) -> dict[str, Any]:
-    """report.json of a run, with the keys that there were when it was written. Raises DataError."""
+def read_report(folder: RunFolder) -> dict[str, Any]:
+    """report.json of a run. Raises DataError."""
     try:
         found: dict[str, Any] = json.loads(folder.report.read_text(encoding="utf-8"))
     except (OSError, ValueError) as e:
@@ -99,12 +99,6 @@ def stored_report(folder: RunFolder) -> dict[str, Any]:
             f"{folder.path}: expected the --out folder of a finished eval with its report.json ({e})"
         ) from e
     return found
-
-
-def read_report(folder: RunFolder) -> dict[str, Any]:
-    """The same with what stands for the keys that reports of earlier versions lack. Raises DataError."""
-    added = {"cost": None, "losses": None, "calibration": None, "blocks": ["measures", "verdicts"]}
-    return added | stored_report(folder)
 
 
 def _questions(

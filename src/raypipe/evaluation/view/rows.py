@@ -68,7 +68,7 @@ def line_of(row: Mapping[str, Any], lead: str, labels: PersonLabels | None) -> Q
         key = row["id"], (row["answer"] or "").strip()
         label = labels.by_answer.get(key)
         facets["person"] = label.label if label else "to be labelled" if key in labels.open else ""
-    took = row.get("seconds")  # tables of before there were any have none
+    took = row["seconds"]
     numbers = {"value": measures.get(lead), "confidence": row["confidence"]}
     numbers["seconds"] = sum(took.values()) if took else None
     verdicts, text = () if verdict is None else (verdict,), ": ".join(said) if said else "not scored"

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -52,8 +52,8 @@ class Viewer:
     def __init__(self, runs: RunList, labels: Path | None) -> None:
         """`labels`: the file that people's marks are written to; None: labels.jsonl in the run's folder."""
         self._runs, self._labels = runs, labels
-        self._tables: OrderedDict[TableKey, RunTable] = OrderedDict()
-        self._pairs: OrderedDict[tuple[TableKey, TableKey], OpenPair] = OrderedDict()
+        self._tables = lru_cache(OPEN)(lambda key: RunTable(key[1]))
+        self._pairs = lru_cache(OPEN // 2)(lambda a, b: open_pair(self._folder(a[0]), self._folder(b[0])))
 
     def get(self, address: str) -> ViewReply:
         url = _split(address)
@@ -108,20 +108,10 @@ class Viewer:
         return run, path, stat.st_mtime_ns, stat.st_size
 
     def _table(self, run: str) -> RunTable:
-        key = self._key(run)
-        if key not in self._tables:
-            self._tables[key] = RunTable(key[1])
-            if len(self._tables) > OPEN:
-                self._tables.popitem(last=False)[1].close()
-        return self._tables[key]
+        return self._tables(self._key(run))
 
     def _pair(self, a: str, b: str) -> OpenPair:
-        keys = self._key(a), self._key(b)
-        if keys not in self._pairs:
-            self._pairs[keys] = open_pair(self._folder(a), self._folder(b))
-            if len(self._pairs) > OPEN // 2:
-                self._pairs.popitem(last=False)[1].close()
-        return self._pairs[keys]
+        return self._pairs(self._key(a), self._key(b))
 
     def _block(self, tables: list[RunTable], n: str, ids: list[str] | None = None) -> ViewReply:
         ids = tables[0].ids if ids is None else ids
