@@ -124,6 +124,12 @@ def test_two_steps_of_one_verb_have_two_names():
     assert {"fuse", "fuse:final"} < set(names) and len(set(names)) == len(names)
 
 
+def test_a_passage_longer_than_its_embedder_reads_is_said():
+    [line] = load_recipe("weknow-750", None, CONF).unread()
+    assert line == "bge-large-en-v1.5 reads 512 tokens: the end of a passage of 750 is not in its vector"
+    assert not load_recipe("weknow", None, CONF).unread()
+
+
 @pytest.mark.parametrize("name", ["local-kg", "db3-task3", "weknow"])
 def test_a_ranking_ranks_every_question_and_asks_no_graph_and_no_language_model(name):
     ranking = ranking_of(load_recipe(name, None, CONF))

@@ -74,6 +74,8 @@ class Pipeline:
         questions = None if questions is None else list(questions)  # read twice
         wanted = self.sources(questions)
         build = self.builder.build
+        for line in self.recipe.unread():
+            self.progress.say(line)
         with driving(self.store, f"index {self.recipe.name}"):
             for table in self.corpus.tables(wanted, self.streams and self._streams):
                 build(table, done)

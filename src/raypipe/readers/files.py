@@ -7,17 +7,19 @@ A name says what a file is, its first bytes must agree, and all short of a whole
 from __future__ import annotations
 
 import bz2
+import io
+import os
 import re
 import sys
 import zlib
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import TypeAlias
 
 from raypipe.core.errors import DataError
-from raypipe.readers.bz2_blocks import BlockInflater, cores
 from raypipe.readers.rows import ReadCounts, ReaderLimits
 
 CHUNK = 1 << 18  # bytes read at a time
@@ -118,15 +120,16 @@ def size(inputs: Iterable[Input]) -> int:
 def stream(source: Input, counts: ReadCounts, limits: ReaderLimits) -> Iterator[bytes]:
     """The bytes of an input, decompressed. Raises DataError for a truncated, damaged, mislabelled or
     exploding file; drop the bytes yielded before, because a checksum comes after the bytes it covers."""
-    raw = _raw(source, counts)
     if source.span is not None and source.span.start:
-        return raw  # the read of its beginning counts the file, and looks at its first bytes
+        return _raw(source, counts)  # the read of its beginning counts the file, and looks at its first bytes
     counts.files += 1
     if source.packing == "bz2" and cores() > 1 and size([source]) >= SEVERAL:
-        raw = _inflate_on_all_cores(raw, source, limits)
+        pieces = _inflate_on_all_cores(source, counts, limits)
     elif source.packing:
-        raw = _inflate(raw, source, limits, bz2.BZ2Decompressor if source.packing == "bz2" else _Gunzip)
-    return _checked(raw, source)
+        pieces = _inflate(source, counts, limits)
+    else:
+        pieces = _raw(source, counts)
+    return _checked(pieces, source)
 
 
 def _input(path: Path) -> Input:
@@ -182,37 +185,90 @@ class _Gunzip:
         return out
 
 
-_Inflater: TypeAlias = bz2.BZ2Decompressor | _Gunzip | BlockInflater
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class _Damaged(DataError):
-    """A stream that does not unpack to its end."""
+class _Joined(io.RawIOBase):
+    """The parts of a split file, read as one."""
+
+    def __init__(self, parts: tuple[Path, ...]) -> None:
+        self._files = [part.open("rb") for part in parts]
+        self._ends = list(accumulate(part.stat().st_size for part in parts))
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + (0, self._at, self._ends[-1])[whence]
+        return self._at
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        nth = bisect_right(self._ends, self._at)
+        if nth == len(self._files):
+            return 0
+        self._files[nth].seek(self._at - (self._ends[nth - 1] if nth else 0))
+        taken = self._files[nth].readinto(buffer)
+        self._at += taken
+        return taken
+
+    def close(self) -> None:
+        for file in self._files:
+            file.close()
+        super().close()
 
 
-def _inflate_on_all_cores(raw: Iterator[bytes], source: Input, limits: ReaderLimits) -> Iterator[bytes]:
-    """As `_inflate`. What cannot be unpacked by its blocks is read again in one piece, which decides."""
-    given = 0
-    with ThreadPoolExecutor(cores(), thread_name_prefix="bz2") as pool:
-        try:
-            for piece in _inflate(raw, source, limits, lambda: BlockInflater(pool, cores())):
+def _inflate_on_all_cores(source: Input, counts: ReadCounts, limits: ReaderLimits) -> Iterator[bytes]:
+    """As `_inflate`, its blocks unpacked side by side. What does not unpack so, or leaves bytes behind its
+    end, is read again in one piece, which decides and says what is wrong."""
+    from rapidgzip import IndexedBzip2File
+
+    before, given = counts.bytes_read, 0
+    try:
+        with (
+            io.BufferedReader(_Joined(source.parts), CHUNK) as packed,
+            IndexedBzip2File(packed, parallelization=cores()) as blocks,
+        ):
+            while piece := blocks.read(PIECE):
                 given += len(piece)
+                taken = blocks.tell_compressed() // 8
+                counts.bytes_read = before + taken
+                _check_growth(source, limits, taken, given)
                 yield piece
-            return
-        except _Damaged:
-            pass
+            if -(-blocks.tell_compressed() // 8) == size([source]):
+                return
+    except DataError:
+        raise
+    except Exception:  # errors of C++ are RuntimeError, ValueError and others
+        counts.bytes_read = before
     skipped = 0
-    for piece in _inflate(_raw(source, ReadCounts()), source, limits, bz2.BZ2Decompressor):
+    for piece in _inflate(source, counts, limits):
         if (skipped := skipped + len(piece)) > given:
             yield piece[max(given - skipped, -len(piece)) :]
 
 
-def _inflate(
-    raw: Iterator[bytes], source: Input, limits: ReaderLimits, new: Callable[[], _Inflater]
-) -> Iterator[bytes]:
+def _check_growth(source: Input, limits: ReaderLimits, taken: int, given: int) -> None:
+    if given > limits.inflated_bytes or given > max(limits.ratio_free_bytes, taken * limits.ratio):
+        raise DataError(
+            f"{source.name}: {taken:,} bytes unpack to more than {given:,}; expected at most "
+            f"{limits.ratio} times as many and {limits.inflated_bytes:,} in all. This is no dataset."
+        )
+
+
+_Inflater: TypeAlias = bz2.BZ2Decompressor | _Gunzip
+
+
+def _inflate(source: Input, counts: ReadCounts, limits: ReaderLimits) -> Iterator[bytes]:
+    new: Callable[[], _Inflater] = bz2.BZ2Decompressor if source.packing == "bz2" else _Gunzip
     magic = b"BZh" if source.packing == "bz2" else b"\x1f\x8b"
     inflater: _Inflater | None = None
     streams, taken, given, rest = 0, 0, 0, b""
-    for chunk in raw:
+    for chunk in _raw(source, counts):
         taken += len(chunk)
         rest += chunk
         while rest or (inflater and not inflater.needs_input):
@@ -227,14 +283,10 @@ def _inflate(
             try:
                 piece = inflater.decompress(rest, PIECE)
             except (OSError, zlib.error, EOFError) as e:
-                raise _Damaged(f"{source.name}: damaged after {given:,} good bytes ({e}). {AGAIN}") from e
+                raise DataError(f"{source.name}: damaged after {given:,} good bytes ({e}). {AGAIN}") from e
             rest = b""
             given += len(piece)
-            if given > limits.inflated_bytes or given > max(limits.ratio_free_bytes, taken * limits.ratio):
-                raise DataError(
-                    f"{source.name}: {taken:,} bytes unpack to more than {given:,}; expected at most "
-                    f"{limits.ratio} times as many and {limits.inflated_bytes:,} in all. This is no dataset."
-                )
+            _check_growth(source, limits, taken, given)
             if piece:
                 yield piece
             if inflater.eof:
@@ -242,7 +294,7 @@ def _inflate(
     if rest:
         raise DataError(_stranger(source, rest, streams))
     if inflater is not None:
-        raise _Damaged(f"{source.name}: ends in the middle, after {given:,} unpacked bytes. {AGAIN}")
+        raise DataError(f"{source.name}: ends in the middle, after {given:,} unpacked bytes. {AGAIN}")
 
 
 AGAIN = "Get the file again, and compare its size and digest with the publisher's."

@@ -20,6 +20,7 @@ from raypipe.core.records import Question, SourceKind, digest
 from raypipe.recipes.step_contract import (
     embedder_of,
     named_by,
+    passage_tokens,
     searches_all,
     source_kinds,
     table_of,
@@ -105,6 +106,15 @@ class Recipe:
 
     def embedders(self) -> tuple[Model, ...]:
         return tuple(embedder_of(s.step) for s in self._embedding())
+
+    def unread(self) -> list[str]:
+        """A line for each embedder that reads less of a passage than one may hold."""
+        most = max((passage_tokens(s.step) for s in self.corpus), default=0)
+        return [
+            f"{m.name} reads {m.max_tokens} tokens: the end of a passage of {most} is not in its vector"
+            for m in self.embedders()
+            if most > m.max_tokens
+        ]
 
     def _embedding(self) -> list[Stage[CorpusStep]]:
         return [s for s in self.corpus if table_of(s.step) == "vectors"]
