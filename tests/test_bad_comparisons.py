@@ -161,7 +161,7 @@ BAD = {  # a command in which {name} is something of `at` -> exit code, what it 
     "fit decide {run} --out {here}/abstain.yaml --measure ndcg": (2, "kind crag has no such"),
     "fit decide {run} --out {here}/abstain.yaml --split 2": (2, "expected 0 to 1"),
     "fit decide {run} --out {here}/abstain.yaml": (3, "expected at least 5 right and 5 wrong answers"),
-    "fit fuse {run} --out {here}/w.yaml --step rerank": (2, "rerank"),
+    "fit fuse {run} --out {here}/w.yaml --step rerank": (3, "expected judged documents"),
     "fit fuse {run} --out {here}/w.yaml --scores tfidf": (3, "expected judged documents"),
     "fit fuse {here}/torn --out {here}/w.yaml": (3, "torn/manifest.json"),
     # files and operation

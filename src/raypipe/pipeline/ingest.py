@@ -30,7 +30,7 @@ from raypipe.pipeline.ingest_staging import (
 )
 from raypipe.pipeline.tombstones import require_allowed
 from raypipe.readers import BadLine, Format, ReadCounts, Row
-from raypipe.readers.files import cores
+from raypipe.readers.bz2_blocks import cores
 from raypipe.readers.formats import OWN_KIND, kind_of
 from raypipe.readers.named_files import read_by
 from raypipe.report.progress import Progress, ProgressTask

@@ -7,19 +7,16 @@ A name says what a file is, its first bytes must agree, and all short of a whole
 from __future__ import annotations
 
 import bz2
-import io
-import os
 import re
 import sys
 import zlib
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 from typing import TypeAlias
 
 from raypipe.core.errors import DataError
+from raypipe.readers.bz2_blocks import BlocksDamaged, cores, unpacked_blocks
 from raypipe.readers.rows import ReadCounts, ReaderLimits
 
 CHUNK = 1 << 18  # bytes read at a time
@@ -185,66 +182,17 @@ class _Gunzip:
         return out
 
 
-def cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-class _Joined(io.RawIOBase):
-    """The parts of a split file, read as one."""
-
-    def __init__(self, parts: tuple[Path, ...]) -> None:
-        self._files = [part.open("rb") for part in parts]
-        self._ends = list(accumulate(part.stat().st_size for part in parts))
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + (0, self._at, self._ends[-1])[whence]
-        return self._at
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        nth = bisect_right(self._ends, self._at)
-        if nth == len(self._files):
-            return 0
-        self._files[nth].seek(self._at - (self._ends[nth - 1] if nth else 0))
-        taken = self._files[nth].readinto(buffer)
-        self._at += taken
-        return taken
-
-    def close(self) -> None:
-        for file in self._files:
-            file.close()
-        super().close()
-
-
 def _inflate_on_all_cores(source: Input, counts: ReadCounts, limits: ReaderLimits) -> Iterator[bytes]:
-    """As `_inflate`, its blocks unpacked side by side. What does not unpack so, or leaves bytes behind its
-    end, is read again in one piece, which decides and says what is wrong."""
-    from rapidgzip import IndexedBzip2File
-
+    """As `_inflate`, its blocks unpacked side by side. What does not unpack so is read again in one piece,
+    which decides and says what is wrong."""
     before, given = counts.bytes_read, 0
     try:
-        with (
-            io.BufferedReader(_Joined(source.parts), CHUNK) as packed,
-            IndexedBzip2File(packed, parallelization=cores()) as blocks,
-        ):
-            while piece := blocks.read(PIECE):
-                given += len(piece)
-                taken = blocks.tell_compressed() // 8
-                counts.bytes_read = before + taken
-                _check_growth(source, limits, taken, given)
-                yield piece
-            if -(-blocks.tell_compressed() // 8) == size([source]):
-                return
-    except DataError:
-        raise
-    except Exception:  # errors of C++ are RuntimeError, ValueError and others
+        for piece, taken in unpacked_blocks(source.parts, PIECE):
+            counts.bytes_read, given = before + taken, given + len(piece)
+            _check_growth(source, limits, taken, given)
+            yield piece
+        return
+    except BlocksDamaged:
         counts.bytes_read = before
     skipped = 0
     for piece in _inflate(source, counts, limits):

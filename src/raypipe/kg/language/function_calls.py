@@ -49,9 +49,9 @@ def program_of(text: str) -> tuple[str, str]:
     >>> program_of(json.dumps({"calls": [call], "operation": "value"}))
     ('get_song("last song")["author"]', 'value')
     """
-    tree = _object(text, "JSON object of function calls")
+    tree = _object(text, kind := 'JSON object with a list of "calls"')
     if not isinstance(tree.get("calls"), list):
-        raise UnreadableReply('expected a JSON object with a list of "calls"')
+        raise UnreadableReply(f"expected a {kind}")
     calls, rule = list(tree["calls"]), tree.get("operation", "value")
     if not isinstance(rule, str) or rule not in RULES:
         raise UnreadableReply(f"operation: expected one of {', '.join(RULES)}, found {str(rule)[:40]!r}")
