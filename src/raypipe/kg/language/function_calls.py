@@ -49,9 +49,9 @@ def program_of(text: str) -> tuple[str, str]:
     >>> program_of(json.dumps({"calls": [call], "operation": "value"}))
     ('get_song("last song")["author"]', 'value')
     """
-    tree = _object(text, kind := 'JSON object with a list of "calls"')
-    if not isinstance(tree.get("calls"), list):
-        raise UnreadableReply(f"expected a {kind}")
+    tree = _json(text, "JSON object of function calls")
+    if not isinstance(tree, dict) or not isinstance(tree.get("calls"), list):
+        raise UnreadableReply('expected a JSON object with a list of "calls"')
     calls, rule = list(tree["calls"]), tree.get("operation", "value")
     if not isinstance(rule, str) or rule not in RULES:
         raise UnreadableReply(f"operation: expected one of {', '.join(RULES)}, found {str(rule)[:40]!r}")
@@ -65,14 +65,11 @@ def program_of(text: str) -> tuple[str, str]:
     return p.print_program(p.Program(tuple(lines))), rule
 
 
-def _object(text: str, what: str) -> dict[str, Any]:
+def _json(text: str, what: str) -> Any:
     try:
-        tree = json.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError) as e:
         raise UnreadableReply(f"expected a {what}: {e}") from e
-    if not isinstance(tree, dict):
-        raise UnreadableReply(f"expected a {what}")
-    return tree
 
 
 def _whole(rule: str, last: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
@@ -190,7 +187,9 @@ def flat_program(text: str) -> str:
     >>> flat_program('{"domain": "music", "song_name": "last song"}')
     'None'
     """
-    tree = _object(text, "flat JSON object")
+    tree = _json(text, "flat JSON object")
+    if not isinstance(tree, dict):
+        raise UnreadableReply("expected a flat JSON object")
     match tree.get("domain"):
         case "encyclopedia" | "other":
             lines = [Query("get_open", (Text(n),)) for n in _names(tree, "main_entity")[:1]]
