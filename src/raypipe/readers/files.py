@@ -11,12 +11,13 @@ import re
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 from raypipe.core.errors import DataError
-from raypipe.readers.bz2_blocks import BlocksDamaged, cores, unpacked_blocks
+from raypipe.readers.bz2_blocks import BlockInflater, cores
 from raypipe.readers.rows import ReadCounts, ReaderLimits
 
 CHUNK = 1 << 18  # bytes read at a time
@@ -117,16 +118,15 @@ def size(inputs: Iterable[Input]) -> int:
 def stream(source: Input, counts: ReadCounts, limits: ReaderLimits) -> Iterator[bytes]:
     """The bytes of an input, decompressed. Raises DataError for a truncated, damaged, mislabelled or
     exploding file; drop the bytes yielded before, because a checksum comes after the bytes it covers."""
+    raw = _raw(source, counts)
     if source.span is not None and source.span.start:
-        return _raw(source, counts)  # the read of its beginning counts the file, and looks at its first bytes
+        return raw  # the read of its beginning counts the file, and looks at its first bytes
     counts.files += 1
     if source.packing == "bz2" and cores() > 1 and size([source]) >= SEVERAL:
-        pieces = _inflate_on_all_cores(source, counts, limits)
+        raw = _inflate_on_all_cores(raw, source, limits)
     elif source.packing:
-        pieces = _inflate(source, counts, limits)
-    else:
-        pieces = _raw(source, counts)
-    return _checked(pieces, source)
+        raw = _inflate(raw, source, limits, bz2.BZ2Decompressor if source.packing == "bz2" else _Gunzip)
+    return _checked(raw, source)
 
 
 def _input(path: Path) -> Input:
@@ -182,41 +182,37 @@ class _Gunzip:
         return out
 
 
-def _inflate_on_all_cores(source: Input, counts: ReadCounts, limits: ReaderLimits) -> Iterator[bytes]:
-    """As `_inflate`, its blocks unpacked side by side. What does not unpack so is read again in one piece,
-    which decides and says what is wrong."""
-    before, given = counts.bytes_read, 0
-    try:
-        for piece, taken in unpacked_blocks(source.parts, PIECE):
-            counts.bytes_read, given = before + taken, given + len(piece)
-            _check_growth(source, limits, taken, given)
-            yield piece
-        return
-    except BlocksDamaged:
-        counts.bytes_read = before
+_Inflater: TypeAlias = bz2.BZ2Decompressor | _Gunzip | BlockInflater
+
+
+class _Damaged(DataError):
+    """A stream that does not unpack to its end."""
+
+
+def _inflate_on_all_cores(raw: Iterator[bytes], source: Input, limits: ReaderLimits) -> Iterator[bytes]:
+    """As `_inflate`. What cannot be unpacked by its blocks is read again in one piece, which decides."""
+    given = 0
+    with ThreadPoolExecutor(cores(), thread_name_prefix="bz2") as pool:
+        try:
+            for piece in _inflate(raw, source, limits, lambda: BlockInflater(pool, cores())):
+                given += len(piece)
+                yield piece
+            return
+        except _Damaged:
+            pass
     skipped = 0
-    for piece in _inflate(source, counts, limits):
+    for piece in _inflate(_raw(source, ReadCounts()), source, limits, bz2.BZ2Decompressor):
         if (skipped := skipped + len(piece)) > given:
             yield piece[max(given - skipped, -len(piece)) :]
 
 
-def _check_growth(source: Input, limits: ReaderLimits, taken: int, given: int) -> None:
-    if given > limits.inflated_bytes or given > max(limits.ratio_free_bytes, taken * limits.ratio):
-        raise DataError(
-            f"{source.name}: {taken:,} bytes unpack to more than {given:,}; expected at most "
-            f"{limits.ratio} times as many and {limits.inflated_bytes:,} in all. This is no dataset."
-        )
-
-
-_Inflater: TypeAlias = bz2.BZ2Decompressor | _Gunzip
-
-
-def _inflate(source: Input, counts: ReadCounts, limits: ReaderLimits) -> Iterator[bytes]:
-    new: Callable[[], _Inflater] = bz2.BZ2Decompressor if source.packing == "bz2" else _Gunzip
+def _inflate(
+    raw: Iterator[bytes], source: Input, limits: ReaderLimits, new: Callable[[], _Inflater]
+) -> Iterator[bytes]:
     magic = b"BZh" if source.packing == "bz2" else b"\x1f\x8b"
     inflater: _Inflater | None = None
     streams, taken, given, rest = 0, 0, 0, b""
-    for chunk in _raw(source, counts):
+    for chunk in raw:
         taken += len(chunk)
         rest += chunk
         while rest or (inflater and not inflater.needs_input):
@@ -231,10 +227,14 @@ def _inflate(source: Input, counts: ReadCounts, limits: ReaderLimits) -> Iterato
             try:
                 piece = inflater.decompress(rest, PIECE)
             except (OSError, zlib.error, EOFError) as e:
-                raise DataError(f"{source.name}: damaged after {given:,} good bytes ({e}). {AGAIN}") from e
+                raise _Damaged(f"{source.name}: damaged after {given:,} good bytes ({e}). {AGAIN}") from e
             rest = b""
             given += len(piece)
-            _check_growth(source, limits, taken, given)
+            if given > limits.inflated_bytes or given > max(limits.ratio_free_bytes, taken * limits.ratio):
+                raise DataError(
+                    f"{source.name}: {taken:,} bytes unpack to more than {given:,}; expected at most "
+                    f"{limits.ratio} times as many and {limits.inflated_bytes:,} in all. This is no dataset."
+                )
             if piece:
                 yield piece
             if inflater.eof:
@@ -242,7 +242,7 @@ def _inflate(source: Input, counts: ReadCounts, limits: ReaderLimits) -> Iterato
     if rest:
         raise DataError(_stranger(source, rest, streams))
     if inflater is not None:
-        raise DataError(f"{source.name}: ends in the middle, after {given:,} unpacked bytes. {AGAIN}")
+        raise _Damaged(f"{source.name}: ends in the middle, after {given:,} unpacked bytes. {AGAIN}")
 
 
 AGAIN = "Get the file again, and compare its size and digest with the publisher's."
