@@ -84,7 +84,7 @@ def contest(quick: bool, machine: Machine) -> Iterator[Contest]:
 
 
 ROW = BenchRow(
-    "the best 50 of a question's 2,500 chunks of 100,000, from this machine's copy, a batch of 20, one thread",
+    "the best 50 of a question's 2,500 chunks of 100,000, from this machine's copy, 20 at once, one thread",
     "questions",
     contest,
     "numpy over arrays in memory",
