@@ -20,7 +20,6 @@ from raypipe.core.records import Question, SourceKind, digest
 from raypipe.recipes.step_contract import (
     embedder_of,
     named_by,
-    passage_tokens,
     searches_all,
     source_kinds,
     table_of,
@@ -109,7 +108,7 @@ class Recipe:
 
     def unread(self) -> list[str]:
         """A line for each embedder that reads less of a passage than one may hold."""
-        most = max((passage_tokens(s.step) for s in self.corpus), default=0)
+        most = max((getattr(s.step, "tokens", None) or 0 for s in self.corpus), default=0)
         return [
             f"{m.name} reads {m.max_tokens} tokens: the end of a passage of {most} is not in its vector"
             for m in self.embedders()
