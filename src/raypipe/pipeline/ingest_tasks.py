@@ -32,7 +32,7 @@ from raypipe.pipeline.tombstones import tombstones
 from raypipe.readers import Format, ReadCounts, shards
 from raypipe.readers.rows import DuplicateCheck, Newest, Seen
 from raypipe.readers.shards import Shard
-from raypipe.report.progress import Progress
+from raypipe.report.progress import Progress, mb
 from raypipe.store import Store, write_part
 from raypipe.store.parts import part_rows, read_record
 from raypipe.store.tables import INGEST_TABLES
@@ -195,9 +195,9 @@ class TaskReading:
         if not names:
             return
         tasks = [Task(n, _ids(n, work.shards[n])) for n in names]
-        with progress.task(verb, "MB", sum(work.shards[n].size for n in names) >> 20) as shown:
+        with progress.task(verb, "MB", sum(mb(work.shards[n].size) for n in names)) as shown:
             for result in results_of(self.runner, "parse", other or work, tasks):
-                shown.advance(work.shards[result.name].size >> 20)
+                shown.advance(mb(work.shards[result.name].size))
 
 
 def _ids(name: str, shard: Shard) -> tuple[str, ...]:
