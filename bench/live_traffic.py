@@ -31,8 +31,8 @@ from fastapi import FastAPI
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from http_app import OPEN, listening  # type: ignore[import-not-found]
-from reruns import FAKES, Bench  # type: ignore[import-not-found]
+from http_app import OPEN, listening
+from reruns import FAKES, Bench
 
 from raypipe.api.captured import captured_span, write_captured
 from raypipe.api.release import show_trials, start_canary, start_shadow, stop_trials

@@ -14,7 +14,7 @@ from raypipe.api.kg_score import CallRate
 from raypipe.api.release import TrialResult
 from raypipe.api.reproduce import CheckedNumber
 from raypipe.api.run import RunResult
-from raypipe.cluster.placement import Bottleneck, Placement
+from raypipe.cluster.placement import Placement
 from raypipe.core.index import AnnRecall
 from raypipe.evaluation.training_labels import LabelExample, LabelPath, MixLine
 from raypipe.metrics.calibration import CalibrationReport
@@ -191,7 +191,7 @@ PlacedPool = record(
     required_gib=float,
     arithmetic=str,
 )
-Placed = record("_Placement", cluster=str, about=str, pools=listed(PlacedPool), bottleneck=Bottleneck | None)
+Placed = record("_Placement", cluster=str, about=str, pools=listed(PlacedPool))
 PlanOutput = printed(
     "PlanOutput",
     "`plan --json`, and `plan` in a manifest, which has no placement.",

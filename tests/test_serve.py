@@ -395,28 +395,13 @@ def test_keys_come_from_the_environment_and_a_file_and_a_wrong_one_is_not_repeat
         assert "s3cr3t" not in str(e.value) and KEY not in str(e.value)
 
 
-def test_a_fallback_whose_model_is_missing_is_reported_before_anything_starts(
-    config, capsys, empty, tmp_path
-):
-    local = Path(__file__).parents[1] / "conf/recipes/local.yaml"
-    maxsim = "maxsim: minilm-maxsim"
-    text = local.read_text()
-    assert maxsim in text
-    file = tmp_path / "fallback.yaml"
-    file.write_text(text.replace(maxsim, "maxsim: bge-reranker-v2-m3"))
-    assert main(["serve", "local", "--store", empty, "--fallback", str(file)]) == 4
-    assert "bge-reranker-v2-m3" in capsys.readouterr().err
-
-
-def test_the_fallback_is_the_extract_step_of_a_recipe_and_its_models_are_served_too(config):
+def test_a_deployment_has_the_models_of_its_kind_and_a_limit_of_zero_is_refused(config):
     from ray.serve._private.build_app import build_app
 
-    app = builder()({"recipe": "local", "fallback": "local", "limits": {"max_ongoing_requests": 4}})
+    app = builder()({"recipe": "local", "limits": {"max_ongoing_requests": 4}})
     models = {
         d.name: d.init_args[1] for d in build_app(app, name="raypipe").deployments if d.name != "gateway"
     }
     assert {m.name for m in models["embed"]} == {"all-MiniLM-L6-v2"}
-    with pytest.raises(ConfError, match="expected a recipe with an extract step"):
-        builder()({"recipe": "local", "fallback": "vanilla"})
     with pytest.raises(ConfError, match="limits: expected max_ongoing_requests"):
         builder()({"limits": {"max_ongoing_requests": 0}})

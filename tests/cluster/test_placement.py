@@ -25,7 +25,7 @@ from raypipe.cluster.capacity import (
     workers,
 )
 from raypipe.cluster.file import Cluster, Engines, Machines, Pool
-from raypipe.cluster.placement import asked_by, bottleneck, placement, refuse
+from raypipe.cluster.placement import placement, refuse
 from raypipe.core import config as conf
 from raypipe.core.config import Conf, Where
 from raypipe.core.errors import ClusterTooSmall, ConfError
@@ -178,16 +178,6 @@ def test_workers_beside_an_engine_share_what_it_leaves_of_the_gpu(model):
     assert (engine.actors, answers.device, answers.available_gib) == (7, "0.125 GPU, 8 on one", 80.0)
 
 
-def test_the_longest_stage_is_the_one_with_most_seconds_an_actor():
-    recipe = load_recipe("local", None, CONF)
-    made = sized(file("laptop"), [], declared_nodes(file("laptop")))
-    placed = placement(made, recipe.embedders(), asked_by(recipe))
-    found = bottleneck(recipe, placed, {"embed": 60.0, "rerank": 20.0, "parse": 0.0})
-    assert (found.stage, found.seconds, found.share) == ("embed", 30.0, 0.75)
-    assert found.pool == "pool embed all-MiniLM-L6-v2"
-    assert bottleneck(recipe, placed, {}) is None
-
-
 def test_mistakes_in_a_cluster_file_are_named():
     for change, said in (
         ({"machines": []}, "expected the machines"),
@@ -229,7 +219,6 @@ def test_a_plan_says_where_each_pool_runs_and_what_is_planned_for_too_small_mach
         ("pool parse", 16, "cpu"), ("pool embed hash-embedder", 2, "1 GPU"), ("pool answer", 2, "1 GPU"),
     ]  # fmt: skip
     assert placed["pools"][1]["arithmetic"] == "room to compute 1.50 = 1.50 of 80.00 GiB"
-    assert placed["bottleneck"] is None, "nothing was measured yet"
     assert main([*words, "--cluster", "laptop"]) == 0
     assert "pool embed hash-embedder: 2 x 1 CPU" in capsys.readouterr().out
     small = tmp_path / "small.yaml"

@@ -124,18 +124,6 @@ def test_pick_draws_some_and_takes_the_most_doubtful(
     assert "0 answers at random, 0 disagreements" in capsys.readouterr().out
 
 
-def test_two_judges_disagreements_come_first(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lines = [json.loads(x) for x in run.read_text().splitlines()]
-    lines[12]["judge_response"] = '{"score": 0}'
-    other = written(tmp_path / "other.jsonl", lines)
-    out = tmp_path / "todo.jsonl"
-    words = ["judge", "pick", str(run), "--other", str(other), "--disagreements", "9", "--out", str(out)]
-    assert main(words) == 0
-    assert [json.loads(x)["id"] for x in out.read_text().splitlines()] == ["q12"]
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [

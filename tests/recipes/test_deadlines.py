@@ -8,18 +8,13 @@ from typing import ClassVar
 
 import pytest
 
-from raypipe.api.session import load_recipe
 from raypipe.core import arrow
-from raypipe.core.config import Conf
 from raypipe.core.errors import Unavailable
 from raypipe.core.records import ANSWERED, FAULT, IDK, Fault, Question, Reply
 from raypipe.models.kit import LocalKit
-from raypipe.recipes.deadlines import FALLBACK, DegradePolicy
 from raypipe.recipes.executor import QuestionExecutor
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.steps.decide import Decide
-from raypipe.steps.extract import Extract
-from raypipe.text.evidence import Fitted, FittedOn, Logistic
 
 HERE = Path(__file__).parents[1]
 
@@ -59,8 +54,8 @@ def recipe(*steps, prefer=("web",)):
     return Recipe("made", "", (), (*stages, Stage("decide", Decide(prefer=prefer))))
 
 
-def run(made, questions, policy=None, kit=None):
-    return asyncio.run(QuestionExecutor(made, kit or LocalKit(None), policy=policy)(questions))
+def run(made, questions, degrades=False):
+    return asyncio.run(QuestionExecutor(made, LocalKit(None), degrades=degrades)(questions))
 
 
 def due(seconds):
@@ -98,7 +93,7 @@ def test_with_the_time_over_nothing_is_begun_and_the_answer_is_still_one():
 def test_a_service_that_is_away_is_left_out_whether_or_not_there_is_a_deadline():
     made = recipe(Slow("rank", (("q", None),), ranks=True), Slow("web"))
     for at in (None, due(5.0)):
-        [q] = run(made, [Question("q", "?", due=at)], DegradePolicy())
+        [q] = run(made, [Question("q", "?", due=at)], True)
         assert (q.answer, q.outcome, q.degraded) == ("web", "answered", ("rank",))
         assert [(f.reason, f.transient) for f in q.faults] == [("unavailable", True)]
         with pytest.raises(Unavailable, match="rank is down"):  # a job has another worker, and another run
@@ -110,7 +105,7 @@ def test_a_gate_sends_a_question_round_a_reply_that_was_left_out():
     instead = Stage("other", Slow("other"), {"web": (FAULT,)})
     made = replace(recipe(web, prefer=("web", "other")))
     made = replace(made, question=(made.question[0], instead, made.question[1]))
-    [q] = run(made, [Question("q", "?")], DegradePolicy())
+    [q] = run(made, [Question("q", "?")], True)
     assert (q.answer, q.origin, q.degraded) == ("other", "other", ("web",))
 
 
@@ -141,54 +136,9 @@ def test_a_lost_engine_is_asked_again_by_a_job_and_left_out_by_an_endpoint():
     made = recipe(Lost())
     [job] = run(made, [Question("q", "?")])
     assert (job.outcome, job.degraded) == ("fault", ())
-    [online] = run(made, [Question("q", "?")], DegradePolicy())
+    [online] = run(made, [Question("q", "?")], True)
     assert (online.answer, online.outcome, online.degraded) == (IDK, "abstained", ("web",))
     assert all(f.transient for f in (*job.faults, *online.faults))  # neither is stored
-
-
-class Words:
-    """Sources that are their own texts."""
-
-    def __init__(self, **texts):
-        self.sources = texts
-
-    async def source_texts(self, sources):
-        return [self.sources[s] for s in sources]
-
-    async def blocks(self, sources):
-        return [()] * len(sources)
-
-    async def hidden(self, sources):
-        return [()] * len(sources)
-
-
-SURE = Fitted("", {}, Logistic(10.0, {}), Logistic(-10.0, {}), 1.0, FittedOn("", "", ""))  # of any sentence
-EXTRACT = replace(
-    next(
-        s.step
-        for s in load_recipe(str(HERE / "fakes.yaml"), None, Conf((HERE.parent / "conf",))).question
-        if isinstance(s.step, Extract)
-    ),
-    fitted=SURE,
-)
-TEXT = "Ada Lovelace wrote the first program in 1843."
-ASKED = Question("q", "who wrote the first program?", order=(f"s:0-{len(TEXT)}",))
-
-
-def test_while_a_language_model_is_away_the_fallback_answers_from_the_ranking_and_says_where_it_stands():
-    kit = LocalKit(Words(s=TEXT), "transformers")
-    [said] = run(recipe(Lost()), [ASKED], DegradePolicy(EXTRACT), kit)
-    assert (said.outcome, said.origin, said.degraded) == ("answered", FALLBACK, ("web",))
-    assert said.answer and said.answer in TEXT
-    [quote] = said.replies[FALLBACK].quotes
-    assert TEXT[slice(*quote.span)] == TEXT
-
-
-def test_the_fallback_is_not_asked_where_the_language_model_answered():
-    kit = LocalKit(Words(s=TEXT), "transformers")
-    [said] = run(recipe(Slow("web")), [ASKED], DegradePolicy(EXTRACT), kit)
-    assert (said.answer, said.origin, said.degraded) == ("web", "web", ())
-    assert FALLBACK not in said.replies
 
 
 @pytest.mark.slow

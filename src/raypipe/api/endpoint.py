@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from raypipe.api.served import require_answering, require_same, require_unchanged
-from raypipe.api.session import Session, Settings, endpoint_addresses, load_recipe, require_graphs
+from raypipe.api.session import Session, Settings, endpoint_addresses, require_graphs
 from raypipe.cluster.capacity import declared_nodes, preflight, sized, startable
 from raypipe.cluster.file import Cluster
 from raypipe.core import config
@@ -22,7 +22,6 @@ from raypipe.models import load
 from raypipe.models.load import EngineLimits
 from raypipe.pipeline.recipe_tables import searched
 from raypipe.pipeline.tasks import WorkerConfig
-from raypipe.recipes.deadlines import DegradePolicy, fallback_of
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import from_plain
 from raypipe.report.progress import heartbeat
@@ -49,7 +48,6 @@ class ServeArgs:
     cluster: str = "laptop"  # a name under conf/clusters, or a path: engine, device and threads of the models
     keys: str | None = None  # file with a key a line; and those of the variable RAYPIPE_KEYS
     auth: Literal["none"] | None = None  # none: no key is needed
-    fallback: str | None = None  # recipe whose extract step answers while a language model is down
     page: bool = True  # the web page at /
     gateways: int = 1  # processes that speak HTTP and run the recipe; with two, one may die
     log: str | None = None  # file for a line of each request; None: stderr of the gateway, which Ray keeps
@@ -79,8 +77,8 @@ class ServeArgs:
         if vllm and (engines := cluster.engines) is not None:
             gpus, engine_gpus = engines.answer.gpus / 2, sum(engines.needs(m)["GPU"] for m in vllm)
         return build_application(
-            recipe, worker, gpus, self.server_config(settings.keys), self.degrade_policy(settings),
-            self.follow_live, engine_gpus, self.gateways,
+            recipe, worker, gpus, self.server_config(settings.keys), self.follow_live,
+            engine_gpus, self.gateways,
         )  # fmt: skip
 
     def check(self, settings: Settings) -> None:
@@ -103,7 +101,7 @@ class ServeArgs:
     def check_models(self, settings: Settings, recipe: Recipe) -> None:
         """What `check` raises of a recipe whatever the store holds."""
         models = require_graphs(recipe).models()
-        for model in (*models, *self.degrade_policy(settings).models()):
+        for model in models:
             load.present(model)
         cluster = self.cluster_file(settings)
         startable(cluster, models)
@@ -141,15 +139,6 @@ class ServeArgs:
             raise ConfError("auth none and tenants: expected one of them, found both")
         keys = ApiKeys(open=True) if self.auth == "none" else ApiKeys.of(given)
         return ServerConfig(keys, self.limits, self.page, self.log, self.capture, self.memo_mb, tenants)
-
-    def degrade_policy(self, settings: Settings) -> DegradePolicy:
-        """How unavailable services are handled."""
-        if self.fallback is None:
-            return DegradePolicy()
-        recipe = load_recipe(self.fallback, self.models, settings.conf)
-        if (step := fallback_of(recipe)) is None:
-            raise ConfError(f"fallback {self.fallback!r}: expected a recipe with an extract step, found none")
-        return DegradePolicy(step)
 
     def cluster_file(self, settings: Settings) -> Cluster:
         cluster = self.session(settings).cluster_file()

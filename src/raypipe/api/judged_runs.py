@@ -123,20 +123,17 @@ def check_judge(
 
 def pick_to_label(
     run: str | Path, out: str | Path, disagreements: int = 0, at_random: int = 0, seed: int = 0,
-    other: str | Path | None = None, labels: str | Path | None = None, rule: Rule | None = None,
+    labels: str | Path | None = None, rule: Rule | None = None,
 ) -> PickResult:  # fmt: skip
-    """Writes answers for people to label: drawn at random, and those of which two measures say the opposite.
-
-    The measures are the judge and the words of the truth; with `other`, a run of the same answers, the two
-    judges. Answers in the file `labels` are left out. Raises ConfError, DataError.
+    """Writes answers for people to label: drawn at random, and those of which the judge and the words of the
+    truth say the opposite. Answers in the file `labels` are left out. Raises ConfError, DataError.
     """
     require_file(out, "--out")
     runs.require_none(Path(out))
     found = runs.judged_run(Path(run), rule)
-    second = None if other is None else runs.judged_run(Path(other), rule)
     runs.require_distinct(found)
     runs.require_readable(found)
     known = None if labels is None else runs.read_labels(Path(labels))
-    lines = checking.pick(found, disagreements, at_random, seed, second, known)
+    lines = checking.pick(found, disagreements, at_random, seed, known)
     write_json_lines(Path(out), lines)
     return PickResult(str(out), tuple(lines))

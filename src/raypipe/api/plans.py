@@ -17,7 +17,7 @@ from raypipe.api.run import evaluate, measured
 from raypipe.api.served import judge_model, open_judge
 from raypipe.api.session import Named, Place, Session
 from raypipe.cluster.capacity import declared_nodes, fitting, is_here
-from raypipe.cluster.placement import asked_by, bottleneck, placement, refuse
+from raypipe.cluster.placement import asked_by, placement, refuse
 from raypipe.core.errors import ConfError
 from raypipe.core.plain import to_json
 from raypipe.core.records import Gold
@@ -99,11 +99,10 @@ def plan(
     old = expired_answers(pipeline, questions)
     fast = measured(session.settings, session.cluster_file())
     planned = planner.plan(pipeline, questions, coming, old=old if how.refresh else (), measured=fast)
-    steps = planned.to_json()["steps"]
     if judging is not None:
         planned = replace(planned, judge=judge_plan(judging, rule, here))
     planned = priced(planned, prices_of(session, found, judging), found)
-    return PlanResult(planned, len(old), _placement(session, found, steps))
+    return PlanResult(planned, len(old), _placement(session, found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,21 +137,17 @@ def assume(recipe: Named, assumed: str, store: Place = None, session: Session | 
     return AssumedResult(made)
 
 
-def _placement(session: Session, recipe: Recipe, steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _placement(session: Session, recipe: Recipe) -> dict[str, Any]:
     """Where the session's cluster would run a recipe, on the machines that the cluster file declares. Raises
     ClusterTooSmall for what would not fit there."""
     written, asked = session.cluster_file(), asked_by(recipe)
     cluster = fitting(written, [m for m in asked if m.loader == "vllm"], declared_nodes(written))
     refuse(cluster, recipe.embedders(), asked)
     placed = placement(cluster, recipe.embedders(), asked)
-    took = {s["step"]: s["estimate"]["seconds"] for s in steps}
-    known = all(took[s["step"]] for s in steps if s["max_calls"] != 0)
-    slowest = bottleneck(recipe, placed, {stage: most[1] for stage, most in took.items() if most and known})
     pools = [
         {**to_json(p), "required_gib": round(p.required_gib, 3), "arithmetic": p.arithmetic()} for p in placed
     ]
-    slow = to_json(slowest) if slowest else None
-    return {"cluster": session.cluster, "about": cluster.about, "pools": pools, "bottleneck": slow}
+    return {"cluster": session.cluster, "about": cluster.about, "pools": pools}
 
 
 QUESTIONS, PAGES, PAGE_CHARS = 6, 6, 6000  # some 200 chunks: enough for a rate, half a minute on two cores

@@ -98,11 +98,9 @@ def _judge_pick(args: Args) -> int:
 
     raypipe judge pick /data/runs/local --random 100 --disagreements 50 --out labels.jsonl
     run RUN: a finished eval's folder, or a file of predictions
-    --disagreements N {0.. = 0}: answers of which the judge and the truth's words, or two judges, say the
-      opposite
+    --disagreements N {0.. = 0}: answers of which the judge and the truth's words say the opposite
     --random N {0.. = 0 -> at_random}: answers drawn at random: only these say how often the judge errs
     --seed S {int = 0}: of the draw (default: 0)
-    --other RUN: the same answers, judged by another judge
     --labels FILE: answers that have a label there are left out
     --out FILE {required}: the file to write; it must not be there
     --rule RULE {rule}: by which a file of predictions was judged (default: official; of a run, its own)

@@ -28,7 +28,6 @@ def _serve(args: Args) -> int:
       (default: what $RAYPIPE_TENANTS says)
     --auth {none|}: none: anyone who reaches the port may ask
     --gateways N {1.. = 1}: with two, one may die (default: 1)
-    --fallback RECIPE: its extract step answers while a language model is unavailable (default: i don't know)
     --memo MB {0.. = 64 -> memo_mb}: memory of a gateway for what models computed about the store: an
       equal question asks no model again (default: 64; 0: none)
     --shadow DIR: the --out folder of a finished eval, whose recipe answers some questions again after the

@@ -5,7 +5,7 @@ Models that are larger than the memory they would get are refused before anythin
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from raypipe.cluster.file import Cluster, Engines, Pool
@@ -165,35 +165,6 @@ def refuse(cluster: Cluster, embedders: Sequence[Model], asked: Sequence[Model])
                 f"of keys and values = {_context_gib(model, size):.2f} GiB, engines.kv_cache_gib is "
                 f"{engines.kv_cache_gib:g}. Raise it, or lower max_model_len in models.yaml"
             )
-
-
-@dataclass(frozen=True, slots=True)
-class Bottleneck:
-    """The stage that is expected to take the longest on the clock."""
-
-    stage: str
-    pool: str  # the pool that does it, and the engine that it waits for
-    seconds: float  # on the clock, at most
-    share: float  # 0..1, of all stages' seconds on the clock
-
-
-def bottleneck(
-    recipe: Recipe, placed: Sequence[Placement], seconds: Mapping[str, float]
-) -> Bottleneck | None:
-    """`seconds`: stage -> of all processes together, from rates that earlier runs measured; None without any.
-    Stages of one pool come one after the other, so each is as long as its seconds over the pool's actors."""
-    actors = {p.name: p.actors for p in placed}
-    where = pools_of_stages(recipe, list(actors))
-    waits: dict[str, str] = {}
-    for q in recipe.question:
-        asked = [m.name for m in stage_models(q.step) if f"engines {m.name}" in actors]
-        waits[q.name] = f", waiting for engines {', '.join(asked)}" if asked else ""
-    clock = {stage: s / actors[where[stage]] for stage, s in seconds.items() if s > 0}
-    if not clock:
-        return None
-    longest = max(sorted(clock), key=lambda stage: clock[stage])
-    share = clock[longest] / sum(clock.values())
-    return Bottleneck(longest, where[longest] + waits.get(longest, ""), clock[longest], share)
 
 
 def pools_of_stages(recipe: Recipe, pools: Collection[str]) -> dict[str, str]:

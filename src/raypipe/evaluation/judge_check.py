@@ -224,15 +224,13 @@ def _corrected(
 
 
 def pick(
-    run: JudgedRun, disagreements: int, at_random: int, seed: int, other: JudgedRun | None = None,
-    labels: PersonLabels | None = None,
-) -> list[dict[str, Any]]:  # fmt: skip
-    """Answers for people to label, as lines of a file: some drawn at random, and those of which two measures
-    say the opposite, the most doubtful first.
+    run: JudgedRun, disagreements: int, at_random: int, seed: int, labels: PersonLabels | None = None
+) -> list[dict[str, Any]]:
+    """Answers for people to label, as lines of a file: some drawn at random, and those of which the judge and
+    the words of the truth say the opposite, the most doubtful first.
 
-    The measures are the judge and the words of the truth, or the judges of two runs where `other` gives the
-    same answers. What has a label in `labels` is left out. Raises ConfError for nothing to pick, DataError
-    for a run of which no answer was judged.
+    What has a label in `labels` is left out. Raises ConfError for nothing to pick, DataError for a run of
+    which no answer was judged.
     """
     if disagreements < 1 and at_random < 1:
         raise ConfError("judge pick: expected --disagreements N or --random N, found neither")
@@ -246,7 +244,7 @@ def pick(
         )
     drawn = random.Random(seed).sample(open_, min(at_random, len(open_)))
     taken = {row.question for row, _ in drawn}
-    chosen = [row for row, _ in _by_doubt(run, open_, other) if row.question not in taken][:disagreements]
+    chosen = [row for row, _ in _by_doubt(open_) if row.question not in taken][:disagreements]
     lines = {line["id"]: line for line in prediction_lines(run, marks)}
     return [
         *({**lines[row.question], "picked": "random", "label": None} for row, _ in drawn),
@@ -254,20 +252,13 @@ def pick(
     ]
 
 
-def _by_doubt(
-    run: JudgedRun, judged: Sequence[tuple[Prediction, bool]], other: JudgedRun | None
-) -> list[tuple[Prediction, float]]:
-    """Judged predictions with how far two measures are apart, 0..1, the farthest first; no equal ones."""
-    second: dict[tuple[str, str], bool] = {}
-    if other is not None:
-        for row, right in decided_by_judge(other, other.marks()[0].verdicts):
-            second[row.question, row.prediction or ""] = right
+def _by_doubt(judged: Sequence[tuple[Prediction, bool]]) -> list[tuple[Prediction, float]]:
+    """Judged predictions with how far the judge and the words of the truth are apart, 0..1, the farthest
+    first; no equal ones."""
     found = []
     for row, right in judged:
-        says = second.get((row.question, row.prediction or ""))
         said, *truths = (set(re.findall(r"\w+", t.lower())) for t in (row.prediction or "", *row.truths))
         overlap = max((len(t & said) / len(t) for t in truths if t), default=0.0)  # of a truth's words
-        doubt = abs(right - overlap) / 2 + (says is not None and says != right) / 2
-        if doubt and (other is None or says != right):
+        if doubt := abs(right - overlap):
             found.append((row, doubt))
     return sorted(found, key=lambda x: (-x[1], x[0].question))

@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeAlias
 
 from raypipe.core.errors import Unavailable
-from raypipe.core.protocols import Ask, Kit, Model, Step
-from raypipe.core.records import ANSWERED, FAULT, IDK, Fault, Question, Reply
-from raypipe.recipes.recipe import Recipe, Stage
-from raypipe.recipes.step_contract import models_of, named
+from raypipe.core.protocols import Ask, Step
+from raypipe.core.records import FAULT, IDK, Fault, Question, Reply
+from raypipe.recipes.recipe import Stage
+from raypipe.recipes.step_contract import named
 
 SHARE = 0.75
 """Of the time that is left, what one stage may take: those after it have the rest. Our own choice: with a
@@ -30,49 +30,21 @@ slow generator a quarter of CRAG's 30 s is more than any ranking or extract of o
 RESERVE_S = 0.05
 """What the last stage leaves for deciding and writing the reply. Both take some milliseconds."""
 
-FALLBACK = "fallback"
-"""Name of the reply, and of the stage, that replaces an unavailable generator."""
-
 Clock: TypeAlias = Callable[[], float]
 
 
-@dataclass(frozen=True, slots=True)
-class DegradePolicy:
-    """An endpoint's policy: a stage that is unavailable is omitted. A job has none: its run answers the row
-    on another worker, or the next run does."""
-
-    fallback: Step | None = None  # answers from the ranking where a reply that could be the answer is owed
-
-    def models(self) -> tuple[Model, ...]:
-        return () if self.fallback is None else tuple(models_of(self.fallback))
-
-
-def fallback_of(recipe: Recipe) -> Step | None:
-    """The last step of a recipe that answers from the ranking alone: it writes one reply and nothing else,
-    reads none, and asks no language model."""
-    found = [s.step for s in recipe.question if _extracts(s.step)]
-    return found[-1] if found else None
-
-
-def _extracts(step: Step) -> bool:
-    reads, writes = step.reads(), step.writes()
-    alone = len(writes) == len(named(writes, "replies")) == 1 and not named(reads, "replies")
-    return alone and "order" in reads and not any(m.kind == "generator" for m in models_of(step))
-
-
-def limited(
-    stage: Stage[Step], ask: Ask, last: bool, policy: DegradePolicy | None, clock: Clock = time.time
-) -> Ask:
-    """The stage within each question's time. `last`: only the decision comes after it."""
+def limited(stage: Stage[Step], ask: Ask, last: bool, degrades: bool, clock: Clock = time.time) -> Ask:
+    """The stage within each question's time. `last`: only the decision comes after it. `degrades`: it is
+    omitted where its service is unavailable; a job has another worker, or another run, for that."""
 
     async def ask_in_time(questions: list[Question]) -> list[Question]:
         if all(q.due is None for q in questions):
-            out = await _all(stage, ask, questions, policy)
+            out = await _all(stage, ask, questions, degrades)
         else:
             # Each row with a deadline goes alone: a slow one must not cost its neighbours their time.
-            parts = [_all(stage, ask, [q], policy) if q.due is None else one(q, q.due) for q in questions]
+            parts = [_all(stage, ask, [q], degrades) if q.due is None else one(q, q.due) for q in questions]
             out = [q for part in await asyncio.gather(*parts) for q in part]
-        if policy is None or len(out) != len(questions):  # a lost row is found by who asked
+        if not degrades or len(out) != len(questions):  # a lost row is found by who asked
             return out
         return [_spared(stage, *row) for row in zip(questions, out, strict=True)]
 
@@ -83,7 +55,7 @@ def limited(
             return [omitted(stage, question, "late", "the question's time was over before it began")]
         try:
             async with asyncio.timeout(share) as limit:
-                return await _all(stage, ask, [question], policy)
+                return await _all(stage, ask, [question], degrades)
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -92,16 +64,13 @@ def limited(
     return ask_in_time
 
 
-async def _all(
-    stage: Stage[Step], ask: Ask, questions: list[Question], policy: DegradePolicy | None
-) -> list[Question]:
-    """A job has another worker, or another run, for what is unavailable: only an endpoint must answer now."""
+async def _all(stage: Stage[Step], ask: Ask, questions: list[Question], degrades: bool) -> list[Question]:
     if not questions:
         return []
     try:
         return await ask(questions)
     except Unavailable as e:
-        if policy is None:
+        if not degrades:
             raise
         return [omitted(stage, q, "unavailable", str(e)) for q in questions]
 
@@ -132,42 +101,16 @@ def goes_on(question: Question) -> bool:
     return all(f.transient and f.step in question.degraded for f in question.faults)
 
 
-def decided(
-    stage: Stage[Step], ask: Ask, kit: Kit, before: Sequence[Stage[Step]], policy: DegradePolicy | None
-) -> Ask:
+def decided(ask: Ask) -> Ask:
     """The decision, which no deadline omits. A question that lost stages and has no answer is answered
-    by the fallback, else "i don't know"."""
-    prefer = named(stage.step.reads(), "replies")
-    owing = {s.name for s in before if not s.step.writes().isdisjoint(f"replies.{r}" for r in prefer)}
-    fallback = policy.fallback if policy else None
-    instead = _fallback(fallback, kit) if fallback else None
-
-    async def settle(question: Question) -> Question:
-        if not question.degraded or question.outcome not in ("fault", "abstained"):
-            return question
-        if instead is not None and owing & set(question.degraded):
-            [question] = await instead([question])
-            if question.replies[FALLBACK].label == ANSWERED:
-                answer = question.replies[FALLBACK].text
-                return replace(question, answer=answer, outcome="answered", origin=FALLBACK)
-        return replace(question, answer=IDK, outcome="abstained", origin="")
+    "i don't know"."""
 
     async def ask_and_settle(questions: list[Question]) -> list[Question]:
-        return list(await asyncio.gather(*map(settle, await ask(questions))))
-
-    return ask_and_settle
-
-
-def _fallback(step: Step, kit: Kit) -> Ask:
-    """The step, its reply under the name `fallback`."""
-    stage = Stage(FALLBACK, step)
-    ask = limited(stage, step.open(kit), last=True, policy=DegradePolicy())
-    [own] = named(step.writes(), "replies")
-
-    async def ask_instead(questions: list[Question]) -> list[Question]:
         return [
-            replace(after, replies={**before.replies, FALLBACK: after.replies[own]})
-            for before, after in zip(questions, await ask(questions), strict=True)
+            replace(q, answer=IDK, outcome="abstained", origin="")
+            if q.degraded and q.outcome in ("fault", "abstained")
+            else q
+            for q in await ask(questions)
         ]
 
-    return ask_instead
+    return ask_and_settle

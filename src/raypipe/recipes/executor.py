@@ -22,7 +22,7 @@ from raypipe.core.records import SKIPPED_REPLY, Question
 from raypipe.core.singleflight import SingleFlight
 from raypipe.memo.counts import CallCounts, add_up
 from raypipe.memo.memo import Asking, Memo, cached
-from raypipe.recipes.deadlines import DegradePolicy, decided, goes_on, limited
+from raypipe.recipes.deadlines import decided, goes_on, limited
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import decides, embedder_of, named, table_of
 
@@ -105,8 +105,9 @@ LoadingS: TypeAlias = Callable[[], float]
 class QuestionExecutor:
     """The question half of a recipe, opened with a kit: call it with any batches, any number of times.
 
-    `counts` grows by stage name as batches pass. With `memo` None nothing is cached between calls. `policy`
-    is an endpoint's, for unavailable services. `on_stage` is called when a stage begins and when it ends.
+    `counts` grows by stage name as batches pass. With `memo` None nothing is cached between calls. An
+    endpoint `degrades`: a stage whose service is unavailable is omitted. `on_stage` is called when a stage
+    begins and when it ends.
     """
 
     def __init__(
@@ -114,7 +115,7 @@ class QuestionExecutor:
         recipe: Recipe,
         kit: Kit,
         memo: Memo | None = None,
-        policy: DegradePolicy | None = None,
+        degrades: bool = False,
         on_stage: OnStage = lambda stage, seconds: None,
         loading_s: LoadingS = lambda: 0.0,
     ) -> None:
@@ -127,10 +128,10 @@ class QuestionExecutor:
             within = cached(kit, memo, self.counts[stage.name].calls, asking)
             ask = stage.step.open(within)
             if decides(stage.step):
-                ask = decided(stage, ask, within, recipe.question[:i], policy)
+                ask = decided(ask)
             else:
                 last = any(decides(s.step) for s in recipe.question[i + 1 : i + 2])
-                ask = limited(stage, ask, last, policy)
+                ask = limited(stage, ask, last, degrades)
             self._stages.append((stage, ask))
 
     async def __call__(self, questions: Sequence[Question]) -> list[Question]:

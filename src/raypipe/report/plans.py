@@ -115,7 +115,7 @@ def _growth(plan: Mapping[str, Any]) -> str:
 
 
 def print_placement(console: Console, plan: Mapping[str, Any]) -> None:
-    """Where each pool of a plan runs, the memory it takes there, and the expected bottleneck."""
+    """Where each pool of a plan runs, and the memory it takes there."""
     if all(s["max_calls"] == 0 for s in plan["steps"]):
         return  # no pool has work
     placement = plan["placement"]
@@ -125,13 +125,6 @@ def print_placement(console: Console, plan: Mapping[str, Any]) -> None:
         memory = f"; {p['arithmetic']}" if p["memory"] else ""
         note = f"; {p['note']}" if p["note"] else ""
         say(console, f"  {p['name']}: {p['actors']} x {held}{memory}{note}")
-    slowest = placement["bottleneck"]
-    if slowest is None:
-        say(console, "bottleneck: not known until an eval has run here", fold=True)
-        return
-    where, took = slowest["pool"], seconds(slowest["seconds"])
-    said = f"{slowest['stage']} in {where}, at most {took}, {slowest['share']:.0%} of the clock"
-    say(console, f"bottleneck: {said}")
 
 
 def print_assumed(console: Console, plan: Mapping[str, Any]) -> None:

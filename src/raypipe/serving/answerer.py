@@ -31,7 +31,6 @@ from raypipe.core.records import (
 from raypipe.memo.counts import CallCounts
 from raypipe.memo.memo import Memo, MemoTable, Values
 from raypipe.models.warm_up import warm_up
-from raypipe.recipes.deadlines import DegradePolicy
 from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor, StageCounters
 from raypipe.recipes.recipe import Recipe, ranking_of
 from raypipe.report.report import ranking, urls
@@ -71,15 +70,15 @@ class Answerer:
 
     Tables are opened when they are first needed, and later commits do not show. With `memo`, calls about the
     store that are cached are not computed again. With `release` its tables are searched, at its versions.
-    `policy` says what answers while a model is unavailable.
+    `degrades`: a stage whose model is unavailable is omitted.
     """
 
     def __init__(
         self, recipe: Recipe, kit: SharedKit, store: str, memo: Memo | None = None,
-        release: Release | None = None, policy: DegradePolicy | None = None,
+        release: Release | None = None, degrades: bool = False,
     ) -> None:  # fmt: skip
         self.recipe, self.release = recipe, release.id if release else None
-        self._kit, self._memo, self._policy = kit, memo, policy
+        self._kit, self._memo, self._degrades = kit, memo, degrades
         self._digest = recipe.digest()
         self._models = {m.name: m.weights for m in recipe.models()}
         self._parser = CorpusExecutor(recipe, kit)
@@ -101,7 +100,7 @@ class Answerer:
         """Returns once its models are loaded. Raises NotReady, Unavailable or Overloaded if one is
         unavailable now, and ConfError or ModelMissing for a step that the models here cannot run."""
         kit = self._kit.with_index((await self.snapshot()).index)
-        QuestionExecutor(self.recipe, kit, policy=self._policy)
+        QuestionExecutor(self.recipe, kit, degrades=self._degrades)
         await warm_up(kit, self.recipe.models())
 
     async def warm(self, within_s: float) -> None:
@@ -109,8 +108,7 @@ class Answerer:
         language models, so that no user's waits for what is imported, started and opened on the way. Raises
         NotReady."""
         other = copy.copy(self)
-        other._kit, other._memo = WithoutGenerators(self._kit), None
-        other._policy = self._policy or DegradePolicy()
+        other._kit, other._memo, other._degrades = WithoutGenerators(self._kit), None, True
         asked = Question(digest("warm"), "when is the page ready?", due=time.time() + within_s)
         page = Source(source_id("page", _READY), "page", _READY)
         citations = (Citation(asked.id, 0, "", "", page.id, None, None),)
@@ -162,13 +160,13 @@ class Answerer:
             memo = None if request.include_prompts else self._memo  # a cached reply shows no prompt
             if memo is not None and request.corpus:
                 memo = CorpusMemo(memo, request.corpus)
-            execute = QuestionExecutor(recipe, counting, memo, self._policy, listener.on_stage)
+            execute = QuestionExecutor(recipe, counting, memo, self._degrades, listener.on_stage)
             [answered] = await execute([question])
             counts: Mapping[str, StageCounters] = execute.counts
         else:
             question = narrow(request.question, request.filters)
             over = await answer_over_documents(
-                recipe, kit, question, request.sources, self._parser, self._policy, listener.on_stage
+                recipe, kit, question, request.sources, self._parser, self._degrades, listener.on_stage
             )
             answered, counts = over.question, over.counts
         result = await self._result(answered, over, request, start, counts)

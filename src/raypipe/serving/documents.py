@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 from raypipe.core import arrow
 from raypipe.core.digests import model_identity
 from raypipe.core.records import Fault, Question, Source
-from raypipe.recipes.deadlines import DegradePolicy
 from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor, StageCounters, fine
 from raypipe.recipes.recipe import Recipe
 from raypipe.serving.serve_kit import SharedKit
@@ -38,18 +37,18 @@ class DocumentsResult:
 
 async def answer_over_documents(
     recipe: Recipe, kit: SharedKit, question: Question, sources: Sequence[Source],
-    parser: CorpusExecutor | None = None, policy: DegradePolicy | None = None,
+    parser: CorpusExecutor | None = None, degrades: bool = False,
     on_stage: Callable[[str, float | None], None] = lambda stage, seconds: None,
 ) -> DocumentsResult:  # fmt: skip
     """The question answered from these sources, which its citations name. Equals the answer over a store.
 
     `parser` is a corpus half shared by many requests: it keeps the process that parses, which takes half a
-    second to start, and counts for all of them. `policy` and `on_stage` go to `QuestionExecutor`.
+    second to start, and counts for all of them. `degrades` and `on_stage` go to `QuestionExecutor`.
     """
 
     async def run_stages(index: MemoryIndex, question: Question, stages: slice) -> Question:
         half = replace(recipe, question=recipe.question[stages])
-        execute = QuestionExecutor(half, kit.with_index(index), policy=policy, on_stage=on_stage)
+        execute = QuestionExecutor(half, kit.with_index(index), degrades=degrades, on_stage=on_stage)
         [question] = await execute([question])
         counts.update(execute.counts)
         return question

@@ -11,7 +11,6 @@ import weakref
 from raypipe.core.errors import Overloaded, RaypipeError, Unavailable
 from raypipe.core.protocols import Model
 from raypipe.memo.memo import MemoryMemo
-from raypipe.recipes.deadlines import DegradePolicy
 from raypipe.recipes.serialize import from_plain
 from raypipe.runs.release import Release, live
 from raypipe.serving.answerer import Answerer, NotReady
@@ -129,12 +128,12 @@ class ReleaseFollowers:
     or the one on trial, names them."""
 
     def __init__(
-        self, kit: SharedKit, store: str, policy: DegradePolicy | None = None, memo_bytes: int = 0,
+        self, kit: SharedKit, store: str, memo_bytes: int = 0,
         close_after_s: float = CLOSE_AFTER_S,
     ) -> None:  # fmt: skip
         """`memo_bytes`: of what each release's models computed about the store; 0: nothing is kept."""
         self.store, self.close_after_s = store, close_after_s
-        self._kit, self._policy, self._memo_bytes = kit, policy or DegradePolicy(), memo_bytes
+        self._kit, self._memo_bytes = kit, memo_bytes
         self._followers: dict[str, ReleaseFollower] = {}
         self.on_trial: tuple[Model, ...] = ()  # models of the release on trial
 
@@ -148,13 +147,13 @@ class ReleaseFollowers:
     async def open(self, release: Release) -> Answerer:
         """A release whose tables and models are open. Raises as `Answerer.check` does."""
         recipe, memo = from_plain(release.recipe), bounded_memo(self._memo_bytes)
-        opened = Answerer(recipe, self._kit, self.store, memo, release, self._policy)
+        opened = Answerer(recipe, self._kit, self.store, memo, release, degrades=True)
         await opened.check()
         return opened
 
     async def close_unnamed(self) -> None:
         named = [m for f in self._followers.values() for m in f.models()]
         try:
-            await self._kit.keep(dict.fromkeys((*named, *self.on_trial, *self._policy.models())))
+            await self._kit.keep(dict.fromkeys((*named, *self.on_trial)))
         except Exception:  # of a replica or an engine that ends badly: what is live answers all the same
             log.exception("models of releases that are over could not be closed")

@@ -12,7 +12,6 @@ from ray.serve.schema import LoggingConfig
 
 from raypipe.core.errors import Unavailable
 from raypipe.pipeline.tasks import WorkerConfig
-from raypipe.recipes.deadlines import DegradePolicy
 from raypipe.recipes.recipe import Recipe
 from raypipe.serving.access import ServerConfig
 from raypipe.serving.http.errors import RETRY_AFTER_S
@@ -42,7 +41,7 @@ HEALTH_CHECK_S = 5.0
 
 def build_application(
     recipe: Recipe, worker: WorkerConfig, gpus: float, config: ServerConfig | None = None,
-    policy: DegradePolicy | None = None, follow_live: bool = False, engine_gpus: float = 0, gateways: int = 1,
+    follow_live: bool = False, engine_gpus: float = 0, gateways: int = 1,
 ) -> Application:  # fmt: skip
     """The application.
 
@@ -50,11 +49,10 @@ def build_application(
     replica of embedders or rerankers, `engine_gpus` those of a replica of engines. `follow_live`: the live
     release answers, whose recipe is now `recipe`. A Serve config overrides replicas and resources.
     """
-    config, policy = config or ServerConfig(), policy or DegradePolicy()
-    all_models = dict.fromkeys((*recipe.models(), *policy.models()))
+    config = config or ServerConfig()
 
     def deploy_models(name: str, kind: str) -> Application:
-        chosen = [m for m in all_models if m.kind == kind]
+        chosen = [m for m in recipe.models() if m.kind == kind]
         resources = {"num_cpus": MODEL_CPUS, "num_gpus": engine_gpus if kind == "generator" else gpus}
         deployment = serve.deployment(
             ModelDeployment, name=name, max_ongoing_requests=MAX_CALLS, max_queued_requests=MAX_QUEUED_CALLS,
@@ -75,10 +73,10 @@ def build_application(
         Quotas, name="quotas", num_replicas=1, max_ongoing_requests=MAX_CONNECTIONS,
         ray_actor_options={"num_cpus": 0}, health_check_period_s=HEALTH_CHECK_S,
     )  # fmt: skip
-    generates = any(m.kind == "generator" for m in all_models)
+    generates = any(m.kind == "generator" for m in recipe.models())
     limited = [t for t in config.tenants if t.limited]
     return gateway.bind(
-        None if follow_live else recipe, worker.store, config, policy,
+        None if follow_live else recipe, worker.store, config,
         deploy_models("embed", "embedder"), deploy_models("rerank", "reranker"),
         deploy_models("generate", "generator") if generates else None,
         counts.bind(limited) if limited else None,

@@ -16,7 +16,6 @@ from ray.serve.handle import DeploymentHandle
 from ray.util.metrics import Counter, Gauge, Histogram
 
 from raypipe.core.errors import Overloaded, RaypipeError, Unavailable
-from raypipe.recipes.deadlines import DegradePolicy
 from raypipe.recipes.recipe import Recipe
 from raypipe.runs.trial_verdict import TrialReport, worse
 from raypipe.runs.trials import Role
@@ -42,7 +41,7 @@ log = logging.getLogger("raypipe.serving.ray")
 
 class Gateway:
     def __init__(
-        self, recipe: Recipe | None, store: str, config: ServerConfig, policy: DegradePolicy,
+        self, recipe: Recipe | None, store: str, config: ServerConfig,
         embed: DeploymentHandle, rerank: DeploymentHandle, generate: DeploymentHandle | None,
         quotas: DeploymentHandle | None,
     ) -> None:  # fmt: skip
@@ -65,10 +64,10 @@ class Gateway:
         self._followers: ReleaseFollowers | None = None
         self._router: ReleaseRouter
         if recipe is not None:
-            self._router = answerer = Answerer(recipe, kit, store, bounded_memo(memo_bytes), policy=policy)
+            self._router = answerer = Answerer(recipe, kit, store, bounded_memo(memo_bytes), degrades=True)
             self._live = answerer.current
         else:
-            self._followers = ReleaseFollowers(shared, store, policy, memo_bytes)
+            self._followers = ReleaseFollowers(shared, store, memo_bytes)
             self._live = self._followers.current  # past a trial, which would count the question
             redact = redaction(None if config.capture is None else config.capture.redact)
             seconds = SecondAnswers(Store.open(store), in_flight, TrialMetrics(), redact)
