@@ -1,11 +1,13 @@
 """A folder into a store: read once, cited by page, kept up to date by what changed; the rest is listed."""
 
 import asyncio
+import fcntl
 import io
 import json
 import os
 import re
 import shutil
+import signal
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -19,6 +21,8 @@ from reruns import FAKES, Bench
 
 from raypipe.api.data import documents_store, ingest, ingest_documents
 from raypipe.api.indexes import require_documents_read
+from raypipe.api.look import faults
+from raypipe.api.questions import rank
 from raypipe.api.session import Session
 from raypipe.cli.main import main
 from raypipe.core import arrow
@@ -235,6 +239,34 @@ def test_a_reader_of_another_build_reads_again(tmp_path, folder):
     assert done.counts["rows"] == 1 and done.counts["unchanged_files"] == 12
 
 
+def test_a_name_that_is_no_utf8_is_read_and_cited_by_its_bytes(tmp_path):
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "kept.txt").write_text("The ferry leaves at seven.")
+    (docs / os.fsdecode(b"Pr\xfcfung.txt")).write_text("The lighthouse keeper was called Vilma.")
+    (docs / os.fsdecode(b"leer\xfc.txt")).touch()
+    assert read(tmp_path, docs).documents == 2
+    store = Store.open(str(tmp_path / "store"))
+    assert set(store.scan("layouts")["url"].to_pylist()) == {"kept.txt", "Pr%FCfung.txt"}
+    [fault] = store.scan("faults")["id"].to_pylist()
+    assert fault.startswith("docs/leer\N{REPLACEMENT CHARACTER}.txt#")
+    assert read(tmp_path, docs).counts["unchanged_files"] == 3
+
+
+def test_a_file_that_could_not_be_opened_is_tried_by_the_next_read(tmp_path):
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "kept.txt").write_text("The ferry leaves at seven.")
+    (docs / "held.txt").write_text("The lighthouse keeper was called Vilma.")
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)  # tells the holder that someone wants the file
+    with (docs / "held.txt").open("r+") as held:
+        fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        assert read(tmp_path, docs).reasons == {"unreadable": 1}
+        fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    signal.signal(signal.SIGIO, before)
+    assert read(tmp_path, docs).documents == 2
+
+
 def test_globs_choose_and_a_folder_without_documents_is_refused(tmp_path, folder):
     assert read(tmp_path, folder, ["*.md", "*.txt", "!plain*"]).documents == 1
     with pytest.raises(DataError, match=r"none of 1 files could be read:\n  docs/cut.pdf: broken"):
@@ -243,6 +275,10 @@ def test_globs_choose_and_a_folder_without_documents_is_refused(tmp_path, folder
         read(tmp_path / "third", folder, ["*.xyz"])
     with pytest.raises(DataError, match="no such file or folder"):
         read(tmp_path / "fourth", folder / "none")
+    with pytest.raises(DataError, match="nothing was read into it"):
+        faults(store=tmp_path / "other" / "store")
+    with pytest.raises(DataError, match="no questions"):
+        rank("collection-bm25", store=tmp_path / "other" / "store")
 
 
 def test_a_folder_has_a_store_of_its_own(tmp_path, monkeypatch):

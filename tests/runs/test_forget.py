@@ -225,8 +225,9 @@ def test_a_document_of_a_folder_goes_by_its_path_and_is_refused_by_name(tmp_path
     silent = Progress(io.StringIO(), silent=True)
     ingest_folder(store, docs, [], silent)
     session = Session(from_environment({"RAYPIPE_HOME": str(tmp_path / "home")}))
-    done = forget("secret%20plan.txt", store, False, "told in confidence", session=session)
-    assert done.target == "document" and files_with(MARKER, store.uri) == []
+    cited = forget("secret%20plan.txt#page=2", store, dry_run=True, session=session)
+    done = forget("secret plan.txt", store, False, "told in confidence", session=session)
+    assert cited.name == done.name and done.target == "document" and files_with(MARKER, store.uri) == []
     assert store.scan("documents")["title"].to_pylist() == ["kept"]
     (docs / "secret plan.txt").write_text("Another text at the same place.")
     (docs / "kept.txt").unlink()

@@ -89,11 +89,14 @@ def faults(
     """Lists the rows of a finished run that failed, why, and how often each was tried.
 
     `run` is the folder of an eval; None: the lines and files that could not be read into `store`. Raises
-    DataError where there is no finished run.
+    DataError where there is no finished run, and for a store that nothing was read into.
     """
     if run is None:
         opened = (session or Session()).store(store)
-        return FaultsResult("", UndoneRows(unread_rows(opened), ()))
+        unread = unread_rows(opened)
+        if not (unread or opened.count("sources") or opened.count("questions")):
+            raise DataError(f"{opened.uri}: nothing was read into it. `raypipe ingest PATH` reads some files")
+        return FaultsResult("", UndoneRows(unread, ()))
     manifest = read(Path(run))
     store = Store.open(manifest.store)
     # Nothing is run: where it would be does not matter.

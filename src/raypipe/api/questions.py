@@ -22,7 +22,13 @@ from raypipe.core.errors import ConfError, DataError
 from raypipe.core.index import Index
 from raypipe.core.plain import to_json
 from raypipe.core.records import Citation, Question, Source, digest, source_id
-from raypipe.evaluation.golds import FINAL, documents_of, questions_of, ranked_documents
+from raypipe.evaluation.golds import (
+    FINAL,
+    documents_of,
+    questions_of,
+    ranked_documents,
+    require_questions,
+)
 from raypipe.kg.language.time_words import moment
 from raypipe.memo.disk import StoreMemo, memo_versions
 from raypipe.models.entry import REMOTE
@@ -225,6 +231,7 @@ def rank(
     with open_pipeline(session, opened, found) as pipeline:
         read = ingest(opened, files, "beir", pipeline.progress, pipeline.connect) if files else None
         questions = questions_of(pipeline, read.questions if read else None, None)
+        require_questions(questions, files, opened)
         pipeline.index(questions)
         pipeline.answer(questions)
         answered = list(pipeline.answers(questions))

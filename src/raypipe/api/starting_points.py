@@ -15,7 +15,7 @@ from raypipe.api.session import Session
 from raypipe.core.errors import ConfError
 from raypipe.core.plain import to_json
 from raypipe.metrics.textfile import require_writable
-from raypipe.report.progress import Progress, mb
+from raypipe.report.progress import Progress
 
 if TYPE_CHECKING:
     from raypipe.report.progress import ProgressTask
@@ -124,8 +124,8 @@ def _megabytes(progress: Progress) -> Callable[[str, int, int], None]:
 
     def show(name: str, done: int, size: int) -> None:
         if name not in tasks:
-            tasks[name] = progress.task("fetched", f"MB of {name}", mb(size))
-        tasks[name].reach(mb(done))
+            tasks[name] = progress.task("fetched", f"MB of {name}", size >> 20)
+        tasks[name].reach(done >> 20)
 
     return show
 

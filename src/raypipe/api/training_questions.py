@@ -14,7 +14,7 @@ from raypipe.api.session import Place, Session
 from raypipe.core import arrow
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Gold, Question
-from raypipe.evaluation.golds import golds_of
+from raypipe.evaluation.golds import golds_of, require_questions
 from raypipe.evaluation.leaks import leaks
 from raypipe.evaluation.options import EvalOptions
 from raypipe.runs.plan.new_files import read_questions
@@ -70,8 +70,7 @@ def training_questions(
 
 def _stored(store: Store, ids: Sequence[str] | None) -> list[Question]:
     every = sorted(store.scan("questions", ["id"])["id"].to_pylist()) if ids is None else list(ids)
-    if not every:
-        raise DataError(f"{store.uri}: no questions. `raypipe ingest PATH` reads some into a store")
+    require_questions(every, (), store)
     found = {q.id: q for q in arrow.question.records(store.rows("questions", "id", every))}
     return [found[id] for id in every]
 

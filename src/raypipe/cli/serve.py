@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 import raypipe
 from raypipe.cli.command import Args, called, command, console, graphs, printed, say
@@ -105,7 +106,8 @@ def _ask(args: Args) -> int:
 
 def _where(url: str | None, place: Place | None) -> str:
     """The address of a passage; of a file its page and section, too."""
-    return ", ".join(x for x in (url, place and place.page, place and place.section) if x)
+    shown = unquote(url) if url and "://" not in url else url  # a file as its folder names it
+    return ", ".join(x for x in (shown, place and place.page, place and place.section) if x)
 
 
 def _print(found: AskResult) -> None:

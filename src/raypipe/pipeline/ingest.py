@@ -33,7 +33,7 @@ from raypipe.readers import BadLine, Format, ReadCounts, Row
 from raypipe.readers.bz2_blocks import cores
 from raypipe.readers.formats import OWN_KIND, kind_of
 from raypipe.readers.named_files import read_by
-from raypipe.report.progress import Progress, ProgressTask, mb
+from raypipe.report.progress import Progress, ProgressTask
 from raypipe.report.report import ReplacedRows
 from raypipe.store import Store
 from raypipe.store.files import need
@@ -100,7 +100,7 @@ def read_here(
 ) -> StagedFiles:
     """Reads files in this process, one after the other."""
     counts, staging = ReadCounts(), Staging(store, of)
-    with progress.task("read", "MB", mb(readers.size(paths, format))) as task:
+    with progress.task("read", "MB", mib(readers.size(paths, format))) as task:
         for batch in batches(_watched(readers.open(paths, format, counts), counts, task)):
             staging.add(batch)
     return StagedFiles(staging.run, staging.rows, counts, staging.left())
@@ -122,11 +122,16 @@ def _digest(file: Path) -> str:
         return hashlib.file_digest(stream, "blake2b").hexdigest()
 
 
+def mib(size: int) -> int:
+    """Bytes as MiB, begun ones counted, so that a small file is no file of 0 MB."""
+    return -(-size >> 20)
+
+
 def _watched(rows: Iterator[Row], counts: ReadCounts, task: ProgressTask) -> Iterator[Row]:
     for row in rows:
-        task.reach(mb(counts.bytes_read))
+        task.reach(counts.bytes_read >> 20)
         yield row
-    task.reach(mb(counts.bytes_read))
+    task.reach(mib(counts.bytes_read))
 
 
 def batches(rows: Iterator[Row]) -> Iterator[IngestBatch]:

@@ -12,7 +12,6 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from urllib.parse import quote
 
 from raypipe.core.errors import DataError
 from raypipe.core.records import Document, Fault, Layout, Source, digest, source_id
@@ -79,7 +78,8 @@ class _Read:
         # Whether the same bytes would be read as they were then.
         holds = old and not old.transient and old.reader == reader_of(old.reader.partition("/")[0])
         try:
-            if old and holds and file.trouble is None and old.seen == file.state:
+            # A file that could not be opened has no digest: with permission it has the same state.
+            if old and holds and old.content and old.seen == file.state:
                 return self._unchanged(file, old)
             if file.trouble is not None:
                 raise file.trouble
@@ -88,7 +88,7 @@ class _Read:
             if old and holds and old.content == content:
                 return self._unchanged(file, old)
             text = reader.read(file.name, data)
-            id = f"{self.of[:8]}/{quote(file.name)}"
+            id = f"{self.of[:8]}/{file.url}"
             source = Source(source_id(text.source_kind, text.content), text.source_kind, text.content)
             if (stone := self.tombstones.address(id) or self.tombstones.source(source.id)) is not None:
                 raise UnusableLine(REASON, stone.says())
@@ -113,7 +113,7 @@ class _Read:
         self.size += ROW_BYTES
 
     def _document(self, file: FoundFile, content: str, text: FileText, id: str, source: Source) -> None:
-        title = text.title or Path(file.name).stem
+        title = text.title or Path(file.shown).stem
         faults = [(fault_id(f"{self._where(file)}#page={n}", n, fault), fault) for n, fault in text.faults]
         self.now[file.name] = FileState(
             file.state, content, reader_of(text.kind), id, source.id, tuple(i for i, _ in faults),
@@ -126,7 +126,7 @@ class _Read:
         self.counts.protected_files += text.protected
         self.counts.reordered_pages += text.repaired
         self.batch.documents.append(Document(id, title, source.id))
-        self.batch.layouts.append(Layout(id, source.id, quote(file.name), title, text.pages, text.sections))
+        self.batch.layouts.append(Layout(id, source.id, file.url, title, text.pages, text.sections))
         self.batch.faults += faults
         self.size += ROW_BYTES
         if source.id not in self.sources:
@@ -136,7 +136,7 @@ class _Read:
 
     def _where(self, file: FoundFile) -> str:
         """Names a file among dead letters."""
-        return f"{self.root.name}/{file.name}" if self.root.is_dir() else file.name
+        return f"{self.root.name}/{file.shown}" if self.root.is_dir() else file.shown
 
 
 def folder_id(root: Path) -> str:

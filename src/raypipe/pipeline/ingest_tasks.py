@@ -23,7 +23,7 @@ from raypipe.core.errors import DataError
 from raypipe.core.records import digest
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.driver import Pipeline
-from raypipe.pipeline.ingest import READER, FileReading, StagedFiles, batches, read_here
+from raypipe.pipeline.ingest import READER, FileReading, StagedFiles, batches, mib, read_here
 from raypipe.pipeline.ingest_joins import KEY, ShardFiles, came_before, held, staged_twice
 from raypipe.pipeline.ingest_staging import StagedRows, Staging, sources_left
 from raypipe.pipeline.recipe_task import retried
@@ -32,7 +32,7 @@ from raypipe.pipeline.tombstones import tombstones
 from raypipe.readers import Format, ReadCounts, shards
 from raypipe.readers.rows import DuplicateCheck, Newest, Seen
 from raypipe.readers.shards import Shard
-from raypipe.report.progress import Progress, mb
+from raypipe.report.progress import Progress
 from raypipe.store import Store, write_part
 from raypipe.store.parts import part_rows, read_record
 from raypipe.store.tables import INGEST_TABLES
@@ -195,9 +195,11 @@ class TaskReading:
         if not names:
             return
         tasks = [Task(n, _ids(n, work.shards[n])) for n in names]
-        with progress.task(verb, "MB", sum(mb(work.shards[n].size) for n in names)) as shown:
+        done = 0  # bytes: shards of less than one MB add up, too
+        with progress.task(verb, "MB", mib(sum(work.shards[n].size for n in names))) as shown:
             for result in results_of(self.runner, "parse", other or work, tasks):
-                shown.advance(mb(work.shards[result.name].size))
+                done += work.shards[result.name].size
+                shown.reach(mib(done))
 
 
 def _ids(name: str, shard: Shard) -> tuple[str, ...]:

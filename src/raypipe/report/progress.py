@@ -131,15 +131,6 @@ class ProgressTask:
         return f"{text}, ETA {clock((elapsed - took) * max(self.total - self.done, 0) / (self.done - units))}"
 
 
-def mb(size: int) -> int:
-    """Bytes in MB; one that is begun counts.
-
-    >>> mb(0), mb(300_000), mb(1 << 20)
-    (0, 1, 1)
-    """
-    return -(-size >> 20)
-
-
 class Progress:
     """Shows the tasks made with it while its block runs.
 

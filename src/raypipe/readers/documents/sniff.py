@@ -52,7 +52,8 @@ def file_kind(name: str, data: bytes) -> FileKind:
     suffix = base[base.rindex(".") :] if "." in base[1:] else ""
     head = data[:HEAD_BYTES]
     if not data.strip(b"\0 \t\r\n"):
-        raise UnusableLine("empty", f"expected text, found {len(data)} bytes of white space or NUL")
+        found = f"{len(data)} bytes of white space or NUL" if data else "an empty file"
+        raise UnusableLine("empty", f"expected text, found {found}")
     kind = _by_content(head, data, suffix)
     if suffix in (".pdf", ".docx") and kind in ("html", "txt", "md", "csv"):
         found = "an HTML page, such as a login page" if kind == "html" else "text"

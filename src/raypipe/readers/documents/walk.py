@@ -14,6 +14,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from raypipe.core.errors import DataError
 from raypipe.readers.rows import DocumentLimits, UnusableLine
@@ -25,7 +26,7 @@ LEVELS = 100  # of folders in folders
 class FoundFile:
     """A file of a folder, not opened yet; or an entry that is none."""
 
-    name: str  # path from the folder, with /
+    name: str  # path from the folder, with /; what is no UTF-8 in it as Python has it, as surrogates
     path: Path  # where it is opened
     size: int
     mtime_ns: int
@@ -36,6 +37,16 @@ class FoundFile:
     def state(self) -> tuple[int, int, int]:
         """Equal states mean that a file was not written since."""
         return self.size, self.mtime_ns, self.inode
+
+    @property
+    def url(self) -> str:
+        """The path as a relative address: the bytes of its name, so a name in Latin-1 has one, too."""
+        return quote(os.fsencode(self.name))
+
+    @property
+    def shown(self) -> str:
+        """The path as text that can be stored."""
+        return os.fsencode(self.name).decode(errors="replace")
 
 
 def walk(root: Path, globs: Sequence[str], limits: DocumentLimits) -> Iterator[FoundFile]:

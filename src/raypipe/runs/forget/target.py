@@ -5,9 +5,12 @@ Knows the tables of what was ingested.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from urllib.parse import quote
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe.core.errors import DataError
@@ -101,9 +104,10 @@ def _document(store: Store, given: str) -> tuple[str, str] | None:
         found = rows(store.dataset("documents", version), "id", [given], ["source"])
         return given, found["source"][0].as_py()
     place = given.partition("#")[0]
+    addresses = pa.array([place, quote(os.fsencode(given))])  # as a citation has it, and as the folder does
     for at in _newest_first(store, "layouts"):
         layouts = store.scan("layouts", ["id", "url", "source"], version=at)
-        named = layouts.filter(pc.equal(layouts["url"], place)).to_pylist()
+        named = layouts.filter(pc.is_in(layouts["url"], value_set=addresses)).to_pylist()
         if len(named) > 1:
             raise DataError(
                 f"{store.uri}: {len(named)} folders have a document {place!r}; name one by its id: "
