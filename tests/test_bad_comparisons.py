@@ -96,7 +96,7 @@ BAD = {  # a command in which {name} is something of `at` -> exit code, what it 
     "compare {run} live --store {here}/store": (2, "has no such release"),
     # gates
     "promote {run} --gate better": (2, "nothing is live to compare with"),
-    "promote {run} --gate better --against {here}/absent": (3, "absent"),
+    "promote {run} --gate better --against {here}/absent": (3, "absent: expected the folder of a fini"),
     "promote {run} --gate better --against {here}/elsewhere.jsonl": (3, "found 0 common ids"),
     "promote {run} --gate score>=0.1 --against {run}": (2, "found neither"),
     "promote {run} --gate scor>=0.1": (2, "did you mean 'score'"),
@@ -106,7 +106,7 @@ BAD = {  # a command in which {name} is something of `at` -> exit code, what it 
     "promote {run} --canary 0.05": (2, "expected one gate that ends it"),
     "promote {run} --canary 1.5 --gate better": (2, "expected a share above 0 and at most 1"),
     "promote {run} --as dead": (2, "expected live, or live@NAME"),
-    "promote {here}/absent --gate better": (3, "found no manifest.json"),
+    "promote {here}/absent --gate better": (3, "found no such folder"),
     "promote {here}/torn": (3, "torn/manifest.json"),
     "promote {run} --store {here}/absent": (2, "absent"),
     "rollback --store {here}/store": (2, "no earlier release"),
@@ -138,6 +138,7 @@ BAD = {  # a command in which {name} is something of `at` -> exit code, what it 
     "view {run} --labels {here}": (2, "expected the name of a file to write, found the folder"),
     "view {run} --port 70000": (2, "expected 0 to 65535"),
     "losses {run} --at recal": (2, "recal"),
+    "losses {here}": (3, "found no manifest.json, which is written last. The same `raypipe eval`"),
     "export {run} --as trec --out {here}": (2, "expected the name of a file to write, found the folder"),
     "export {run} --as crag --out {run}/results.parquet": (3, "belongs to the run"),
     # judges
@@ -153,7 +154,7 @@ BAD = {  # a command in which {name} is something of `at` -> exit code, what it 
     "judge pick {run} --random -1 --out {here}/todo.jsonl": (2, "expected at least 0"),
     "score crag {here}/good.jsonl --out {here}": (2, "expected the name of a file to write"),
     # fits
-    "fit decide {here}/absent": (3, "found no manifest.json"),
+    "fit decide {here}/absent": (3, "found no such folder"),
     "fit decide {here}/good.jsonl": (2, "is a file"),
     "fit decide {run} --out {here}/abstain.txt": (2, "a name that ends with .yaml"),
     "fit decide {run} --out {here}/binary/abstain.yaml": (2, "is a file"),

@@ -652,10 +652,7 @@ def test_a_folder_that_no_eval_wrote_is_refused_in_a_sentence(capsys, tmp_path):
     for words in (("why", tmp_path, "q"), ("faults", tmp_path), ("promote", tmp_path)):
         code, _, err = run(capsys, *words)
         assert code == 3 and "Errno" not in err
-        assert (
-            f"{tmp_path}: expected the --out folder of a finished eval, found no manifest.json: No such"
-            in err
-        )
+        assert f"{tmp_path}: expected the --out folder of a finished eval, found no manifest.json" in err
 
 
 def test_a_plan_says_where_pools_run_where_they_have_work(capsys, ran, world, tmp_path):

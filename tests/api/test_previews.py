@@ -47,8 +47,9 @@ def test_a_dry_run_of_other_formats_shows_the_first_row_too(said):
         "page_result": "x",
     }
     row = {"interaction_id": "1", "query": "q?", "query_time": "", "answer": "a", "search_results": [page]}
-    code, out, _ = said("ingest", "FILE", "--dry-run", rows=[row])
+    code, out, _ = said("ingest", "FILE", "--dry-run", rows=[row | {"static_or_dynamic": "static"}])
     assert code == 0 and "read as crag" in out and "document 1" in out
+    assert "static_or_dynamic static" in out  # the longest name leaves a gap
 
 
 def test_what_a_dry_run_prints_for_programs_validates(said):

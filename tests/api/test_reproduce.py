@@ -143,7 +143,7 @@ def test_gold_passages_of_all_questions_are_one_collection(tmp_path):
 
 def test_another_name_and_data_that_is_not_there_are_said(tmp_path):
     mine = session(tmp_path, TWO.replace("WRONG", "1"))
-    with pytest.raises(ConfError, match=r"reproduce three: expected one of two"):
+    with pytest.raises(ConfError, match=r"reproduce three: no such run; known: two"):
         reproduce("three", tmp_path, session=mine)
     with pytest.raises(DataError, match=r"expected a folder with a\.jsonl\.gz; found nothing there"):
         reproduce("two", tmp_path / "none", session=mine)

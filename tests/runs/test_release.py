@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import shutil
+from dataclasses import replace
 
 import pytest
 from reruns import FAKES, Bench
@@ -16,7 +17,7 @@ from raypipe.recipes.executor import answer
 from raypipe.runs.gates import GateFailed, gate
 from raypipe.runs.manifest import read
 from raypipe.runs.prune import prune
-from raypipe.runs.release import live, promote, releases, rollback
+from raypipe.runs.release import live, promote, releases, rollback, summary
 from raypipe.store import Store, StoreError
 from raypipe.store.index import LanceIndex
 from raypipe.store.keep import drop, tagged
@@ -131,7 +132,10 @@ def test_promote_names_the_store_it_writes_to_and_takes_another(bench, store, ca
     folder, moved = str(bench.folder / "one"), str(bench.folder / "moved")
     assert main(["promote", folder, "--store", moved]) == 0
     assert f"live in {moved}: r0001-" in capsys.readouterr().out
-    assert live(Store.open(moved)) is not None and live(store) is None
+    promoted = live(Store.open(moved))
+    assert promoted is not None and live(store) is None
+    tried = replace(promoted, recipe={**promoted.recipe, "sets": ["rerank.top=3"]})
+    assert summary(tried, {})["recipe"] == f"{promoted.name} (rerank.top=3)", "what --set gave is named"
     assert main(["promote", folder]) == 0
     assert f"live in {store.uri}: r0001-" in capsys.readouterr().out
     assert main(["promote", folder, "--store", str(bench.folder / "absent")]) == 2

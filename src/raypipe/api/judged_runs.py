@@ -62,7 +62,7 @@ def trimmer(session: Session, tokenizer: str) -> tuple[Callable[[str], str], str
     if (entry := catalog.entries.get(tokenizer)) is None:
         raise ConfError(
             f"--trim {tokenizer}: {catalog.file} has no such model; "
-            f"{did_you_mean(tokenizer, catalog.entries)}"
+            f"{did_you_mean(tokenizer, catalog.of_kind('tokenizer'))}"
         )
     if entry.kind != "tokenizer":
         raise ConfError(f"--trim {tokenizer}: expected a tokenizer, found a model of kind {entry.kind}")

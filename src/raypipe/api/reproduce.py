@@ -132,8 +132,7 @@ def reproductions(session: Session | None = None, name: str | None = None) -> Re
     if name is None:
         return found
     if name not in found.runs:
-        known = f"expected one of {', '.join(found.runs)}; {did_you_mean(name, found.runs)}"
-        raise ConfError(f"reproduce {name}: {known}")
+        raise ConfError(f"reproduce {name}: no such run; {did_you_mean(name, found.runs)}")
     return Reproductions(runs={name: found.runs[name]}, published=())
 
 

@@ -112,7 +112,7 @@ def generator_of(session: Session, option: str, name: str, others: str) -> Model
     that the option takes, and ConfError for a model of another kind."""
     models = session.catalog()
     if name not in models.entries:
-        hint = did_you_mean(name, models.entries)
+        hint = did_you_mean(name, models.of_kind("generator"))
         raise ModelMissing(f"{option} {name}: {models.file} has no such model; {hint}. {others}")
     if (model := models.model(name)).kind != "generator":
         raise ConfError(f"{option} {name}: expected a generator, found a model of kind {model.kind}")

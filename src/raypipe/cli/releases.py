@@ -57,7 +57,7 @@ def _print_release(found: ReleaseResult) -> None:
 
     made, score = found.release, _score(found.to_json())
     where = f"{found.pointer} in {found.store}"
-    print(f"{where}: {made.id}, recipe {made.name}, run {made.run}, {score}{seen_by_a_fit(made.seen)}")
+    print(f"{where}: {made.id}, recipe {made.title}, run {made.run}, {score}{seen_by_a_fit(made.seen)}")
 
 
 def _score(row: Mapping[str, Any]) -> str:

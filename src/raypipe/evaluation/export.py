@@ -161,7 +161,7 @@ def log_run(folder: RunFolder, client: Any, experiment: str) -> MlflowRun:
 def params_of(manifest: Manifest) -> dict[str, str]:
     """What a run was made of. A text that is too long for a param stands there as its digest."""
     found = {
-        "recipe": manifest.recipe["name"],
+        "recipe": manifest.title,
         "recipe_digest": manifest.digest,
         "data/kind": manifest.kind or "crag",
         "data/questions": str(manifest.questions),

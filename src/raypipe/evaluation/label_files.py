@@ -134,12 +134,12 @@ def read_labels(folder: Path) -> LabelFolder:
     """The labels of a folder, whole. Raises DataError for a folder without them, for files that do not belong
     together, for rows of another form, and for no rows."""
     wanted = ("digest", "recipe", "data")
+    if not (folder / ABOUT).exists():
+        raise DataError(f"{folder}: expected a folder of labels, found no {ABOUT} there. {_AGAIN}")
     try:
         tree: Any = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
     except (OSError, ValueError) as e:
-        raise DataError(
-            f"{folder}: expected a folder of labels with {ABOUT} and {ROWS} ({e}). {_AGAIN}"
-        ) from e
+        raise DataError(f"{folder / ABOUT}: expected JSON ({e}). {_AGAIN}") from e
     if not isinstance(tree, dict) or any(k not in tree for k in wanted) or tree.get("format") != FORMAT:
         raise DataError(f"{folder / ABOUT}: expected format {FORMAT} with digest, recipe and data. {_AGAIN}")
     try:

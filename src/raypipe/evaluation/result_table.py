@@ -21,7 +21,7 @@ from raypipe.core.records import Gold, Layout, Question, Quote, chunk_id
 from raypipe.metrics.crag import Prediction
 from raypipe.metrics.losses import LostAt, shared
 from raypipe.metrics.textfile import replacing
-from raypipe.report.report import EvalReport, answer_of, ranking, urls
+from raypipe.report.report import EVAL_AGAIN, EvalReport, answer_of, ranking, urls
 from raypipe.store.layouts import file_address
 from raypipe.text.places import place
 
@@ -225,9 +225,8 @@ def open_table(path: Path, columns: Sequence[str] = ()) -> pq.ParquetFile:
     try:
         found = pq.ParquetFile(path)
     except (OSError, pa.ArrowInvalid) as e:
-        raise DataError(
-            f"{path}: expected the table of a finished eval ({e}). Run `raypipe eval` again: it writes one"
-        ) from e
+        what = "none" if isinstance(e, FileNotFoundError) else e
+        raise DataError(f"{path}: expected the table of a finished eval, found: {what}. {EVAL_AGAIN}") from e
     if b"run" not in (found.schema_arrow.metadata or {}):
         raise DataError(f"{path}: expected the table of a finished eval, found another Parquet file")
     if lacking := [c for c in columns or SCHEMA.names if c not in found.schema_arrow.names]:

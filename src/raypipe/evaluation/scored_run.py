@@ -57,6 +57,10 @@ class ScoredRun:
 
 def scored_run(path: Path, rule: crag.Rule) -> ScoredRun:
     """What was measured in a run's folder, or in a file of predictions scored by `rule`. Raises DataError."""
+    if not path.exists():
+        raise DataError(
+            f"{path}: expected the folder of a finished eval or a file of predictions, found nothing there"
+        )
     if not path.is_dir():
         return judged_again(judged_run(path, rule), None)
     folder = RunFolder(path)
@@ -116,7 +120,7 @@ def stored_run(store: Store, manifest: Manifest, name: str = "") -> ScoredRun:
         q: values for q, k in keys.items() if (values := k.measures or _of_verdict(k.verdict)) is not None
     }
     verdicts = {q: k.verdict for q, k in keys.items() if k.verdict is not None}
-    name = name or f"run {manifest.run[:8]} of recipe {manifest.recipe['name']}"
+    name = name or f"run {manifest.run[:8]} of recipe {manifest.title}"
     if not found:
         raise DataError(f"{store.uri}: {name} has no verdicts there. Run the eval again, or name its folder")
     golds = arrow.gold.records(store.rows("golds", "question", list(found)))

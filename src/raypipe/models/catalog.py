@@ -69,6 +69,10 @@ class Catalog:
             )
         return entry
 
+    def of_kind(self, kind: str) -> list[str]:
+        """Names of the entries of a kind."""
+        return [name for name, entry in self.entries.items() if entry.kind == kind]
+
     def model(self, name: str) -> Model:
         """Resolves an entry. A hub model need not be here: its commit is its identity.
 

@@ -6,7 +6,7 @@ they stand in the cluster file and change nothing in a digest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Generic, TypeAlias, TypeVar, get_args
@@ -71,6 +71,11 @@ class Stage(Generic[S]):
         return frozenset(f"replies.{r}" for r in self.when).union(*tables)
 
 
+def titled(name: str, sets: Sequence[str]) -> str:
+    """The name of a recipe, with what --set gave."""
+    return f"{name} ({', '.join(sets)})" if sets else name
+
+
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """One system. Make it with `load` or `from_tree`: they check it."""
@@ -85,7 +90,7 @@ class Recipe:
     @property
     def title(self) -> str:
         """Its name, with what --set gave."""
-        return f"{self.name} ({', '.join(self.sets)})" if self.sets else self.name
+        return titled(self.name, self.sets)
 
     def digest(self) -> str:
         """Names what is computed, end to end."""

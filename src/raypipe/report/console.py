@@ -247,7 +247,7 @@ def _scores(console: Console, found: Mapping[str, Any]) -> None:
     correct = f"{found['n_correct']} correct ({found['n_correct_exact']} exactly)"
     counted = f"{correct}, {found['n_miss']} missing, {found['n_hallucination']} hallucinated"
     lines = [f"{counted}, {found['n_unscored']} unscored"]
-    if found["interval"]:
+    if found["interval"] and "measures" not in found:  # those of a run stand in the table of its measures
         within = (f"{name} {ends(of, share)}" for name, of in found["rate_intervals"].items())
         lines += [f"95 % interval of the score: {ends(found['interval'], signed)}"]
         lines += [f"of the rates: {', '.join(within)}"]

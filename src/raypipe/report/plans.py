@@ -173,7 +173,7 @@ def print_explanation(console: Console, story: Mapping[str, Any]) -> None:
     same = 0
     for name, value in story["parts"].items():
         mark = "changed  " if name in story["changed"] else ""
-        if name == "text" and not mark:  # it stands above
+        if not mark and (name == "text" or not value):  # the text stands above
             continue
         if name.startswith("citation") and not mark:
             same += 1
@@ -227,8 +227,8 @@ def print_changes(console: Console, found: Mapping[str, Any]) -> None:
     counts = f"{found['common']} questions in both runs, {found['new']} new, {found['removed']} gone"
     say(console, f"against run {found['before']}: {counts}", style="bold", fold=True)
     other = sum(found["other_path"].values())
-    said = f"{len(found['changed'])} answers changed, {other} are the same by another path"
-    say(console, f"{said}, {found['same']} are the same throughout", fold=True)
+    said = f"answers: {len(found['changed'])} changed, {other} the same by another path"
+    say(console, f"{said}, {found['same']} the same throughout", fold=True)
     _print_differences(console, found["differences"])
     for c in found["changed"][:CHANGES_SHOWN]:
         say(console, f"{c['question']}  {c['query']}", style="bold")

@@ -30,7 +30,12 @@ def print_preview(console: Console, found: Mapping[str, Any], named: bool) -> No
     for what, described in (("question", _question), ("document", _document)):
         if found[what]:
             say(console, f"the first {what}", style="bold", fold=True)
-            say(console, *(f"  {name:<14}{value}" for name, value in described(found[what])))
+            lines = list(described(found[what]))
+            width = max(len(name) for name, _ in lines) + 1
+            shown = (
+                f"{name:<{width}}" + value.replace("\n", "\n" + " " * (width + 2)) for name, value in lines
+            )
+            say(console, *(f"  {line}" for line in shown))
     for bad in found["bad_lines"]:
         say(console, f"  {bad['where']}: {bad['reason'].replace('_', ' ')}: {bad['detail']}")
     console.print("nothing was stored; without --dry-run the files are read into the store")

@@ -201,6 +201,9 @@ FILES = {
 }  # fmt: skip
 
 
+EVAL_AGAIN = "The same `raypipe eval` again writes it, and computes nothing that is stored"
+
+
 @dataclass(frozen=True, slots=True)
 class RunFolder:
     """A run's folder, and the files in it."""

@@ -21,7 +21,8 @@ from raypipe.core.errors import DataError, RaypipeError
 from raypipe.core.plain import to_json
 from raypipe.metrics.kinds import MeasureSummary
 from raypipe.metrics.textfile import write_text
-from raypipe.report.report import FaultCount, RunFolder, StepLine
+from raypipe.recipes.recipe import titled
+from raypipe.report.report import EVAL_AGAIN, FaultCount, RunFolder, StepLine
 from raypipe.runs.stage_records import Difference, ModelRecord, StageRecord
 from raypipe.store import Store
 from raypipe.store.layout import ANSWER_KEYS, MANIFESTS
@@ -77,6 +78,11 @@ class Manifest:
     measures: Mapping[str, MeasureSummary] = field(default_factory=dict)  # by name
     seen: int = 0  # scored questions that a fit or adapter of the recipe has seen
     oracle: str = ""  # passages or answer: golds stood in the place of a stage; labels: in one; "": none
+
+    @property
+    def title(self) -> str:
+        """The recipe's name, with what --set gave."""
+        return titled(self.recipe["name"], self.recipe.get("sets", ()))
 
     def stage(self, name: str) -> StageRecord | None:
         return next((s for s in self.stages if s.name == name), None)
@@ -135,9 +141,10 @@ def read(folder: Path) -> Manifest:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as e:
-        raise DataError(
-            f"{folder}: expected the --out folder of a finished eval, found no manifest.json: {e.strerror}"
-        ) from e
+        found = (
+            f"no manifest.json, which is written last. {EVAL_AGAIN}" if folder.is_dir() else "no such folder"
+        )
+        raise DataError(f"{folder}: expected the --out folder of a finished eval, found {found}") from e
     return _parsed(text, str(path))
 
 
@@ -199,7 +206,7 @@ def _parsed(text: str, file: str) -> Manifest:
     try:
         tree = json.loads(text)
     except ValueError as e:
-        raise DataError(f"{file}: expected a manifest, found {text[:60]!r} ({e}). Run the eval again") from e
+        raise DataError(f"{file}: expected a manifest, found {text[:60]!r} ({e}). {EVAL_AGAIN}") from e
     found = tree.get("format") if isinstance(tree, dict) else tree
     if found != FORMAT:
         raise DataError(f"{file}: manifest of format {found}, this raypipe reads {FORMAT}")

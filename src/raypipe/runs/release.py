@@ -16,7 +16,7 @@ from typing import Any
 from raypipe.core.errors import ConfError
 from raypipe.metrics.kinds import MeasureSummary
 from raypipe.pipeline.recipe_tables import searched_at
-from raypipe.recipes.recipe import Recipe
+from raypipe.recipes.recipe import Recipe, titled
 from raypipe.recipes.serialize import description
 from raypipe.runs.gates import MIN_SCORED, Gate, check, scored_of
 from raypipe.runs.manifest import Manifest, answer_keys
@@ -49,6 +49,11 @@ class Release:
     measures: Mapping[str, MeasureSummary] = field(default_factory=dict)  # by name
     seen: int = 0  # scored questions of the run that a fit or adapter of its recipe has seen
     after: str = ""  # the release that it is without what was forgotten; "": it was promoted itself
+
+    @property
+    def title(self) -> str:
+        """The recipe's name, with what --set gave."""
+        return titled(self.name, self.recipe.get("sets", ()))
 
     def opened(self, store: Store) -> tuple[Recipe, IndexSpec]:
         """Returns its recipe, to be read and not run, and its tables at the versions that it searches.
@@ -250,7 +255,7 @@ def summary(release: Release, now: Mapping[str, str]) -> dict[str, Any]:
         "live": now.get(LIVE) == release.id,
         "pointers": sorted(name for name, id in now.items() if id == release.id),
         "run": release.run,
-        "recipe": release.name,
+        "recipe": release.title,
         "digest": release.digest,
         "score": release.score["score"],
         "scored": scored,

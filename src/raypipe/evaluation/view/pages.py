@@ -34,7 +34,7 @@ from raypipe.metrics.certainty import PairedDifference, paired
 from raypipe.metrics.losses import funnel
 from raypipe.metrics.textfile import write_text
 from raypipe.report import plot, web_page
-from raypipe.report.report import RunFolder
+from raypipe.report.report import EVAL_AGAIN, RunFolder
 from raypipe.report.wording import calibration_line, cost_rows, told_apart
 from raypipe.runs.manifest import Manifest
 from raypipe.runs.stage_records import recipe_lines, recipe_text
@@ -95,8 +95,9 @@ def read_report(folder: RunFolder) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads(folder.report.read_text(encoding="utf-8"))
     except (OSError, ValueError) as e:
+        what = "none" if isinstance(e, FileNotFoundError) else e
         raise DataError(
-            f"{folder.path}: expected the --out folder of a finished eval with its report.json ({e})"
+            f"{folder.report}: expected the report of a finished eval, found: {what}. {EVAL_AGAIN}"
         ) from e
     return found
 
@@ -258,7 +259,7 @@ def pair_page(pair: OpenPair, shown: ShownParts) -> tuple[str, str]:
     other kinds or judges, a store that is not here."""
     lines = pair.lines if shown.served else pair.lines[:MOST_ROWS]
     (before, after), (a, b) = pair.manifests, pair.tables
-    names, runs = [m.recipe["name"] for m in pair.manifests], [m.run[:8] for m in pair.manifests]
+    names, runs = [m.title for m in pair.manifests], [m.run[:8] for m in pair.manifests]
     values = _questions(pair.tables, lines, shown, runs, pair.measure, pair.span)
     found, refused, slices = None, "", list[dict[str, Any]]()
     try:
