@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from raypipe.core.errors import ConfError
 from raypipe.core.plain import to_json
 from raypipe.report.report import JSON_FORMAT
+from raypipe.report.wording import cut
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -120,7 +121,7 @@ def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 1] + "\u2026"
+    return cut(text, SHOWN_CHARS)
 
 
 def outside_loop(function: Callable[P, T]) -> Callable[P, T]:

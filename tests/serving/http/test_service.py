@@ -71,7 +71,7 @@ def test_a_reply_has_the_fields_that_programs_rely_on_and_quotes_what_is_in_the_
     assert said["versions"]["models"] == {m.name: m.weights for m in RECIPE.models()}
     [citation] = said["citations"]
     assert set(citation) == {"source", "chunk", "url", "quote", "span", "scores"}
-    rows = store.rows(f"texts-{RECIPE.texts_digest()}", "source", [citation["source"]], ["text"])
+    rows = store.rows(RECIPE.texts_table, "source", [citation["source"]], ["text"])
     start, end = citation["span"]
     assert rows["text"][0].as_py()[start:end] == citation["quote"] != ""
     assert citation["chunk"].startswith(citation["source"]) and citation["scores"]["rerank"] >= 0
