@@ -37,7 +37,7 @@ class Result:
     records of one of them."""
 
     SCHEMA = ""
-    """Columns of the table, each NAME[=PATH][:TYPE]: its place in a row (its name), and its type as Arrow
+    """Columns of the table, each NAME=PATH:TYPE: its place in a row (its name), and its type as Arrow
     calls it (string); "": as the rows have them."""
     ROWS = ""
     """The field whose records are the rows, or a path to it with dots; "": one row, the JSON."""

@@ -9,6 +9,7 @@ import dataclasses
 import difflib
 import functools
 import re
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -261,7 +262,9 @@ def _union(hint: Any, value: Any, where: Where, resolve: Resolve, found: Found) 
 
 
 def _scalar(hint: Any, value: Any, where: Where) -> Any:
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        if not abs(value) <= sys.float_info.max:  # nan is neither
+            raise where.error(f"expected a finite number, found {kind_of(value)}")
         return float(value)
     if hint is Any or (isinstance(value, hint) and not (hint in (int, float) and isinstance(value, bool))):
         return value
