@@ -41,6 +41,7 @@ from raypipe.core.config import Conf
 from raypipe.core.kits import ForwardingKit
 from raypipe.core.records import Source, source_id
 from raypipe.pipeline.driver import Pipeline, TaskSizes
+from raypipe.pipeline.recipe_tables import whole_corpus
 from raypipe.pipeline.tasks import HandedBack, Task, TaskResult, WorkerConfig, inline
 from raypipe.pipeline.whole_corpus_task import EmbedTask, Prepare, Prepared, WholeCorpusTask
 from raypipe.report.progress import Progress
@@ -216,7 +217,7 @@ def pipeline(folder: Path, tasks: int, runner: Any, streams: Any = None) -> Pipe
 
 def tables(pipe: Pipeline) -> dict[str, list[str]]:
     """Every row of the corpus half."""
-    names = (pipe.texts_table, pipe.passages_table, pipe.vectors_table(pipe.recipe.embedders()[0]), "faults")
+    names = (*whole_corpus(pipe.recipe)[1], "faults")
     return {
         t: sorted(repr({k: v for k, v in r.items() if k != "run"}) for r in pipe.store.scan(t).to_pylist())
         for t in names

@@ -254,7 +254,7 @@ class Filled:
 
     def texts(self, source):
         """The parsed text of a source."""
-        table = f"texts-{self.recipe.texts_digest()}"
+        table = self.recipe.texts_table
         return self.store.rows(table, "source", [source], ["text"])["text"].to_pylist()
 
 

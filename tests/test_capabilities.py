@@ -115,9 +115,10 @@ def test_a_new_embedder_makes_a_new_table_and_leaves_the_old_one_readable(filled
         new = Pipeline(old.store, other, old.worker, old.sizes, inline, progress)
         new.index(None)
     [before], [after] = old.recipe.embedders(), new.recipe.embedders()
-    assert old.vectors_table(before) != new.vectors_table(after)
-    assert old.texts_table == new.texts_table and old.passages_table == new.passages_table
-    counts = [old.store.count(t) for t in (old.vectors_table(before), new.vectors_table(after))]
+    assert old.recipe.vectors_table(before) != new.recipe.vectors_table(after)
+    assert old.recipe.texts_table == new.recipe.texts_table
+    assert old.recipe.passages_table == new.recipe.passages_table
+    counts = [old.store.count(t) for t in (old.recipe.vectors_table(before), new.recipe.vectors_table(after))]
     assert counts[0] == counts[1] > 0
     for recipe in (old.recipe, new.recipe):
         LanceIndex(searched(old.store, recipe))
@@ -143,7 +144,7 @@ def test_a_shortlist_keeps_five_pages_and_every_snippet(filled):
     assert {c.snippet for c in answered.citations} == {c.snippet for c in question.citations}
     hit_pages = {parse_chunk_id(h.chunk)[0] for h in answered.hits} & {c.page for c in question.citations}
     assert hit_pages <= pages
-    parsed = set(pipe.store.dataset(pipe.texts_table).to_table(["source"])["source"].to_pylist())
+    parsed = set(pipe.store.dataset(pipe.recipe.texts_table).to_table(["source"])["source"].to_pylist())
     assert {c.page for c in question.citations} <= parsed, "the corpus job parses every page once"
 
 

@@ -369,7 +369,7 @@ def test_the_ten_real_questions_through_http_have_equal_hits_prompts_and_answers
     step = next(s.step for s in ten.recipe.question if isinstance(s.step, Generate))
     tally, memo = CallCounts(), StoreMemo(ten.store.uri, memo_versions(ten.store))
     known = cached(Nobody(None), memo, tally).generator(step.model)
-    parsed = ten.store.dataset(f"texts-{ten.recipe.texts_digest()}").to_table(["source", "text"]).to_pylist()
+    parsed = ten.store.dataset(ten.recipe.texts_table).to_table(["source", "text"]).to_pylist()
     texts = {row["source"]: row["text"] for row in parsed}
     flips = 0
     for reply, answered in zip(replies, ten.answers, strict=True):

@@ -102,12 +102,13 @@ def test_one_row_in_a_thousand_that_kills_stops_or_fills_its_worker_costs_one_ro
 
     pipe = replace(pipe, runner=runner)
     pipe.builder.build(pipe.corpus.texts(Ids.of(ids)), _done())
-    assert pipe.store.missing(pipe.texts_table, "source", ids) == [poison]
+    assert pipe.store.missing(pipe.recipe.texts_table, "source", ids) == [poison]
     reason = {"segfault": "crash", "hang": "timeout", "memory": "crash"}[how]
     assert stored_faults(pipe) == [(poison, reason, 3, False)]
     tries = diary.read_text().split()
     assert len(tries) <= 3 and tries[-1] == "1", "in its part, twice, then alone"
-    assert not pipe.corpus.missing(pipe.texts_table, Ids.of(ids)), "and it is not tried by the next run"
+    left = pipe.corpus.missing(pipe.recipe.texts_table, Ids.of(ids))
+    assert not left, "and it is not tried by the next run"
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,7 @@ def test_a_worker_whose_device_fails_is_replaced_and_its_rows_go_to_another(
 
     pipe = replace(pipe, runner=runner, worker=replace(pipe.worker, wait_s=0.01))
     pipe.builder.build(pipe.corpus.texts(Ids.of(ids)), _done())
-    assert pipe.store.missing(pipe.texts_table, "source", ids) == [] and stored_faults(pipe) == []
+    assert pipe.store.missing(pipe.recipe.texts_table, "source", ids) == [] and stored_faults(pipe) == []
     lines = [line.split() for line in (tmp_path / "tasks").read_text().splitlines()]
     broken = [pid for pid, how in lines if how == "broken"]
     assert len(broken) == 1, "a broken worker computes nothing more"

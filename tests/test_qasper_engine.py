@@ -79,7 +79,7 @@ def test_two_given_papers_are_answered_alike_on_ray_in_one_process_and_by_ask(
         assert ran.report.scores.kind == "qasper"
     assert {line["outcome"] for line in here} == {"answered"}
     assert {bool(line["hits"]) for line in here} == {"documents" in name}
-    assert bool(pipeline.store.count(pipeline.passages_table)) == ("documents" in name), (
+    assert bool(pipeline.store.count(pipeline.recipe.passages_table)) == ("documents" in name), (
         "variant 1 has no index"
     )
 

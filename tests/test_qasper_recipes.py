@@ -282,7 +282,7 @@ def test_an_eval_and_ask_give_equal_answers_and_without_documents_nothing_is_ind
         pipeline = Pipeline(store, recipe, place, TaskSizes(100, 2), inline, progress)
         evaluate(pipeline, [data / "papers.json"], tmp_path / "out", EvalOptions("qasper"))
     lines = [json.loads(x) for x in (tmp_path / "out/predictions.jsonl").read_text().splitlines()]
-    assert len(lines) == 4 and bool(store.count(pipeline.passages_table)) == ("documents" in name)
+    assert len(lines) == 4 and bool(store.count(pipeline.recipe.passages_table)) == ("documents" in name)
 
     async def asked(id):  # by its id: two papers have a question of one text
         answerer = Answerer(recipe, LocalKit(None, "transformers"), store.uri)  # no memo: it computes again

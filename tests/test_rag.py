@@ -115,6 +115,6 @@ def test_the_absent_model_asks_nothing_and_is_no_model_of_the_recipe():
 
 def test_rag_searches_as_local_does():
     rag, local = load_recipe("rag", FAKES, CONF), load_recipe("local", FAKES, CONF)
-    assert rag.vectors_digest(rag.embedders()[0]) == local.vectors_digest(local.embedders()[0])
+    assert rag.vectors_table(rag.embedders()[0]) == local.vectors_table(local.embedders()[0])
     ranking = [s.digest() for s in local.question[:5]]
     assert [s.digest() for s in rag.question[:5]] == ranking

@@ -94,4 +94,4 @@ def test_without_a_language_model_it_is_the_recipe_local(pages, tmp_path):
 def test_it_searches_the_tables_of_rag():
     conf = Conf((ROOT / "conf",))
     ours, rag = (load_recipe(name, FAKES, conf) for name in ("rag-multihop", "rag"))
-    assert ours.vectors_digest(ours.embedders()[0]) == rag.vectors_digest(rag.embedders()[0])
+    assert ours.vectors_table(ours.embedders()[0]) == rag.vectors_table(rag.embedders()[0])

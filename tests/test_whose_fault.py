@@ -197,8 +197,8 @@ def test_a_table_file_that_is_cut_or_gone_for_a_moment_is_no_rows_fault(
     def runner(verb, work, tasks):
         if verb == "answer" and not left:
             left.append(verb)
-            name = {"texts": pipe.texts_table, "passages": pipe.passages_table}.get(table)
-            name = name or pipe.vectors_table(pipe.recipe.embedders()[0])
+            name = {"texts": pipe.recipe.texts_table, "passages": pipe.recipe.passages_table}.get(table)
+            name = name or pipe.recipe.vectors_table(pipe.recipe.embedders()[0])
             spoil = spoiled(tmp_path / "store", name, how)
             spoil.__enter__()
             if back:  # it is well again while the worker waits for its next try

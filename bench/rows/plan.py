@@ -70,22 +70,22 @@ def fill_corpus(pipe: Pipeline, sources: list[str]) -> None:
     names = pa.array(sources, pa.string())
     zeros, ones = pa.array(np.zeros(n, np.int32)), pa.array(np.full(n, 5, np.int32))
     spans = pa.Table.from_arrays([names, zeros, ones, zeros, ones], schema=PASSAGES)
-    pipe.store.ensure(pipe.passages_table, PASSAGES)
-    add(pipe.store, pipe.passages_table, spans)
+    pipe.store.ensure(pipe.recipe.passages_table, PASSAGES)
+    add(pipe.store, pipe.recipe.passages_table, spans)
     [model] = pipe.recipe.embedders()
     row = np.zeros(model.dim, np.float32)
     row[0] = 1
-    table, schema = pipe.vectors_table(model), vectors_schema(model.dim)
+    table, schema = pipe.recipe.vectors_table(model), vectors_schema(model.dim)
     pipe.store.ensure(table, schema)
     for at in range(0, n, 50_000):
         some = spans.slice(at, 50_000)
         vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.tile(row, some.num_rows)), model.dim)
         add(pipe.store, table, pa.table([*some.columns, vectors], schema=schema))
     texts = pa.schema([pa.field("source", pa.string(), nullable=False), ("text", pa.large_string())])
-    pipe.store.ensure(pipe.texts_table, texts)
+    pipe.store.ensure(pipe.recipe.texts_table, texts)
     add(
         pipe.store,
-        pipe.texts_table,
+        pipe.recipe.texts_table,
         pa.table([names, pa.array(["words"] * n, pa.large_string())], schema=texts),
     )
 

@@ -15,6 +15,7 @@ from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.records import Source, source_id
 from raypipe.pipeline.driver import Pipeline, TaskSizes
+from raypipe.pipeline.recipe_tables import whole_corpus
 from raypipe.pipeline.tasks import WorkerConfig, inline
 from raypipe.pipeline.whole_corpus_task import WholeCorpusTask
 from raypipe.report.progress import Progress
@@ -79,7 +80,7 @@ def test_workers_with_and_without_gpus_fill_the_tables_of_one_process_though_one
     alone.index(None)
     pipe = pipeline(tmp_path / "streamed", run, lambda: True)
     done = pipe.index(None)
-    for table in (pipe.texts_table, pipe.passages_table, pipe.vectors_table(pipe.recipe.embedders()[0])):
+    for table in whole_corpus(pipe.recipe)[1]:
         assert rows(pipe.store, table) == rows(alone.store, table), table
     assert pipe.store.count("faults") == 0 and mark.exists()
     assert sum(done.rows_by_worker["embed"].values()) == len(TEXTS)

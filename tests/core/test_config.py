@@ -84,6 +84,13 @@ def test_a_file_that_is_no_plain_mapping_is_refused(tmp_path, text, words):
     assert words in str(e.value)
 
 
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf", 10**400])
+def test_a_number_without_an_end_is_refused_where_it_stands(number):
+    value = float(number) if isinstance(number, str) else number
+    with pytest.raises(ConfError, match=r"share: expected a finite number, found a"):
+        build(Inner, {"share": value}, WHERE)
+
+
 def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(ConfError, match="cannot be read"):
         read_yaml(tmp_path / "none.yaml")

@@ -23,7 +23,7 @@ VERDICTS = ["exact"] * 40 + ["missing"] * 40 + ["hallucination"] * 35
 
 def run(name: str, verdicts: list[str], rule: str = "official", judge: str = "") -> ScoredRun:
     ids = [f"q{i:03d}" for i in range(len(verdicts))]
-    labels = {id: {"domain": "movie" if i % 2 else "open"} for i, id in enumerate(ids)}
+    labels = {id: {"domain": "movie" if i % 2 else "open", "language": "en"} for i, id in enumerate(ids)}
     found = dict(zip(ids, verdicts, strict=True))
     return ScoredRun(name, rule, judge, {q: values(v) for q, v in found.items()}, labels, verdicts=found)
 

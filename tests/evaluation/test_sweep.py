@@ -125,6 +125,7 @@ def test_it_ends_in_one_table_against_the_first_and_the_best_is_scored_on_other_
     assert "plan of 4 points" in said and "corrected for 3 comparisons (maxT)" in said
     assert "4 questions that the sweep did not see" in said and "f1" in said
     assert said.count("split.parent_chars=500, rerank.top=5") >= 2
+    assert "usd" in said and "new tokens" not in said, "no column without a number"
 
 
 @pytest.mark.slow

@@ -54,7 +54,7 @@ def test_but_for_its_examples_it_is_db3_task2(recipe):
     )
     changed = ("examples", "generate:calls")
     ours, theirs = ([s.digest() for s in r.question if s.name not in changed] for r in (recipe, other))
-    assert ours == theirs and recipe.vectors_digest(recipe.embedders()[0]) == other.vectors_digest(
+    assert ours == theirs and recipe.vectors_table(recipe.embedders()[0]) == other.vectors_table(
         other.embedders()[0]
     )
     [calls] = [s.step for s in recipe.question if s.name == "generate:calls"]

@@ -73,9 +73,9 @@ def contents(pipe):
     """Everything that a run leaves for later ones."""
     [model] = pipe.recipe.embedders()
     tables = (
-        pipe.texts_table,
-        pipe.passages_table,
-        pipe.vectors_table(model),
+        pipe.recipe.texts_table,
+        pipe.recipe.passages_table,
+        pipe.recipe.vectors_table(model),
         "answers",
         "questions",
         "golds",
@@ -260,17 +260,17 @@ def test_a_report_shows_the_faults_of_the_files_that_it_read_and_of_no_others(wo
 def test_a_row_that_failed_in_passing_and_was_done_since_is_no_fault(world, tmp_path, progress):
     pipe = pipeline(tmp_path / "store", progress)
     evaluated(pipe, world, tmp_path / "out")
-    source = pipe.store.dataset(pipe.texts_table).to_table(["source"])["source"][0].as_py()
+    source = pipe.store.dataset(pipe.recipe.texts_table).to_table(["source"])["source"][0].as_py()
     key, id = (pipe.store.dataset("answers").to_table(["key", "id"])[c][0].as_py() for c in ("key", "id"))
     once = Fault("parse", "timeout", "took too long", transient=True)
-    lost = [(source, asdict(once), 1, pipe.texts_table), (id, asdict(once), 1, key)]
+    lost = [(source, asdict(once), 1, pipe.recipe.texts_table), (id, asdict(once), 1, key)]
     write_part(pipe.store, "faults", "before", "0", faults_table(lost, "before"), {})
     commit(pipe.store, "faults", "before", ["0"])
     assert evaluated(pipe, world, tmp_path / "out").report.faults == ()
     pipe.store.forget("answers", "key", [key])
     [waiting] = [q for q in pipe.answers(questions_of(pipe, None, None)) if not q.outcome]
     assert (waiting.id, waiting.faults) == (id, (once,))
-    pipe.store.forget(pipe.texts_table, "source", [source])
+    pipe.store.forget(pipe.recipe.texts_table, "source", [source])
     assert [r["reason"] for r in pipe.failed_sources(None)] == ["timeout"]
 
 

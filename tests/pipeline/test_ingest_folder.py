@@ -112,7 +112,7 @@ def test_a_folder_is_read_and_its_pages_are_cited(tmp_path, folder):
     layouts = {x.url: x for x in arrow.layout.records(pipe.store.scan("layouts"))}
     pdf = layouts["reports/rivers%202024.pdf"]
     assert pdf.title == "Sediment in invented rivers" and len(pdf.pages) == 4
-    [text] = pipe.store.rows(pipe.texts_table, "source", [pdf.source])["text"].to_pylist()
+    [text] = pipe.store.rows(pipe.recipe.texts_table, "source", [pdf.source])["text"].to_pylist()
     assert pdf.pages[-1].end == len(text)
     marker = next(p for p in papers.paragraphs(41, 24) if p.startswith("Marker41x20"))[:100]
     page = next(n for n, p in enumerate(pdf.pages, 1) if p.start <= text.index(marker) < p.end)
@@ -145,7 +145,7 @@ def test_headings_of_a_web_page_are_its_sections_and_a_page_without_any_has_none
     read(tmp_path, docs)
     pipe = indexed(tmp_path)
     layouts = answered(pipe, "how far does the tide rise?").places.layouts.values()
-    text = {r["source"]: r["text"] for r in pipe.store.scan(pipe.texts_table).to_pylist()}
+    text = {r["source"]: r["text"] for r in pipe.store.scan(pipe.recipe.texts_table).to_pylist()}
     assert {x.url: [(s.label, text[x.source][s.start : s.end]) for s in x.sections] for x in layouts} == {
         "bare.html": [],
         "tides.html": [
@@ -195,7 +195,7 @@ def test_what_was_removed_or_changed_is_not_found_any_more(tmp_path, folder):
     pipe = indexed(tmp_path)
     urls = {h["url"] for h in asked(pipe, "lighthouse keeper Vilma ferry leaves at seven")["hits"]}
     assert "plain.txt" not in urls and "notes.md" in urls
-    texts = " ".join(pipe.store.scan(pipe.texts_table)["text"].to_pylist())
+    texts = " ".join(pipe.store.scan(pipe.recipe.texts_table)["text"].to_pylist())
     assert "Vilma" not in texts and "ferry" not in texts and "bus leaves" in texts
     assert not pipe.store.count("faults", "id LIKE 'docs/cut.pdf%'")
     assert pipe.store.count("documents") == pipe.store.count("layouts") == pipe.store.count("sources") == 5
@@ -346,8 +346,8 @@ def test_work_of_a_killed_index_does_not_bring_a_removed_file_back(tmp_path, fol
         (folder / name).unlink()
     read(tmp_path, folder)
     pipe = indexed(tmp_path)
-    assert pipe.store.count(pipe.texts_table) == 3
-    assert "Vilma" not in " ".join(pipe.store.scan(pipe.texts_table)["text"].to_pylist())
+    assert pipe.store.count(pipe.recipe.texts_table) == 3
+    assert "Vilma" not in " ".join(pipe.store.scan(pipe.recipe.texts_table)["text"].to_pylist())
 
 
 @pytest.mark.drill

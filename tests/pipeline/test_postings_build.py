@@ -142,10 +142,10 @@ def test_questions_that_ask_embedders_alone_make_tasks_of_128(bench):
 def test_a_paper_that_is_taken_out_is_not_found_and_does_not_count(bench):
     pipe = bench.pipeline(RANKS)
     gone = pipe.store.scan("sources", ["id"])["id"].to_pylist()[:30]
-    for table in (pipe.texts_table, pipe.passages_table, tables(pipe)[1], "sources"):
+    for table in (pipe.recipe.texts_table, pipe.recipe.passages_table, tables(pipe)[1], "sources"):
         pipe.store.forget(table, "id" if table == "sources" else "source", gone)
     [model] = pipe.recipe.embedders()
-    pipe.store.forget(pipe.vectors_table(model), "source", gone)
+    pipe.store.forget(pipe.recipe.vectors_table(model), "source", gone)
     spec = searched(pipe.store, pipe.recipe)
     one, other = ranked(pipe, spec), ranked(pipe, replace(spec, words=()))
     for (_, a), (_, b) in zip(one, other, strict=True):
@@ -156,7 +156,7 @@ def test_a_paper_that_is_taken_out_is_not_found_and_does_not_count(bench):
 def test_postings_that_lack_newer_sources_are_not_searched_until_they_have_them(bench):
     pipe = bench.pipeline(RANKS)
     other = bench.pipeline(RANKS.replace(BM25, "").replace("dense: 1.0, bm25: 1.0", "dense: 1.0"))
-    assert other.passages_table == pipe.passages_table and not postings_tables(other.recipe)
+    assert other.recipe.passages_table == pipe.recipe.passages_table and not postings_tables(other.recipe)
     more = write_beir(bench.folder / "more", papers(2, 20), queries(6))
     ingest(other.store, [more], "beir", other.progress)
     other.index(None)

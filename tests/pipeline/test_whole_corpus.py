@@ -135,8 +135,8 @@ def test_a_part_whose_vectors_are_lost_is_done_again_over_its_stored_texts(expec
     none = Ids.of([])
     single = [builds.texts(none), builds.passages(none), builds.vectors(model, none)]
     run = begun(store, builds.whole(single, none).work_id)
-    for part in done_parts(store, pipe.vectors_table(model), run.name):
-        store.files.remove(f"_parts/{pipe.vectors_table(model)}/{run.name}/{part}.json")
+    for part in done_parts(store, pipe.recipe.vectors_table(model), run.name):
+        store.files.remove(f"_parts/{pipe.recipe.vectors_table(model)}/{run.name}/{part}.json")
     replace(pipe, runner=inline).index(None)
     assert rows(store) == expected[0]
 

@@ -152,5 +152,5 @@ def test_a_corpus_step_of_ones_own_fills_its_column_and_is_planned_and_run(folde
     evaluate(pipe, [world], folder / "out", EvalOptions("crag", rule="official", on_plan=plans.append))
     steps = {s.step: s for s in plans[0].steps}
     assert steps["Length"].exact and steps["Length"].max_calls == steps["parse"].max_calls > 0
-    texts = pipe.store.dataset(pipe.texts_table).to_table(["text", "length"]).to_pylist()
+    texts = pipe.store.dataset(pipe.recipe.texts_table).to_table(["text", "length"]).to_pylist()
     assert texts and all(r["length"] == len(r["text"]) for r in texts)

@@ -163,16 +163,16 @@ def test_prune_keeps_what_releases_and_last_runs_name_and_removes_the_rest(bench
     middle = FAKES.replace("child_chars: 200", "child_chars: 190")
     bench.run(middle, out="two")
     bench.run(OTHER, out="three")
-    gone = bench.pipeline(middle).passages_table
+    gone = bench.pipeline(middle).recipe.passages_table
     assert main(["prune", "--store", store.uri, "--dry-run", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["dry_run"] and {"kind": "table", "name": gone, "rows": store.count(gone)} in said["removed"]
     assert store.has(gone)
     assert prune(store, dry_run=False) and not store.has(gone)
     assert prune(store, dry_run=True) == []
-    assert release.id in tagged(store, pipe.passages_table)
+    assert release.id in tagged(store, pipe.recipe.passages_table)
     with pytest.raises(StoreError, match="protected by"):
-        drop(store, pipe.passages_table)
+        drop(store, pipe.recipe.passages_table)
     ask(store, arrow.question.records(store.dataset("questions").to_table()))
     counts, _ = bench.run(SURE)
     assert all(c == (0, 0) for c in counts.values())

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import os
 import shutil
 from dataclasses import replace
 
@@ -198,6 +199,16 @@ def test_feedback_for_an_answer_that_was_not_captured_is_refused_and_repeats_not
     assert feedback_since(endpoint.pipe.store, 0.0) == {}
 
 
+def test_a_store_that_was_taken_away_is_said_and_no_feedback_makes_its_folder_again(bench):
+    endpoint = Endpoint(bench)
+    [reply] = endpoint.send({"query": "who wrote it?"})
+    known, store = reply.json()["answer_id"], endpoint.pipe.store.uri
+    os.rename(store, store + ".taken")
+    [reply] = endpoint.send({"answer_id": known, "verdict": "right"}, path="/v1/feedback")
+    assert reply.status_code == 503 and "the log says which" in reply.json()["detail"]
+    assert not os.path.exists(store)
+
+
 def test_feedback_counts_for_the_key_that_asked_and_no_other_learns_of_the_answer(bench):
     acme, blue = (Tenant(n, ApiKeys.of([f"key-of-{n}-with-16-chars"])) for n in ("acme", "blue"))
     server = ServerConfig(tenants=(acme, replace(blue, requests_per_minute=4)))
@@ -309,7 +320,7 @@ def test_a_redaction_function_that_cannot_work_is_refused_before_anything_starts
         (["--capture", "2"], "expected a share above 0"),
         (["--capture", "0"], "expected a share above 0"),
         (["--redact", "a:b"], "--redact: expected --capture RATE with it"),
-        (["--capture", "1", "--retention", "0"], "retention above 0 days"),
+        (["--capture", "1", "--retention", "0"], "expected a number above 0"),
     ):
         try:
             assert main(["serve", "local", "--store", uri, *given]) == 2

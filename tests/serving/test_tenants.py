@@ -77,19 +77,26 @@ tenants:
 
 def test_a_file_of_tenants_is_read_and_holds_no_key_afterwards(tmp_path):
     path = tmp_path / "tenants.yaml"
-    path.write_text(FILE)
+    path.write_text(FILE.replace("[acme.example]", "[Acme.Example]"))
     acme, blue = read_tenants(path)
     assert (acme.share, acme.releases, acme.corpus) == (3, ("live@acme", "live"), "acme")
     assert (blue.share, blue.releases, blue.corpus) == (1, ("live",), "")
     assert acme.keys.accepts(ACME) and not acme.keys.accepts(BLUE)
     assert ACME not in repr((acme, blue))
+    assert host_matches("https://www.acme.example/a", acme.scope.hosts)
 
 
 @pytest.mark.parametrize(
     ("found", "put", "said"),
     [
         ("share: 3", "share: 0", r"tenants\.acme.*share: expected a number above 0, found 0"),
-        ("live@acme", "dead", r"pointer 'dead': expected live, or live@NAME"),
+        (
+            "share: 3",
+            "share: .nan",
+            r"tenants\.acme\.share: expected a finite number, found .*nan",
+        ),
+        ("live@acme", "dead", r"tenants\.acme: pointer 'dead': expected live, or live@NAME"),
+        ("[acme.example]", "['https://a.example/']", r"tenants\.acme.*expected a host, such as"),
         (BLUE, ACME, r"tenants\.blue: key 1 is a key of tenant acme"),
         (BLUE, "short", r"tenants\.blue: key 1: expected at least 16"),
         ("requests_per_minute: 600", "request_per_minute: 6", r"unknown field 'request_per_minute'; did you"),
@@ -281,7 +288,10 @@ def test_keys_releases_and_quotas_of_tenants_over_http(filled, halves, two):
         app, posted(ACME, ask, **{"raypipe-release": "live@blue"}), posted("a-key-that-no-one-has", ask)
     )
     assert (foreign.status_code, unknown.status_code) == (403, 401)
-    assert foreign.json()["detail"] == "This key may ask live." and "blue" not in foreign.text
+    assert (
+        foreign.json()["detail"] == "This endpoint serves one recipe and no releases."
+        and "blue" not in foreign.text
+    )
     few = replace(tenant("few", ACME), requests_per_minute=1)
     online = Answerer(RECIPE, LocalKit(None, "transformers"), filled.store.uri)
     limited = create_app(online, ServerConfig(tenants=(few,)))

@@ -58,6 +58,10 @@ class ServeArgs:
     tenants: str | None = None  # file of tenants: keys with a name, a share, quotas, releases and filters
     memo_mb: int = MEMO_MB  # memory of a gateway for what models computed about its store; 0: none is kept
 
+    def __post_init__(self) -> None:
+        if self.gateways < 1 or self.memo_mb < 0:
+            raise ValueError("expected gateways of at least 1 and memo_mb of at least 0")
+
     def application(self, settings: Settings) -> Application:
         """The application for Ray Serve. The store need not exist yet."""
         from raypipe.serving.ray import build_application  # Ray takes a second to import
@@ -226,4 +230,5 @@ def serve(
             ends.callback(stop)
             start(application, host, port)
         say(f"answering on http://{host}:{port}/v1/answer, page http://{host}:{port}/; Ctrl-C ends it")
+        ends.callback(say, "stopping: requests in flight have 30 s to end")
         threading.Event().wait()

@@ -20,7 +20,7 @@ from raypipe.core.plain import to_json
 from raypipe.evaluation import ann as measuring
 from raypipe.evaluation.fault_budget import unread_rows
 from raypipe.pipeline.driver import Pipeline
-from raypipe.pipeline.recipe_tables import AnnStage, ann_stages, require_recall
+from raypipe.pipeline.recipe_tables import AnnStage, ann_stages, require_recall, whole_corpus
 from raypipe.recipes.recipe import Recipe
 from raypipe.store import Store
 from raypipe.store.ids import Ids
@@ -87,9 +87,8 @@ def require_documents_read(recipe: Recipe, store: Store) -> None:
 def _new_chars(pipeline: Pipeline) -> int:
     """Characters of the sources that some table lacks."""
     store, wanted = pipeline.store, pipeline.sources(None)
-    vectors = [pipeline.vectors_table(model) for model in pipeline.recipe.embedders()]
     missing = wanted
-    if all(store.has(table) for table in (pipeline.texts_table, pipeline.passages_table, *vectors)):
+    if all(map(store.has, whole_corpus(pipeline.recipe)[1])):
         builds = [pipeline.corpus.texts(wanted), pipeline.corpus.passages(wanted)]
         builds += [pipeline.corpus.vectors(model, wanted) for model in pipeline.recipe.embedders()]
         missing = functools.reduce(Ids.joined, (Ids.of(build.missing_ids()) for build in builds))

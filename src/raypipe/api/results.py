@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from raypipe.core.errors import ConfError
 from raypipe.core.plain import to_json
 from raypipe.report.report import JSON_FORMAT
+from raypipe.report.wording import cut
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,7 +37,7 @@ class Result:
     records of one of them."""
 
     SCHEMA = ""
-    """Columns of the table, each NAME[=PATH][:TYPE]: its place in a row (its name), and its type as Arrow
+    """Columns of the table, each NAME=PATH:TYPE: its place in a row (its name), and its type as Arrow
     calls it (string); "": as the rows have them."""
     ROWS = ""
     """The field whose records are the rows, or a path to it with dots; "": one row, the JSON."""
@@ -120,7 +121,7 @@ def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 1] + "\u2026"
+    return cut(text, SHOWN_CHARS)
 
 
 def outside_loop(function: Callable[P, T]) -> Callable[P, T]:

@@ -37,6 +37,7 @@ from raypipe.memo.mend import mend_memo
 from raypipe.metrics.crag import DEFAULT_RULE, Rule, rule_id
 from raypipe.metrics.named_kinds import open_kind
 from raypipe.metrics.textfile import require_writable, write_json
+from raypipe.models.machine_limits import processor, value_in
 from raypipe.pipeline.counters import Caps
 from raypipe.pipeline.ingest_log import driving
 from raypipe.recipes.executor import StageCounters
@@ -283,15 +284,6 @@ def origin(settings: Settings) -> Origin:
 
 
 def chip() -> str:
-    """What this machine computes with: the names of its GPUs, else of its CPU; "" where neither is said."""
-    gpus = sorted({_line(p, "Model") for p in Path("/proc/driver/nvidia/gpus").glob("*/information")} - {""})
-    return ", ".join(gpus) or _line(Path("/proc/cpuinfo"), "model name") or platform.processor()
-
-
-def _line(file: Path, name: str) -> str:
-    """The value of the first line `name: value` of a file; "" where there is none."""
-    try:
-        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return ""
-    return next((v.strip() for k, _, v in (x.partition(":") for x in lines) if k.strip() == name), "")
+    """What this machine computes with: the names of its GPUs, else of its CPU."""
+    gpus = {value_in(p, "Model") for p in Path("/proc/driver/nvidia/gpus").glob("*/information")}
+    return ", ".join(sorted(gpus - {""})) or processor()

@@ -91,7 +91,8 @@ def _stages(table: Mapping[str, type[Any]]) -> Tree:
 
 def _record(cls: type[Any]) -> Tree:
     """A dataclass as an object; each field's comment is its description."""
-    hints, comments = typing.get_type_hints(cls), _comments(cls)
+    hints = typing.get_type_hints(cls)
+    comments = dict(re.findall(r"^    (\w+): .*?  # (.+)$", inspect.getsource(cls), re.MULTILINE))
     fields = [f for f in dataclasses.fields(cls) if f.init]
     properties = {}
     for f in fields:
@@ -102,12 +103,6 @@ def _record(cls: type[Any]) -> Tree:
     required = [f.name for f in fields if f.default is missing and f.default_factory is missing]
     made: Tree = {"type": "object", "properties": properties, "additionalProperties": False}
     return {**made, "required": required} if required else made
-
-
-def _comments(cls: type[Any]) -> dict[str, str]:
-    """Field -> the comment on its line."""
-    found = re.findall(r"^    (\w+): .*?  # (.+)$", inspect.getsource(cls), re.MULTILINE)
-    return dict(found)
 
 
 def _value(hint: Any) -> Tree:

@@ -47,7 +47,7 @@ def names(text: str) -> list[str]:
 FORMATS = ("crag", "beir", "synth", "qasper", "oag", "warc", "rows")
 NAMED: Mapping[str, Callable[[str], Any]] = {
     "int": int,
-    "float": float,
+    "float": _number(float, math.isfinite, "a finite number", "float"),
     "path": Path,
     "names": names,
     "above_0": _number(float, lambda x: 0 < x < math.inf, "a number above 0", "above_0"),

@@ -115,6 +115,9 @@ def main(argv: Sequence[str] | None = None, whole: bool | None = None) -> int:
 
         print(f"raypipe {raypipe.__version__} ({commit() or 'commit not known'})")
         return 0
+    if sys.flags.optimize > 1:
+        print("raypipe: commands are declared in docstrings: run python without -OO", file=sys.stderr)
+        return ConfError.exit_code
     args = read(argv)
     args.began = began
     signal.signal(signal.SIGTERM, _stop)

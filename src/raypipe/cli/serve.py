@@ -36,7 +36,7 @@ def _serve(args: Args) -> int:
     --share SHARE {share}: of the questions that the shadow answers: 0.05
     --capture RATE {share}: write this share of the questions, with evidence and answers, into the store
       (default: none)
-    --retention DAYS {float}: delete captured answers after this many days (default: 7)
+    --retention DAYS {above_0}: delete captured answers after this many days (default: 7)
     --redact MODULE:NAME: your function of one text that takes out what may not be captured
     """
     from raypipe.api.endpoint import ServeArgs, check_address, serve

@@ -9,13 +9,14 @@ import dataclasses
 import difflib
 import functools
 import re
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import Any, Literal, NoReturn, TypeVar, Union
+from typing import Any, Literal, TypeVar, Union
 
 import yaml
 
@@ -119,15 +120,9 @@ MOST_VALUES = 1_000_000
 
 
 _KINDS: Mapping[type, str] = {
-    dict: "a mapping",
-    list: "a list",
-    str: "text",
-    bool: "true/false",
-    int: "a whole number",
+    dict: "a mapping", list: "a list", str: "text", bool: "true/false", int: "a whole number",
     float: "a number",
-}
-
-
+}  # fmt: skip
 SHOWN = 80  # characters of a value that a message repeats: a file of another kind is one long text
 
 
@@ -267,7 +262,9 @@ def _union(hint: Any, value: Any, where: Where, resolve: Resolve, found: Found) 
 
 
 def _scalar(hint: Any, value: Any, where: Where) -> Any:
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        if not abs(value) <= sys.float_info.max:  # nan is neither
+            raise where.error(f"expected a finite number, found {kind_of(value)}")
         return float(value)
     if hint is Any or (isinstance(value, hint) and not (hint in (int, float) and isinstance(value, bool))):
         return value
@@ -288,20 +285,18 @@ class Conf:
             if path.is_file():
                 return path
             raise ConfError(f"{name}: {'a folder, expected a file' if path.is_dir() else 'no such file'}")
-        return self._first(f"{kind}/{name}{suffix}") or self._unknown(kind, name, suffix, f"*{suffix}")
+        return self.below(kind, name, suffix)
 
     def below(self, kind: str, name: str, suffix: str = ".yaml") -> Path:
         """A file by name under `kind`/, in a folder of its own or not. No name leads out of `kind`/."""
-        found = self._first(f"{kind}/{name}{suffix}") if _NAME.fullmatch(name) else None
-        return found or self._unknown(kind, name, suffix, f"**/*{suffix}")
+        if _NAME.fullmatch(name) and (found := self._first(f"{kind}/{name}{suffix}")) is not None:
+            return found
+        files = ((p, f / kind) for f in self.folders for p in (f / kind).rglob(f"*{suffix}"))
+        known = {p.relative_to(root).as_posix().removesuffix(suffix) for p, root in files}
+        raise ConfError(f"no {name!r} under {kind}/; {did_you_mean(name, known)}")
 
     def _first(self, name: str) -> Path | None:
         return next((f / name for f in self.folders if (f / name).is_file()), None)
-
-    def _unknown(self, kind: str, name: str, suffix: str, pattern: str) -> NoReturn:
-        files = ((p, f / kind) for f in self.folders for p in (f / kind).glob(pattern))
-        known = {p.relative_to(root).as_posix().removesuffix(suffix) for p, root in files}
-        raise ConfError(f"no {name!r} under {kind}/; {did_you_mean(name, known)}")
 
     def layers(self, name: str) -> list[Path]:
         """One file of each folder that has it, the first match last: to lay each over those before it."""

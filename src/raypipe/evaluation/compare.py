@@ -84,7 +84,7 @@ class RunComparison:
     only_after: tuple[str, ...]
     unscored: tuple[str, ...]  # in both, and not scored in one of them: left out
     other_questions: tuple[str, ...]  # ids that name another question in each: left out
-    slices: tuple[SliceDifference, ...]
+    slices: tuple[SliceDifference, ...]  # but for a label's value that all n questions have
     causes: tuple[Cause, ...]  # by size of their share
 
 
@@ -243,7 +243,8 @@ def _comparison(
     score: PairedDifference, p: float, margin: float,
 ) -> RunComparison:  # fmt: skip
     members = by_label((a.labels[id], i) for i, id in enumerate(pairs.ids))
-    slices = [(key, pairs.difference(chosen)) for key, chosen in sorted(members.items())]
+    parts = [(key, chosen) for key, chosen in sorted(members.items()) if len(chosen) < score.n]
+    slices = [(key, pairs.difference(chosen)) for key, chosen in parts]
     corrected = holm([found.p for _, found in slices])
     return RunComparison(
         before=a.name,

@@ -171,9 +171,9 @@ def eval_report(
 def _corpus(pipeline: Pipeline, answers: Collected) -> dict[str, Any]:
     """What these questions may search, counted in the stored tables."""
     chunks, parsers = 0, Counter[str]()
-    for spans in _rows_of(pipeline.store, pipeline.passages_table, answers, ["start", "end"]):
+    for spans in _rows_of(pipeline.store, pipeline.recipe.passages_table, answers, ["start", "end"]):
         chunks += int(pc.sum(pc.greater(spans["end"], spans["start"])).as_py() or 0)
-    for parsed in _rows_of(pipeline.store, pipeline.texts_table, answers, ["parser"]):
+    for parsed in _rows_of(pipeline.store, pipeline.recipe.texts_table, answers, ["parser"]):
         parsers.update({r["values"]: r["counts"] for r in pc.value_counts(parsed["parser"]).to_pylist()})
     return {
         "citations": answers.citations,

@@ -119,8 +119,8 @@ class LossFinder:
 
     def _whole(self, texts: Mapping[str, str], gold: GoldText) -> frozenset[str]:
         """The sources with a passage that holds all of the gold."""
-        columns = ["source", "parent_start", "parent_end"]
-        found = self._pipeline.store.rows(self._pipeline.passages_table, "source", list(texts), columns)
+        p, columns = self._pipeline, ["source", "parent_start", "parent_end"]
+        found = p.store.rows(p.recipe.passages_table, "source", list(texts), columns)
         spans = {(r["source"], r["parent_start"], r["parent_end"]) for r in found.to_pylist()}
         return frozenset(s for s, start, end in spans if gold.held(texts[s][start:end]))
 
@@ -129,7 +129,7 @@ class LossFinder:
         over all sources, for the golds that no text holds."""
         p, waiting = self._pipeline, self._waiting
         near = _by_first_word(waiting.values())
-        for batch in p.store.batches(p.texts_table, ["source", "text"]):
+        for batch in p.store.batches(p.recipe.texts_table, ["source", "text"]):
             for row in batch.to_pylist():
                 source, text = row["source"], row["text"] or ""
                 for id in _likely(text, near):
@@ -197,9 +197,9 @@ class RankingLossFinder:
                 passages = frozenset(h.chunk for h in answered.hits if h.source in sources)
                 held, ids = SourcesHolding(), sorted(sources)
                 if not passages:  # which have a text, and passages
-                    texts = p.store.rows(p.texts_table, "source", ids, ["source", "text"]).to_pylist()
+                    texts = p.store.rows(p.recipe.texts_table, "source", ids, ["source", "text"]).to_pylist()
                     columns = ["source", "start", "end"]
-                    spans = p.store.rows(p.passages_table, "source", ids, columns).to_pylist()
+                    spans = p.store.rows(p.recipe.passages_table, "source", ids, columns).to_pylist()
                     full = frozenset(r["source"] for r in texts if (r["text"] or "").strip())
                     cut = frozenset(r["source"] for r in spans if r["end"] > r["start"])
                     held = SourcesHolding(bool(ids), full, cut)

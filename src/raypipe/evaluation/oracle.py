@@ -184,14 +184,14 @@ async def _holding(
     pipeline: Pipeline, index: Index, sources: Sequence[str] | None, gold: GoldText
 ) -> list[str]:
     if sources is None:
-        every = pipeline.store.batches(pipeline.texts_table, ["source", "text"])
+        every = pipeline.store.batches(pipeline.recipe.texts_table, ["source", "text"])
         rows = (r for batch in every for r in batch.to_pylist())
         texts = {r["source"]: r["text"] for r in rows if gold.held(r["text"] or "")}
     else:
         read = zip(sources, await index.source_texts(sources), strict=True)
         texts = {s: text for s, text in read if text is not None and gold.held(text)}
     columns = ["source", "start", "parent_start", "parent_end"]
-    spans = pipeline.store.rows(pipeline.passages_table, "source", list(texts), columns).to_pylist()
+    spans = pipeline.store.rows(pipeline.recipe.passages_table, "source", list(texts), columns).to_pylist()
     place = {s: i for i, s in enumerate(texts)}
     spans.sort(key=lambda r: (place[r["source"]], r["parent_start"], r["start"]))
     return [

@@ -55,23 +55,21 @@ class MockApi:
         self._searches: dict[str, _Search] = {}
 
     def rows(self, table: str, where: str = "1", params: Sequence[Any] = ()) -> list[Row]:
-        if table not in self._tables.columns:
+        if (columns := self._tables.columns.get(table)) is None:
             return []
-        columns = self._tables.columns[table]
-        listed = ", ".join(quoted(c) for c in columns)
+        listed = ", ".join(map(quoted, columns))
         sql = f"SELECT {listed} FROM {quoted(table)} WHERE {where} ORDER BY rowid"
-        found = self._tables.query(sql, params)
-        return [named_values(columns, row) for row in found]
+        return [named_values(columns, row) for row in self._tables.query(sql, params)]
 
     def one(self, table: str, column: str, value: Any) -> Row | None:
-        found = self.rows(table, f"{quoted(column)} = ?", (value,))
-        return found[0] if found else None
+        return next(iter(self.rows(table, f"{quoted(column)} = ?", (value,))), None)
 
     def search(self, table: str, column: str, text: str, rare: float | None = None) -> list[str]:
         """Names of a table that share words with the text, best first."""
         if table not in self._searches:
-            names = [str(r[column]) for r in self.rows(table) if r[column] is not None]
-            self._searches[table] = _Search(names)
+            self._searches[table] = _Search(
+                [str(r[column]) for r in self.rows(table) if r[column] is not None]
+            )
         return self._searches[table].best(text, rare)
 
 
@@ -255,11 +253,10 @@ def _soccer(api: MockApi, body: Body) -> Any:
 def _nba(api: MockApi, body: Body) -> Any:
     day, team = body["date"], body.get("team_name")
     where = "date LIKE ? || '%' AND (? IS NULL OR team_name_home = ? OR team_name_away = ?)"
-    out: dict[str, Row] = {}
-    for i, r in enumerate(api.rows("nba_game", where, (day, team, team, team))):
-        date = r.pop("date")
-        out[str(i)] = {**r, "game_date": f"{date} 00:00:00"}
-    return _columns(out)
+    rows = api.rows("nba_game", where, (day, team, team, team))
+    for r in rows:
+        r["game_date"] = f"{r.pop('date')} 00:00:00"
+    return _columns({str(i): r for i, r in enumerate(rows)})
 
 
 def _play_by_play(api: MockApi, body: Body) -> Any:

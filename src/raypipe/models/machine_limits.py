@@ -46,7 +46,7 @@ class Machine:
             )
             if key in self.__dict__
         }
-        return {"processor": _processor(), "cores": len(os.sched_getaffinity(0)), **measured}
+        return {"processor": processor(), "cores": len(os.sched_getaffinity(0)), **measured}
 
 
 def gemm(dtype: str, packed: bool = True) -> float:
@@ -81,11 +81,15 @@ def _best(call: Callable[[], Any]) -> float:
     return min(took)
 
 
-def _processor() -> str:
+def processor() -> str:
+    """The name of this machine's CPU."""
+    return value_in(Path("/proc/cpuinfo"), "model name") or platform.processor() or platform.machine()
+
+
+def value_in(file: Path, name: str) -> str:
+    """The value of the first line `name: value` of a file; "" where there is none."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        return platform.processor()
-    return next(
-        (x.partition(":")[2].strip() for x in lines if x.startswith("model name")), platform.machine()
-    )
+        return ""
+    return next((v.strip() for k, _, v in (x.partition(":") for x in lines) if k.strip() == name), "")

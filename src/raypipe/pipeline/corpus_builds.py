@@ -10,7 +10,7 @@ from raypipe.core import arrow
 from raypipe.core.protocols import Model
 from raypipe.memo.disk import memo_versions
 from raypipe.memo.memo import vectors_of
-from raypipe.pipeline.recipe_tables import passages_table, texts_table, vectors_table, whole_corpus
+from raypipe.pipeline.recipe_tables import whole_corpus
 from raypipe.pipeline.table_build import TableBuild
 from raypipe.pipeline.table_tasks import PART_SOURCES, PassagesTask, PostingsTask, TextsTask, VectorsTask
 from raypipe.pipeline.tasks import TableTask, WorkerConfig
@@ -32,14 +32,6 @@ class CorpusBuilds:
     worker: WorkerConfig
     max_rows: int  # sources of a task, at most
 
-    @property
-    def _texts(self) -> str:
-        return texts_table(self.recipe)
-
-    @property
-    def _passages(self) -> str:
-        return passages_table(self.recipe)
-
     def tables(self, wanted: Ids, streams: Callable[[], bool] | None) -> Iterator[TableBuild]:
         """What brings texts, passages and vectors up to date, in order. `streams`: whether parsing and
         embedding can run at the same time; then what lacks all of them gets them in one pass. What a killed
@@ -60,7 +52,7 @@ class CorpusBuilds:
         return bool(whole.missing_ids()) and streams()
 
     def texts(self, wanted: Ids) -> TableBuild:
-        table = self._texts
+        table = self.recipe.texts_table
         with asyncio.Runner() as loop:
             empty = loop.run(CorpusExecutor(self.recipe, self.worker.kit(None)).texts(arrow.corpus_table([])))
         return TableBuild(
@@ -70,26 +62,24 @@ class CorpusBuilds:
         )  # fmt: skip
 
     def passages(self, wanted: Ids) -> TableBuild:
-        table = self._passages
+        table, texts = self.recipe.passages_table, self.recipe.texts_table
 
         def missing_ids() -> Ids:
-            textless = lacked(self.store, self.store.dataset(self._texts), self._texts, wanted)
+            textless = lacked(self.store, self.store.dataset(texts), texts, wanted)
             return self.missing(table, wanted).without(textless)
 
         return TableBuild(
             table, table, PASSAGES, "parse", "split", "texts", self.max_rows, missing_ids,
-            lambda run: PassagesTask(self.worker, self.recipe, table, run.name, self._texts),
+            lambda run: PassagesTask(self.worker, self.recipe, table, run.name),
         )  # fmt: skip
 
     def vectors(self, model: Model, wanted: Ids) -> TableBuild:
         """Passages to the vectors of one embedder."""
-        table = vectors_table(self.recipe, model)
+        table = self.recipe.vectors_table(model)
 
         def work(run: Run) -> TableTask:
             memo = {k: v for k, v in memo_versions(self.store).items() if k == vectors_of(model).name}
-            return VectorsTask(
-                self.worker, self.recipe, table, run.name, self._texts, self._passages, model, memo
-            )
+            return VectorsTask(self.worker, self.recipe, table, run.name, model, memo)
 
         return TableBuild(
             table, table, vectors_schema(model.dim, model.half), "embed", "embedded", "sources",
@@ -98,8 +88,9 @@ class CorpusBuilds:
 
     def unembedded(self, table: str, wanted: Ids) -> Ids:
         """Those with chunks that a table of vectors lacks, and that did not fail for good."""
-        passages = self.store.dataset(self._passages)
-        at = rows_id(self.store, self._passages, passages)
+        name = self.recipe.passages_table
+        passages = self.store.dataset(name)
+        at = rows_id(self.store, name, passages)
         if self.store.has(table):
             left = noted(self.store, self.store.dataset(table), table, wanted.name_among(at))
             if left is not None:
@@ -109,8 +100,7 @@ class CorpusBuilds:
     def whole(self, single: Sequence[TableBuild], wanted: Ids) -> TableBuild | None:
         """Sources to texts, passages and vectors in one pass, of those that have none of them; None for a
         recipe without an embedder. `single`: the builds of these tables, in this order."""
-        vectors = {model: vectors_table(self.recipe, model) for model in self.recipe.embedders()}
-        if not vectors:
+        if not (models := self.recipe.embedders()):
             return None
         *first, last = ((b.table, b.schema) for b in single)
 
@@ -121,11 +111,9 @@ class CorpusBuilds:
             return ids
 
         def work(run: Run) -> TableTask:
-            known = {vectors_of(model).name for model in vectors}
+            known = {vectors_of(model).name for model in models}
             memo = {k: v for k, v in memo_versions(self.store).items() if k in known}
-            return WholeCorpusTask(
-                self.worker, self.recipe, run.name, self._texts, self._passages, vectors, memo
-            )
+            return WholeCorpusTask(self.worker, self.recipe, run.name, memo)
 
         return TableBuild(
             whole_corpus(self.recipe)[0], *last, "index", "indexed", "sources",
@@ -135,14 +123,14 @@ class CorpusBuilds:
     def postings(self, analyzer: str, postings: str, lengths: str) -> TableBuild:
         """Words of the passages of all sources, inverted."""
 
+        texts, passages = self.recipe.texts_table, self.recipe.passages_table
+
         def missing_ids() -> Ids:
-            return self.missing(lengths, Ids(distinct(self.store.dataset(self._passages), "source")))
+            return self.missing(lengths, Ids(distinct(self.store.dataset(passages), "source")))
 
         return TableBuild(
             lengths, lengths, LENGTHS, "parse", "inverted", "sources", PART_SOURCES, missing_ids,
-            lambda run: PostingsTask(
-                self.worker, analyzer, lengths, postings, self._texts, self._passages, run.name
-            ),
+            lambda run: PostingsTask(self.worker, analyzer, lengths, postings, texts, passages, run.name),
             first=((postings, POSTINGS),), spread=False,
         )  # fmt: skip
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from raypipe.core import arrow
 from raypipe.core.batches import batches
-from raypipe.core.protocols import Model
 from raypipe.core.records import Fault, Outcome, Question, digest
 from raypipe.memo.disk import memo_versions
 from raypipe.pipeline import recipe_tables
@@ -84,7 +83,8 @@ class Pipeline:
                 if self.store.has(lengths) or self.searches_all(questions):
                     build(self.corpus.postings(analyzer, postings, lengths), done)
                     if not begun(self.store, lengths):
-                        inverter = Inverter(self.store, self.texts_table, self.passages_table, analyzer)
+                        texts, passages = self.recipe.texts_table, self.recipe.passages_table
+                        inverter = Inverter(self.store, texts, passages, analyzer)
                         merge_segments(self.store, postings, lengths, inverter)
         return done
 
@@ -214,17 +214,6 @@ class Pipeline:
             left = self.store.missing(table, "source", list(last))
             rows += [last[id] for id in left if among is None or id in among]
         return rows
-
-    @property
-    def texts_table(self) -> str:
-        return recipe_tables.texts_table(self.recipe)
-
-    @property
-    def passages_table(self) -> str:
-        return recipe_tables.passages_table(self.recipe)
-
-    def vectors_table(self, model: Model) -> str:
-        return recipe_tables.vectors_table(self.recipe, model)
 
     def snapshot(self) -> str:
         """Names all that the store can search: the corpus of a question without citations, and the

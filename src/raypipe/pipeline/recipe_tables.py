@@ -78,23 +78,10 @@ def _named(lacks: Lacks) -> str:
 INDEX_WORDS = "index.words_"  # what a step reads that searches by words, then the analyzer
 
 
-def texts_table(recipe: Recipe) -> str:
-    return f"texts-{recipe.texts_digest()}"
-
-
-def passages_table(recipe: Recipe) -> str:
-    return f"passages-{recipe.passages_digest()}"
-
-
-def vectors_table(recipe: Recipe, model: Model) -> str:
-    """The searched copy of one of its embedders' vectors."""
-    return f"vectors-{recipe.vectors_digest(model)}"
-
-
 def whole_corpus(recipe: Recipe) -> tuple[str, tuple[str, ...]]:
     """Names the work of filling texts, passages and vectors in one pass, and these tables in their order."""
-    vectors = (vectors_table(recipe, model) for model in recipe.embedders())
-    tables = (texts_table(recipe), passages_table(recipe), *vectors)
+    vectors = (recipe.vectors_table(model) for model in recipe.embedders())
+    tables = (recipe.texts_table, recipe.passages_table, *vectors)
     return f"corpus-{digest(*tables)}", tables
 
 
@@ -117,9 +104,9 @@ def searched(store: Store, recipe: Recipe) -> IndexSpec:
 
 def tables_now(store: Store, recipe: Recipe) -> IndexSpec:
     """The same, whatever approximate indexes there are."""
-    vectors = {model_identity(m): vectors_table(recipe, m) for m in recipe.embedders()}
+    vectors = {model_identity(m): recipe.vectors_table(m) for m in recipe.embedders()}
     words = {name: t for name, t in postings_tables(recipe).items() if all(map(store.has, t))}
-    spec = index_spec(store, texts_table(recipe), passages_table(recipe), vectors, words)
+    spec = index_spec(store, recipe.texts_table, recipe.passages_table, vectors, words)
     return replace(spec, words=tuple(w for w in spec.words if _whole(store, spec.passages, w[2])))
 
 
@@ -139,26 +126,24 @@ def searched_at(uri: str, recipe: Recipe, tables: Mapping[str, int]) -> IndexSpe
     def at(table: str) -> Pinned:
         return Pinned(table, tables[table])
 
-    vectors = tuple(sorted((model_identity(m), at(vectors_table(recipe, m))) for m in recipe.embedders()))
+    vectors = tuple(sorted((model_identity(m), at(recipe.vectors_table(m))) for m in recipe.embedders()))
     words = [(name, p, q) for name, (p, q) in postings_tables(recipe).items() if p in tables and q in tables]
     inverted = tuple((name, at(p), at(q)) for name, p, q in words)
-    return IndexSpec(uri, at(texts_table(recipe)), at(passages_table(recipe)), vectors, inverted)
+    return IndexSpec(uri, at(recipe.texts_table), at(recipe.passages_table), vectors, inverted)
 
 
 def table_names(store: Store, recipe: Recipe) -> list[str]:
     """The tables of its corpus half that the store has."""
-    named = [texts_table(recipe), passages_table(recipe)]
-    named += [vectors_table(recipe, m) for m in recipe.embedders()]
-    named += [t for tables in postings_tables(recipe).values() for t in tables]
-    return [t for t in named if store.has(t)]
+    words = [t for tables in postings_tables(recipe).values() for t in tables]
+    return [t for t in (*whole_corpus(recipe)[1], *words) if store.has(t)]
 
 
 def table_labels(recipe: Recipe) -> dict[str, str]:
     """What a source may lack (texts, passages, vectors of an embedder, words of an analyzer) -> the table
     that would have it. Equal labels mean the same in two recipes whose tables have other names."""
-    vectors = {f"vectors {model_identity(m)}": vectors_table(recipe, m) for m in recipe.embedders()}
+    vectors = {f"vectors {model_identity(m)}": recipe.vectors_table(m) for m in recipe.embedders()}
     words = {f"{WORDS}{name}": lengths for name, (_, lengths) in postings_tables(recipe).items()}
-    return {"texts": texts_table(recipe), "passages": passages_table(recipe), **vectors, **words}
+    return {"texts": recipe.texts_table, "passages": recipe.passages_table, **vectors, **words}
 
 
 def lacking(store: Store, recipe: Recipe, sources: Ids, at: Mapping[str, int], whole: bool) -> dict[str, Ids]:
@@ -210,7 +195,7 @@ def ann_stages(recipe: Recipe) -> list[AnnStage]:
         if (searched := approximate(stage.step)) is not None:
             how, top = searched
             model = embedder_of(stage.step)
-            found.append(AnnStage(stage.name, model, f"vectors-{recipe.vectors_digest(model)}", top, how))
+            found.append(AnnStage(stage.name, model, recipe.vectors_table(model), top, how))
     return found
 
 

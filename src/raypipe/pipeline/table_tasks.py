@@ -5,7 +5,7 @@ model and needs no recipe; answers of questions.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 import pyarrow as pa
@@ -24,6 +24,7 @@ from raypipe.pipeline.recipe_tables import AnswerSources
 from raypipe.pipeline.recipe_task import Opened, RecipeTask, backoff_of, facts_of, in_order, retried
 from raypipe.pipeline.tasks import RunTask, Task, WorkerConfig
 from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor, fine
+from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import asked_models
 from raypipe.store import ANSWERS, Store, with_chunkless, write_part
 from raypipe.store.index import IndexSpec, LanceIndex
@@ -49,13 +50,11 @@ class TextsTask(RecipeTask):
 class PassagesTask(RecipeTask):
     """Texts through the split."""
 
-    texts: str  # table they are read from
-
     def opened(self, store: Store, kit: LocalKit) -> Opened[pa.Table]:
         corpus = CorpusExecutor(self.recipe, kit, loading_s=kit.loading_s)
 
         async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
-            texts = in_order(store.rows(self.texts, "source", ids), "source", ids)
+            texts = in_order(store.rows(self.recipe.texts_table, "source", ids), "source", ids)
             chunks = await corpus.passages(without_faults(texts))
             failed = failed_rows(chunks)
             kept = pa.array([i for i in ids if i not in dict(failed)], pa.string())
@@ -68,8 +67,6 @@ class PassagesTask(RecipeTask):
 class VectorsTask(RecipeTask):
     """Chunks through one embedder. Texts that it ever embedded come from the memo."""
 
-    texts: str  # table
-    passages: str  # table
     model: Model
     memo: Mapping[str, int]  # memo table -> pinned version
 
@@ -79,18 +76,17 @@ class VectorsTask(RecipeTask):
         corpus = CorpusExecutor(self.recipe, kit, memo, kit.loading_s)
 
         async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
-            vectors = await corpus.vectors(chunks_of(store, self.texts, self.passages, ids), self.model)
+            vectors = await corpus.vectors(chunks_of(store, self.recipe, ids), self.model)
             return fine(vectors).select([*SPANS, "vector"]), failed_rows(vectors)
 
         return Opened(corpus.counts, compute, lambda id, step: self.table, kit)
 
 
-def chunks_of(store: Store, texts: str, passages: str, ids: tuple[str, ...]) -> pa.Table:
+def chunks_of(store: Store, recipe: Recipe, ids: Sequence[str]) -> pa.Table:
     """The chunks of some sources with their text, as the split put them out."""
-    text_of = dict(
-        zip(*store.rows(texts, "source", ids, ["source", "text"]).to_pydict().values(), strict=True)
-    )
-    spans = store.rows(passages, "source", ids, SPANS)
+    texts = store.rows(recipe.texts_table, "source", ids, ["source", "text"])
+    text_of = dict(zip(*texts.to_pydict().values(), strict=True))
+    spans = store.rows(recipe.passages_table, "source", ids, SPANS)
     spans = spans.filter(pc.greater(spans["end"], spans["start"])).sort_by([(c, "ascending") for c in SPANS])
     rows = zip(*(spans[c].to_pylist() for c in SPANS[:3]), strict=True)
     chunk_text = pa.array([text_of[s][a:b] for s, a, b in rows], pa.large_string())

@@ -81,9 +81,6 @@ class WholeCorpusTask:
     worker: WorkerConfig
     recipe: Recipe
     run: str
-    texts: str  # table
-    passages: str  # table
-    vectors: Mapping[Model, str]  # the table of each embedder, in the order of the recipe
     memo: Mapping[str, int]  # memo table -> pinned version
 
     async def open(self, kit: LocalKit | None = None) -> RunTask:
@@ -113,7 +110,8 @@ class WholeCorpusTask:
             parsed = fine(texts).drop(["fault"])
             chunks = await corpus.passages(without_faults(parsed))
             lost, unsplit = failed_rows(texts), failed_rows(chunks)
-            failed_in.update({id: self.texts for id, _ in lost} | {id: self.passages for id, _ in unsplit})
+            failed_in.update(dict.fromkeys(dict(lost), self.recipe.texts_table))
+            failed_in.update(dict.fromkeys(dict(unsplit), self.recipe.passages_table))
             kept = [i for i in parsed["source"].to_pylist() if i not in dict(unsplit)]
             passages = with_chunkless(fine(chunks).select(SPANS), pa.array(kept, pa.string()))
             cut = fine(chunks).select([*SPANS, "chunk_text", "fault"])
@@ -141,13 +139,14 @@ class WholeCorpusTask:
         store, tokens = await self._store(), TokenKit(kit)
         corpus = CorpusExecutor(self.recipe, tokens, StoreMemo(self.worker.store, self.memo), kit.loading_s)
         failed_in: dict[str, str] = {}
+        table_of_model = {m: self.recipe.vectors_table(m) for m in self.recipe.embedders()}
         chunks: list[pa.Table] = []  # of the task that is done now
 
         async def compute(ids: tuple[str, ...]) -> tuple[dict[Model, pa.Table], FailedRows]:
             some = chunks[0].filter(pc.is_in(chunks[0]["source"], value_set=pa.array(ids, pa.string())))
             made: dict[Model, pa.Table] = {}
             lost: FailedRows = []
-            for model, table in self.vectors.items():
+            for model, table in table_of_model.items():
                 vectors = await corpus.vectors(some, model)
                 made[model] = fine(vectors).select([*SPANS, "vector"])
                 failed = [(id, fault) for id, fault in failed_rows(vectors) if id not in dict(lost)]
@@ -161,18 +160,18 @@ class WholeCorpusTask:
             start = time.perf_counter()
             failed_in.clear()
             chunks[:] = [prepared.chunks]
-            tokens.tokens = {m: arrays_of(t) for m in self.vectors if (t := prepared.tokens.get(m.name))}
+            tokens.tokens = {m: arrays_of(t) for m in table_of_model if (t := prepared.tokens.get(m.name))}
             task = await task_with_ids(store, task, self.worker)
             gone = {id for id, *_ in prepared.failed}
             left = replace(task, ids=tuple(i for i in task.ids if i not in gone), failed={})
             made, failed = await work.computed(left, self.recipe, backoff_of(self.worker), witnessed)
             failed, rows = [*prepared.failed, *failed], 0
-            vectors = {m: pa.concat_tables([piece[m] for piece in made]) for m in self.vectors}
+            vectors = {m: pa.concat_tables([piece[m] for piece in made]) for m in table_of_model}
             facts = facts_of(_summed(prepared.counts, work.counts))
 
             def write() -> None:
                 write_part(store, "faults", self.run, task.name, faults_table(failed, self.run), {})
-                for model, table in self.vectors.items():
+                for model, table in table_of_model.items():
                     write_part(store, table, self.run, task.name, vectors[model], facts)
 
             if not task.trial:
@@ -200,14 +199,14 @@ class WholeCorpusTask:
     def _table_of(self, failed_in: Mapping[str, str]) -> Callable[[str, str], str]:
         """Id of a row that failed, step of its fault -> the table that it failed for: the one that is known,
         else that which the stage fills; what is no stage, as a worker, counts for the first one."""
-        tables = {"passages": self.passages, "texts": self.texts}
+        texts, passages = self.recipe.texts_table, self.recipe.passages_table
         filled = {
-            s.name: self.vectors[embedder_of(s.step)]
+            s.name: self.recipe.vectors_table(embedder_of(s.step))
             if (kind := table_of(s.step)) == "vectors"
-            else tables[kind]
+            else {"passages": passages, "texts": texts}[kind]
             for s in self.recipe.corpus
         }
-        return lambda id, step: failed_in.get(id) or filled.get(step, self.texts)
+        return lambda id, step: failed_in.get(id) or filled.get(step, texts)
 
     async def _store(self) -> Store:
         return await until_available(lambda: Store.open(self.worker.store), backoff_of(self.worker))
@@ -216,11 +215,13 @@ class WholeCorpusTask:
         """Stores a part of texts and of passages, and returns what both have: an earlier attempt may have
         stored one of them, in which other rows had failed for now."""
 
+        texts = self.recipe.texts_table
+
         def write() -> _Pieces:
             left = pieces
-            for table in (self.texts, self.passages):
+            for table in (texts, self.recipe.passages_table):
                 earlier = read_record(store, table, self.run, part) is not None
-                rows = left.texts if table == self.texts else left.passages
+                rows = left.texts if table == texts else left.passages
                 write_part(store, table, self.run, part, rows, {})
                 if earlier:
                     here = pa.array(sorted(staged(store, table, self.run, [part], "source")), pa.string())

@@ -20,7 +20,6 @@ from raypipe.core.records import Question, SourceKind, digest
 from raypipe.recipes.step_contract import (
     embedder_of,
     named_by,
-    passage_tokens,
     searches_all,
     source_kinds,
     table_of,
@@ -96,25 +95,31 @@ class Recipe:
         """Names what is computed, end to end."""
         return digest("recipe", *(s.digest() for s in self.corpus), "/", *(s.digest() for s in self.question))
 
-    def texts_digest(self) -> str:
-        """Names the parsed sources: the corpus stages before the split."""
-        return digest("texts", *(s.digest() for s in self.corpus if table_of(s.step) == "texts"))
+    @property
+    def texts_table(self) -> str:
+        """The table of the parsed sources, named by the corpus stages before the split."""
+        return f"texts-{digest('texts', *(s.digest() for s in self.corpus if table_of(s.step) == 'texts'))}"
 
     def passages_digest(self) -> str:
         """Names the passages: the parsed sources and the split."""
         return digest("passages", *(s.digest() for s in self.corpus if table_of(s.step) != "vectors"))
 
-    def vectors_digest(self, model: Model) -> str:
-        """Names the searched copy of one embedder's vectors."""
+    @property
+    def passages_table(self) -> str:
+        return f"passages-{self.passages_digest()}"
+
+    def vectors_table(self, model: Model) -> str:
+        """The searched copy of one embedder's vectors."""
         stage = next(s for s in self._embedding() if embedder_of(s.step) == model)
-        return digest("vectors", self.passages_digest(), stage.digest(), *(["float16"] if model.half else []))
+        half = ["float16"] if model.half else []
+        return f"vectors-{digest('vectors', self.passages_digest(), stage.digest(), *half)}"
 
     def embedders(self) -> tuple[Model, ...]:
         return tuple(embedder_of(s.step) for s in self._embedding())
 
     def unread(self) -> list[str]:
         """A line for each embedder that reads less of a passage than one may hold."""
-        most = max((passage_tokens(s.step) for s in self.corpus), default=0)
+        most = max((getattr(s.step, "tokens", None) or 0 for s in self.corpus), default=0)
         return [
             f"{m.name} reads {m.max_tokens} tokens: the end of a passage of {most} is not in its vector"
             for m in self.embedders()

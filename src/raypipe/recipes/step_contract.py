@@ -65,11 +65,6 @@ def source_kinds(step: CorpusStep) -> tuple[SourceKind, ...] | None:
     return tuple(kinds) if kinds is not None and "content" in step.reads() else None
 
 
-def passage_tokens(step: CorpusStep) -> int:
-    """The most tokens that a step puts into a passage; 0: it does not count in tokens."""
-    return getattr(step, "tokens", None) or 0
-
-
 def searches_all(step: Step) -> bool:
     """Whether the step searches the whole store whatever a question cites (`scope`); by default not."""
     return getattr(step, "scope", "own") == "all"

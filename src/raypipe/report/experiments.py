@@ -219,30 +219,34 @@ LEFT, RIGHT = 300, 560  # the plot's axis of scores
 
 def print_points(console: Console, plans: Sequence[Mapping[str, Any]]) -> None:
     """What each point is expected to take; what points share counts at the first of them."""
-    heads = ("point", "calls", "at most", "tokens", "hours", "usd", "steps of an earlier point")
+    estimates = [p["estimate"] for p in plans]
+    tokens = any(e["tokens"] is None or any(e["tokens"]) for e in estimates)
+    priced = any(e["usd"] is not None for e in estimates)
+    heads = ["point", "calls", "at most", *["tokens"] * tokens, "hours", *["usd"] * priced]
     rows = []
     for p in plans:
         e = p["estimate"]
         most = "not known" if e["max_calls"] is None else f"{e['max_calls']:,}"
         shared = ", ".join(p["shared"][:NAMED]) + ", ..." * (len(p["shared"]) > NAMED)
-        numbers = (ranged(e["calls"]), most, ranged(e["tokens"]), hours(e["hours"]), usd(e["usd"]))
-        rows.append((p["point"], *numbers, shared))
+        costs = (*[ranged(e["tokens"])] * tokens, hours(e["hours"]), *[usd(e["usd"])] * priced)
+        rows.append((p["point"], ranged(e["calls"]), most, *costs, shared))
     console.print(f"plan of {len(plans)} points:")
-    show(console, heads, rows)
+    show(console, (*heads, "steps of an earlier point"), rows)
 
 
 def print_sweep(console: Console, sweep: Mapping[str, Any]) -> None:
     """The one table of a sweep, and what became of its winner."""
     heads = ["point", sweep["measure"], "difference", "95 % interval", "p", "verdict"]
-    heads += ["calls a question", "new calls", "new tokens", "usd"]
+    tokens, priced = (any(p["cost"][n] for p in sweep["points"]) for n in ("tokens", "usd"))
+    heads += ["calls a question", "new calls", *["new tokens"] * tokens, *["usd"] * priced]
     rows = []
     for p in sweep["points"]:
         gain, d = ("", "", "", "the first"), p["against_first"]
         if d is not None:
             within = ends(d["interval"], signed, "not known")
             gain = (signed(d["difference"]), within, f"{p['p']:.3g}", p["verdict"])
-        cost = (_calls(p), f"{p['cost']['calls']:,}", f"{p['cost']['tokens']:,}", usd(p["cost"]["usd"]))
-        rows.append((p["point"], f"{p['score']:+.3f}", *gain, *cost))
+        cost = [_calls(p), f"{p['cost']['calls']:,}", *[f"{p['cost']['tokens']:,}"] * tokens]
+        rows.append((p["point"], f"{p['score']:+.3f}", *gain, *cost, *[usd(p["cost"]["usd"])] * priced))
     show(console, heads, rows, [row[0] for row in rows].index(sweep["winner"]))
     others, n = len(sweep["points"]) - 1, sweep["scored"]
     if sweep["questions"] > n:

@@ -92,8 +92,8 @@ class Answerer:
 
     async def ready(self) -> list[str]:
         """Returns once the store can be searched, with the deployments that are unavailable now, whose stages
-        will be omitted. Raises NotReady."""
-        await self.snapshot()
+        will be omitted. Raises NotReady, and StoreError for a store that is gone."""
+        await asyncio.to_thread((await self.snapshot()).require_store)
         return await self._kit.unavailable()
 
     async def check(self) -> None:

@@ -25,6 +25,9 @@ class Filters:
     hosts: tuple[str, ...] = ()  # of a url that cites the source, or a parent domain of it
     sources: tuple[str, ...] = ()  # source ids
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hosts", tuple(map(host_name, self.hosts)))
+
     def __bool__(self) -> bool:
         return bool(self.hosts or self.sources)
 
@@ -41,6 +44,18 @@ def narrow(question: Question, filters: Filters) -> Question:
 
         cited = [replace(c, page=kept(c.page), snippet=kept(c.snippet), name=kept(c.name)) for c in cited]
     return replace(question, citations=tuple(c for c in cited if c.sources()))
+
+
+def host_name(text: str) -> str:
+    """A host as urls are compared with it. Raises ValueError for what no url has as its host.
+
+    >>> host_name("En.Example.org.")
+    'en.example.org'
+    """
+    host = text.lower().strip(".")
+    if not host or host.count(":") == 1 or set(host) & set("/*@?# "):
+        raise ValueError("expected a host, such as example.org, without scheme, port, path and *")
+    return host
 
 
 def host_matches(url: str, hosts: Collection[str]) -> bool:

@@ -125,6 +125,10 @@ class StoreSnapshot:
     def layouts(self, sources: set[str]) -> dict[str, Layout]:
         return layouts_of(self._layouts, sources)
 
+    def require_store(self) -> None:
+        """Raises StoreError, or Unavailable, unless the store is still there."""
+        Store.open(self._store.uri)
+
     def examples(self) -> list[str]:
         with reaching(self._store.uri):
             first = self._questions.to_table(["id"], filter=_OF_DATA, limit=LOOKED_AT)

@@ -55,8 +55,6 @@ class TenantEntry:
                 raise ValueError(f"{name}: expected at least 1, found {limit}")
         if not self.releases:
             raise ValueError("releases: expected at least one pointer, such as live")
-        for pointer in self.releases:
-            check_pointer(pointer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +132,8 @@ def _tenants(tree: Any, path: str) -> tuple[Tenant, ...]:
             raise ConfError(f"{where}: {expected}")
         try:
             keys = ApiKeys.of(entry.keys)
+            for pointer in entry.releases:
+                check_pointer(pointer)
         except ConfError as e:
             raise ConfError(f"{where}: {e}") from e
         for number, digest in enumerate(keys.digests, start=1):

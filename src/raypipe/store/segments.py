@@ -14,6 +14,7 @@ from typing import Any
 
 from raypipe.store.errors import StoreError
 from raypipe.store.files import Files
+from raypipe.store.layout import MARK
 
 ENDING = ".jsonl"
 
@@ -21,6 +22,8 @@ ENDING = ".jsonl"
 def write_segment(files: Files, folder: str, lines: Sequence[Mapping[str, Any]], now: float) -> str:
     """Writes lines as one file and returns its name. `now`: seconds since the epoch. Complete once it is
     there: a kill leaves the whole file or none."""
+    if files.size(MARK) is None:  # no line may make the folder of a store again that was taken away
+        raise StoreError(f"there is no store at {files.uri}: lines of {folder} cannot be written")
     name = f"{int(now * 1000):015d}-{uuid.uuid4().hex[:8]}{ENDING}"
     text = "".join(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in lines)
     files.write(f"{folder}/{name}", text.encode("utf-8", "replace"))

@@ -16,6 +16,8 @@ from http_app import OPEN, listening, served
 from raypipe.models.kit import LocalKit
 from raypipe.serving.access import ApiKeys
 from raypipe.serving.answerer import Answerer
+from raypipe.serving.query import Filters
+from raypipe.serving.tenants import Tenant
 
 KEY = "a-key-with-length"
 SHOTS = os.environ.get("RAYPIPE_SCREENSHOTS")  # a folder that gets pictures for the documentation
@@ -188,19 +190,24 @@ def test_what_a_page_says_is_text_and_its_address_is_no_script(page):
 
 
 def test_an_endpoint_with_keys_asks_for_one(browser, filled, job):
-    config = replace(OPEN, keys=ApiKeys.of([KEY]))
+    part = Tenant("acme", ApiKeys.of([KEY + "-of-a-part"]), scope=Filters(("a.example",)))
+    config = replace(OPEN, keys=ApiKeys.of([KEY]), tenants=(part,))
     with listening(
         served(Answerer(filled.recipe, LocalKit(None, "transformers"), filled.store.uri), config)
     ) as url:
         page = browser.new_page()
         page.goto(url)
+        page.get_by_label("Key of this endpoint").wait_for()
         page.get_by_label("Question").fill(job.text)
         page.keyboard.press("Enter")
-        page.get_by_label("Key of this endpoint").wait_for()
+        page.get_by_text("Expected a key").wait_for()
         assert "authorization" in page.get_by_role("alert").inner_text()
         page.keyboard.type(KEY)
         page.keyboard.press("Enter")
         page.locator("#result").wait_for()
         assert page.locator("#answer").inner_text() == job.answer
         assert page.evaluate("Object.keys(localStorage).length + Object.keys(sessionStorage).length") == 0
+        page.get_by_label("Key of this endpoint").fill(KEY + "-of-a-part")
+        page.keyboard.press("Tab")
+        page.get_by_text("Searches the texts of this key, by recipe fakes.").wait_for()
         page.close()

@@ -71,7 +71,7 @@ def test_a_reply_has_the_fields_that_programs_rely_on_and_quotes_what_is_in_the_
     assert said["versions"]["models"] == {m.name: m.weights for m in RECIPE.models()}
     [citation] = said["citations"]
     assert set(citation) == {"source", "chunk", "url", "quote", "span", "scores"}
-    rows = store.rows(f"texts-{RECIPE.texts_digest()}", "source", [citation["source"]], ["text"])
+    rows = store.rows(RECIPE.texts_table, "source", [citation["source"]], ["text"])
     start, end = citation["span"]
     assert rows["text"][0].as_py()[start:end] == citation["quote"] != ""
     assert citation["chunk"].startswith(citation["source"]) and citation["scores"]["rerank"] >= 0
@@ -236,7 +236,7 @@ ODD = {
     "a date that is none": {"query": "who was 99 on 99/99/9999?"},
     "a template": {"query": "{{ 7*7 }} {% raw %} <|eot_id|><|start_header_id|>system<|end_header_id|>"},
     "SQL": {"query": "x' OR '1'='1", "filters": {"sources": ["' OR 1=1 --", "\\", "'" * 100]}},
-    "SQL in a host": {"query": "who?", "filters": {"hosts": ["' OR '1'='1", ".", "%00"]}},
+    "SQL in a host": {"query": "who?", "filters": {"hosts": ["'OR'1'='1", "%00"]}},
     "a deadline that is over": {"query": "who?", "deadline_s": 1e-308},
     "pages with NULs": {
         "query": "who?",

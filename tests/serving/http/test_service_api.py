@@ -430,6 +430,11 @@ def test_the_openai_client_reads_a_stream(with_key, job):
     assert chunks[-1].usage is not None
 
 
+def test_a_chat_that_streams_sends_no_comment_for_what_its_client_does_not_see(app, job):
+    chat = {"model": "raypipe", "messages": [{"role": "user", "content": job.text}], "stream": True}
+    assert "ping" not in ask(app, chat, "/v1/chat/completions").text
+
+
 def test_metadata_of_a_client_has_no_effect_and_appears_in_no_error(app, job):
     chat = {"model": "raypipe", "messages": [{"role": "user", "content": job.text}]}
     for metadata in ({"s3cr3t": "x"}, {"s3cr3t": 1}, {"s3cr3t": [[{}] * 500]}):

@@ -172,7 +172,7 @@ def _head(
     cost, changed = report["cost"], None
     if earlier is not None:
         when = time.strftime("%Y-%m-%d %H:%M", time.gmtime(earlier.finished))
-        said = f"Against run {earlier.run[:8]} of recipe {earlier.recipe['name']}, finished {when} UTC"
+        said = f"Against run {earlier.run[:8]} of recipe {earlier.title}, finished {when} UTC"
         lines = recipe_lines(earlier.recipe, manifest.recipe, "prompts" not in shown.without)
         changed = {"against": said, "lines": lines}
     return {

@@ -76,9 +76,11 @@ function page(text) {
 /* What is searched, and some questions that the store has pages for. */
 async function searched() {
   const response = await fetch("v1/index", { headers: key() });
-  if (!response.ok) { at("searched").textContent = response.status === 401 ? "This endpoint needs a key." : ""; return; }
   const said = await response.json(), rows = said.rows;
-  at("searched").textContent = "Searches " + rows.texts + " texts in " + rows.passages + " passages, by recipe " + said.recipe.name + (said.release ? ", release " + said.release : "") + ".";
+  if (response.status === 401) at("keyed").hidden = false;
+  if (!response.ok) { at("searched").textContent = response.status === 401 && !at("key").value ? "This endpoint needs a key." : said.detail; return; }
+  const what = rows.texts === undefined ? "the texts of this key" : rows.texts + " texts in " + rows.passages + " passages";
+  at("searched").textContent = "Searches " + what + ", by recipe " + said.recipe.name + (said.release ? ", release " + said.release : "") + ".";
   at("examples").replaceChildren(...said.examples.map(text => {
     const button = make("button", text);
     button.type = "button";

@@ -52,7 +52,7 @@ const overlaps = (p, q) => sourceOf(p.chunk) === q.source && q.start < p.end && 
 function passage(p, quotes, golds, tags) {
   const made = make("div", undefined, "passage"), foot = make("p", undefined, "soft");
   made.append(box("div", ...tags.map(([tag, kind]) => make("span", tag, "tag " + kind))));
-  foot.append(link(p.url, p.file), " \u00b7 characters " + p.start + " to " + p.end + (Object.keys(p.scores).length ? " \u00b7 " + named(p.scores) : ""));
+  foot.append(link(p.url, p.file), p.section ? ", " + p.section : "", " \u00b7 characters " + p.start + " to " + p.end + (Object.keys(p.scores).length ? " \u00b7 " + named(p.scores) : ""));
   if (p.text === null || p.text === undefined) made.append(make("p", "Its text is not kept here.", "soft"));
   else {
     const ranges = cited(quotes).filter(q => overlaps(p, q)).map(q => ({ from: q.start - p.start, to: q.end - p.start, kind: "cite" }));
@@ -68,7 +68,7 @@ function passage(p, quotes, golds, tags) {
 function quoted(c) {
   const made = make("div"), text = make("blockquote"), foot = make("p", undefined, "soft");
   text.append(c.before || "", make("mark", c.quote), c.after || "");
-  foot.append(link(c.url), " \u00b7 characters " + c.span.join(" to ") + (Object.keys(c.scores).length ? " \u00b7 " + named(c.scores) : ""));
+  foot.append(link(c.url), c.section ? ", " + c.section : "", " \u00b7 characters " + c.span.join(" to ") + (Object.keys(c.scores).length ? " \u00b7 " + named(c.scores) : ""));
   made.append(text, foot);
   return made;
 }

@@ -48,18 +48,18 @@ class CorpusPlanner:
     def plans(self, questions: Sequence[Question]) -> Iterable[StepPlan]:
         pipe, recipe = self._pipeline, self._pipeline.recipe
         wanted = self._wanted(questions)
-        missing = pipe.corpus.missing(pipe.texts_table, wanted)
+        missing = pipe.corpus.missing(pipe.recipe.texts_table, wanted)
         work_id, tables = whole_corpus(recipe)
-        texts = self._left(pipe.texts_table, left(self._store, work_id, tables[-1], missing))
+        texts = self._left(pipe.recipe.texts_table, left(self._store, work_id, tables[-1], missing))
         # A killed run's parts are in no table yet: what they hold is still to come for the stages after them.
         textless = texts.joined(missing)
-        failed = failed_ids(self._store, {pipe.texts_table})
-        missing = pipe.corpus.missing(pipe.passages_table, wanted).without(textless).without(failed)
-        passages = self._left(pipe.passages_table, missing).joined(textless)
+        failed = failed_ids(self._store, {pipe.recipe.texts_table})
+        missing = pipe.corpus.missing(pipe.recipe.passages_table, wanted).without(textless).without(failed)
+        passages = self._left(pipe.recipe.passages_table, missing).joined(textless)
         unsplit = passages.joined(missing)
         self.wanted, self._unsplit = wanted, unsplit
         self._cited = Ids.of(dict.fromkeys(s for q in questions for s in q.sources() or ()))
-        self._counts = Chunks(self._store, pipe.passages_table)
+        self._counts = Chunks(self._store, pipe.recipe.passages_table)
         self._looks = CorpusSample(pipe, self._looked_at, self._context.coming.some)
         bounds = SourceBounds(recipe, self._chars)
         for stage in recipe.corpus:
@@ -123,9 +123,9 @@ class CorpusPlanner:
     def _embed(self, stage: Stage[CorpusStep], bounds: SourceBounds) -> StepPlan:
         """Exact by the digests of texts where they are there; else bounded by the sizes of sources."""
         name, model = stage.name, embedder_of(stage.step)
-        table, unsplit, counts = self._pipeline.vectors_table(model), self._unsplit, self._counts
+        table, unsplit, counts = self._pipeline.recipe.vectors_table(model), self._unsplit, self._counts
         split = self.wanted.without(unsplit)
-        there = split if self._store.has(self._pipeline.passages_table) else Ids.of(())
+        there = split if self._store.has(self._pipeline.recipe.passages_table) else Ids.of(())
         lacking = self._pipeline.corpus.unembedded(table, there) if there else there
         lacking = self._left(table, lacking).without(unsplit)
         fresh, same = self._texts_to_embed(stage.step, model, lacking)
@@ -227,7 +227,7 @@ class CorpusPlanner:
     def _passage_keys(self, step: CorpusStep, sources: tuple[str, ...]) -> dict[str, set[str]]:
         """Source -> keys of what the step asks its embedder about the source's chunks."""
         pipe = self._pipeline
-        chunks = chunks_of(self._store, pipe.texts_table, pipe.passages_table, sources)
+        chunks = chunks_of(self._store, pipe.recipe, sources)
         runs = pc.run_end_encode(chunks["source"].combine_chunks())  # chunks of a source stand together
         ends = [0, *runs.run_ends.to_pylist()]
         tables = [chunks.slice(a, b - a) for a, b in itertools.pairwise(ends)]

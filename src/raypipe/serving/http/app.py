@@ -29,6 +29,7 @@ from raypipe.serving.http.stream import answer_response, retrieve_response
 from raypipe.serving.query import NULL_LISTENER, AnswererProtocol, Listener, QueryRequest, ReleaseRouter
 from raypipe.serving.release_follower import ReleaseFollowers
 from raypipe.serving.tenants import QuotaCounter
+from raypipe.store import StoreError
 from raypipe.store.layout import LIVE
 
 BATCH_CONCURRENCY = 4
@@ -64,10 +65,10 @@ class Routes:
         """What answers the pointer of a request. Refuses one that its key may not ask, and for a tenant with
         filters a recipe that reads past them."""
         tenant, named = who_asks(request), pointer_of(request)
-        if named not in tenant.releases:
-            raise _not_allowed(f"This key may ask {', '.join(tenant.releases)}.")
         if self._followers is None and named != LIVE:
             raise _not_allowed("This endpoint serves one recipe and no releases.")
+        if named not in tenant.releases:
+            raise _not_allowed(f"This key may ask {', '.join(tenant.releases)}.")
         if self._followers is None or (named == LIVE and not tenant.scope):
             found = await self._router.current()
         else:
@@ -124,7 +125,7 @@ class Routes:
     async def chat(self, request: Request) -> Response:
         try:
             return await self._chat(request)
-        except (RequestRefused, Overloaded, Unavailable) as e:
+        except (RequestRefused, Overloaded, Unavailable, StoreError) as e:
             return openai.error_response(to_problem(e))
 
     async def _chat(self, request: Request) -> Response:

@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 
 from raypipe.core.errors import Overloaded, Unavailable
 from raypipe.serving.answerer import NotReady
+from raypipe.store import StoreError
 
 RETRY_AFTER_S = 5
 """The `retry-after` of a refusal: by then a replica has started, and a backlog of
@@ -35,6 +36,8 @@ class RequestRefused(Exception):
         self.status, self.detail, self.errors, self.headers = status, detail, errors, headers
 
 
+GONE = "The store or a model that every answer needs is unavailable; the log says which. Retry later."
+
 EXPECTED_ERRORS: dict[type[Exception], tuple[HTTPStatus, str]] = {
     NotReady: (
         HTTPStatus.SERVICE_UNAVAILABLE,
@@ -42,7 +45,8 @@ EXPECTED_ERRORS: dict[type[Exception], tuple[HTTPStatus, str]] = {
         "which.",
     ),
     Overloaded: (HTTPStatus.TOO_MANY_REQUESTS, "Too many requests. Retry later."),
-    Unavailable: (HTTPStatus.SERVICE_UNAVAILABLE, "What every answer needs is unavailable. Retry later."),
+    Unavailable: (HTTPStatus.SERVICE_UNAVAILABLE, GONE),
+    StoreError: (HTTPStatus.SERVICE_UNAVAILABLE, GONE),
 }
 """What answering a question may raise without being a defect, and what the client gets. A kind stands before
 the one that it is a kind of."""

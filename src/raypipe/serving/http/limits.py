@@ -209,7 +209,9 @@ def authorize(keys: ApiKeys, headers: Headers, client: str | None, tenants: Sequ
         return ANYONE
     if keys.digests or tenants:
         if scheme.lower() != "bearer" or not keys.accepts(key.strip()):
-            detail = "Expected the header `authorization: Bearer KEY`."
+            detail = "Unknown key: ask who runs the endpoint for one."
+            if scheme.lower() != "bearer":
+                detail = "Expected a key: the header `authorization: Bearer KEY`."
             raise RequestRefused(HTTPStatus.UNAUTHORIZED, detail, (), {"www-authenticate": "Bearer"})
         return ANYONE
     # The host name counts, too: a page on the web may point a name of its own at this machine.

@@ -23,7 +23,7 @@ from raypipe.recipes.recipe import Recipe
 from raypipe.serving.http.errors import RequestRefused
 from raypipe.serving.http.reply_types import AnswerResponse, ChatModel, says
 from raypipe.serving.http.requests import QueryOptions, StrictBody
-from raypipe.serving.http.stream import Event, encode_event
+from raypipe.serving.http.stream import KEEP_ALIVE_S, Event, encode_event
 
 NO_EFFECT = "Accepted without effect: prompts and sampling are the recipe's."
 
@@ -119,9 +119,14 @@ async def chunks(id: str, body: ChatBody, events: AsyncIterator[Event | None]) -
         return encode_event({**head, "choices": [choice], **more})
 
     yield chunk({"role": "assistant", "content": ""})
+    sent = time.monotonic()
     async for event in events:
-        if event is None or event[0] in ("stage", "draft"):
+        if event is None:
             yield KEEPALIVE_COMMENT
+        elif event[0] in ("stage", "draft"):
+            if (now := time.monotonic()) - sent >= KEEP_ALIVE_S:
+                sent = now
+                yield KEEPALIVE_COMMENT
         elif event[0] == "error":
             yield encode_event(error_body(event[1]["status"], event[1]["detail"]))
         else:

@@ -42,7 +42,7 @@ from raypipe.readers.rows import UnusableLine
 from raypipe.serving.access import RequestLimits
 from raypipe.serving.http.errors import RequestRefused
 from raypipe.serving.http.reply_types import says
-from raypipe.serving.query import Filters, QueryRequest
+from raypipe.serving.query import Filters, QueryRequest, host_name
 
 MAX_DOCUMENTS = 50  # in one request; CRAG's task 3 has 50
 MAX_QUERIES = 16  # in one batch; the most that CRAG's own harness hands out
@@ -113,6 +113,15 @@ class SourceFilter(StrictBody):
         "Hosts of the sources' urls; a parent domain stands for all of its hosts.", ["example.org"],
         default=[], max_length=100,
     )  # fmt: skip
+
+    @field_validator("hosts")
+    @classmethod
+    def _hosts_are_some(cls, hosts: list[str]) -> list[str]:
+        try:
+            return list(map(host_name, hosts))
+        except ValueError as e:
+            raise mistake(str(e)) from None
+
     sources: list[Annotated[str, Field(min_length=1, max_length=100)]] = says(
         "Ids of sources, as citations name them.", [], default=[], max_length=1000
     )
@@ -223,8 +232,7 @@ def query_request(
     """The query that a body asks for. Its deadline starts now."""
     deadline_s = options.deadline_s or default_deadline_s
     question = Question(digest("ask", query), query, asked_at=options.time, due=time.time() + deadline_s)
-    hosts = tuple(h.lower().strip(".") for h in options.filters.hosts)
-    filters = Filters(hosts, tuple(options.filters.sources))
+    filters = Filters(tuple(options.filters.hosts), tuple(options.filters.sources))
     prompts, passages = "prompts" in include, "passages" in include
     request = QueryRequest(question, filters=filters, include_prompts=prompts, include_passages=passages)
     if options.documents is None:
@@ -281,8 +289,8 @@ _PROBLEMS = {
     "string_pattern_mismatch": "expected a text that is not only white space",
     "string_too_long": "expected at most {max_length} characters",
     "string_too_short": "expected at least {min_length} characters",
-    "too_long": "expected at most {max_length} items",
-    "too_short": "expected at least {min_length} items",
+    "too_long": "expected at most {max_length} of them",
+    "too_short": "expected at least {min_length} of them",
     "greater_than": "expected more than {gt}",
     "greater_than_equal": "expected at least {ge}",
     "less_than_equal": "expected at most {le}",
