@@ -134,13 +134,12 @@ class ServeArgs:
         given = [k.strip() for k in environ.get(KEYS, "").split(",") if k.strip()]
         if self.keys is not None:
             given += _in_file(Path(self.keys))
-        if given and self.auth == "none":
-            raise ConfError("auth none and keys: expected one of them, found both")
         tenants = () if self.tenants is None else read_tenants(Path(self.tenants))
         if self.tenants is None and (text := environ.get(TENANTS, "").strip()):
             tenants = tenants_in(config.read_value(text, f"${TENANTS}"), f"${TENANTS}")
-        if tenants and self.auth == "none":
-            raise ConfError("auth none and tenants: expected one of them, found both")
+        for what, found in (("keys", given), ("tenants", tenants)):
+            if found and self.auth == "none":
+                raise ConfError(f"auth none and {what}: expected one of them, found both")
         keys = ApiKeys(open=True) if self.auth == "none" else ApiKeys.of(given)
         return ServerConfig(keys, self.limits, self.page, self.log, self.capture, self.memo_mb, tenants)
 

@@ -169,10 +169,6 @@ class Admission:
         self._quotas = quotas or Quotas(tenants)
         self._metrics = metrics or RequestMetrics()
 
-    @property
-    def taken(self) -> int:
-        return self._slots.taken
-
     async def admit(self, tenant: Tenant, questions: int = 1) -> None:
         """Counts a request. Raises RequestRefused (429) for a quota used up, Unavailable: not countable."""
         used = await self._quotas.admit(tenant.name, questions) if tenant.limited else None
