@@ -203,6 +203,13 @@ def test_the_module_runs_without_importing_ray_or_torch():
     assert said.stdout.strip() == "set()", said.stderr
 
 
+def test_a_python_without_docstrings_is_told_in_a_sentence_that_commands_need_them():
+    words = [sys.executable, "-OO", "-m", "raypipe", "doctor"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    said = "raypipe: commands are declared in docstrings: run python without -OO\n"
+    assert (done.returncode, done.stderr) == (2, said)
+
+
 def test_a_recipe_mistake_is_exit_code_2_and_names_what_was_meant(capsys, world, tmp_path):
     recipe = tmp_path / "r.yaml"
     recipe.write_text(

@@ -22,7 +22,7 @@ def contest(quick: bool, machine: Machine) -> Iterator[Contest]:
     with tempfile.TemporaryDirectory(prefix="raypipe-bench-") as folder:
         path = Path(folder) / "questions.jsonl.bz2"
         path.write_bytes(questions_file(quick))
-        [source] = files.find([path], lambda name: True)
+        [source] = files.find([path])
         size = len(bz2.decompress(path.read_bytes()))
 
         def ours() -> str:

@@ -287,7 +287,8 @@ def test_a_folder_has_a_store_of_its_own(tmp_path, monkeypatch):
     docs.mkdir()
     (docs / "a.txt").write_text("some text")
     done = ingest_documents(docs)
-    assert done.store == documents_store(docs, Session()) and Path(done.store).is_dir()
+    assert done.store == documents_store(docs, Session()) == documents_store(docs / ".." / "docs", Session())
+    assert Path(done.store).is_dir()
     assert done.summary.documents == 1 and "1 documents" in done.title
     shutil.rmtree(docs)
     with pytest.raises(DataError):

@@ -95,6 +95,8 @@ def test_a_blank_query_is_a_fault(tmp_path):
 def test_a_file_whose_name_does_not_say_what_it_is_is_refused(tmp_path):
     with pytest.raises(DataError, match="starts with corpus, queries or qrels"):
         readers.open([write(tmp_path, "docs.jsonl.gz", DOCUMENT)], "beir", ReadCounts())
+    with pytest.raises(DataError, match=r"expected files that begin with corpus or queries, named \.jsonl"):
+        readers.files_of([tmp_path], "beir")
 
 
 DATA = os.environ.get("RAYPIPE_DATA")

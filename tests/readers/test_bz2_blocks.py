@@ -61,7 +61,7 @@ def large(tmp_path, packed):
     """A packed file that is large enough for threads."""
     path = tmp_path / "x.jsonl.bz2"
     path.write_bytes(packed)
-    [found] = files.find([path], lambda name: True)
+    [found] = files.find([path])
     assert files.size([found]) >= files.SEVERAL
     return found
 

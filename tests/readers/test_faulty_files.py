@@ -19,7 +19,7 @@ SMALL = ReaderLimits(line_bytes=1 << 20, inflated_bytes=8 << 20, ratio=50, ratio
 
 
 def values(*paths: Path, counts: ReadCounts | None = None, limits: ReaderLimits = SMALL) -> list[object]:
-    found = files.find(paths, lambda name: True)
+    found = files.find(paths)
     return [line.value for line in lines.read(found, counts or ReadCounts(), limits)]
 
 
@@ -178,7 +178,7 @@ def test_a_tar_gives_the_lines_of_its_members_in_order(tmp_path, format):
     }
     counts = ReadCounts()
     path = write(tmp_path, "x.tar.bz2", bz2.compress(tar_of(members, format)))
-    found = list(lines.read(files.find([path], lambda name: True), counts, SMALL))
+    found = list(lines.read(files.find([path]), counts, SMALL))
     assert [line.value for line in found] == VALUES
     assert found[0].where == f"{path}/{deep}:1"
     assert counts.other_files == 2

@@ -17,7 +17,7 @@ def read(folder: Path, content: bytes, limits: ReaderLimits = LIMITS) -> tuple[l
     path = folder / "x.jsonl"
     path.write_bytes(content)
     counts = ReadCounts()
-    return list(lines.read(files.find([path], lambda name: True), counts, limits)), counts
+    return list(lines.read(files.find([path]), counts, limits)), counts
 
 
 FAULTY = {
@@ -66,9 +66,7 @@ def test_a_line_over_the_cap_is_a_fault_and_is_not_held(tmp_path):
             out.write(b"x" * (1 << 18))
         out.write(b"\n" + LAST)
     tracemalloc.start()
-    found = list(
-        lines.read(files.find([path], lambda name: True), ReadCounts(), ReaderLimits(line_bytes=1 << 20))
-    )
+    found = list(lines.read(files.find([path]), ReadCounts(), ReaderLimits(line_bytes=1 << 20)))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert [line.value for line in found] == [{"a": "first"}, None, {"a": "last"}]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from raypipe.api.results import Result
 from raypipe.api.session import Session
@@ -15,9 +15,6 @@ from raypipe.metrics.named_kinds import open_kind
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
 from raypipe.metrics.textfile import require_file, write_json_lines
 from raypipe.report.report import RunFolder
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,10 @@ class Settings:
                 f"{what} {path!r} is relative, and a submitted job works in a temporary copy of the working "
                 "directory: give an absolute path or a URI that every node sees"
             )
-        return path if "://" in path else str(Path(path).absolute())
+        if "://" in path:
+            return path
+        here = Path(path)  # with `..` a folder would have two names, and be read as two
+        return str(here.resolve() if ".." in here.parts else here.absolute())
 
 
 def from_environment(environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> Settings:

@@ -24,7 +24,7 @@ from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
 from raypipe.core.retry import RETRY_STATUSES, Backoff, retry_after_s
 from raypipe.models.constraint import structured
-from raypipe.models.load import EndpointAddress
+from raypipe.models.load import SHOWN, EndpointAddress
 from raypipe.text.thoughts import thinking
 
 OPERATOR = {401: "unauthorised", 402: "unpaid", 403: "forbidden", 404: "not_found", 405: "not_found"}
@@ -32,7 +32,6 @@ OPERATOR = {401: "unauthorised", 402: "unpaid", 403: "forbidden", 404: "not_foun
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0  # before the second try, doubling, with jitter
 SAMPLED = ("max_tokens", "temperature", "top_p", "frequency_penalty", "presence_penalty")
-SHOWN = 300  # characters of an endpoint's answer in a fault
 
 
 class OpenAIClient:

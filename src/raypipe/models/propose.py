@@ -21,11 +21,11 @@ import httpx
 from raypipe.core.errors import ConfError, ModelMissing, Unavailable
 from raypipe.models import folder
 from raypipe.models.folder import text_config
+from raypipe.models.load import SHOWN
 from raypipe.models.weight_files import BYTES, GIB, per_token
 
 HUB = "https://huggingface.co"
 TIMEOUT_S = 20.0
-SHOWN = 200  # characters of a hub's answer in a message
 DTYPES = ("float32", "float16", "bfloat16")
 LONGEST = 32_768  # tokens of context that an entry proposes at most: keys and values take memory by the token
 _NAME = re.compile(r"[\w.-]+/[\w.-]+")

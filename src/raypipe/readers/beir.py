@@ -48,7 +48,7 @@ def inputs_of(
         judged |= dict.fromkeys([path] if named else of_folder(path) if path.is_dir() else ())
         if not named:
             others.append(path)
-    found = files.find(others, lambda name: name.startswith(WANTED), counts)
+    found = files.find(others, WANTED, counts)
     for file in found:
         if not Path(file.name).name.startswith(WANTED):
             raise DataError(f"{file.name}: expected a name that starts with corpus, queries or qrels.")

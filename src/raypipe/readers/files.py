@@ -50,18 +50,24 @@ class Input:
 
 
 def find(
-    paths: Iterable[str | Path], wanted: Callable[[str], bool], counts: ReadCounts | None = None
+    paths: Iterable[str | Path], wanted: tuple[str, ...] = ("",), counts: ReadCounts | None = None
 ) -> list[Input]:
     """The inputs that these paths name, each once: a file, any part of a split file, or a folder.
 
-    Of a folder, the readable files whose name is `wanted` are taken in name order, without subfolders."""
+    Of a folder, the readable files whose names begin with one of `wanted` are taken in name order, without
+    subfolders."""
     inputs: dict[str, Input] = {}
     for path in map(Path, paths):
         if path.is_dir():
             files = sorted(p for p in path.iterdir() if p.is_file())
-            named = [p for p in files if NAME.fullmatch(p.name) and p.name[0] != "." and wanted(p.name)]
+            named = [
+                p for p in files if NAME.fullmatch(p.name) and p.name[0] != "." and p.name.startswith(wanted)
+            ]
             if not named:
-                raise DataError(f"{path}: expected files named {READABLE}; found none in {len(files)} files.")
+                begins = f"that begin with {' or '.join(wanted)}, " if any(wanted) else ""
+                raise DataError(
+                    f"{path}: expected files {begins}named {READABLE}; found none in {len(files)} files."
+                )
             if counts:
                 counts.other_files += len(files) - len(named)
         elif path.is_file():

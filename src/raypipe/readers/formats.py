@@ -91,7 +91,7 @@ def inputs_of(paths: Paths, format: Format, counts: ReadCounts | None) -> list[I
     if format not in _LINES:
         raise ConfError(f"{format!r} is no format: expected one of {', '.join(FORMATS)}, or MODULE:NAME.")
     begin = _LINES[str(format)][0]
-    return files.find(_some(paths), lambda name: name.startswith(begin), counts)
+    return files.find(_some(paths), (begin,), counts)
 
 
 def _some(paths: Paths) -> list[str | Path]:

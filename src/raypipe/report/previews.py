@@ -45,7 +45,7 @@ def _question(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "query", _cut(found["query"])
     answers = found["answers"]
     shown = " | ".join(map(_cut, answers[:5])) + (f" | ... ({len(answers)} in all)" if answers[5:] else "")
-    yield "answer", shown or "none: such a question is answered and not scored"
+    yield "answer", shown or "none: what is answered is not scored"
     yield "id", found["id"]
     if found["asked_at"]:
         yield "time", found["asked_at"]
