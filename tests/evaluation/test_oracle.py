@@ -61,6 +61,7 @@ def test_with_gold_answers_only_what_does_not_reach_the_context_is_lost(bench: B
 def test_an_oracle_run_is_marked_and_cannot_be_promoted(bench: Bench) -> None:
     manifests = [read(bench.folder / name) for name in ("passages", "answer")]
     assert [m.oracle for m in manifests] == ["passages", "answer"]
+    assert manifests[1].previous == manifests[0].previous, "an oracle run is nothing to compare with"
     assert len({m.digest for m in manifests} | {bench.pipeline(RECIPE).recipe.digest()}) == 3
     report = json.loads((bench.folder / "answer" / "report.json").read_text())
     assert report["oracle"] == "answer" and report["oracle_golds"] == len(PAGES)

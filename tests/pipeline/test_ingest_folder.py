@@ -296,15 +296,19 @@ def test_a_folder_has_a_store_of_its_own(tmp_path, monkeypatch):
 
 
 def test_several_folders_stay_apart_in_one_store(tmp_path):
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "same.txt").write_text(f"text of {name}")
-        read(tmp_path, tmp_path / name)
+    one, two = (tmp_path / name / "docs" for name in ("one", "two"))
+    for folder in (one, two):
+        folder.mkdir(parents=True)
+        (folder / "same.txt").write_text(f"text of {folder.parent.name}")
+        (folder / "empty.txt").touch()
+        read(tmp_path, folder)
     store = Store.open(str(tmp_path / "store"))
-    assert store.count("documents") == 2
-    (tmp_path / "one" / "same.txt").write_text("changed")
-    read(tmp_path, tmp_path / "one")
+    assert store.count("documents") == store.count("faults") == 2
+    (one / "same.txt").write_text("changed")
+    (one / "empty.txt").unlink()
+    read(tmp_path, one)
     assert sorted(store.scan("sources")["content"].to_pylist()) == ["changed", "text of two"]
+    assert store.count("faults") == 1  # that of the other folder, whose name is equal
 
 
 def test_a_report_names_the_page_of_a_file(tmp_path, folder):

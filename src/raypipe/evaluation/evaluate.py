@@ -41,7 +41,7 @@ from raypipe.pipeline.recipe_tables import AnswerSources, require_measured, tabl
 from raypipe.recipes.serialize import to_plain
 from raypipe.report.report import EvalReport, RunFolder, write_report
 from raypipe.runs.changes import earlier_run
-from raypipe.runs.manifest import FORMAT, AnswerKey, Manifest, Origin, recent, write
+from raypipe.runs.manifest import FORMAT, AnswerKey, Manifest, Origin, write
 from raypipe.runs.plan.records import Plan
 from raypipe.runs.stage_records import describe, models_of
 
@@ -151,13 +151,14 @@ def _write_run(
     ]  # fmt: skip
     tables = (*table_names(store, recipe), "answers", "questions", "golds")
     tables += ("layouts",) if store.has("layouts") else ()
+    before = earlier_run(store, {k.question for k in keys})
     manifest = Manifest(
         format=FORMAT,
         run=report.run,
         store=store.uri,
         started=started,
         finished=time.time(),
-        previous=next((before.run for before in recent(store, 1)), ""),
+        previous=before.run if before else "",
         digest=digest,
         recipe=to_plain(recipe),
         stages=describe(recipe),
@@ -183,6 +184,6 @@ def _write_run(
         seen=report.fits[0].of - report.unseen.of if report.unseen else 0,
         oracle=report.oracle,
     )
-    write_page(folder, manifest, earlier_run(store, {k.question for k in keys}))
+    write_page(folder, manifest, before)
     write(store, manifest, keys, out)
     return manifest

@@ -102,7 +102,7 @@ class _Read:
 
     def _refused(self, file: FoundFile, content: str, fault: Fault) -> None:
         """Records a file that has no document."""
-        id = fault_id(self._where(file), 0, fault)
+        id = fault_id(self._where(file), 0, fault, self.of)
         now = FileState(file.state, content, reader_of(UNREAD), "", "", (id,), fault.transient)
         if now == self.before.get(file.name):
             return self._unchanged(file, now)
@@ -114,7 +114,8 @@ class _Read:
 
     def _document(self, file: FoundFile, content: str, text: FileText, id: str, source: Source) -> None:
         title = text.title or Path(file.shown).stem
-        faults = [(fault_id(f"{self._where(file)}#page={n}", n, fault), fault) for n, fault in text.faults]
+        where = self._where(file)
+        faults = [(fault_id(f"{where}#page={n}", n, fault, self.of), fault) for n, fault in text.faults]
         self.now[file.name] = FileState(
             file.state, content, reader_of(text.kind), id, source.id, tuple(i for i, _ in faults),
             any(fault.transient for _, fault in faults),

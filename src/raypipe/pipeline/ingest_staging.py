@@ -40,9 +40,10 @@ class IngestBatch:
     faults: list[tuple[str, Fault]] = field(default_factory=list)  # id, trouble
 
 
-def fault_id(where: str, number: int, fault: Fault) -> str:
-    """Names one trouble of one line: another trouble at the same place, after an edit, is another row."""
-    return f"{where}#{digest(str(number), fault.reason, fault.detail)[:8]}"
+def fault_id(where: str, number: int, fault: Fault, *folder: str) -> str:
+    """Names one trouble of one line: another trouble at the same place, after an edit, is another row.
+    `folder`: the id of the one that `where` is in; another of the same name has rows of its own."""
+    return f"{where}#{digest(*folder, str(number), fault.reason, fault.detail)[:8]}"
 
 
 def bad_line(id: str, fault: Mapping[str, Any]) -> BadLine:

@@ -240,13 +240,14 @@ def print_changes(console: Console, found: Mapping[str, Any]) -> None:
         say(console, f"  parts at {c['step']}{because}")
         for when in ("before", "after"):
             said = c[when]
-            path = f"   {said['path']}" if said["path"] else ""
+            path = f"   {cut(said['path'], PATH_SHOWN)}" if said["path"] else ""
             say(console, f"  {when:<6} {said['answer']} [{said['outcome']}]{path}")
     if (rest := len(found["changed"]) - CHANGES_SHOWN) > 0:
         say(console, f"... and {rest} more: changes.json has them all", fold=True)
 
 
 CHANGES_SHOWN = 20  # on a terminal
+PATH_SHOWN = 120  # characters of what a step put out, there: a ranking has thousands
 
 
 def _print_differences(console: Console, differences: Sequence[Mapping[str, Any]]) -> None:

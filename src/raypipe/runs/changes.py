@@ -67,11 +67,12 @@ def compared_with(store: Store, run: Manifest) -> Manifest | None:
 
 
 def earlier_run(store: Store, questions: Container[str], before: str = "") -> Manifest | None:
-    """The last finished run of a store that answered some of these questions, by id. `before`: the run
-    before which it finished."""
+    """The last finished run of a store that answered some of these questions, by id, and is no oracle run:
+    golds stood in one. `before`: the run before which it finished."""
     runs = recent(store, LOOKED_BACK)
     at = next((i for i, run in enumerate(runs, 1) if run.run == before), 0)
-    return next((r for r in runs[at:] if any(q in questions for q in answer_keys(store, r.run))), None)
+    systems = (run for run in runs[at:] if not run.oracle)
+    return next((r for r in systems if any(q in questions for q in answer_keys(store, r.run))), None)
 
 
 def changes(store: Store, before: Manifest, after: Manifest) -> Changes:

@@ -51,7 +51,7 @@ class Manifest:
     store: str  # URI
     started: float  # seconds since the epoch
     finished: float
-    previous: str  # run that had finished before on this store; "" for none
+    previous: str  # run before it on this store (`changes.earlier_run`); "" for none
     digest: str  # of the recipe
     recipe: Mapping[str, Any]  # whole: recipes.serialize.to_plain
     stages: tuple[StageRecord, ...]
