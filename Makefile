@@ -70,7 +70,7 @@ docs: $(tested)   ## out/site, from docs/, the README and docstrings; a broken l
 	@NO_MKDOCS_2_WARNING=1 $(py) -m mkdocs build --strict --quiet && echo "out/site/index.html; its search works where it is served: python -m http.server -d out/site"
 
 # $(1): the lists. The package's own byte code is written too: where PYTHONDONTWRITEBYTECODE is set, each start and
-# each worker would compile 370 modules again.
+# each worker would compile all modules again.
 define sync
 	@$(py) -c 'import sys; sys.exit(sys.version_info[:2] < (3, 11))' 2>/dev/null || $(PYTHON) -m venv --clear .venv
 	@$(py) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("raypipe needs Python 3.11 or newer: make PYTHON=python3.11 ...")'

@@ -111,6 +111,7 @@ def test_a_link_to_a_question_opens_it_with_its_evidence_marked(page, browser, r
     detail.locator("select").select_option(f"order of {ranker}")
     assert f"{ranker} 1" in detail.locator(".passage").first.inner_text()
     detail.get_by_text("answers that rest on this source").first.click()
+    page.locator("#source").wait_for()  # the page reads its address after the click has returned
     source = parse_qs(urlsplit(page.url).fragment)["src"][0]
     resting = {
         r["query"]
