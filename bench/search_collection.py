@@ -74,7 +74,7 @@ def real_lines(folder: Path, file: str) -> list[dict[str, Any]]:
     if data := os.environ.get("RAYPIPE_DATA"):
         return [json.loads(line) for line in gzip.open(Path(data) / "scifact" / f"{file}.jsonl.gz", "rt")]
     if not (folder / "papers").exists():
-        synth.write_collection(folder / "papers", 2000, 200, seed=1)
+        synth.write_collection(folder / "papers", 4000, 200, seed=1)
     return [json.loads(line) for line in (folder / "papers" / f"{file}.jsonl").open()]
 
 
