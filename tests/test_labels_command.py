@@ -52,6 +52,7 @@ def labels(world, *args, recipe="db3-task1-700"):
             "--held-out 0.999: expected questions to train on, found all 12 held out",
         ),
         (["--review", "WORLD"], 2, "--review: expected the name of a file to write, found the folder"),
+        (["--review", "HERE"], 2, "expected no file there, since it may hold corrections"),
         (["--out", "HERE"], 2, "--out: "),
         (["--where", "domain=moovie"], 3, "expected questions of that domain, found"),
         (["--where", "split=7"], 3, "expected questions of that split, found"),

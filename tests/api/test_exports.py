@@ -118,12 +118,6 @@ def test_a_result_is_a_frame_where_pandas_is_installed(monkeypatch):
         Films().to_pandas()
 
 
-def test_a_notebook_shows_the_first_rows_with_their_texts_escaped():
-    shown = Films(("<b>Velora</b>",) * 30)._repr_html_()
-    assert "&lt;b&gt;Velora" in shown and "<b>Velora" not in shown
-    assert shown.count("<tr>") == 21 and "10 more rows" in shown and "0.3333" in shown
-
-
 def test_a_column_that_the_rows_have_not_is_an_error():
     with pytest.raises(KeyError, match="title"):
         Untitled().table()

@@ -65,16 +65,19 @@ def test_a_table_of_another_form_is_refused(tmp_path):
     write_labels(tmp_path, LABELS, "r1", "d1")
     table = pq.read_table(tmp_path / "labels.parquet")
     for odd, said in [
-        (table.drop_columns(["gold"]), "'gold' is missing"),
-        (table.set_column(5, "split", [["train", "test", "train"]]), "split to be one of train, held-out"),
-        (table.set_column(1, "messages", table["messages"].combine_chunks().fill_null([]).slice(0, 3))
-         .slice(0, 0), "expected labels, found none"),
+        (table.drop_columns(["gold"]), 'found KeyError: .*gold.* does not exist'),
+        (table.set_column(5, "split", [["train", "test", "train"]]), "is not the table that"),
+        (table.slice(0, 0), "is not the table that"),
         (table.set_column(1, "messages", pa.array([[None]] * 3, table.schema.field("messages").type)),
-         "expected messages, the last one of the user"),
+         "found TypeError"),
     ]:  # fmt: skip
         pq.write_table(odd, tmp_path / "labels.parquet")
         with pytest.raises(DataError, match=said):
             read_labels(tmp_path)
     (tmp_path / "labels.parquet").write_bytes(b"no table")
-    with pytest.raises(DataError, match="expected a table of labels"):
+    with pytest.raises(DataError, match=r"labels.parquet, as .* found ArrowInvalid"):
         read_labels(tmp_path)
+    for odd in ("no json", "[]", '{"format": 2}'):
+        (tmp_path / "labels.json").write_text(odd)
+        with pytest.raises(DataError, match=r"expected labels.json of format 1"):
+            read_labels(tmp_path)

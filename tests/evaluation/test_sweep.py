@@ -1,7 +1,6 @@
 """A sweep asks at each point only what no point before it asked, and ends in one table."""
 
 import io
-import xml.etree.ElementTree as ElementTree
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from raypipe.evaluation.golds import questions_of
 from raypipe.evaluation.options import EvalOptions
 from raypipe.pipeline.counters import Caps
 from raypipe.pipeline.ingest import ingest
-from raypipe.report.experiments import print_points, print_sweep, sweep_plot
+from raypipe.report.experiments import print_points, print_sweep
 from raypipe.runs.plan import planner
 from raypipe.store.keep import tables
 from raypipe.synth import write
@@ -126,12 +125,6 @@ def test_it_ends_in_one_table_against_the_first_and_the_best_is_scored_on_other_
     assert "4 questions that the sweep did not see" in said and "f1" in said
     assert said.count("split.parent_chars=500, rerank.top=5") >= 2
     assert "usd" in said and "new tokens" not in said, "no column without a number"
-
-
-@pytest.mark.slow
-def test_the_plot_is_an_svg_with_a_line_for_each_point(small):
-    tree = ElementTree.fromstring(sweep_plot(to_json(small[2])))
-    assert len(tree.findall(".//{http://www.w3.org/2000/svg}circle")) == 4
 
 
 def test_the_sample_is_drawn_by_its_seed_and_leaves_as_many_others():

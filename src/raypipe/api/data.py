@@ -9,19 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raypipe import readers
-from raypipe.api.paths import Data, documents_alone, format_for, inputs
+from raypipe.api.paths import Data, ingested_as, inputs
 from raypipe.api.results import Result, as_json
 from raypipe.api.session import Place, Session
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Document, Fault, Question
-from raypipe.readers import BadLine, ReadCounts, Row, RowFormat, row_format
+from raypipe.readers import BadLine, Format, ReadCounts, Row, RowFormat, row_format
 from raypipe.readers.field_map import Fields
 
 if TYPE_CHECKING:
-    from raypipe.api.paths import Data
     from raypipe.pipeline.ingest_log import IngestSummary
-    from raypipe.readers import BadLine, Format
-    from raypipe.readers.field_map import Fields
     from raypipe.text.html import Parser
 
 
@@ -69,8 +66,6 @@ def ingest(
     ConfError for no kind and for a named field that is not there, DataError for a missing or damaged file,
     and where no line can be read; then the store is unchanged.
     """
-    from raypipe import readers
-    from raypipe.api.paths import documents_alone, format_for, inputs
     from raypipe.api.pipelines import open_reading
     from raypipe.metrics.named_kinds import open_kind
     from raypipe.pipeline import ingest as ingesting
@@ -82,11 +77,7 @@ def ingest(
     if kind is not None:
         open_kind(kind)
     files = inputs(paths, session.settings)
-    found = (
-        "files"
-        if format is None and not fields and documents_alone(files)
-        else format_for(format, files, fields)
-    )
+    found = ingested_as(format, files, fields)
     if globs and found != "files":
         raise ConfError("--glob chooses among the files of a folder: expected --format files")
     if kind is not None and found == "files":
@@ -106,7 +97,6 @@ def ingest(
 
 def documents_store(folder: str | Path, session: Session | None = None) -> str:
     """The store that a folder of documents has of its own, under $RAYPIPE_HOME; made or not."""
-    from raypipe.api.paths import inputs
     from raypipe.pipeline.ingest_folder import folder_id
 
     session = session or Session()
@@ -232,9 +222,8 @@ def preview(
     """
     session = session or Session()
     files = inputs(paths, session.settings)
-    if format == "files" or (format is None and not fields and documents_alone(files)):
+    if (found := ingested_as(format, files, fields)) == "files":
         raise ConfError(f"{files[0]}: a dry run shows fields and rows, and a folder of documents has none")
-    found = format_for(format, files, fields)
     readers.check(files, found)
     name = readers.format_name(found)
     named = found if isinstance(found, RowFormat) else RowFormat()

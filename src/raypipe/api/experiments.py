@@ -33,7 +33,7 @@ from raypipe.metrics.certainty import MARGIN
 from raypipe.metrics.textfile import replaced, require_file, require_writable, write_json, write_text
 from raypipe.readers.object_store import is_remote
 from raypipe.recipes.recipe import Recipe
-from raypipe.report.experiments import fit_page, sweep_plot
+from raypipe.report.experiments import fit_page
 from raypipe.runs.plan import planner
 from raypipe.runs.plan.records import Plan
 from raypipe.steps.answer_probability import AnswerProbability
@@ -147,7 +147,7 @@ class SweepResult(Result):
     recipe: str  # its name
     plans: tuple[PlannedPoint, ...]
     sweep: Sweep | None  # null: --dry-run
-    folder: Path  # sweep.json, the plot, and a folder for each run
+    folder: Path  # sweep.json, and a folder for each run
 
 
 @outside_loop
@@ -207,7 +207,6 @@ def sweep(
     done = sweeping.sweep(found, run, ids, unseen, seed, margin, folder, by)
     result = SweepResult(name, plans, done, folder)
     write_json(folder / "sweep.json", result.to_json())
-    write_text(folder / "sweep.svg", sweep_plot(result.to_json()["sweep"]))
     deliver(out, folder)
     return result
 

@@ -22,9 +22,7 @@ from raypipe.training.loop import TrainingJob
 from raypipe.training.model import Device, FourBit, four_bit, require_modules
 from raypipe.training.preset import Preset, read_preset
 
-THREADS = (
-    1  # of a worker on a CPU: other numbers change the last bits of an adapter; --workers takes more cores
-)
+THREADS = 1  # of a worker on a CPU: others change the last bits of an adapter; --workers takes more cores
 LOOP = 1  # version of the training loop: raised when the same inputs give another adapter
 
 

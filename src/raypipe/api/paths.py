@@ -55,10 +55,12 @@ _LOOKED_AT = 1000  # files of a folder, to see what it holds
 _DOCUMENTS = (".pdf", ".docx", ".html", ".htm", ".txt", ".md")
 
 
-def documents_alone(paths: Sequence[Path]) -> bool:
-    """Whether paths are folders that look like folders of documents: no file of rows, of CRAG's or of BEIR's
-    lies in them directly, and somewhere in them lies a document. PDF and docx directly inside decide it."""
-    return bool(paths) and all(path.is_dir() and _holds_documents(path) for path in paths)
+def ingested_as(given: Format | None, paths: Sequence[Path], fields: Fields | None) -> Format:
+    """The same of what is ingested: `files`, where all paths are folders that look like folders of documents.
+    No file of rows, of CRAG's or of BEIR's lies in them directly, and somewhere in them lies a document. PDF
+    and docx directly inside decide it."""
+    alone = given is None and not fields and all(path.is_dir() and _holds_documents(path) for path in paths)
+    return "files" if alone and paths else format_for(given, paths, fields)
 
 
 def _holds_documents(folder: Path) -> bool:

@@ -22,13 +22,7 @@ from raypipe.core.errors import ConfError, DataError
 from raypipe.core.index import Index
 from raypipe.core.plain import to_json
 from raypipe.core.records import Citation, Question, Source, digest, source_id
-from raypipe.evaluation.golds import (
-    FINAL,
-    documents_of,
-    questions_of,
-    ranked_documents,
-    require_questions,
-)
+from raypipe.evaluation.golds import FINAL, documents_of, questions_of, ranked_documents, require_questions
 from raypipe.kg.language.time_words import moment
 from raypipe.memo.disk import StoreMemo, memo_versions
 from raypipe.models.entry import REMOTE

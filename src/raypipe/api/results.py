@@ -1,4 +1,4 @@
-"""Results: what API functions return, as an Arrow table, a pandas frame or a table in a notebook.
+"""Results: what API functions return, as an Arrow table or a pandas frame.
 
 Knows Arrow; pandas only where it is asked for.
 """
@@ -7,28 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import html
 import importlib.util
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
-from itertools import islice
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from raypipe.core.errors import ConfError
 from raypipe.core.plain import to_json
 from raypipe.report.report import JSON_FORMAT
-from raypipe.report.wording import cut
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-SHOWN_ROWS, SHOWN_CHARS = 20, 80  # of a result in a notebook: rows, and characters of a cell
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +71,6 @@ class Result:
             raise ConfError("to_pandas: pandas is not installed: pip install pandas, or use .table()")
         return self.table().to_pandas()
 
-    def _repr_html_(self) -> str:
-        """The first rows as an HTML table. Texts are escaped: they come from data."""
-        table = self.table()
-        head = "".join(f"<th>{html.escape(name)}</th>" for name in table.column_names)
-        lines = (
-            "".join(f"<td>{html.escape(_cell(row[name]))}</td>" for name in table.column_names)
-            for row in islice(table.to_pylist(), SHOWN_ROWS)
-        )
-        body = "".join(f"<tr>{line}</tr>" for line in lines)
-        more = table.num_rows - SHOWN_ROWS
-        rest = f"<p>{more} more rows: .table() has all</p>" if more > 0 else ""
-        return f"<table><tr>{head}</tr>{body}</table>{rest}"
-
 
 _COLUMN = re.compile(r"(\w+)(?:=([\w.]+))?(?::(\w+))?")
 
@@ -113,15 +94,6 @@ def at(record: Any, path: str) -> Any:
 def as_json(**values: Any) -> dict[str, Any]:
     """A JSON object that says its format."""
     return {"format": JSON_FORMAT, **to_json(values)}
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return cut(text, SHOWN_CHARS)
 
 
 def outside_loop(function: Callable[P, T]) -> Callable[P, T]:

@@ -149,7 +149,7 @@ def _sweep(args: Args) -> int:
     --measure NAME: what the best point has most of, such as f1 or ndcg_cut_10 (default: the one that reports
       of such data begin with)
     --dry-run: print the plan of all points, run nothing
-    --out DIR: folder for sweep.json, sweep.svg and a report of each point (default:
+    --out DIR: folder for sweep.json and a report of each point (default:
       $RAYPIPE_HOME/runs/STORE/RECIPE-sweep/TIME)
     json
     """
@@ -161,8 +161,7 @@ def _sweep(args: Args) -> int:
 def _print_sweep(done: SweepResult) -> None:
     if (found := done.to_json()["sweep"]) is not None:
         on_console("experiments.print_sweep", found)
-        for name in ("sweep.json", "sweep.svg"):
-            print(done.folder / name)
+        print(done.folder / "sweep.json")
 
 
 def _print_plans(plans: Sequence[PlannedPoint]) -> None:

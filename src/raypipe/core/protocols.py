@@ -48,9 +48,7 @@ class Model:
     repo: str  # hub name, or "" for a local folder; behind an endpoint: what it is called there
     revision: str  # pinned commit of the hub name, or "" for a local folder
     path: str  # folder where the weights are or would be, or the endpoint's name; not identity
-    weights: (
-        str  # identity of the weights: repo@revision, sha256:... of a folder, openai:DIALECT@ENDPOINT:...
-    )
+    weights: str  # their identity: repo@revision, sha256:... of a folder, openai:DIALECT@ENDPOINT:...
     dtype: str = "float32"  # float32 | float16 | bfloat16
     dim: int = 0  # of its vectors; 0 for all but embedders
     pooling: str = ""  # cls | mean | last; "" for all but embedders

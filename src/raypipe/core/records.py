@@ -214,9 +214,7 @@ class AnnotatorAnswer:
 
     answer: str  # spans joined by ", ", own words, "Yes", "No" or "Unanswerable"
     kind: AnswerKind
-    evidence: tuple[
-        str, ...
-    ] = ()  # paragraphs that it rests on; a figure or table begins with FLOAT SELECTED
+    evidence: tuple[str, ...] = ()  # paragraphs it rests on; a figure or table begins with FLOAT SELECTED
 
 
 @dataclass(frozen=True, slots=True)

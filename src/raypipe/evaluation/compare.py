@@ -72,9 +72,7 @@ class RunComparison:
     measure: str  # what `score` is the difference of
     trim: str  # how answers were cut; "": not
     people: tuple[int, int]  # verdicts that people's labels changed, before and after
-    seen: tuple[
-        int, int
-    ]  # questions of `score` that a fit or adapter of the recipe has seen, before and after
+    seen: tuple[int, int]  # questions of `score` that a fit or adapter of the recipe saw, before and after
     margin: float
     verdict: Conclusion
     p: float  # corrected for the number of runs compared (Holm)

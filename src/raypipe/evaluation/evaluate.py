@@ -16,11 +16,7 @@ from raypipe.evaluation.collect import collect
 from raypipe.evaluation.eval_report import eval_report, score_answers
 from raypipe.evaluation.export import write_predictions
 from raypipe.evaluation.fault_budget import UndoneRows, retry, undone_rows
-from raypipe.evaluation.golds import (
-    questions_of,
-    require_questions,
-    scoring_of,
-)
+from raypipe.evaluation.golds import questions_of, require_questions, scoring_of
 from raypipe.evaluation.judge import Judge
 from raypipe.evaluation.judged_run import PersonLabels
 from raypipe.evaluation.labelling import holds_truths

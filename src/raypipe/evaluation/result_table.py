@@ -121,9 +121,7 @@ def row(
             for q in quotes_of(question)
             for start, end in [q.span]
         ],
-        "faults": [
-            {"step": f.step, "reason": f.reason, "transient": f.transient} for f in question.faults
-        ],
+        "faults": [{"step": f.step, "reason": f.reason, "transient": f.transient} for f in question.faults],
         "degraded": list(question.degraded),
         "seconds": None if seconds is None else list(seconds.items()),
         "seen": seen,

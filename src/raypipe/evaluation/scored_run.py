@@ -42,9 +42,7 @@ class ScoredRun:
     trim: str = ""  # how answers were cut before they were judged; "": not
     people: int = 0  # verdicts that people's labels changed
     kind: str = "crag"  # of the data
-    verdicts: Mapping[str, str] = field(
-        default_factory=dict
-    )  # question id -> verdict; none: no rule gave one
+    verdicts: Mapping[str, str] = field(default_factory=dict)  # question id -> verdict, where a rule gave one
     seen: frozenset[str] = frozenset()  # ids of questions that a fit or adapter of its recipe has seen
     texts: Mapping[str, str] = field(default_factory=dict)  # question id -> question, where it is known
 

@@ -103,9 +103,7 @@ class HandedBack:
 
     name: str
     reason: str
-    then: Literal[
-        "keep", "replace", "stop"
-    ]  # the worker, the worker, the run: the store or a service is down
+    then: Literal["keep", "replace", "stop"]  # the worker, the worker, the run: a store or service is down
     suspects: Suspects
     counts: Mapping[str, StageCounters]  # what the attempt cost, by stage
 

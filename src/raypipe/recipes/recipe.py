@@ -17,13 +17,7 @@ from raypipe.core.kg import FactsRef, PoolRef
 from raypipe.core.plugins import Plugin
 from raypipe.core.protocols import CorpusStep, GraphRef, Model, Step
 from raypipe.core.records import Question, SourceKind, digest
-from raypipe.recipes.step_contract import (
-    embedder_of,
-    named_by,
-    searches_all,
-    source_kinds,
-    table_of,
-)
+from raypipe.recipes.step_contract import embedder_of, named_by, searches_all, source_kinds, table_of
 from raypipe.text.template import ByLabel
 
 S = TypeVar("S")

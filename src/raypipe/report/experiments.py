@@ -1,5 +1,5 @@
-"""Labels, trainings, fits and sweeps: on a console, as HTML pages, and a sweep as one SVG. Knows what the
-commands print as JSON. Text from data is printed as it is."""
+"""Labels, trainings, fits and sweeps: on a console and as HTML pages. Knows what the commands print as
+JSON. Text from data is printed as it is."""
 
 from __future__ import annotations
 
@@ -9,20 +9,10 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from raypipe.report import plot, web_page
+from raypipe.report import web_page
 from raypipe.report.console import say, show
 from raypipe.report.progress import clock
-from raypipe.report.wording import (
-    calibration_line,
-    cut,
-    ends,
-    hours,
-    measured,
-    ranged,
-    share,
-    signed,
-    usd,
-)
+from raypipe.report.wording import calibration_line, cut, ends, hours, measured, ranged, share, signed, usd
 
 SHOWN_CHARS = 80  # of a reply
 STEPS_SHOWN = 60  # of the page's table: evenly spaced where there are more
@@ -213,8 +203,6 @@ def fit_page(found: Mapping[str, Any]) -> str:
 
 
 NAMED = 4  # steps that a line names
-LINE = 26  # height of one point's line in the plot
-LEFT, RIGHT = 300, 560  # the plot's axis of scores
 
 
 def print_points(console: Console, plans: Sequence[Mapping[str, Any]]) -> None:
@@ -278,19 +266,3 @@ def _conclusion(sweep: Mapping[str, Any]) -> str:
         f"{best}; {on}: {score}, {d['difference']:+.3f} against the first (p {again['p']:.3g}), "
         f"{again['verdict']}"
     )
-
-
-def sweep_plot(sweep: Mapping[str, Any]) -> str:
-    """The points as an SVG: score with the interval of its difference from the first, calls next to it."""
-    points, first = sweep["points"], sweep["points"][0]["score"]
-    lines = []  # a point, and the ends of its bar: those of the difference, from the first's score
-    for p in points:
-        within = (p["against_first"] or {}).get("interval")
-        lines.append((p, *([first + end for end in within] if within else [p["score"]] * 2)))
-    low, high = min(low for _, low, _ in lines), max(high for _, _, high in lines)
-    margin = 0.05 * (high - low) or 0.05
-    low, high = low - margin, high + margin
-    values = {"s": sweep, "title": _conclusion(sweep), "lines": lines, "calls": _calls, "first": first}
-    values |= {"ends": (low, high), "left": LEFT, "right": RIGHT, "x": plot.scale(low, high, LEFT, RIGHT)}
-    values |= {"line": LINE, "height": 86 + LINE * len(points)}
-    return web_page.templates().get_template("sweep.svg").render(**values)

@@ -207,9 +207,7 @@ def _print_evidence(console: Console, story: Mapping[str, Any]) -> None:
         for chat in step["chats"]:
             say(console, f"{step['step']} asked its model:", style="bold")
             for message in chat["messages"]:
-                text = message[
-                    "content"
-                ]  # a long one without its middle: instructions first, last the question
+                text = message["content"]  # a long one without its middle: the question stands last
                 if (more := len(text) - MESSAGE_SHOWN) > 0:
                     half = MESSAGE_SHOWN // 2
                     middle = f"... {more:,} characters, which --json has ..."

@@ -214,9 +214,7 @@ class RunFolder:
     results: Path = field(init=False)  # a row for each question: evaluation.result_table.SCHEMA
     page: Path = field(init=False)  # the report for people
     changes: Path = field(init=False)  # what a reprocess changed
-    manifest: Path = field(
-        init=False
-    )  # what the run was made of; written last: a folder that has it is whole
+    manifest: Path = field(init=False)  # what the run was made of; written last: with it a folder is whole
 
     def __post_init__(self) -> None:
         for name, file in FILES.items():

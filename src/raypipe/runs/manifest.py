@@ -68,9 +68,7 @@ class Manifest:
     backend: str
     device: str
     origin: Origin
-    rows_by_worker: Mapping[str, Mapping[str, int]] = field(
-        default_factory=dict
-    )  # pool -> who did parts -> rows
+    rows_by_worker: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # pool -> worker -> rows
     rule: str = ""  # of scoring
     judge: str = ""  # its model or rule; "": none
     kind: str = ""  # of the data; "": written by a raypipe that had no kinds
