@@ -256,7 +256,7 @@ def measured(settings: Settings, cluster: Cluster | None = None) -> list[Manifes
     for folder in _folders(settings):
         with suppress(DataError):
             found.append(read(folder))
-    return [m for m in found if m.origin.host == platform.node() and m.origin.chip in ("", chip())]
+    return [m for m in found if m.origin.host == platform.node() and m.origin.chip == chip()]
 
 
 def _folders(settings: Settings) -> list[Path]:

@@ -163,7 +163,7 @@ def params_of(manifest: Manifest) -> dict[str, str]:
     found = {
         "recipe": manifest.title,
         "recipe_digest": manifest.digest,
-        "data/kind": manifest.kind or "crag",
+        "data/kind": manifest.kind,
         "data/questions": str(manifest.questions),
         "data/snapshot": manifest.snapshot,
         "scored/rule": manifest.rule,

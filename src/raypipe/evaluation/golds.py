@@ -21,7 +21,6 @@ from raypipe.recipes.step_contract import decides
 from raypipe.runs.captured import OWN_ID
 from raypipe.store import Store
 
-EARLIER = "crag"  # kind of what was read before data had one: all was scored by CRAG's rules
 FINAL = "final"  # the order that a recipe ends with
 LOOKED_AT = 1000  # judged documents that are looked up before a run
 
@@ -102,15 +101,15 @@ def kind_of_data(store: Store, read: IngestSummary | None, questions: Collection
 
     Raises DataError where they are of several kinds."""
     if read is not None:
-        return read.kind or EARLIER
-    found = {kind or EARLIER: files for kind, files in kinds_of(store, questions).items()}
+        return read.kind
+    found = kinds_of(store, questions)
     if len(found) > 1:
         each = "; ".join(f"{kind} ({', '.join(files[:2])})" for kind, files in sorted(found.items()))
         raise DataError(
             f"{store.uri}: expected questions of one kind of data, found {each}. Name the files with --data, "
             "or the kind to score by with --kind"
         )
-    return next(iter(found), EARLIER)
+    return next(iter(found), "crag")
 
 
 def require_golds(golds: Iterable[Gold], questions: int, kind: str, form: GoldForm, where: str) -> None:

@@ -163,7 +163,7 @@ def judged_run(path: Path, rule: crag.Rule | None = None) -> JudgedRun:
             rows.append(crag.Prediction(r["id"], r["answer"], tuple(r["golds"]), said, r["labels"]))
             texts[r["id"]] = r["query"]
     by, judge = (known["rule"].partition("@")[0], known["judge"]) if own else (rule or crag.DEFAULT_RULE, "")
-    return JudgedRun(str(path), by, judge, known.get("trim", ""), tuple(rows), texts, read(path))
+    return JudgedRun(str(path), by, judge, "", tuple(rows), texts, read(path))
 
 
 def trimmed(run: JudgedRun, cut: Callable[[str], str], name: str) -> JudgedRun:

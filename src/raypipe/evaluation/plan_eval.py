@@ -8,32 +8,25 @@ answering again queries the graph only for expired replies, and a model only whe
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
-from raypipe.core.batches import batches
 from raypipe.core.errors import ConfError
-from raypipe.core.kg import domain_of
-from raypipe.core.protocols import Ask, GraphRef, Step
 from raypipe.core.records import Question
 from raypipe.evaluation.golds import Scoring, StoredQuestions, golds_of
 from raypipe.evaluation.judge import Judge, ModelJudge, judge_plan
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.oracle import with_oracle
-from raypipe.memo.counts import CallCounts
-from raypipe.memo.disk import StoreMemo, memo_versions
-from raypipe.memo.lookup import CacheOnlyKit, NoReply, NotCached
-from raypipe.memo.memo import cached
 from raypipe.pipeline.counters import RunCounters
 from raypipe.pipeline.driver import Pipeline
-from raypipe.recipes.recipe import Recipe, Stage
+from raypipe.recipes.recipe import Recipe
+from raypipe.recipes.step_contract import graphs_of
 from raypipe.runs.manifest import Manifest
 from raypipe.runs.plan.money import priced
 from raypipe.runs.plan.planner import plan
 from raypipe.runs.plan.records import JudgePlan, Plan
-from raypipe.runs.plan.standing import asking
+from raypipe.runs.plan.standing import lacking
 from raypipe.store.files import need
 
 
@@ -67,7 +60,7 @@ def plan_eval(
     longer hold; and of all that are answered again: these, and what an earlier command has left. `measured`
     are runs on other stores that say how fast this machine is; `indexed` is the plan of a corpus half that
     is done already; None: none is. Raises DiskFull where there is no room for what is planned."""
-    expired, judging = expired_answers(pipeline, questions) if how.refresh else {}, None
+    expired, judging = expired_answers(pipeline, questions) if how.refresh else set[str](), None
     if isinstance(judge, ModelJudge):
         golds = golds_of(pipeline.store, questions.ids, scoring.golds)
         judging = judge_plan(judge.model, judge.rule, golds.values())
@@ -76,7 +69,7 @@ def plan_eval(
         before = (s for s in indexed.steps if s.half == "corpus")
         steps = (*before, *(s for s in planned.steps if s.half == "question"))
         planned = priced(replace(planned, steps=steps), pipeline.caps.prices, pipeline.recipe)
-    return planned, expired.keys(), renewed
+    return planned, expired, renewed
 
 
 def _shown(
@@ -96,50 +89,13 @@ def _shown(
     return planned, frozenset(again)
 
 
-AT_ONCE = 100  # answers whose calls are followed at once
-
-
 def expired_answers(
     pipeline: Pipeline, questions: Iterable[Question], clock: Callable[[], float] = time.time
-) -> dict[str, str]:
-    """Question id -> key of its stored answer, where that rests on a reply which no longer holds."""
-    stages = asking(pipeline.recipe)
-    if not stages:
-        return {}
-    asked = list(questions)
-    sources, recipe = pipeline.answer_sources(asked), pipeline.recipe.digest()
-    stored = zip(asked, pipeline.answers(asked, sources), strict=True)
-    answered = [(q, a) for q, a in stored if a.outcome and a.outcome != "fault"]
-    old = asyncio.run(_old(pipeline, stages, [a for _, a in answered], clock))
-    return {q.id: sources.key(recipe, q) for q, _ in answered if q.id in old}
-
-
-async def _old(
-    pipeline: Pipeline,
-    stages: Sequence[tuple[Stage[Step], GraphRef]],
-    answered: Sequence[Question],
-    clock: Callable[[], float],
 ) -> set[str]:
-    """Ids of the answers whose calls, followed with what is cached alone, need a reply that is not."""
-    here = pipeline.worker.kit(None)
-    memo = StoreMemo(pipeline.store.uri, memo_versions(pipeline.store))
-    kit = cached(CacheOnlyKit(here), memo, CallCounts(), clock=clock)
-    found: set[str] = set()
-    for stage, graph in stages:
-        ask = stage.step.open(kit)
-        for some in batches([q for q in answered if stage.admits(q)], AT_ONCE):
-            lacking = await asyncio.gather(*(_lacking(ask, q) for q in some))
-            found |= {q.id for q, path in zip(some, lacking, strict=True) if domain_of(path) in graph.refresh}
-    await here.close()
-    return found
-
-
-async def _lacking(ask: Ask, question: Question) -> str:
-    """Path of the first request of a stage that is not cached; "" for none."""
-    try:
-        await ask([question])
-    except NoReply as e:
-        return e.path
-    except NotCached:  # a model's: the graph is not what has changed
-        pass
-    return ""
+    """Ids of the questions whose stored answer rests on a reply that no longer holds."""
+    stages = [s for s in pipeline.recipe.question if any(g.refresh for g in graphs_of(s.step))]
+    if not stages:
+        return set()
+    answered = [a for a in pipeline.answers(list(questions)) if a.outcome and a.outcome != "fault"]
+    found = (lacking(pipeline, stage, answered, clock).items() for stage in stages if answered)
+    return {id for whys in found for id, why in whys if why == "expired"}

@@ -21,7 +21,7 @@ from raypipe.evaluation.judged_run import (
 from raypipe.evaluation.result_table import about, each
 from raypipe.metrics import crag
 from raypipe.metrics.losses import shared
-from raypipe.metrics.named_kinds import answer_values
+from raypipe.metrics.named_kinds import answer_values, verdict_values
 from raypipe.recipes.fits import fits_of, has_seen
 from raypipe.recipes.serialize import description
 from raypipe.report.report import RunFolder
@@ -72,27 +72,16 @@ def scored_run(path: Path, rule: crag.Rule) -> ScoredRun:
         people += row["reason"] == "person"
         if row["seen"]:
             seen.add(row["id"])
-        if (found := row.get("measures") or _of_verdict(row["verdict"])) is not None:
-            values[row["id"]], labels[row["id"]] = found, row["labels"]
+        if row["measures"] is not None:
+            values[row["id"]], labels[row["id"]] = row["measures"], row["labels"]
             texts[row["id"]] = row["query"]
         if row["verdict"] is not None:
             verdicts[row["id"]] = row["verdict"]
     known = about(folder.results)
-    kind = known.get("kind", "crag")
     return ScoredRun(
-        str(path), known["rule"], known["judge"], values, labels, read(path), kind=kind, verdicts=verdicts,
-        seen=frozenset(seen), people=people, texts=texts,
+        str(path), known["rule"], known["judge"], values, labels, read(path), kind=known["kind"],
+        verdicts=verdicts, seen=frozenset(seen), people=people, texts=texts,
     )  # fmt: skip
-
-
-def _of_verdict(verdict: str | None) -> Mapping[str, float] | None:
-    """The measures of a verdict, of a run that kept nothing else; None: the question has no gold."""
-    if verdict is None:
-        return None
-    value = crag.VALUES.get(verdict)
-    if value is None:
-        return {}
-    return {"score": value, "accuracy": float(value > 0), "hallucination": float(value < 0)}
 
 
 def judged_again(run: JudgedRun, people: PersonLabels | None) -> ScoredRun:
@@ -102,7 +91,7 @@ def judged_again(run: JudgedRun, people: PersonLabels | None) -> ScoredRun:
     require_readable(run)
     marks, changed = run.marks(people)
     verdicts: dict[str, str] = {v.question: v.outcome for v in marks.verdicts}
-    values = {r.question: {**answer_values(r), **(_of_verdict(verdicts[r.question]) or {})} for r in run.rows}
+    values = {r.question: {**answer_values(r), **verdict_values(verdicts[r.question])} for r in run.rows}
     labels = {r.question: dict(r.labels) for r in run.rows}
     return ScoredRun(
         run.name, marks.rule, run.judge, values, labels, run.manifest, run.trim, changed, verdicts=verdicts,
@@ -114,20 +103,18 @@ def stored_run(store: Store, manifest: Manifest, name: str = "") -> ScoredRun:
     """What was measured in a finished run as its store keeps it, with the labels of the questions there.
     `name`: as it was given. Raises DataError for a run of which it keeps nothing."""
     keys = answer_keys(store, manifest.run)
-    found = {
-        q: values for q, k in keys.items() if (values := k.measures or _of_verdict(k.verdict)) is not None
-    }
+    found = {q: k.measures for q, k in keys.items() if k.measures is not None}
     verdicts = {q: k.verdict for q, k in keys.items() if k.verdict is not None}
     name = name or f"run {manifest.run[:8]} of recipe {manifest.title}"
     if not found:
         raise DataError(f"{store.uri}: {name} has no verdicts there. Run the eval again, or name its folder")
     golds = arrow.gold.records(store.rows("golds", "question", list(found)))
     labels = {**{q: {} for q in found}, **{g.question: shared(g.labels) for g in golds}}
-    kind, fits = manifest.kind or "crag", fits_of(description(manifest.recipe)).values()
+    fits = fits_of(description(manifest.recipe)).values()
     texts = store.rows("questions", "id", list(found), ["id", "text"]).to_pylist() if fits else []
     return ScoredRun(
-        name, manifest.rule, manifest.judge, found, labels, manifest, kind=kind, verdicts=verdicts,
-        seen=frozenset(r["id"] for r in texts if has_seen(fits, r["text"])),
+        name, manifest.rule, manifest.judge, found, labels, manifest, kind=manifest.kind,
+        verdicts=verdicts, seen=frozenset(r["id"] for r in texts if has_seen(fits, r["text"])),
     )  # fmt: skip
 
 

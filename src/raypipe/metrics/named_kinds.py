@@ -70,6 +70,13 @@ def answer_values(row: Prediction) -> Mapping[str, float]:
     }
 
 
+def verdict_values(outcome: str) -> Mapping[str, float]:
+    """The measures of a verdict; none where it is open."""
+    if (value := VALUES.get(outcome)) is None:
+        return {}
+    return {"score": value, "accuracy": float(value > 0), "hallucination": float(value < 0)}
+
+
 @dataclass(frozen=True, slots=True)
 class Qa:
     """Questions with one answer or several. Needs no judge."""
@@ -99,11 +106,7 @@ class Crag:
     )
 
     def values(self, row: Prediction) -> Mapping[str, float]:
-        value = VALUES.get(judge(row, self.rule).outcome)
-        if value is None:
-            return answer_values(row)
-        verdict = {"accuracy": float(value > 0), "hallucination": float(value < 0)}
-        return {"score": value, **answer_values(row), **verdict}
+        return {**verdict_values(judge(row, self.rule).outcome), **answer_values(row)}
 
     def right(self, values: Mapping[str, float]) -> bool | None:
         """As the verdict says; None without one."""

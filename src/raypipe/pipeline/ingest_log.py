@@ -40,7 +40,7 @@ class IngestSummary:
     replaced: tuple[ReplacedRows, ...] = ()
     files: tuple[str, ...] = ()  # names
     documents: int = 0
-    kind: str = ""  # of the data; "": read by a raypipe that had no kinds
+    kind: str = "crag"  # of the data
     read_by: str = ""  # one process, or how many tasks
 
 

@@ -74,9 +74,8 @@ def check(
     numbers = {**means, **manifest.counts, **score}
     for g in gates:
         if g.metric not in numbers:
-            kind = f", kind {manifest.kind}" if manifest.kind else ""
             raise ConfError(
-                f"gate {g.text!r}: run {manifest.run}{kind} has no such metric; "
+                f"gate {g.text!r}: run {manifest.run}, kind {manifest.kind} has no such metric; "
                 f"{config.did_you_mean(g.metric, numbers)}"
             )
         found = numbers[g.metric]

@@ -71,7 +71,7 @@ class Manifest:
     rows_by_worker: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # pool -> worker -> rows
     rule: str = ""  # of scoring
     judge: str = ""  # its model or rule; "": none
-    kind: str = ""  # of the data; "": written by a raypipe that had no kinds
+    kind: str = "crag"  # of the data
     lead: str = ""  # the measure that the report begins with
     measures: Mapping[str, MeasureSummary] = field(default_factory=dict)  # by name
     seen: int = 0  # scored questions that a fit or adapter of the recipe has seen

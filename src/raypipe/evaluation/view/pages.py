@@ -200,7 +200,7 @@ def _lineage(report: Mapping[str, Any], manifest: Manifest) -> list[tuple[str, s
         "finished": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(manifest.finished)),
         "recipe": f"{recipe['name']} {' '.join(recipe.get('sets', ()))}".strip(),
         "recipe digest": manifest.digest,
-        "data": f"{manifest.questions} questions, kind {manifest.kind or 'crag'}",
+        "data": f"{manifest.questions} questions, kind {manifest.kind}",
         "what was searched": f"snapshot {manifest.snapshot}",
         "scored by": f"{report['rule']}{f', judge {manifest.judge}' if manifest.judge else ''}",
         "models": ", ".join(f"{m.name} ({m.weights[:19]})" for m in manifest.models),

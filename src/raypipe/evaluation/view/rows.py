@@ -108,14 +108,14 @@ def paired_line(a: Mapping[str, Any], b: Mapping[str, Any], measure: str) -> Que
 
 def expected(row: Mapping[str, Any]) -> str:
     """What is right: answers, or relevant documents with their grades, the best first."""
-    best = sorted((row.get("grades") or {}).items(), key=lambda d: (-d[1], d[0]))
+    best = sorted((row["grades"] or {}).items(), key=lambda d: (-d[1], d[0]))
     return " / ".join(row["golds"] or [f"{document} ({grade})" for document, grade in best if grade > 0])
 
 
 def _lost(row: Mapping[str, Any]) -> str:
-    """Where the gold was lost; "": the run's table does not say it."""
-    if "lost" not in row or row["lost"]:
-        return row.get("lost") or ""
+    """Where the gold was lost."""
+    if row["lost"]:
+        return str(row["lost"])
     scored = STATES[row["verdict"]] != "not scored" if row["verdict"] else bool(row["measures"])
     return "right" if scored else "not scored"
 

@@ -111,5 +111,4 @@ class RunList:
 def header(m: Manifest, folder: str | None) -> RunHeader:
     lead = m.measures.get(m.lead)
     mean, measure = lead.mean if lead else m.score.get("score"), m.lead or "score"
-    kind, name = m.kind or "crag", m.title
-    return RunHeader(m.run, name, m.finished, m.questions, kind, measure, mean, m.store, folder)
+    return RunHeader(m.run, m.title, m.finished, m.questions, m.kind, measure, mean, m.store, folder)

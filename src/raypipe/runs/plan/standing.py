@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from raypipe.core import arrow
 from raypipe.core.batches import batches
 from raypipe.core.kg import domain_of
-from raypipe.core.protocols import Ask, GraphRef, Step
+from raypipe.core.protocols import Ask, Step
 from raypipe.core.records import Question
 from raypipe.memo.counts import CallCounts
 from raypipe.memo.disk import StoreMemo, has_lost, memo_versions
@@ -37,8 +37,8 @@ AT_ONCE = 100  # answers that are followed at once
 class Standing:
     """What the memo of a store still holds of a recipe's earlier work."""
 
-    def __init__(self, pipeline: Pipeline, clock: Callable[[], float] = time.time) -> None:
-        self._pipeline, self._clock = pipeline, clock
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
         self._has_lost = functools.cache(functools.partial(has_lost, pipeline.store))  # by memo table
 
     def in_doubt(self, step: Step) -> bool:
@@ -48,23 +48,34 @@ class Standing:
         return any(self._has_lost(table.name) for table in _tables(step))
 
     def lacking(self, stage: Stage[Step], answers: Mapping[str, str]) -> dict[str, str]:
-        """Question id -> why, for stored answers (key -> question id) about which the stage would need what
-        is not cached: expired, for a graph's reply whose period is over, else lost."""
-        return asyncio.run(self._lacking(stage, answers))
+        """The same of stored answers: key -> question id."""
+        store = self._pipeline.store
+        rows = (store.rows("answers", "key", keys) for keys in batches(answers, AT_ONCE))
+        stored = (q for some in rows for q in arrow.question.records(some))
+        return lacking(self._pipeline, stage, stored, lambda: time.time() + AHEAD_S)
 
-    async def _lacking(self, stage: Stage[Step], answers: Mapping[str, str]) -> dict[str, str]:
-        pipe, found = self._pipeline, dict[str, str]()
-        here = pipe.worker.kit(LanceIndex(tables_now(pipe.store, pipe.recipe)))
-        memo = StoreMemo(pipe.store.uri, memo_versions(pipe.store))
-        kit = cached(CacheOnlyKit(here), memo, CallCounts(), clock=lambda: self._clock() + AHEAD_S)
-        ask, refreshed = stage.step.open(kit), {d for graph in graphs_of(stage.step) for d in graph.refresh}
-        for keys in batches(answers, AT_ONCE):
-            rows = pipe.store.rows("answers", "key", keys)
-            stored = [q for q in arrow.question.records(rows) if stage.admits(q)]
-            whys = await asyncio.gather(*(_lacks(ask, q, refreshed) for q in stored))
-            found |= {q.id: why for q, why in zip(stored, whys, strict=True) if why}
-        await here.close()
-        return found
+
+def lacking(
+    pipeline: Pipeline, stage: Stage[Step], answered: Iterable[Question], clock: Callable[[], float]
+) -> dict[str, str]:
+    """Question id -> why, for answered questions about which the stage would need what is not cached by this
+    clock: expired, for a graph's reply whose period is over, else lost."""
+    return asyncio.run(_lacking(pipeline, stage, answered, clock))
+
+
+async def _lacking(
+    pipeline: Pipeline, stage: Stage[Step], answered: Iterable[Question], clock: Callable[[], float]
+) -> dict[str, str]:
+    found = dict[str, str]()
+    here = pipeline.worker.kit(LanceIndex(tables_now(pipeline.store, pipeline.recipe)))
+    memo = StoreMemo(pipeline.store.uri, memo_versions(pipeline.store))
+    ask = stage.step.open(cached(CacheOnlyKit(here), memo, CallCounts(), clock=clock))
+    refreshed = {d for graph in graphs_of(stage.step) for d in graph.refresh}
+    for some in batches(filter(stage.admits, answered), AT_ONCE):
+        whys = await asyncio.gather(*(_lacks(ask, q, refreshed) for q in some))
+        found |= {q.id: why for q, why in zip(some, whys, strict=True) if why}
+    await here.close()
+    return found
 
 
 def kept_inputs(stage: Stage[Step], written: Iterable[Iterable[str]]) -> bool:
@@ -106,11 +117,6 @@ async def _lacks(ask: Ask, question: Question, refreshed: set[str]) -> str:
     except NotCached:
         return "lost"
     return ""
-
-
-def asking(recipe: Recipe) -> list[tuple[Stage[Step], GraphRef]]:
-    """The stages that ask such a graph."""
-    return [(s, graph) for s in recipe.question for graph in graphs_of(s.step) if graph.refresh]
 
 
 def behind_index(recipe: Recipe) -> frozenset[str]:
