@@ -76,7 +76,7 @@ async def answered(recipe: Recipe, questions: list[Question]) -> tuple[list[Ques
 def measured(folder: Path, questions: int, seed: int, behind: bool) -> dict[str, Any]:
     """Outcomes of the questions of one invented world."""
     write(folder, questions, pages=1, seed=seed, page_chars=1000)
-    lines = [json.loads(x) for x in (folder / "questions-00000.jsonl").read_text("utf-8").splitlines()]
+    lines = [json.loads(x) for x in (folder / "questions.jsonl").read_text("utf-8").splitlines()]
     rows = [
         r.question for r in readers.open([folder], "synth", readers.ReadCounts()) if r.question is not None
     ]

@@ -26,7 +26,7 @@ answer = runpy.run_path(str(Path(__file__).parents[1] / "synth" / "synth_program
 def world(tmp_path_factory):
     folder = tmp_path_factory.mktemp("world")
     write(folder, 300, pages=1, seed=7, page_chars=1000)
-    lines = (folder / "questions-00000.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (folder / "questions.jsonl").read_text(encoding="utf-8").splitlines()
     return open_folder(folder), [json.loads(line) for line in lines]
 
 
