@@ -88,3 +88,8 @@ def test_a_folder_with_a_broken_or_doubled_table_is_refused(folder, capsys):
     (folder / "movie.json").write_text("[]")
     code, _, err = run(capsys, "--graph", str(folder), "--time", TIME, "None")
     assert code == 3 and "movie stands there twice" in err
+
+
+def test_a_program_without_a_line_is_refused(folder, capsys):
+    code, out, err = run(capsys, "--graph", str(folder), "--time", TIME, " \n")
+    assert (code, out) == (2, "") and "expected lines of calls" in err and "found none" in err

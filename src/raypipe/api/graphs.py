@@ -70,8 +70,10 @@ def run_calls(program: str, graph: str, asked_at: str, session: Session | None =
     """Runs lines of calls over a graph: the mock API's address, or a folder of tables.
 
     `asked_at` is the time of the question, as `03/05/2024, 23:18:31 PT`. Raises ConfError for an address that
-    is none; a call that fails has a fault.
+    is none, or no line; a call that fails has a fault.
     """
+    if not program.strip():
+        raise ConfError("expected lines of calls, such as get_movie(amelie)[year], found none")
     _, parse = calls_parser(session or Session())
 
     async def results() -> list[CallResult]:
