@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import psutil
+from machine import Machine
 
 from raypipe.api.bench import BenchReport, BenchResult, Spread
 from raypipe.core.checkout import commit_of
 from raypipe.core.errors import ConfError
-from raypipe.models.machine_limits import Machine
 
 HISTORY, TABLE = "history.jsonl", "docs/performance.md"
 BEGIN, END = "<!-- raypipe bench: begin -->", "<!-- raypipe bench: end -->"

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import yaml
 from bench_rows import Contest
+from machine import Machine
 
 from raypipe.core.protocols import Model
 from raypipe.models import catalog, load
-from raypipe.models.machine_limits import Machine
 
 CONF = Path(__file__).parents[1] / "conf" / "models.yaml"
 CLOSE = 1e-6  # of one minus a cosine

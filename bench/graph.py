@@ -27,6 +27,7 @@ from typing import Any, cast
 from raypipe import readers
 from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
+from raypipe.core.protocols import GraphRef
 from raypipe.core.records import Question
 from raypipe.kg.server import serve
 from raypipe.kg.tables import load
@@ -47,7 +48,7 @@ def graph_alone(recipe: Recipe, server: str | None) -> Recipe:
     """The recipe without its web path; with an address, on the server there."""
     kept = [s for s in recipe.question if isinstance(s.step, MatchCalls | KgQuery)]
     if server is not None:
-        graph = replace(recipe.graphs()[0], kind="server", where=server)
+        graph = replace(recipe.named(GraphRef)[0], kind="server", where=server)
         kept = [replace(s, step=replace(cast(Any, s.step), graph=graph)) for s in kept]
     last = recipe.question[-1]
     assert isinstance(last.step, Decide)
@@ -76,7 +77,7 @@ async def answered(recipe: Recipe, questions: list[Question]) -> tuple[list[Ques
 def measured(folder: Path, questions: int, seed: int, behind: bool) -> dict[str, Any]:
     """Outcomes of the questions of one invented world."""
     write(folder, questions, pages=1, seed=seed, page_chars=1000)
-    lines = [json.loads(x) for x in (folder / "questions-00000.jsonl").read_text("utf-8").splitlines()]
+    lines = [json.loads(x) for x in (folder / "questions.jsonl").read_text("utf-8").splitlines()]
     rows = [
         r.question for r in readers.open([folder], "synth", readers.ReadCounts()) if r.question is not None
     ]

@@ -13,6 +13,7 @@ from raypipe.api.session import load_recipe
 from raypipe.cli.main import main
 from raypipe.core import arrow
 from raypipe.core.config import Conf
+from raypipe.core.protocols import GraphRef
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.plan_eval import expired_answers
@@ -87,7 +88,7 @@ def test_a_row_answered_without_the_graph_stays_to_do_until_the_graph_is_back(pi
 def rewritten(pipeline, path, text):
     """The same pipeline with another text of its recipe."""
     path.write_text(text)
-    graph = pipeline.recipe.graphs()[0]
+    graph = pipeline.recipe.named(GraphRef)[0]
     files = Conf((path.parent, HERE.parent / "conf"))
     recipe = load_recipe(str(path), str(HERE / "fake_models.yaml"), files, {graph.name: graph.where})
     return replace(pipeline, recipe=recipe)
@@ -211,7 +212,7 @@ def test_the_command_says_how_many_answers_are_old_and_plans_them_where_that_is_
     pipeline, _ = answered("sports")
     (tmp_path / "models.yaml").write_text((HERE / "fake_models.yaml").read_text())
     monkeypatch.setenv("RAYPIPE_CONF", str(HERE.parent / "conf"))
-    graph = f"crag-mock={pipeline.recipe.graphs()[0].where}"
+    graph = f"crag-mock={pipeline.recipe.named(GraphRef)[0].where}"
     command = [
         "plan",
         str(tmp_path / "made.yaml"),

@@ -30,7 +30,7 @@ def done(tmp_path_factory):
     its questions were not seen when `least` was chosen."""
     folder = tmp_path_factory.mktemp("world")
     write(folder, 240, pages=1, seed=31, page_chars=1000)
-    lines = [json.loads(x) for x in (folder / "questions-00000.jsonl").read_text("utf-8").splitlines()]
+    lines = [json.loads(x) for x in (folder / "questions.jsonl").read_text("utf-8").splitlines()]
     recipe = load_recipe("local-kg", None, CONF, {"": str(folder)})
     rows = list(readers.open([folder], "synth", readers.ReadCounts()))
     seen: set[str] = set()

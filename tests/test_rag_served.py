@@ -92,7 +92,7 @@ bge-reranker-v2-m3: {kind: reranker, loader: rerank, endpoint: here, model: org/
 
 def test_models_behind_addresses_take_the_place_of_all_others_on_ray(tmp_path):
     write(tmp_path / "world", 6, pages=6, seed=9, page_chars=1200)
-    line, *_ = (tmp_path / "world/questions-00000.jsonl").read_text().splitlines()
+    line, *_ = (tmp_path / "world/questions.jsonl").read_text().splitlines()
     question = json.loads(line)["query"]
     (tmp_path / "own.yaml").write_text(RECIPE)
     (tmp_path / "far.yaml").write_text(FAR)

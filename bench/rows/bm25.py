@@ -9,9 +9,9 @@ from contextlib import contextmanager
 import numpy as np
 from bench_data import chunks, queries
 from bench_rows import BenchRow, Contest
+from machine import Machine
 from rank_bm25 import BM25Okapi
 
-from raypipe.models.machine_limits import Machine
 from raypipe.text.bm25 import DEFAULTS, Bm25Corpus, scores
 from raypipe.text.words import word_hash
 

@@ -15,6 +15,7 @@ import numpy as np
 from bench_data import questions_file
 from bench_rows import BenchRow, Contest
 from embedding import model
+from machine import Machine
 
 from raypipe.api.session import load_recipe
 from raypipe.core import arrow
@@ -22,7 +23,6 @@ from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
 from raypipe.core.records import Citation, Question, Source, source_id
 from raypipe.models.kit import LocalKit
-from raypipe.models.machine_limits import Machine
 from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor
 from raypipe.recipes.recipe import Recipe
 from raypipe.store.index import MemoryIndex

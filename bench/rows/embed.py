@@ -7,8 +7,7 @@ from contextlib import AbstractContextManager
 from bench_data import chunks
 from bench_rows import BenchRow, Contest
 from embedding import against_sentence_transformers
-
-from raypipe.models.machine_limits import Machine
+from machine import Machine
 
 
 def contest(quick: bool, machine: Machine) -> AbstractContextManager[Contest]:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from bench_data import questions_file
 from bench_rows import BenchRow, Contest
+from machine import Machine
 
-from raypipe.models.machine_limits import Machine
 from raypipe.pipeline.ingest import ingest
 from raypipe.report.progress import Progress
 from raypipe.store import Store

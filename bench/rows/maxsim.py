@@ -9,9 +9,9 @@ import numpy as np
 from bench_data import chunks
 from bench_rows import BenchRow, Contest
 from embedding import model
+from machine import Machine
 
 from raypipe.models import load
-from raypipe.models.machine_limits import Machine
 from raypipe.models.shared_encoders import SharedEncoders
 
 CLOSE = 1e-6

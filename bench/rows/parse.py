@@ -10,8 +10,8 @@ import turbohtml
 from bench_data import pages
 from bench_rows import BenchRow, Contest
 from bs4 import BeautifulSoup
+from machine import Machine
 
-from raypipe.models.machine_limits import Machine
 from raypipe.text.html import fast_text, fold
 
 

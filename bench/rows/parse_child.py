@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from bench_data import pages
 from bench_rows import BenchRow, Contest
 from bs4 import BeautifulSoup
+from machine import Machine
 
-from raypipe.models.machine_limits import Machine
 from raypipe.text.html import ParsedPage, fold, to_text
 from raypipe.text.page_parser import ParseJob, SandboxedParser
 

@@ -16,13 +16,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 from bench_rows import BenchRow, Contest
+from machine import Machine
 
 from raypipe.api.session import load_recipe
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.records import Citation, Question, Source, SourceKind, source_id
 from raypipe.evaluation.golds import questions_of
-from raypipe.models.machine_limits import Machine
 from raypipe.pipeline.driver import Pipeline, TaskSizes
 from raypipe.pipeline.table_tasks import answers_table
 from raypipe.pipeline.tasks import WorkerConfig, inline

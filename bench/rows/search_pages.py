@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 from bench_rows import BenchRow, Contest
+from machine import Machine
 from threadpoolctl import threadpool_limits
 
 from raypipe.core.digests import model_identity
 from raypipe.core.index import VectorHit
 from raypipe.core.protocols import Model
 from raypipe.core.records import source_id
-from raypipe.models.machine_limits import Machine
 from raypipe.store import PASSAGES, Store, commit, vectors_schema, write_part
 from raypipe.store.index import LanceIndex, index_spec
 

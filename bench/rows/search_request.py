@@ -9,13 +9,13 @@ from contextlib import contextmanager
 import numpy as np
 import pyarrow as pa
 from bench_rows import BenchRow, Contest
+from machine import Machine
 from threadpoolctl import threadpool_limits
 
 from raypipe.core.arrow import SPANS
 from raypipe.core.digests import model_identity
 from raypipe.core.index import VectorHit
 from raypipe.core.protocols import Model
-from raypipe.models.machine_limits import Machine
 from raypipe.store.index import MemoryIndex
 
 ROWS, PAGES, DIM, TOP, CALLS = 2500, 50, 384, 50, 20

@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench_rows import BenchRow, Contest
+from machine import Machine
 
 from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
-from raypipe.models.machine_limits import Machine
 from raypipe.pipeline.driver import Pipeline, TaskSizes
 from raypipe.pipeline.tasks import WorkerConfig, inline
 from raypipe.report.progress import Progress

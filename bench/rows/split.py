@@ -8,8 +8,8 @@ from importlib import import_module
 
 from bench_data import texts
 from bench_rows import BenchRow, Contest
+from machine import Machine
 
-from raypipe.models.machine_limits import Machine
 from raypipe.text.windows import character_windows
 
 SIZE, SHARED = 700, 100

@@ -9,10 +9,10 @@ from pathlib import Path
 from bench_data import chunks
 from bench_rows import BenchRow, Contest
 from embedding import model
+from machine import Machine
 from tokenizers import Tokenizer
 
 from raypipe.models.encoder import Encoder
-from raypipe.models.machine_limits import Machine
 
 
 @contextmanager

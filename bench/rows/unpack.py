@@ -11,8 +11,8 @@ from pathlib import Path
 
 from bench_data import questions_file
 from bench_rows import BenchRow, Contest
+from machine import Machine
 
-from raypipe.models.machine_limits import Machine
 from raypipe.readers import files
 from raypipe.readers.rows import LIMITS, ReadCounts
 

@@ -181,8 +181,8 @@ def test_a_file_to_share_says_what_it_holds_and_what_it_leaves_out(
 def test_transitions_and_losses_are_counted_and_each_cell_is_a_filter() -> None:
     def row(id: str, verdict: str, score: float, lost: str | None) -> dict[str, Any]:
         return {
-            "id": id, "query": "q", "labels": {}, "golds": ["x"], "grades": {}, "answer": id, "outcome": "answered",
-            "origin": "", "verdict": verdict, "reason": "", "measures": {"score": score}, "hits": [],
+            "id": id, "query": "q", "labels": {}, "golds": ["x"], "grades": {}, "answer": id,
+            "outcome": "answered", "origin": "", "verdict": verdict, "reason": "", "measures": {"score": score}, "hits": [],
             "quotes": [], "lost": lost,
         }  # fmt: skip
 

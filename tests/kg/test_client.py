@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import time
+from contextlib import aclosing
 from pathlib import Path
 
 import httpx
@@ -12,7 +13,7 @@ import pytest
 from smallgraph import ASKED, GRAMMAR, build
 
 from raypipe.kg.calls.sports import requested_dates
-from raypipe.kg.client import HttpLimits, connect
+from raypipe.kg.client import HttpLimits, ServerConnection
 from raypipe.kg.execute import run
 from raypipe.kg.graph import FolderBackend, GraphFault, ServerBackend
 from raypipe.kg.language.parser import parser
@@ -26,12 +27,12 @@ QUICK = HttpLimits(timeout_s=0.5, tries=3, wait_s=0.001, most_bytes=1000, at_onc
 
 def remote(url, program, asked=ASKED, limits=None, transport=None, count=None):
     async def go():
-        async with connect(url, limits, transport) as ask:
+        async with aclosing(ServerConnection(url, limits, transport)) as server:
 
             async def counted(path, body):
                 if count is not None:
                     count.append(path)
-                return await ask(path, body)
+                return await server.ask(path, body)
 
             return await run(parse(program), ServerBackend(counted), moment(asked))
 
@@ -274,8 +275,8 @@ def test_real_entities_answer_behind_http_and_embedded_alike():
 def test_a_request_of_ours_that_is_wrong_raises_what_callers_expect():
     async def go():
         transport, _ = answering(lambda n: httpx.Response(422))
-        async with connect("http://graph", QUICK, transport) as ask:
+        async with aclosing(ServerConnection("http://graph", QUICK, transport)) as server:
             with pytest.raises(GraphFault, match="status 422"):
-                await ask("/open/get_entity", {})
+                await server.ask("/open/get_entity", {})
 
     asyncio.run(go())

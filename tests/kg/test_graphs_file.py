@@ -9,6 +9,7 @@ import pytest
 from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
 from raypipe.core.errors import ConfError
+from raypipe.core.protocols import GraphRef
 from raypipe.memo.counts import CallCounts
 from raypipe.memo.memo import MemoryMemo, cached
 from raypipe.models.kit import LocalKit
@@ -30,7 +31,7 @@ def made(tmp_path):
         files = Conf((tmp_path, ROOT / "conf"))
         recipe = load_recipe("local-kg", None, files, graphs or {"": str(tmp_path / "kg")})
         models.append({m.name for m in recipe.models()})
-        return recipe.graphs()[0], recipe.digest()
+        return recipe.named(GraphRef)[0], recipe.digest()
 
     of.models = models
     return of

@@ -1,6 +1,7 @@
 """Names of a server's graph that stand in a question: found by its searches, by few requests."""
 
 import asyncio
+from contextlib import aclosing
 
 import pytest
 from smallgraph import ASKED, GRAMMAR, build
@@ -8,7 +9,7 @@ from smallgraph import ASKED, GRAMMAR, build
 from raypipe.core.kg import MOST_SEARCHES
 from raypipe.core.protocols import GraphRef
 from raypipe.core.records import Fault
-from raypipe.kg.client import connect
+from raypipe.kg.client import ServerConnection
 from raypipe.kg.graph import GraphFault, ServerBackend
 from raypipe.kg.graph_adapter import find_mentions, open_server
 from raypipe.kg.language.time_words import moment
@@ -26,11 +27,11 @@ def seen():
         sent = []
 
         async def go():
-            async with connect(url) as ask:
+            async with aclosing(ServerConnection(url)) as server:
 
                 async def counted(path, body):
                     sent.append(path)
-                    return await ask(path, body)
+                    return await server.ask(path, body)
 
                 return await find_mentions(ServerBackend(counted), text, moment(ASKED))
 

@@ -3,12 +3,13 @@
 import asyncio
 import json
 import runpy
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 from smallgraph import GRAMMAR
 
-from raypipe.kg.client import connect
+from raypipe.kg.client import ServerConnection
 from raypipe.kg.execute import run
 from raypipe.kg.graph import ServerBackend, open_folder
 from raypipe.kg.language.parser import parser
@@ -25,7 +26,7 @@ answer = runpy.run_path(str(Path(__file__).parents[1] / "synth" / "synth_program
 def world(tmp_path_factory):
     folder = tmp_path_factory.mktemp("world")
     write(folder, 300, pages=1, seed=7, page_chars=1000)
-    lines = (folder / "questions-00000.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (folder / "questions.jsonl").read_text(encoding="utf-8").splitlines()
     return open_folder(folder), [json.loads(line) for line in lines]
 
 
@@ -58,10 +59,13 @@ def test_what_a_server_gives_equals_the_tables_it_serves(world):
     graph, questions = world
 
     async def go(url):
-        async with connect(url) as ask:
+        async with aclosing(ServerConnection(url)) as server:
             for q in [q for q in questions if q["kg_program"]][:40]:
                 program, now = parse(q["kg_program"]), moment(q["query_time"])
-                here, there = await run(program, graph, now), await run(program, ServerBackend(ask), now)
+                here, there = (
+                    await run(program, graph, now),
+                    await run(program, ServerBackend(server.ask), now),
+                )
                 assert [r.values for r in there] == [r.values for r in here], q["kg_program"]
 
     with serve(graph.tables) as url:

@@ -47,19 +47,6 @@ def cells(folder, *rows, name="q.csv", delimiter=","):
     return folder / name
 
 
-def saved(folder, *rows):
-    """As `datasets` writes a folder with save_to_disk: batches one after the other, named in state.json."""
-    folder = folder / "saved"
-    folder.mkdir()
-    data = pa.Table.from_pylist(list(rows))
-    with pa.ipc.new_stream(str(folder / "data-00000-of-00001.arrow"), data.schema) as stream:
-        stream.write_table(data)
-    (folder / "dataset_info.json").write_text("{}")
-    state = {"_data_files": [{"filename": "data-00000-of-00001.arrow"}], "_split": "train"}
-    (folder / "state.json").write_text(json.dumps(state))
-    return folder
-
-
 def as_list(folder, *rows):
     (folder / "q.json").write_text(json.dumps(rows, indent=1))
     return folder / "q.json"
@@ -74,7 +61,7 @@ def misnamed(folder, *rows):
     return lines(folder, *rows, name="q.json")
 
 
-@pytest.mark.parametrize("write", [lines, table, saved, as_list, packed, misnamed])
+@pytest.mark.parametrize("write", [lines, table, as_list, packed, misnamed])
 def test_equal_rows_are_equal_records_in_every_kind_of_file(tmp_path, write):
     first, second = read(write(tmp_path, ROW, ROW | {"question": "and who wrote it?", "answers": []}))
     assert first.question.text == "who directed velora?"
@@ -297,21 +284,11 @@ def test_csv_that_is_not_regular_is_refused_before_anything_is_read(tmp_path, te
         readers.check([tmp_path / "q.csv"], "rows")
 
 
-@pytest.mark.parametrize("name", ["q.parquet", "q.arrow", "q.json"])
+@pytest.mark.parametrize("name", ["q.parquet", "q.json"])
 def test_a_damaged_file_is_refused_with_its_name(tmp_path, name):
     (tmp_path / name).write_bytes(b"\x00\x01nothing of the kind" * 20)
     with pytest.raises(DataError, match=name):
         readers.check([tmp_path / name], "rows")
-
-
-def test_a_dataset_of_several_splits_asks_for_one(tmp_path):
-    (tmp_path / "dataset_dict.json").write_text(json.dumps({"splits": ["train", "test"]}))
-    with pytest.raises(DataError, match=r"name one of them: .*train, .*test"):
-        readers.check([tmp_path], "rows")
-    saved(tmp_path, ROW).rename(tmp_path / "test")
-    assert len(read(tmp_path / "test")) == 1
-    (tmp_path / "dataset_dict.json").write_text(json.dumps({"splits": ["test"]}))
-    assert len(read(tmp_path)) == 1
 
 
 def test_formats_are_told_apart_by_looks(tmp_path):
@@ -324,5 +301,4 @@ def test_formats_are_told_apart_by_looks(tmp_path):
     ]:
         assert readers.looks_like([lines(tmp_path, row, name=name)]) == format, name
     assert readers.looks_like([table(tmp_path, ROW)]) == "rows"
-    assert readers.looks_like([saved(tmp_path, ROW)]) == "rows"
     assert readers.looks_like([Path("crag_task_3_dev_v4.tar.bz2.part1")]) == "crag"

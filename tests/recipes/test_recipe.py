@@ -10,6 +10,7 @@ import yaml
 from raypipe.api.session import Session, from_environment, load_recipe
 from raypipe.core.config import Conf, Where
 from raypipe.core.errors import ConfError
+from raypipe.core.protocols import GraphRef
 from raypipe.core.records import Citation, Question, Reply
 from raypipe.recipes.read_recipe import from_tree
 from raypipe.recipes.recipe import ranking_of, row_key
@@ -134,7 +135,7 @@ def test_a_passage_longer_than_its_embedder_reads_is_said():
 def test_a_ranking_ranks_every_question_and_asks_no_graph_and_no_language_model(name):
     ranking = ranking_of(load_recipe(name, None, CONF))
     asked = replace(ranking, corpus=())
-    assert asked.graphs() == () and {m.kind for m in asked.models()} == {"embedder", "reranker"}
+    assert asked.named(GraphRef) == [] and {m.kind for m in asked.models()} == {"embedder", "reranker"}
     assert not any(s.when for s in ranking.question)
     whole = {s.name for s in load_recipe(name, None, CONF).question}
     assert {"dense", "fuse", "rerank"} < {s.name for s in ranking.question} < whole

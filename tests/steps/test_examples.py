@@ -101,7 +101,7 @@ def test_the_pools_bytes_are_identity_and_its_place_is_not(tmp_path, pool):
     copy = pool_ref("elsewhere", tmp_path / "copy.jsonl.gz")
     assert stable(drawn(copy)) == stable(drawn(pool)) and copy != pool
     write_pool(tmp_path / "copy.jsonl.gz", ROWS[1:])
-    with pytest.raises(ConfError, match="was edited"):
+    with pytest.raises(ConfError, match="is not what the recipe was resolved with"):
         LocalKit(None).pool(copy)
 
 

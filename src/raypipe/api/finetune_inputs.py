@@ -69,7 +69,7 @@ class FinetuneInputs:
     def estimate(self, records: Sequence[str]) -> estimates.TrainingEstimate:
         """What the training takes. `records`: texts of earlier trainings' records. Raises ClusterTooSmall."""
         earlier = estimates.seconds_of(records, self.model.weights, self.device)
-        flops = gemm("float32", packed=False) if self.device == "cpu" and not earlier else None
+        flops = gemm() if self.device == "cpu" and not earlier else None
         found = estimates.estimate(self.job, len(self.left_out), self.workers, earlier, flops)
         estimates.require_memory(found.memory, self.gpu_gib)
         return found

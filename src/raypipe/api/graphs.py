@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from raypipe.core.llm import Generated, Grammar, Sampling
 from raypipe.core.plain import to_json
 from raypipe.core.records import Fault, Question
 from raypipe.kg import public_data
-from raypipe.kg.client import connect
+from raypipe.kg.client import ServerConnection
 from raypipe.kg.execute import run
 from raypipe.kg.graph import GraphBackend, ServerBackend, open_folder
 from raypipe.kg.language.example_bank import Domain, example
@@ -95,8 +95,8 @@ async def open_backend(graph: str) -> AsyncIterator[GraphBackend]:
     if "://" not in graph:
         yield open_folder(Path(graph))
     elif graph.startswith(("http://", "https://")):
-        async with connect(graph) as ask:
-            yield ServerBackend(ask)
+        async with aclosing(ServerConnection(graph)) as server:
+            yield ServerBackend(server.ask)
     else:
         raise ConfError(f"--graph {graph}: expected http://HOST:PORT or a folder of tables")
 

@@ -69,8 +69,6 @@ def _holds_documents(folder: Path) -> bool:
         return True
     if any(row_files.kind_of(Path(name)) or ".tar" in name or ".jsonl" in name for name in direct):
         return False
-    if row_files.is_saved(folder):
-        return False
     return any(f.name.lower().endswith(_DOCUMENTS) for f in itertools.islice(folder.rglob("*"), _LOOKED_AT))
 
 

@@ -16,7 +16,7 @@ from raypipe.api.served import JudgeKit, require_answering, require_unchanged
 from raypipe.api.session import Session, endpoint_addresses, require_graphs
 from raypipe.cluster import capacity
 from raypipe.cluster.file import Cluster, Pool
-from raypipe.cluster.placement import asked_by, placement, pools_of_stages, refuse, stage_models
+from raypipe.cluster.placement import asked_by, placement, pools_of_stages, refuse
 from raypipe.core.prices import JUDGE, Prices
 from raypipe.core.protocols import Model
 from raypipe.models import load
@@ -260,7 +260,7 @@ def prices_of(session: Session, recipe: Recipe, judge: Model | None = None) -> P
     """What files say of prices, of a model that judges, too. Raises ConfError."""
     written, entries = session.cluster_file(), session.catalog().entries
     tokens, unpriced = {}, []
-    asking = [(stage.name, stage_models(stage.step)) for stage in recipe.question]
+    asking = [(stage.name, models_of(stage.step)) for stage in recipe.question]
     for name, models in [*asking, *([(JUDGE, [judge])] if judge else [])]:
         for model in models:
             price = entries[model.name].usd_per_mtok if model.name in entries else None

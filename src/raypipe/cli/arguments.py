@@ -75,7 +75,7 @@ _NAMES = "models llm graph"  # what the names in a recipe stand for
 _LIVE = "a name under conf/recipes, or a path; live: the released one"
 _FORMAT = """
     --format FORMAT {%s}: of the data: crag, beir, synth, qasper, oag (OAG-QA), warc (a crawl's pages), rows
-      (questions or documents of your own: jsonl, json, csv, parquet, a folder of save_to_disk), %sor
+      (questions or documents of your own: jsonl, json, csv or parquet), %sor
       MODULE:NAME of a reader of your own (default: by its looks)
     --fields ROLE=FIELD,...: fields of rows that common names do not find: query=FIELD, answer=FIELD (or A+B,
       both), id=FIELD, documents=FIELD (texts, objects or paths to answer from), time, domain, question_type;

@@ -14,7 +14,7 @@ from raypipe.core.protocols import Model
 from raypipe.models.entry import REMOTE, WEIGHTLESS
 from raypipe.models.weight_files import GIB, ModelSize, model_size
 from raypipe.recipes.recipe import Recipe
-from raypipe.recipes.step_contract import embedder_of, table_of
+from raypipe.recipes.step_contract import embedder_of, named_by, table_of
 
 ENGINE_GIB = 2.0
 """GiB that an engine takes of each GPU on top of weights, keys and values: CUDA's context, graphs,
@@ -177,10 +177,5 @@ def pools_of_stages(recipe: Recipe, pools: Collection[str]) -> dict[str, str]:
     return {**where, **{q.name: answers for q in recipe.question}}
 
 
-def stage_models(step: object) -> list[Model]:
-    values = (getattr(step, name) for name in getattr(step, "__dataclass_fields__", ()))
-    return [value for value in values if isinstance(value, Model)]
-
-
 def asked_by(recipe: Recipe) -> list[Model]:
-    return list(dict.fromkeys(m for s in recipe.question for m in stage_models(s.step)))
+    return named_by(Model, *(s.step for s in recipe.question))

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 import numpy as np
 
+from raypipe.core.errors import ConfError
 from raypipe.core.records import Fault, Span
+
+if TYPE_CHECKING:
+    from raypipe.core.protocols import GraphRef
 
 Level: TypeAlias = Literal["exact", "substring", "tokens", "embedding"]
 Value: TypeAlias = str | int | float | bool
@@ -137,3 +141,20 @@ def domain_of(path: str) -> str:
     'sports'
     """
     return path[1:].partition("/")[0]
+
+
+def require_place(what: str, ref: GraphRef | FactsRef | PoolRef, hint: str) -> None:
+    """Raises ConfError for an entry that nothing says the place of. `hint`: what the place is, and whence."""
+    if not ref.where:
+        raise ConfError(f"{what} {ref.name!r}: expected a location, as --graph {ref.name}={hint}")
+
+
+def require_version(what: str, ref: GraphRef | FactsRef | PoolRef, found: str) -> None:
+    """Raises ConfError for files that are not those that a recipe was resolved with: another process may see
+    other files under the same path, and a release outlives an edit."""
+    if found != ref.version:
+        raise ConfError(
+            f"{what} {ref.name!r}: {ref.where} is not what the recipe was resolved with: expected "
+            f"{ref.version}, found {found}. Put back what was there, and the same on every machine; or start "
+            f"again, and for a release run eval and promote again"
+        )

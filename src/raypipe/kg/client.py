@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import httpx
 
-from raypipe.core.kg import Request
 from raypipe.core.retry import RETRY_STATUSES, Backoff, retry_after_s
 from raypipe.kg.graph import GraphFault
 
@@ -36,7 +34,7 @@ class HttpLimits:
 
 
 class ServerConnection:
-    """A server's connection pool, opened by the first request on an event loop and kept until `close`.
+    """A server's connection pool, opened by the first request on an event loop and kept until `aclose`.
 
     A loop that replaces an ended one gets a pool of its own. `transport` is for tests."""
 
@@ -44,8 +42,7 @@ class ServerConnection:
         self, url: str, limits: HttpLimits | None = None, transport: httpx.AsyncBaseTransport | None = None
     ) -> None:
         self._url, self._limits, self._transport = url.rstrip("/"), limits or HttpLimits(), transport
-        self._gate = asyncio.Semaphore(self._limits.at_once)
-        self._open: tuple[asyncio.AbstractEventLoop, httpx.AsyncClient] | None = None
+        self._open: tuple[asyncio.AbstractEventLoop, httpx.AsyncClient, asyncio.Semaphore] | None = None
 
     async def ask(self, path: str, body: Mapping[str, Any]) -> Any:
         loop, limits = asyncio.get_running_loop(), self._limits
@@ -53,26 +50,15 @@ class ServerConnection:
             client = httpx.AsyncClient(
                 base_url=self._url, timeout=limits.timeout_s, transport=self._transport, trust_env=False
             )
-            self._gate, self._open = asyncio.Semaphore(limits.at_once), (loop, client)
-        gate, client = self._gate, self._open[1]
+            self._open = loop, client, asyncio.Semaphore(limits.at_once)
+        _, client, gate = self._open
         async with gate:
             return await _asked(client, path, body, limits)
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         if self._open is not None:
             await self._open[1].aclose()
             self._open = None
-
-
-@asynccontextmanager
-async def connect(
-    url: str, limits: HttpLimits | None = None, transport: httpx.AsyncBaseTransport | None = None
-) -> AsyncIterator[Request]:
-    connection = ServerConnection(url, limits, transport)
-    try:
-        yield connection.ask
-    finally:
-        await connection.close()
 
 
 async def _asked(client: httpx.AsyncClient, path: str, body: Mapping[str, Any], limits: HttpLimits) -> Any:

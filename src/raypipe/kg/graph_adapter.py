@@ -12,8 +12,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TypeAlias
 
-from raypipe.core.errors import ConfError, DataError
-from raypipe.core.kg import CallResult, Mention, Request, Vectors
+from raypipe.core.errors import DataError
+from raypipe.core.kg import CallResult, Mention, Request, Vectors, require_place, require_version
 from raypipe.core.protocols import Embed, GraphRef, Model
 from raypipe.core.records import Fault
 from raypipe.kg.aliases import known_names, short_company, tickers_in
@@ -34,7 +34,7 @@ from raypipe.kg.language.parser import Parse, parser
 from raypipe.kg.language.time_words import Moment, When, moment
 from raypipe.kg.link import LEVELS, Linker, Strictness
 from raypipe.kg.normalize import fold
-from raypipe.kg.tables import Contents, read_files, require_version, tables_of, version_of
+from raypipe.kg.tables import Contents, read_files, tables_of, version_of
 
 Clock: TypeAlias = Callable[[], float]
 """Seconds, from any origin."""
@@ -85,16 +85,12 @@ def require_graph(ref: GraphRef) -> None:
 
 
 def require_location(ref: GraphRef) -> None:
-    if not ref.where:
-        raise ConfError(
-            f"graph {ref.name!r}: expected its location, as --graph {ref.name}=FOLDER; data of "
-            f"`raypipe synth` bring their own"
-        )
+    require_place("graph", ref, "FOLDER; data of `raypipe synth` bring their own")
 
 
 def _checked(ref: GraphRef) -> Contents:
     contents = read_files(Path(ref.where))
-    require_version(f"graph {ref.name!r}", ref.where, ref.version, version_of(contents))
+    require_version("graph", ref, version_of(contents))
     return contents
 
 

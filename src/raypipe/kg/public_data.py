@@ -20,12 +20,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raypipe.core.errors import ConfError, DataError
-from raypipe.core.kg import FactsRef, Level, Near
+from raypipe.core.kg import FactsRef, Level, Near, require_place, require_version
 from raypipe.kg.aliases import short_company
 from raypipe.kg.link import NamePool, Strictness
 from raypipe.kg.normalize import fold
 from raypipe.kg.sentences import ordinal
-from raypipe.kg.tables import require_version
 
 Kind: TypeAlias = Literal["oscar", "grammy", "movielens", "stocks"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
@@ -274,11 +273,9 @@ def open_facts(ref: FactsRef) -> FactsTable:
 
 def require_facts(ref: FactsRef) -> pa.Table:
     """An entry's rows. Raises as `open_facts`."""
-    if not ref.where:
-        expected = f"expected their location, as --graph {ref.name}=FILE"
-        raise ConfError(f"public data {ref.name!r}: {expected}; {_MAKE}")
+    require_place("public data", ref, f"FILE; {_MAKE}")
     table, version = _read(Path(ref.where))
-    require_version(f"public data {ref.name!r}", ref.where, ref.version, version)
+    require_version("public data", ref, version)
     return table
 
 

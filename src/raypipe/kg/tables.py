@@ -25,7 +25,7 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
 
-from raypipe.core.errors import ConfError, DataError
+from raypipe.core.errors import DataError
 from raypipe.kg.normalize import fold, typed
 from raypipe.kg.schema import NAMES, TABLES, Kind
 
@@ -171,17 +171,6 @@ def version_of(contents: Contents) -> str:
         h.update(f"{path.name}\0{len(content)}\0".encode())
         h.update(content)
     return f"tables:{h.hexdigest()}"
-
-
-def require_version(what: str, where: str, expected: str, found: str) -> None:
-    """Raises ConfError for files that are not those that a recipe was resolved with: another process may see
-    other files under the same path, and a release outlives an edit."""
-    if found != expected:
-        raise ConfError(
-            f"{what}: {where} is not what the recipe was resolved with: expected {expected}, found {found}. "
-            f"Put back what was there, and the same on every machine; or start again, and for a release run "
-            f"eval and promote again"
-        )
 
 
 def load(folder: Path) -> Tables:

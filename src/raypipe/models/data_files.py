@@ -58,7 +58,7 @@ class DataFiles:
         if ref.kind == "folder":
             return graph_adapter.open_tables(ref, embedder, self._clock)
         connection = client.ServerConnection(ref.where)
-        self._closing.append(connection.close)
+        self._closing.append(connection.aclose)
         return graph_adapter.open_server(ref, connection.ask, embedder, self._clock)
 
     async def close(self) -> None:

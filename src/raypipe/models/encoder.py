@@ -95,30 +95,34 @@ def check_weights(model: Model, net: Any) -> None:
 
 
 def check(model: Model, net: Any, tokenizer: Any) -> None:
-    """Raises ConfError for a model that does not fit its entry: that says another dim or more tokens than the
-    model has, or a reranker has not exactly one output."""
+    """Raises ConfError for a model that does not fit its entry: that says more tokens than the model has, or
+    a reranker has not exactly one output. Its dim was checked with its files (`folder.require`)."""
     places = getattr(net.config, "max_position_embeddings", None)
     if places is None:
         raise ConfError(
             f"model {model.name!r}: a {net.config.model_type} says no number of positions, as a T5 does "
             f"not, and loader {model.loader!r} needs it. Use loader sentence-transformers, or instructor"
         )
-    if model.dim and net.config.hidden_size != model.dim:
-        raise ConfError(
-            f"model {model.name!r}: dim is {model.dim} in models.yaml, but the weights give "
-            f"{net.config.hidden_size}. Correct the entry, or use a folder of that model"
-        )
     # XLM-R and its kin count positions from the padding id on, so the first of them are never used.
     first = tokenizer.pad_token_id + 1 if "roberta" in net.config.model_type else 0
-    limit = places - first
-    if model.max_tokens > limit:
+    require_room(model, places - first)
+    if model.loader == "flagembedding-reranker":
+        require_one_output(model, net.config.num_labels)
+
+
+def require_room(model: Model, tokens: int) -> None:
+    """Raises ConfError for an entry that says more tokens than the model has room for."""
+    if model.max_tokens > tokens:
         raise ConfError(
-            f"model {model.name!r}: max_tokens is {model.max_tokens}, but the model has room for {limit}"
+            f"model {model.name!r}: max_tokens is {model.max_tokens}, but the model has room for {tokens}"
         )
-    if model.loader == "flagembedding-reranker" and net.config.num_labels != 1:
+
+
+def require_one_output(model: Model, outputs: int) -> None:
+    """Raises ConfError for a reranker that is none."""
+    if outputs != 1:
         raise ConfError(
-            f"model {model.name!r}: a reranker has one output, this one has {net.config.num_labels}. "
-            f"It may be a classifier"
+            f"model {model.name!r}: a reranker has one output, this one has {outputs}. It may be a classifier"
         )
 
 

@@ -16,7 +16,7 @@ from sentence_transformers import CrossEncoder, SentenceTransformer
 from raypipe.core.errors import ConfError
 from raypipe.core.protocols import Model, Role
 from raypipe.models import folder
-from raypipe.models.encoder import no_bars, rows_of, torch_dtype
+from raypipe.models.encoder import no_bars, require_one_output, require_room, rows_of, torch_dtype
 
 
 def _arguments(model: Model, device: str) -> dict[str, Any]:
@@ -41,11 +41,8 @@ class SentenceEmbedder:
                 f"model {model.name!r}: dim is {model.dim} in models.yaml, but its folder gives {found}. "
                 f"Correct the entry, or use a folder of that model"
             )
-        own = self._net.max_seq_length
-        if own is not None and model.max_tokens > own:
-            raise ConfError(
-                f"model {model.name!r}: max_tokens is {model.max_tokens}, but the model has room for {own}"
-            )
+        if (own := self._net.max_seq_length) is not None:
+            require_room(model, own)
         self._net.max_seq_length = model.max_tokens
         if model.loader == "instructor":  # the library does it by the hub's names alone, not for a folder
             self._net.set_pooling_include_prompt(False)
@@ -73,12 +70,7 @@ class SentenceReranker:
         no_bars()
         with folder.opened(model) as path:
             self._net = CrossEncoder(path, max_length=model.max_tokens, **_arguments(model, device))
-        labels = self._net.num_labels
-        if labels != 1:
-            raise ConfError(
-                f"model {model.name!r}: a reranker has one output, this one has {labels}. It may be a "
-                f"classifier"
-            )
+        require_one_output(model, self._net.num_labels)
         self._batch = rows_of(device)
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:

@@ -16,8 +16,8 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
-from raypipe.core.errors import ConfError, DataError
-from raypipe.core.kg import ExampleRow, PoolRef
+from raypipe.core.errors import DataError
+from raypipe.core.kg import ExampleRow, PoolRef, require_place, require_version
 from raypipe.readers import lines
 from raypipe.readers.rows import Fields, ReadCounts, UnusableLine
 
@@ -33,16 +33,9 @@ def pool_ref(name: str, path: Path) -> PoolRef:
 def open_pool(ref: PoolRef) -> tuple[ExampleRow, ...]:
     """An entry's rows. Raises ConfError for an entry without a location, or for a file that is not what its
     version says; DataError for one that is no pool."""
-    if not ref.where:
-        raise ConfError(
-            f"examples {ref.name!r}: expected their location, as --graph {ref.name}=FILE; {_MAKE}"
-        )
+    require_place("examples", ref, f"FILE; {_MAKE}")
     rows, version = _read(Path(ref.where))
-    if version != ref.version:
-        raise ConfError(
-            f"examples {ref.name!r}: {ref.where} was edited: expected {ref.version}, found {version}. "
-            "Put the file back, or run eval again"
-        )
+    require_version("examples", ref, version)
     return rows
 
 

@@ -143,8 +143,6 @@ def looks_like(paths: Paths) -> Format:
     given = [Path(p) for p in paths]
     if given and all((p / "synth.json").is_file() for p in given):
         return "synth"
-    if any(p.is_dir() and row_files.is_saved(p) for p in given):
-        return row_format.NAME
     names = [f for p in given for f in (sorted(p.iterdir()) if p.is_dir() else [p]) if f.name[0] != "."]
     if names and all(warc.is_warc(f) for f in names):
         return "warc"
@@ -156,7 +154,7 @@ def looks_like(paths: Paths) -> Format:
     kinds = {row_files.kind_of(f): f for f in reversed(others)}
     if "json" in kinds and qasper.is_qasper(kinds["json"]):
         return "qasper"
-    if kinds.keys() & {"json", "csv", "parquet", "arrow"}:
+    if kinds.keys() & {"json", "csv", "parquet"}:
         return row_format.NAME
     if "jsonl" not in kinds:
         return "crag"

@@ -1,17 +1,13 @@
-"""Files of rows to plain values: JSON lines, JSON, CSV, Parquet, Arrow, a folder of `save_to_disk`.
+"""Files of rows to plain values: JSON lines, JSON, CSV, Parquet.
 
 `for row in rows(file, counts): row.where, row.value` streams them; a value is a mapping of field names to
 what JSON could hold. Knows bytes and tables, nothing of what the fields mean.
-
-A folder that the library `datasets` wrote with `save_to_disk` has state.json, which names its files of Arrow
-batches; one with several splits has dataset_dict.json and a folder for each of them.
 """
 
 from __future__ import annotations
 
 import codecs
 import csv
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -27,12 +23,12 @@ from raypipe.readers import files, lines
 from raypipe.readers.lines import JsonLine
 from raypipe.readers.rows import LIMITS, ReadCounts, ReaderLimits, UnusableLine, kind
 
-Kind: TypeAlias = Literal["jsonl", "json", "csv", "parquet", "arrow"]
+Kind: TypeAlias = Literal["jsonl", "json", "csv", "parquet"]
 ENDINGS: Mapping[str, Kind] = {
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".csv": "csv", ".tsv": "csv",
-    ".parquet": "parquet", ".pq": "parquet", ".arrow": "arrow",
+    ".parquet": "parquet", ".pq": "parquet",
 }  # fmt: skip
-READABLE = "jsonl, json, csv and tsv (with .gz or .bz2 behind it or not), parquet and arrow"
+READABLE = "jsonl, json, csv and tsv (with .gz or .bz2 behind it or not) and parquet"
 PEEKED = 50  # rows in which the fields of a file are looked for
 BATCH = 16  # rows of a table turned into Python values at a time: a row may hold fifty pages
 JSON_BYTES = 256 << 20  # of a file that is one JSON value: it is read as a whole
@@ -61,8 +57,8 @@ def kind_of(path: Path) -> Kind | None:
 
 
 def find(paths: Iterable[str | Path]) -> list[RowFile]:
-    """The files that these paths name, each once, in order: files, folders of files (without subfolders), and
-    folders of `save_to_disk`. Raises DataError for a path that is none of them."""
+    """The files that these paths name, each once, in order: files, and folders of files (without subfolders).
+    Raises DataError for a path that is neither."""
     found: dict[Path, RowFile] = {}
     for path in map(Path, paths):
         files.require(path)
@@ -75,15 +71,11 @@ def find(paths: Iterable[str | Path]) -> list[RowFile]:
     return list(found.values())
 
 
-def is_saved(folder: Path) -> bool:
-    return (folder / "state.json").is_file() or (folder / "dataset_dict.json").is_file()
-
-
 def rows(file: RowFile, counts: ReadCounts, limits: ReaderLimits = LIMITS) -> Iterator[JsonLine]:
     """The rows of a file, in order. Raises DataError for a file that cannot be trusted as a whole: truncated,
     damaged, mislabelled, or CSV whose lines differ in length; then drop its earlier rows."""
-    if file.kind in ("parquet", "arrow"):
-        return _table_rows(file, _parquet(file) if file.kind == "parquet" else _arrow(file), counts)
+    if file.kind == "parquet":
+        return _table_rows(file, counts)
     if file.kind == "jsonl":
         return lines.read([file.input], counts, limits)
     return (_json if file.kind == "json" else _csv)(file, counts, limits)
@@ -101,39 +93,11 @@ def require_regular(file: RowFile, limits: ReaderLimits = LIMITS) -> None:
 
 
 def _inside(folder: Path) -> list[Path]:
-    if (folder / "dataset_dict.json").is_file():
-        splits = [s for s in _json_file(folder / "dataset_dict.json", "splits") if isinstance(s, str)]
-        if len(splits) != 1:
-            names = ", ".join(str(folder / s) for s in splits) or "none"
-            raise DataError(f"{folder}: expected one split of a dataset; name one of them: {names}")
-        folder = folder / splits[0]
-    if (folder / "state.json").is_file():
-        listed = _json_file(folder / "state.json", "_data_files")
-        named = [f.get("filename", "") for f in listed if isinstance(f, dict)]
-        parts = [folder / Path(name).name for name in named if isinstance(name, str) and name]
-        if absent := [f.name for f in parts if not f.is_file()]:
-            raise DataError(f"{folder}: state.json names files that are not there: {', '.join(absent)}")
-        return parts
     inside = sorted(p for p in folder.iterdir() if p.is_file() and p.name[0] != ".")
     taken = [p for p in inside if kind_of(p)]
     if not taken:
-        raise DataError(
-            f"{folder}: expected files of rows ({READABLE}), or a folder of save_to_disk; found none in "
-            f"{len(inside)} files."
-        )
+        raise DataError(f"{folder}: expected files of rows ({READABLE}); found none in {len(inside)} files.")
     return taken
-
-
-def _json_file(path: Path, key: str) -> list[Any]:
-    """The list under a key of a small JSON file."""
-    try:
-        tree = json.loads(path.read_bytes())
-    except ValueError as e:
-        raise DataError(f"{path}: expected JSON, found none: {e}") from e
-    found = tree.get(key) if isinstance(tree, dict) else None
-    if not isinstance(found, list):
-        raise DataError(f"{path}: expected a list under {key!r}, as save_to_disk writes it; found none")
-    return found
 
 
 def _json(file: RowFile, counts: ReadCounts, limits: ReaderLimits) -> Iterator[JsonLine]:
@@ -253,31 +217,21 @@ def _parquet(file: RowFile) -> Iterator[pa.RecordBatch]:
         yield from opened.iter_batches(batch_size=BATCH, row_groups=groups and list(groups))
 
 
-def _arrow(file: RowFile) -> Iterator[pa.RecordBatch]:
-    with pa.memory_map(str(file.path)) as mapped:
-        whole = mapped.read(6) == b"ARROW1"  # else batches one after the other, as `datasets` writes them
-        mapped.seek(0)
-        with pa.ipc.open_file(mapped) if whole else pa.ipc.open_stream(mapped) as opened:
-            batches = range(opened.num_record_batches) if whole else ()
-            yield from map(opened.get_batch, batches) if whole else opened
-
-
-def _table_rows(file: RowFile, batches: Iterator[pa.RecordBatch], counts: ReadCounts) -> Iterator[JsonLine]:
+def _table_rows(file: RowFile, counts: ReadCounts) -> Iterator[JsonLine]:
     begins = file.span is None or not file.span.start  # the read of its beginning counts the file
     counts.files += begins
     size = file.path.stat().st_size
     counts.empty_files += begins and size == 0
     number = file.span.first - 1 if file.span else 0
     try:
-        for batch in batches:
-            for start in range(0, batch.num_rows, BATCH):
-                for value in batch.slice(start, BATCH).to_pylist():
-                    number += 1
-                    counts.lines += 1
-                    yield _line(file, number, value, counts)
+        for batch in _parquet(file):
+            for value in batch.to_pylist():
+                number += 1
+                counts.lines += 1
+                yield _line(file, number, value, counts)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as e:
         raise DataError(
-            f"{file.name}: expected {file.kind.capitalize()}, damaged or another kind: {str(e)[:200]}. "
+            f"{file.name}: expected Parquet, damaged or another kind: {str(e)[:200]}. "
             "Get the file again, or write it again."
         ) from e
     counts.bytes_read += size if begins else 0

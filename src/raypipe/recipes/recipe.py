@@ -13,11 +13,10 @@ from typing import Any, Generic, TypeAlias, TypeVar, get_args
 
 from raypipe.core.digests import identifying, stable
 from raypipe.core.errors import ConfError
-from raypipe.core.kg import FactsRef, PoolRef
 from raypipe.core.plugins import Plugin
-from raypipe.core.protocols import CorpusStep, GraphRef, Model, Step
+from raypipe.core.protocols import CorpusStep, Model, Step
 from raypipe.core.records import Question, SourceKind, digest
-from raypipe.recipes.step_contract import embedder_of, named_by, searches_all, source_kinds, table_of
+from raypipe.recipes.step_contract import N, embedder_of, named_by, searches_all, source_kinds, table_of
 from raypipe.text.template import ByLabel
 
 S = TypeVar("S")
@@ -134,22 +133,11 @@ class Recipe:
 
     def models(self) -> tuple[Model, ...]:
         """Every model that a step names, each once, in the order in which they are met."""
-        return tuple(v for v in named_by(*self._steps()) if isinstance(v, Model))
+        return tuple(self.named(Model))
 
-    def graphs(self) -> tuple[GraphRef, ...]:
-        """Every knowledge graph that a step names, each once."""
-        return tuple(v for v in named_by(*self._steps()) if isinstance(v, GraphRef))
-
-    def public_data(self) -> tuple[FactsRef, ...]:
-        """Every table of public data that a step names, each once."""
-        return tuple(v for v in named_by(*self._steps()) if isinstance(v, FactsRef))
-
-    def pools(self) -> tuple[PoolRef, ...]:
-        """Every pool of examples that a step names, each once."""
-        return tuple(v for v in named_by(*self._steps()) if isinstance(v, PoolRef))
-
-    def _steps(self) -> list[Step | CorpusStep]:
-        return [s.step for s in (*self.corpus, *self.question)]
+    def named(self, kind: type[N]) -> list[N]:
+        """As `named_by`, of all steps."""
+        return named_by(kind, *(s.step for s in (*self.corpus, *self.question)))
 
 
 def row_key(question: Question, snapshot: str, everything: bool = False) -> str:

@@ -10,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 from raypipe.core import plugins
 from raypipe.core.errors import ConfError
@@ -132,7 +132,7 @@ def graph_replies(step: Step) -> GraphReplies | None:
 
 def models_of(step: Step | CorpusStep) -> list[Model]:
     """The models that a step names, itself or by its graphs, each once."""
-    return [v for v in named_by(step) if isinstance(v, Model)]
+    return named_by(Model, step)
 
 
 def asked_models(step: Step | CorpusStep) -> list[Model]:
@@ -142,7 +142,7 @@ def asked_models(step: Step | CorpusStep) -> list[Model]:
 
 def graphs_of(step: Step | CorpusStep) -> list[GraphRef]:
     """The knowledge graphs that a step names, each once."""
-    return [v for v in named_by(step) if isinstance(v, GraphRef)]
+    return named_by(GraphRef, step)
 
 
 def embedder_of(step: Step | CorpusStep) -> Model:
@@ -154,19 +154,19 @@ def embedder_of(step: Step | CorpusStep) -> Model:
     return found[0]
 
 
-Named: TypeAlias = Model | GraphRef | FactsRef | PoolRef
+N = TypeVar("N", Model, GraphRef, FactsRef, PoolRef)
 
 
-def named_by(*steps: Step | CorpusStep) -> list[Named]:
-    """The models, graphs, public data and pools of examples in the fields of steps, each once, in the order
-    they are met; an absent model is none."""
-    found: list[Named] = []
+def named_by(kind: type[N], *steps: Step | CorpusStep) -> list[N]:
+    """The models, graphs, tables of public data or pools of examples in the fields of steps, each once, in
+    the order they are met; an absent model is none."""
+    found: list[Any] = []
     for step in steps:
         _collect(step, found)
-    return found
+    return [value for value in found if isinstance(value, kind)]
 
 
-def _collect(value: Any, found: list[Named]) -> None:
+def _collect(value: Any, found: list[Any]) -> None:
     if isinstance(value, Model | GraphRef | FactsRef | PoolRef):
         if value not in found and not (isinstance(value, Model) and value.absent):
             found.append(value)

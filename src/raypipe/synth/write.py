@@ -1,8 +1,8 @@
 """Writes the invented dataset to a folder, one question at a time: memory does not grow.
 
-questions-00000.jsonl ...   one question a line; a new file after 256 MiB; read in name order
-kg/NAME.parquet             the world's knowledge graph, one file per relation
-synth.json                  seed, sizes, counts; written last, so that its presence says "complete"
+questions.jsonl   one question a line
+kg/NAME.parquet   the world's knowledge graph, one file per relation
+synth.json        seed, sizes, counts; written last, so that its presence says "complete"
 
 Dates of the graph are strings `YYYY-MM-DD`, as the mock API writes them, and what is not known yet is null.
 Each table's columns are the keys that programs use (`cast`: movie_name, name, character, ...), so a call
@@ -19,7 +19,7 @@ from datetime import date
 from operator import attrgetter
 from pathlib import Path
 from types import UnionType
-from typing import Any, BinaryIO, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -34,10 +34,9 @@ from raypipe.synth.world.places import Entity
 from raypipe.synth.world.sport import NbaGame, Side, Team
 from raypipe.synth.world.world import World, build_world
 
-VERSION = 1  # raised when the same seed gives other files
-PART_BYTES = 256 * 1024 * 1024
+VERSION = 1  # raised when the same seed gives other questions, pages or tables
 FEWEST_CHARS = 1_000  # below it, a page has no room for its frame and a fact
-MANIFEST = "synth.json"
+QUESTIONS, MANIFEST = "questions.jsonl", "synth.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ class SynthSummary:
     citations: int  # search results, repeated and empty ones included
     pages: int  # distinct and not empty
     empty: int  # citations whose page is empty
-    bytes: int  # of the question files
+    bytes: int  # of the questions
     seconds: float
 
 
@@ -78,44 +77,16 @@ def _encoded(posed: Posed, results: list[SearchResult]) -> bytes:
     return json.dumps(tree, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-class _Parts:
-    """The question files: a line goes to the current one until that is full."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._file: BinaryIO | None = None
-        self.names: list[str] = []
-        self.bytes = 0
-        self._room = 0
-
-    def add(self, line: bytes) -> None:
-        if self._file is None or self._room < len(line):
-            self.close()
-            self.names.append(f"questions-{len(self.names):05d}.jsonl")
-            self._file, self._room = (self._folder / self.names[-1]).open("wb"), PART_BYTES
-        self._file.write(line + b"\n")
-        self._room -= len(line) + 1
-        self.bytes += len(line) + 1
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-
 def _prepare(folder: Path) -> None:
     """Makes the folder, or empties it of an earlier run; anything else in it is not ours to overwrite."""
     folder.mkdir(parents=True, exist_ok=True)
-    ours = {*folder.glob("questions-*.jsonl"), folder / "kg", folder / MANIFEST}
-    strangers = sorted(p.name for p in folder.iterdir() if p not in ours)
+    strangers = sorted(p.name for p in folder.iterdir() if p.name not in (QUESTIONS, "kg", MANIFEST))
     if strangers:
         raise ConfError(
             f"{folder}: expected an empty folder or an earlier dataset of this kind, found {strangers[0]!r}"
             f"{f' and {len(strangers) - 1} more' if len(strangers) > 1 else ''}. Name another folder."
         )
     (folder / MANIFEST).unlink(missing_ok=True)
-    for part in folder.glob("questions-*.jsonl"):
-        part.unlink()
 
 
 def write(
@@ -145,9 +116,9 @@ def write(
     _prepare(folder)
     world = build_world(seed)
     tables = write_tables(world, folder / "kg")
-    maker, parts, shared = Pages(world, page_chars), _Parts(folder), set[str]()
+    maker, shared = Pages(world, page_chars), set[str]()
     distinct = empty = 0
-    try:
+    with (folder / QUESTIONS).open("wb") as file:
         for number in range(questions):
             posed = pose(world, number)
             results = maker.results(posed, pages)
@@ -156,18 +127,16 @@ def write(
             distinct += len(found) - len(common & shared)
             shared |= common
             empty += sum(not r.page_result for r in results)
-            parts.add(_encoded(posed, results))
+            file.write(_encoded(posed, results) + b"\n")
             if progress is not None:
                 progress(number + 1, questions)
-    finally:
-        parts.close()
+        size = file.tell()
     manifest = {
         "version": VERSION,
         "seed": seed,
         "questions": questions,
         "pages": pages,
         "page_chars": page_chars,
-        "files": parts.names,
         "tables": tables,
         "citations": questions * pages,
         "distinct_pages": distinct,
@@ -175,7 +144,7 @@ def write(
     }
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     seconds = time.perf_counter() - started
-    return SynthSummary(folder, questions, questions * pages, distinct, empty, parts.bytes, seconds)
+    return SynthSummary(folder, questions, questions * pages, distinct, empty, size, seconds)
 
 
 TYPES: dict[Any, pa.DataType] = {
