@@ -182,8 +182,8 @@ def test_transitions_and_losses_are_counted_and_each_cell_is_a_filter() -> None:
     def row(id: str, verdict: str, score: float, lost: str | None) -> dict[str, Any]:
         return {
             "id": id, "query": "q", "labels": {}, "golds": ["x"], "grades": {}, "answer": id,
-            "outcome": "answered", "origin": "", "verdict": verdict, "reason": "", "measures": {"score": score},
-            "hits": [], "quotes": [], "lost": lost,
+            "outcome": "answered", "origin": "", "verdict": verdict, "reason": "",
+            "measures": {"score": score}, "hits": [], "quotes": [], "lost": lost,
         }  # fmt: skip
 
     pairs = [
