@@ -101,14 +101,9 @@ def _check_interval(gate: Gate, manifest: Manifest, unscored: Sequence[str]) -> 
         return
     scored = measure.scored if measure else scored_of(manifest.score)[0]
     mean = measure.mean if measure else manifest.score[gate.metric]
-    more = ""
-    if gate.metric in SHARES:
-        needed = questions_needed(gate.metric, manifest.score, gate.comparison, gate.holds)
-        would = "no number of such questions" if needed is None else f"about {max(1, needed - scored)} more"
-        more = f"; {would} would do"
     raise GateFailed(
         f"gate {gate.text}: run {manifest.run} has {gate.metric} {mean:g} over {scored} questions, 95 % "
-        f"interval {interval[0]:.3f} to {interval[1]:.3f}, and the bound has to hold for all of it{more}"
+        f"interval {interval[0]:.3f} to {interval[1]:.3f}, and the bound has to hold for all of it"
         f"{_named(unscored)}{seen_by_a_fit(manifest.seen)}. live stays as it is"
     )
 
@@ -154,45 +149,19 @@ _HITS = {
 }  # fmt: skip
 SHARES = frozenset({"score", *_HITS})
 """Numbers of a run that rest on its scored questions."""
-MOST = 10_000_000  # questions; a bound that needs more is out of reach
 
 
-def interval_of(metric: str, score: Mapping[str, Any], questions: int | None = None) -> Interval:
-    """95 % interval of a share, from a run's counts; of as many `questions` of the same kind, where given."""
-    counts = [score[name] for name in ("n_correct", "n_miss", "n_hallucination")]
-    scored = sum(counts)
-    factor = 1.0 if questions is None else questions / scored
+def interval_of(metric: str, score: Mapping[str, Any]) -> Interval:
+    """95 % interval of a share, from a run's counts."""
+    right, missing, wrong = (score[name] for name in ("n_correct", "n_miss", "n_hallucination"))
     if metric == "score":
-        right, missing, wrong = (round(c * factor) for c in counts)
         return score_interval(right, missing, wrong)
-    n = round(scored * factor)
-    return rate_interval(min(n, round(score[_HITS[metric]] * factor)), n)
+    return rate_interval(score[_HITS[metric]], right + missing + wrong)
 
 
 def end_of(comparison: str, interval: Interval) -> float | None:
     """The end of the interval that a bound has to hold for; None for `==`, which no interval can prove."""
     return {">": interval[0], "<": interval[1]}.get(comparison[0])
-
-
-def questions_needed(
-    metric: str, score: Mapping[str, Any], comparison: str, holds: Callable[[float], bool]
-) -> int | None:
-    """How many scored questions of the same kind would pass a bound; None: no number of them would."""
-    scored: int = score["total"] - score["n_unscored"]
-
-    def passes(n: int) -> bool:
-        end = end_of(comparison, interval_of(metric, score, n))
-        return end is not None and holds(end)
-
-    high = scored
-    while not passes(high):
-        if (high := high * 2) > MOST:
-            return None
-    low = high // 2
-    while high - low > max(1, high // 100):
-        middle = (low + high) // 2
-        low, high = (low, middle) if passes(middle) else (middle, high)
-    return high
 
 
 _RELATIVE = re.compile(r"\s*(better|not-worse)(?::([0-9]*\.?[0-9]+))?\s*")
