@@ -97,12 +97,12 @@ def test_a_page_without_all_candidates_keeps_those_that_are_ranked_cited_gold_or
     run = RunTable(folder.results)
     for id in run.ids:
         row = run.row(id)
-        whole, best, used = (block([run], [id], kept=k)["rows"][0][0] for k in ("all", "best", "used"))
+        whole, used = (block([run], [id], brief=b)["rows"][0][0] for b in (False, True))
         assert [h["chunk"] for h in whole["hits"]] == [h["chunk"] for h in row["hits"]]
-        left = {h["chunk"] for h in best["hits"]}
+        left = {h["chunk"] for h in used["hits"]}
         assert left >= {h["chunk"] for i, h in enumerate(row["hits"]) if h["ranked"] or i < TOP}
-        assert [h["chunk"] for h in best["hits"]] == [h["chunk"] for h in row["hits"] if h["chunk"] in left]
-        texts = block([run], [id], kept="used")["texts"]
+        assert [h["chunk"] for h in used["hits"]] == [h["chunk"] for h in row["hits"] if h["chunk"] in left]
+        texts = block([run], [id], brief=True)["texts"]
         assert {h["chunk"] for h in row["hits"] if h["ranked"]} <= texts.keys() <= left
         for quote in used["quotes"]:
             source = quote["source"]

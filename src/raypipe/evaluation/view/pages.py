@@ -19,7 +19,6 @@ from raypipe.evaluation.judged_run import PersonLabels
 from raypipe.evaluation.scored_run import scored_run
 from raypipe.evaluation.view.rows import (
     BLOCK,
-    Kept,
     Part,
     QuestionLine,
     RunTable,
@@ -45,15 +44,8 @@ GROUP_ROWS = 50  # that a browser lays out together: some two windows
 STYLES = ("base.css", "run.css")
 SCRIPTS = ("dom.js", "evidence.js", "detail.js", "paired.js", "run.js")
 
-_TEN = "passages beyond the first ten"
-_LESS: tuple[tuple[str, tuple[Part, ...], Kept], ...] = (
-    ("", (), "all"),
-    ("passages that are neither ranked, cited nor among the first ten", (), "best"),
-    (f"{_TEN}, and texts that the answer does not rest on", (), "used"),
-    (f"{_TEN}, texts that the answer does not rest on, and prompts", ("prompts",), "used"),
-    (f"{_TEN}, prompts and texts of pages", ("prompts", "pages"), "used"),
-)
-"""What a file leaves out to stay under MOST_BYTES, step by step."""
+BRIEF = "passages beyond the first ten, texts that the answer does not rest on, and prompts"
+"""What a file leaves out that would have more than MOST_BYTES."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,30 +124,29 @@ def _fitted(runs: Sequence[RunTable], values: Mapping[str, Any], shown: ShownPar
     if shown.served:
         return made([], _discloses(shown.without, "", True))
     ids = [line.id for line in values["rows"]]
-    for said, less, kept in _LESS:
+    for brief in (False, True):
         blocks, left = list[str](), shown.most_bytes
         for some in batches(ids, BLOCK):
             if left >= 0:
-                blocks.append(packed(block(runs, some, (*shown.without, *less), kept)))
+                blocks.append(packed(block(runs, some, shown.without, brief)))
                 left -= len(blocks[-1])
         if left >= 0:
-            page = made(blocks, _discloses(shown.without, said, True, less))
+            page = made(blocks, _discloses(shown.without, BRIEF if brief else "", True))
             if len(page[0].encode()) <= shown.most_bytes:
                 return page
     return made([], _discloses(shown.without, "all details of questions", False))
 
 
-def _discloses(on_purpose: Sequence[Part], fit: str, details: bool, less: Sequence[Part] = ()) -> str:
+def _discloses(on_purpose: Sequence[Part], fit: str, details: bool) -> str:
     """What someone who gets the page can read in it. `fit`: what it leaves out to stay small; `details`: it
-    has those of its questions; `less`: parts that went with `fit`."""
-    without = (*on_purpose, *less)
+    has those of its questions."""
     held = ["questions", "answers", "what was expected"]
     held += ["replies of models"] if details else []
-    held += ["texts of pages"] if details and "pages" not in without else []
-    held += ["prompts"] if details and not without else []
+    held += ["texts of pages"] if details and "pages" not in on_purpose else []
+    held += ["prompts"] if details and not on_purpose and not fit else []
     held += ["addresses of pages"] if details else []
     said = f"This page holds {', '.join(held[:-1])}, and {held[-1]}."
-    if "pages" in without:
+    if "pages" in on_purpose:
         said += f" {'Replies and answers' if details else 'Answers'} may quote pages."
     if on_purpose:
         said += f" Left out on purpose: {', '.join(on_purpose)}"

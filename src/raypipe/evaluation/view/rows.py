@@ -191,9 +191,6 @@ GROUPS = 3  # row groups kept in memory, of a hundred questions each
 
 Part = Literal["prompts", "pages"]
 """What a page can do without: prompts of language models; texts of pages, and prompts, which hold them."""
-Kept = Literal["all", "best", "used"]
-"""Which passages a page has. all: every candidate; best: those that are ranked, cited or among the first TOP;
-used: of these no text that the answer does not rest on, unless it holds the gold."""
 
 
 class RunTable:
@@ -232,16 +229,18 @@ class RunTable:
 
 
 def block(
-    runs: Sequence[RunTable], ids: Sequence[str], without: Sequence[Part] = (), kept: Kept = "all"
+    runs: Sequence[RunTable], ids: Sequence[str], without: Sequence[Part] = (), brief: bool = False
 ) -> dict[str, Any]:
-    """Some questions of each run, and the texts of their passages by id."""
+    """Some questions of each run, and the texts of their passages by id. `brief`: without prompts, without
+    passages that are neither ranked, cited nor among the first TOP, and without texts that the answer does
+    not rest on, unless they hold the gold."""
     texts: dict[str, str] = {}
-    rows = [[_trimmed(run.row(id), texts, without, kept) for run in runs] for id in ids]
+    rows = [[_trimmed(run.row(id), texts, without, brief) for run in runs] for id in ids]
     return {"rows": rows, "texts": texts}
 
 
 def _trimmed(
-    row: Mapping[str, Any], texts: dict[str, str], without: Sequence[Part], kept: Kept
+    row: Mapping[str, Any], texts: dict[str, str], without: Sequence[Part], brief: bool
 ) -> dict[str, Any]:
     golds = [re.compile(rf"(?<!\w){re.escape(g)}(?!\w)", re.IGNORECASE) for g in row["golds"] if g.strip()]
     hits = []
@@ -252,9 +251,9 @@ def _trimmed(
             for q in row["quotes"]
         )
         golden = text is not None and any(g.search(text) for g in golds)
-        if text is not None and (used or golden or (i < TOP and kept != "used")):
+        if text is not None and (used or golden or (i < TOP and not brief)):
             texts[hit["chunk"]] = text
-        if used or golden or i < TOP or kept == "all":
+        if used or golden or i < TOP or not brief:
             hits.append({**hit, "text": None})
     shown = [h for h in hits if h["chunk"] in texts]
     quotes = []
@@ -264,7 +263,7 @@ def _trimmed(
             for h in shown
         )
         quotes.append({**q, "text": None if "pages" in without or repeated else q["text"]})
-    replies = [{**r, "prompt": None} for r in row["replies"]] if without else row["replies"]
+    replies = [{**r, "prompt": None} for r in row["replies"]] if without or brief else row["replies"]
     return {**row, "hits": hits, "quotes": quotes, "replies": replies}
 
 
