@@ -144,7 +144,7 @@ def test_results_that_take_a_model_to_make_validate(tmp_path):
     checked("models", StandinsResult(made).to_json())
     seen = {"movie": {"pairs": 9, "changed": 3}}
     now, proposed = {"movie": "static"}, {"movie": 3600}
-    checked("kg refresh", RefreshProposal("g", tmp_path, now, proposed, False, seen).to_json())
+    checked("kg refresh", RefreshProposal("g", tmp_path, now, proposed, seen).to_json())
 
 
 def test_a_key_that_no_schema_has_is_refused():

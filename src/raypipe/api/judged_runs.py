@@ -11,7 +11,7 @@ from typing import Any
 from raypipe.api.results import Result, as_json
 from raypipe.api.session import Session
 from raypipe.core.config import did_you_mean
-from raypipe.core.errors import ConfError
+from raypipe.core.errors import ConfError, DataError
 from raypipe.core.plain import to_json
 from raypipe.evaluation import judge_check as checking
 from raypipe.evaluation import judged_run as runs
@@ -129,7 +129,8 @@ def pick_to_label(
     truth say the opposite. Answers in the file `labels` are left out. Raises ConfError, DataError.
     """
     require_file(out, "--out")
-    runs.require_none(Path(out))
+    if Path(out).exists():
+        raise DataError(f"{out}: expected no file there, since it may hold labels. Name another --out")
     found = runs.judged_run(Path(run), rule)
     runs.require_distinct(found)
     runs.require_readable(found)

@@ -8,14 +8,11 @@ period to the next. Nothing is changed before a person has seen it.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
-
-import yaml
 
 from raypipe.api.results import Result, outside_loop
 from raypipe.api.served import generator_of, replies
@@ -28,7 +25,6 @@ from raypipe.kg.change_rate import ChangeRate, change_rates
 from raypipe.kg.schema import TABLES
 from raypipe.memo.keys import period_of
 from raypipe.memo.memo import graph_replies_of
-from raypipe.metrics.textfile import write_text
 from raypipe.recipes.resolve import REFRESH, prompt_file
 from raypipe.text.thoughts import split_thoughts
 
@@ -52,8 +48,12 @@ class RefreshProposal(Result):
     file: Path  # graphs.yaml
     now: Mapping[str, str | int]  # domain -> period
     proposed: Mapping[str, str | int]  # domain -> period
-    accepted: bool  # whether it was written to the file
     seen: Mapping[str, Mapping[str, int]]  # domain -> pairs of its stored replies, and how many changed
+
+    @property
+    def line(self) -> str:
+        """The proposal as the graph's entry of the file has it."""
+        return f"refresh: {{{', '.join(f'{d}: {p}' for d, p in self.proposed.items())}}}"
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
         for domain, period in self.proposed.items():
@@ -61,25 +61,21 @@ class RefreshProposal(Result):
 
 
 @outside_loop
-def propose_refresh(
-    graph: str, model: str, accept: bool = False, session: Session | None = None
-) -> RefreshProposal:
-    """Asks a model for how long a graph's replies hold, by domain. `accept` writes it into graphs.yaml.
+def propose_refresh(graph: str, model: str, session: Session | None = None) -> RefreshProposal:
+    """Asks a model for how long a graph's replies hold, by domain.
 
     Raises ConfError for a name that is no server in graphs.yaml, and for a model that is no generator.
     """
     session = session or Session()
     path, entry = _server(session, graph)
-    return _settled(path, graph, entry, asyncio.run(_proposed(session, model)), accept)
+    return _settled(path, graph, entry, asyncio.run(_proposed(session, model)))
 
 
-def observed_refresh(
-    graph: str, store: Place = None, accept: bool = False, session: Session | None = None
-) -> RefreshProposal:
+def observed_refresh(graph: str, store: Place = None, session: Session | None = None) -> RefreshProposal:
     """Derives refresh periods from how often the replies in a store changed from period to period.
 
     A domain without enough of them keeps its period: static replies are never fetched again, and live ones
-    are not stored. `accept` writes it into graphs.yaml. Raises ConfError for a name that is no server there.
+    are not stored. Raises ConfError for a name that is no server there.
     """
     session = session or Session()
     path, entry = _server(session, graph)
@@ -93,7 +89,7 @@ def observed_refresh(
                 texts.setdefault((request, domain, period), {})[number] = text
     seen = {d: rate for d, rate in change_rates(texts).items() if d in HELD}
     derived = {d: rate.period for d, rate in seen.items() if rate.period is not None}
-    return _settled(path, graph, entry, {**entry.get("refresh", {}), **derived}, accept, seen)
+    return _settled(path, graph, entry, {**entry.get("refresh", {}), **derived}, seen)
 
 
 def _server(session: Session, graph: str) -> tuple[Path, dict[str, Any]]:
@@ -107,15 +103,11 @@ def _server(session: Session, graph: str) -> tuple[Path, dict[str, Any]]:
 
 
 def _settled(
-    path: Path, graph: str, entry: Mapping[str, Any], proposed: Mapping[str, str | int], accept: bool,
+    path: Path, graph: str, entry: Mapping[str, Any], proposed: Mapping[str, str | int],
     seen: Mapping[str, ChangeRate] = MappingProxyType({}),
 ) -> RefreshProposal:  # fmt: skip
-    """The proposal, written where it is accepted."""
-    written = with_refresh(path, graph, proposed)
-    if accept:
-        write_text(path, written)
     shown = {d: {"pairs": r.pairs, "changed": r.changed} for d, r in seen.items()}
-    return RefreshProposal(graph, path, entry.get("refresh", {}), proposed, accept, shown)
+    return RefreshProposal(graph, path, entry.get("refresh", {}), proposed, shown)
 
 
 async def _proposed(session: Session, name: str) -> dict[str, str | int]:
@@ -132,32 +124,3 @@ async def _proposed(session: Session, name: str) -> dict[str, str | int]:
             raise ConfError(f"--propose {name}: no proposal for {domain}: {reply.detail}")
         said[domain] = split_thoughts(reply.text).answer
     return said
-
-
-def with_refresh(path: Path, name: str, periods: Mapping[str, str | int]) -> str:
-    """The text of graphs.yaml with these periods for a graph; comments and all else stay. Raises ConfError
-    for an entry that is not written with a line for each field, as it must then be changed by hand."""
-    text = path.read_text(encoding="utf-8")
-    line = f"refresh: {{{', '.join(f'{d}: {p}' for d, p in periods.items())}}}"
-    block = re.compile(rf"^{re.escape(name)}:[ \t]*\n(?:[ \t]+.*\n|\n(?=[ \t]))*", re.MULTILINE)
-    old = re.compile(r"^([ \t]+)refresh:[ \t]*\{.*\}[ \t]*$", re.MULTILINE)
-
-    def changed(entry: re.Match[str]) -> str:
-        if old.search(entry[0]):
-            return old.sub(lambda m: m[1] + line, entry[0])
-        if re.search(r"^[ \t]+refresh:", entry[0], re.MULTILINE):  # over several lines
-            return entry[0]
-        return f"{entry[0]}  {line}\n"
-
-    made = block.sub(changed, text, count=1)
-    wanted = {**yaml.safe_load(text)[name], "refresh": dict(periods)}
-    try:
-        well = yaml.safe_load(made)[name] == wanted
-    except yaml.YAMLError:
-        well = False
-    if not well:
-        raise ConfError(
-            f"{path}: {name}: expected a line for each field, with refresh in one line, found it written "
-            f"otherwise. Write by hand: {line}"
-        )
-    return made

@@ -164,17 +164,15 @@ def _kg_refresh(args: Args) -> int:
     --observed: by how often the store's replies changed
 
     store models
-    --accept: write the proposal into graphs.yaml
     cluster json
     """
     from raypipe.api.kg_refresh import observed_refresh, propose_refresh
 
     def show(found: RefreshProposal) -> None:
         table(("domain", "now", "proposed"), [list(row.values()) for row in found.rows()])
-        what = "is written to" if args.accept else "is not written: --accept puts it into"
         seen = [f"{d} {r['changed']} of {r['pairs']} changed" for d, r in found.seen.items()]
         by = ", ".join(seen) or "nothing" if args.observed else args.propose
-        print(f"by {by}; it {what} {found.file}")
+        print(f"by {by}; to accept it, put into {found.file}, under {found.graph}:\n  {found.line}")
 
     found = (
         called(observed_refresh, args) if args.observed else called(propose_refresh, args, model=args.propose)

@@ -94,12 +94,6 @@ def label_line(labels: PersonLabels, rows: Sequence[crag.Prediction], marks: cra
     return LabelLine(labels.file, len(labels.by_answer), found, marks.people)
 
 
-def require_none(path: Path) -> None:
-    """Raises DataError for a file that is there: it may hold labels."""
-    if path.exists():
-        raise DataError(f"{path}: expected no file there, since it may hold labels. Name another --out")
-
-
 def add_label(path: Path, id: str, answer: str, label: PersonLabel) -> None:
     """Adds what a person says of an answer to a file of labels, which it makes where there is none. An answer
     that the file has keeps how it was picked; others are chosen. Raises DataError for a file of other lines.

@@ -73,17 +73,15 @@ def merged(reads: Sequence[IngestSummary]) -> IngestSummary:
     for read in reads:
         counts.update(read.counts)
         reasons.update(read.reasons)
-    return IngestSummary(
-        reads[0].fingerprint,
-        tuple(id for read in reads for id in read.questions),
-        dict(counts),
-        dict(sorted(reasons.items())),
-        all(read.again for read in reads),
-        tuple(r for read in reads for r in read.replaced),
-        tuple(name for read in reads for name in read.files),
-        sum(read.documents for read in reads),
-        reads[0].kind,
-        reads[0].read_by,
+    return replace(
+        reads[0],
+        questions=tuple(id for read in reads for id in read.questions),
+        counts=dict(counts),
+        reasons=dict(sorted(reasons.items())),
+        again=all(read.again for read in reads),
+        replaced=tuple(r for read in reads for r in read.replaced),
+        files=tuple(name for read in reads for name in read.files),
+        documents=sum(read.documents for read in reads),
     )
 
 

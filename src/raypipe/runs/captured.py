@@ -10,15 +10,15 @@ import hmac
 import json
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, replace
-from typing import Any, Literal, TypeAlias
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass, replace
+from typing import Literal, TypeAlias
 
 from raypipe.core.records import Citation, Question, Source, digest
 from raypipe.runs.store_records import read_lines
 from raypipe.store import Store, StoreError
 from raypipe.store.layout import CAPTURE_SECRET, CAPTURED, FEEDBACK
-from raypipe.store.segments import segment_names, write_segment
+from raypipe.store.segments import segment_names
 
 FORMAT = 1
 DRAWN_CHARS, MAC_CHARS = 12, 16  # hex digits of an id: 48 bits that are drawn, 64 bits that sign them
@@ -142,16 +142,6 @@ def feedback_since(store: Store, since: float) -> dict[str, list[Feedback]]:
     for said in read_lines(store, FEEDBACK, names, Feedback, FORMAT):
         found.setdefault(said.answer_id, []).append(said)
     return found
-
-
-def write_answers(store: Store, lines: Sequence[Mapping[str, Any]], now: float) -> None:
-    """Writes lines that `captured_answers` reads."""
-    write_segment(store.files, CAPTURED, lines, now)
-
-
-def write_feedback(store: Store, said: Feedback) -> None:
-    """Writes what a user said; it is on disk when this returns."""
-    write_segment(store.files, FEEDBACK, [asdict(said)], said.at)
 
 
 def since_days(days: float, now: float | None = None) -> float:

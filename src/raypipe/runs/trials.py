@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 from raypipe.core import arrow
@@ -25,7 +25,7 @@ from raypipe.runs.release import Release, live, make_release, release_of, releas
 from raypipe.runs.store_records import read_lines, read_record, write_record
 from raypipe.store import Store
 from raypipe.store.layout import TRIAL_PAIRS, TRIALS
-from raypipe.store.segments import segment_names, write_segment
+from raypipe.store.segments import segment_names
 
 FORMAT = 1
 Role: TypeAlias = Literal["canary", "shadow"]
@@ -131,10 +131,6 @@ def remove_trial(store: Store, trial: ReleaseTrial) -> None:
 def trials(store: Store) -> list[ReleaseTrial]:
     """The trials that are on, the canary before the shadow. Raises StoreError for a damaged file."""
     return [t for role in ROLES if (t := read_trial(store, role)) is not None]
-
-
-def write_pairs(store: Store, pairs: Sequence[Pair], now: float) -> None:
-    write_segment(store.files, TRIAL_PAIRS, [asdict(p) for p in pairs], now)
 
 
 class TrialEvidence:

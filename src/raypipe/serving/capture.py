@@ -26,7 +26,7 @@ from raypipe.serving.access import CaptureConfig
 from raypipe.serving.query import QueryRequest, QueryResult
 from raypipe.store import Store
 from raypipe.store.layout import CAPTURED, FEEDBACK, TRIAL_PAIRS
-from raypipe.store.segments import sweep_segments
+from raypipe.store.segments import sweep_segments, write_segment
 
 FLUSH_S = 5.0
 """How long rows wait for others before they are written: a file each 5 s is 17,000 a day, which a folder and
@@ -93,9 +93,8 @@ class Capture:
 
         def write() -> None:
             said = None if text is None else self._redact(text)
-            captured.write_feedback(
-                self._store, captured.Feedback(captured.FORMAT, answer_id, now, verdict, said)
-            )
+            line = asdict(captured.Feedback(captured.FORMAT, answer_id, now, verdict, said))
+            write_segment(self._store.files, FEEDBACK, [line], now)
 
         await asyncio.to_thread(write)
         self._count("feedback")
@@ -118,7 +117,7 @@ class Capture:
         now = self._clock()
         try:
             if lines:
-                await asyncio.to_thread(captured.write_answers, self._store, lines, now)
+                await asyncio.to_thread(write_segment, self._store.files, CAPTURED, lines, now)
                 for _ in lines:
                     self._count("written")
             if now - self._swept_at >= SWEEP_S:

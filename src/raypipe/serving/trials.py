@@ -14,20 +14,22 @@ import math
 import time
 import uuid
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Literal, TypeAlias
 
 from raypipe.core.errors import RaypipeError
 from raypipe.recipes.serialize import description
 from raypipe.runs.release import release_of
 from raypipe.runs.trial_verdict import TrialReport, TrialWatch
-from raypipe.runs.trials import FORMAT, Pair, ReleaseTrial, Role, TrialAnswer, trials, write_pairs
+from raypipe.runs.trials import FORMAT, Pair, ReleaseTrial, Role, TrialAnswer, trials
 from raypipe.serving.answerer import Answerer
 from raypipe.serving.capture import Redact, RedactionFailed, keep_all
 from raypipe.serving.query import NULL_LISTENER, AnswererProtocol, Listener, QueryRequest, QueryResult
 from raypipe.serving.release_follower import CLOSE_AFTER_S, POLL_S, REOPEN_S, ReleaseFollowers
 from raypipe.serving.serve_kit import InFlight, background
 from raypipe.store import Store
+from raypipe.store.layout import TRIAL_PAIRS
+from raypipe.store.segments import write_segment
 
 log = logging.getLogger("raypipe.serving.trials")
 
@@ -251,7 +253,7 @@ class SecondAnswers:
             except RedactionFailed as e:
                 log.error("a pair is not kept: the redaction function %s", e)
         if kept:
-            write_pairs(self.store, kept, time.time())
+            write_segment(self.store.files, TRIAL_PAIRS, [asdict(p) for p in kept], time.time())
         if (trial := self.read()) is None:
             return None
         if self._watch is None or self._watch.trial != trial:
