@@ -3,7 +3,6 @@ exit code, and changes nothing."""
 
 import json
 import shutil
-import socket
 from pathlib import Path
 
 import pyarrow as pa
@@ -224,17 +223,3 @@ def test_a_file_that_cannot_be_read_is_one_problem_of_validate(file, says, at, c
     out, err = capsys.readouterr()
     [line] = out.splitlines()
     assert says in line and str(at["here"]) in line and err == ""
-
-
-def test_a_shadow_does_not_start_for_an_endpoint_that_does_not(at, capsys, tmp_path):
-    store = ["--store", str(shutil.copytree(at["here"] / "store", tmp_path / "store"))]
-    assert main(["promote", str(at["run"]), *store]) == 0
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = str(taken.getsockname()[1])
-        words = ["serve", "live", "--shadow", str(at["run"]), "--share", "0.05", "--port", port]
-        assert main([*words, *store]) == 2
-    assert "cannot listen there" in capsys.readouterr().err
-    assert main(["trial", *store]) == 0
-    assert "no canary and no shadow" in capsys.readouterr().out

@@ -276,13 +276,8 @@ def test_what_cannot_be_tried_is_refused_and_live_stays(two, capsys, tmp_path):
         stop_trials(store)
     rollback(store)
     assert live(store).id == now
-    for args, says in (
-        (["serve", "live", "--shadow", str(folder / "bad")], "expected both, found one"),
-        (["serve", "local", "--shadow", str(folder / "bad"), "--share", "0.1"], "raypipe serve live"),
-        (["trial", str(folder / "bad")], "expected DIR and --shadow SHARE together"),
-    ):
-        assert main([*args, "--store", store.uri]) == 2
-        assert says in capsys.readouterr().err
+    assert main(["trial", str(folder / "bad"), "--store", store.uri]) == 2
+    assert "expected DIR and --shadow SHARE together" in capsys.readouterr().err
 
 
 def test_stopping_a_canary_and_a_shadow_names_both(two, capsys):

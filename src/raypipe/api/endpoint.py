@@ -193,20 +193,15 @@ def check_port(host: str, port: int) -> None:
         raise ConfError(f"--host {host} --port {port}: cannot listen there: {e}. Choose another port") from e
 
 
-def serve(
-    endpoint: ServeArgs, host: str, port: int, say: Callable[[str], None], settings: Settings,
-    checked: Callable[[], None] = lambda: None,
-) -> None:  # fmt: skip
+def serve(endpoint: ServeArgs, host: str, port: int, say: Callable[[str], None], settings: Settings) -> None:
     """Serves an endpoint on this machine until the process is interrupted. `say` gets lines for people: where
-    requests are logged, what is starting every 5 s, and the address once it answers. `checked` is called once
-    all that can be checked is in order, before anything starts.
+    requests are logged, what is starting every 5 s, and the address once it answers.
 
     Raises ConfError for an address that others reach without keys, a port that is taken, and a store that is
     not there; ModelMissing, ClusterTooSmall.
     """
     check_address(endpoint, host, port, settings)
     endpoint.check(settings)  # Serve retries a replica that cannot start without end
-    checked()
     name = f"serve-{time.strftime('%Y-%m-%d-%H%M%S')}-{port}.jsonl"
     log = Path(endpoint.log or settings.home / "logs" / name)
     log.parent.mkdir(parents=True, exist_ok=True)

@@ -31,9 +31,6 @@ def _serve(args: Args) -> int:
     --gateways N {1.. = 1}: with two, one may die (default: 1)
     --memo MB {0.. = 64 -> memo_mb}: memory of a gateway for what models computed about the store: an
       equal question asks no model again (default: 64; 0: none)
-    --shadow DIR: the --out folder of a finished eval, whose recipe answers some questions again after the
-      reply
-    --share SHARE {share}: of the questions that the shadow answers: 0.05
     --capture RATE {share}: write this share of the questions, with evidence and answers, into the store
       (default: none)
     --retention DAYS {above_0}: delete captured answers after this many days (default: 7)
@@ -41,12 +38,7 @@ def _serve(args: Args) -> int:
     """
     from raypipe.api.endpoint import ServeArgs, check_address, serve
 
-    if (args.shadow is None) != (args.share is None):
-        raise ConfError("--shadow DIR and --share SHARE: expected both, found one of them")
-    if args.shadow is not None and args.recipe != "live":
-        raise ConfError("--shadow: a run is held against the live release: expected `raypipe serve live`")
-    capture = _capture(args)
-    endpoint = called(ServeArgs, args, graphs=graphs(args), capture=capture)
+    endpoint = called(ServeArgs, args, graphs=graphs(args), capture=_capture(args))
     if args.docs is not None:
         from raypipe.api.indexes import open_docs
 
@@ -54,17 +46,8 @@ def _serve(args: Args) -> int:
             check_address(endpoint, args.host, args.port, args.settings)
             endpoint.check_models(args.settings, endpoint.session(args.settings).recipe(args.recipe))
         endpoint = replace(endpoint, store=called(open_docs, args).uri)
-    serve(endpoint, args.host, args.port, say, args.settings, lambda: _start_shadow(args))
+    serve(endpoint, args.host, args.port, say, args.settings)
     return 0
-
-
-def _start_shadow(args: Args) -> None:
-    """Puts the run of --shadow, if there is one, into the shadow."""
-    if args.shadow is None:
-        return
-    # The store that is served, in the place of that of the run.
-    trial = called(raypipe.start_shadow, args, run=args.shadow, store=args.settings.store_to_use(args.store))
-    say(f"release {trial.release} answers {trial.share:.0%} of the questions in the shadow: `raypipe trial`")
 
 
 def _capture(args: Args) -> CaptureConfig | None:
