@@ -302,3 +302,11 @@ def test_formats_are_told_apart_by_looks(tmp_path):
         assert readers.looks_like([lines(tmp_path, row, name=name)]) == format, name
     assert readers.looks_like([table(tmp_path, ROW)]) == "rows"
     assert readers.looks_like([Path("crag_task_3_dev_v4.tar.bz2.part1")]) == "crag"
+
+
+def test_an_empty_file_in_front_says_nothing_about_the_format(tmp_path):
+    own, crags = lines(tmp_path, ROW), lines(tmp_path, {"interaction_id": "1"}, name="crag.jsonl")
+    for name, content in (("empty.jsonl", b""), ("blank.jsonl", b"\n\n")):
+        (tmp_path / name).write_bytes(content)
+        assert readers.looks_like([tmp_path / name, own]) == readers.looks_like([own, tmp_path / name]) == "rows"
+        assert readers.looks_like([tmp_path / name, crags]) == readers.looks_like([tmp_path / name]) == "crag"

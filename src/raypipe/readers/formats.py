@@ -161,20 +161,23 @@ def looks_like(paths: Paths) -> Format:
     lined = [f for f in names if row_files.kind_of(f) == "jsonl"]
     if all(f.name.startswith(beir.WANTED) for f in lined):
         return "beir"
-    return "crag" if _is_crag(lined[0]) else row_format.NAME
+    return "crag" if _are_crag(lined) else row_format.NAME
 
 
 _OF_CRAG = {"interaction_id", "search_results", "query_time", "static_or_dynamic"}
 
 
-def _is_crag(file: Path) -> bool:
-    """Whether the first rows have one of CRAG's fields, or none can be read."""
-    try:
-        [found] = row_files.find([file])
-        first = row_files.first(found)
-    except DataError:
-        return True  # its reader says what is wrong
-    return not first or any(_OF_CRAG & row.keys() or type(row.get("row")) is int for row in first)
+def _are_crag(files: list[Path]) -> bool:
+    """Whether the first rows of the first file that has some have one of CRAG's fields, or none has any."""
+    for file in files:
+        try:
+            [found] = row_files.find([file])
+            first = row_files.first(found)
+        except DataError:
+            return True  # its reader says what is wrong
+        if first:
+            return any(_OF_CRAG & row.keys() or type(row.get("row")) is int for row in first)
+    return True
 
 
 def _rows(format: Format) -> RowFormat | None:
