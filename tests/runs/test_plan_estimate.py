@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from reruns import Bench
 
-from raypipe.api.run import KEPT, keep, measured
+from raypipe.api.run import KEPT, chip, keep, measured
 from raypipe.api.session import Settings
 from raypipe.api.starting_points import DEMO
 from raypipe.core.config import Conf
@@ -72,7 +72,9 @@ def test_what_one_store_measured_tells_the_first_plan_of_another_how_long_it_tak
     run = RunFolder(first.folder / "out")
     made = json.loads(run.manifest.read_text())
     for n, host in enumerate((platform.node(), "another machine", platform.node())):
-        run.manifest.write_text(json.dumps({**made, "origin": {**made["origin"], "host": host}}))
+        run.manifest.write_text(
+            json.dumps({**made, "origin": {**made["origin"], "host": host, "chip": chip()}})
+        )
         keep(settings, run, made["finished"] + n)
     (tmp_path / "home/measured" / "1-half").mkdir()
     found = measured(settings)
