@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 import yaml
+from checkout import ROOT
 
 from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.models import catalog, folder
 from raypipe.models.catalog import Catalog
 from raypipe.models.entry import KIND
 
-CONF = Path(__file__).parents[2] / "conf" / "models.yaml"
+CONF = ROOT / "conf/models.yaml"
 Entries = Callable[..., Catalog]
 Tiny = Callable[[str, bool], Path]
 
