@@ -1,7 +1,7 @@
 """Estimate against actual, over twenty changes of a recipe on one store.
 
-    python bench/figures/estimates.py                                invents 12 questions x 8 pages
-    python bench/figures/estimates.py --questions 40 --folder DIR      keeps its store: a stopped one continues
+    python bench/figures/estimates.py                            invents 12 questions x 8 pages
+    python bench/figures/estimates.py --questions 40 --folder DIR  keeps its store: a stopped one continues
 
 Each change is one `--set` of the recipe of tests/support/fakes.yaml, whose models compute from words alone.
 Before each run its plan is kept; the table sets it against what the run did. No run may make more calls than
