@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
+import yaml
 from chat_server import serving
 from checkout import ROOT
 from papers import raw_pages, said_page
@@ -49,6 +50,24 @@ def test_only_the_packages_that_the_cpu_list_leaves_out_are_missing():
     found = [re.search(r"requires (\S+), which is not installed", line) for line in said.splitlines()]
     assert all(found), said
     assert {m[1] for m in found if m} == excluded
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / ".github/workflows").glob("*.yml")), ids=lambda f: f.name)
+def test_a_workflow_runs_what_the_makefile_has_and_needs_no_secret(file):
+    text = file.read_text()
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    steps = [s for job in yaml.safe_load(text)["jobs"].values() for s in job["steps"]]
+    commands = [s["run"] for s in steps if "run" in s]
+    assert commands and "secrets." not in text
+    assert {c.removeprefix("make ") for c in commands if c.startswith("make ")} <= targets
+    assert all((ROOT / c).is_file() for c in commands if c.startswith(".ci/"))
+
+
+def test_the_citation_names_this_version_and_four_systems():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert cited["version"] == PROJECT["project"]["version"]
+    assert cited["license"] == PROJECT["project"]["license"]
+    assert len(cited["references"]) == 4 and all(r["title"] and r["authors"] for r in cited["references"])
 
 
 @pytest.mark.parametrize("file", LISTS, ids=lambda f: f.name)

@@ -48,6 +48,17 @@ def results(file):
     return found
 
 
+def folder_lines(found):
+    """Lines for docs/reliability.md: each folder of tests with its minutes and tests, the longest first."""
+    minutes, tests = Counter(), Counter()
+    for seconds, test, _ in found:
+        folder = test.split("::")[0].split(".")
+        name = "/".join(folder[:2]) if folder[0] == "tests" else "docs"
+        minutes[name] += seconds / 60
+        tests[name] += 1
+    return [f"{spent:6.2f} {tests[name]:5,} {name}" for name, spent in minutes.most_common()]
+
+
 def run_each(commands, env):
     """Exit status of each run, one after the other."""
     statuses = []
@@ -98,6 +109,8 @@ def main(given):
     print(f"\nThe {SLOWEST} slowest, with their share of fixtures:")
     for seconds, test, _ in sorted(found, reverse=True)[:SLOWEST]:
         print(f"{seconds:8.2f}s {test}")
+    print("\nMinutes by folder, of both runs:")
+    print(*folder_lines(found), sep="\n")
     failed = [s for s in statuses if s not in (0, NONE)]
     status = failed[0] if failed else NONE if set(statuses) == {NONE} else 0
     print(closing(Counter(kind for _, _, kind in found), status, time.monotonic() - began))
