@@ -3,12 +3,14 @@
 import copy
 import io
 import json
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
 from raypipe.core.kits import ForwardingKit
+from raypipe.core.plain import json_lines
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
 from raypipe.pipeline.driver import Pipeline, TaskSizes
@@ -29,6 +31,21 @@ other-reranker: {kind: reranker, loader: overlap, dtype: bfloat16}
 
 
 SIZES = TaskSizes(50, 4)
+
+
+@contextmanager
+def refusing(store, folder):
+    """A store without one of its folders: a file stands in its place, so none is written or read there."""
+    place = Path(store.uri) / folder
+    aside = place.with_name(f".{place.name}.aside")
+    place.mkdir(parents=True, exist_ok=True)
+    place.rename(aside)
+    place.write_bytes(b"")
+    try:
+        yield
+    finally:
+        place.unlink()
+        aside.rename(place)
 
 
 class WorkerKit(ForwardingKit):
@@ -87,7 +104,7 @@ class Bench:
 
     def lines(self):
         files = sorted(self.world.glob("questions*.jsonl"))
-        return [json.loads(line) for f in files for line in f.read_text().splitlines()]
+        return [line for f in files for line in json_lines(f.read_text())]
 
     def data(self, lines):
         file = self.folder / "data.jsonl"

@@ -20,7 +20,7 @@ from raypipe.evaluation.label_files import ABOUT, Label, read_labels, write_labe
 from raypipe.evaluation.label_files import ROWS as LABELS
 from raypipe.evaluation.result_table import each
 from raypipe.evaluation.view.pages import write_page
-from raypipe.metrics.textfile import replacing, write_text
+from raypipe.metrics.textfile import replacing, write_json, write_text
 from raypipe.report.report import RunFolder
 from raypipe.runs.changes import earlier_run
 from raypipe.runs.forget.apply import moved
@@ -113,15 +113,13 @@ def _table(path: Path, decision: ForgetDecision) -> None:
 
 def _file(file: Path, told: Mentions) -> None:
     """Takes lines out of a file of lines, entries out of JSON; another file goes."""
-    text = file.read_text(errors="replace")
+    text = file.read_bytes().decode("utf-8", "replace")
     if file.suffix in LINES:
-        left = [line for line in text.splitlines(keepends=True) if not told(line)]
+        write_text(file, "\n".join(line for line in text.split("\n") if not told(line)))
     elif file.suffix == ".json":
-        left = [json.dumps(_pruned(json.loads(text), told), ensure_ascii=False, indent=1), "\n"]
+        write_json(file, _pruned(json.loads(text), told))
     else:
         file.unlink()
-        return
-    write_text(file, "".join(left))
 
 
 def _pruned(value: Any, told: Mentions) -> Any:

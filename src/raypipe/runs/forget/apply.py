@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe.core import arrow
+from raypipe.core.plain import json_lines
 from raypipe.memo.disk import note_loss
 from raypipe.pipeline.ingest_log import outdate
 from raypipe.pipeline.tombstones import write_tombstone
@@ -266,7 +267,7 @@ def _lines(raw: bytes | None) -> Lines:
     """The objects of a file: one a line, or the whole file."""
     text = (raw or b"").decode("utf-8", "replace")
     try:
-        found = [json.loads(line) for line in text.splitlines() if line.strip()]
+        found = json_lines(text)
     except ValueError:
         found = [json.loads(text)]
     return [x for x in found if isinstance(x, dict)]
