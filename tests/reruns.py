@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import pyarrow.parquet as pq
+
 from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
 from raypipe.core.kits import ForwardingKit
@@ -16,6 +18,7 @@ from raypipe.evaluation.options import EvalOptions
 from raypipe.pipeline.driver import Pipeline, TaskSizes
 from raypipe.pipeline.tasks import WorkerConfig, inline
 from raypipe.report.progress import Progress
+from raypipe.report.report import RunFolder
 from raypipe.store import Store
 
 HERE = Path(__file__).parent
@@ -46,6 +49,17 @@ def refusing(store, folder):
     finally:
         place.unlink()
         aside.rename(place)
+
+
+def rename_run(folder, run):
+    """Gives the run of a folder another id, as a second eval of the same questions has it."""
+    files = RunFolder(folder)
+    for file in (files.manifest, files.report):
+        file.write_text(json.dumps({**json.loads(file.read_text()), "run": run}))
+    table = pq.read_table(files.results)
+    pq.write_table(
+        table.replace_schema_metadata({**table.schema.metadata, b"run": run.encode()}), files.results
+    )
 
 
 class WorkerKit(ForwardingKit):

@@ -31,7 +31,7 @@ from raypipe.runs.trials import remove_trial, trials
 from raypipe.store import Store, StoreError, read_now
 from raypipe.store.adapters import remove_adapter
 from raypipe.store.files import Files
-from raypipe.store.keep import tables, tag, tagged, untag
+from raypipe.store.keep import tag, tagged, untag
 from raypipe.store.layout import (
     ANSWER_KEYS,
     CAPTURED,
@@ -148,9 +148,6 @@ def _releases(store: Store, decision: ForgetDecision) -> bool:
         if not {trial.release, trial.live}.isdisjoint(decision.releases):
             remove_trial(store, trial)
     for id in decision.releases:
-        tagged_too = {t for t in tables(store) if id in tagged(store, t)}
-        for table in {t for t in decision.newest if store.has(t)} | tagged_too:
-            untag(store, table, id)
         forget_release(store, id)
     return before != pointed(store)
 
