@@ -27,7 +27,7 @@ def to_json(value: Any) -> Any:
 def json_lines(text: str | bytes) -> list[Any]:
     r"""Returns the values of lines of JSON, without blank lines. A line ends at a line feed and nowhere else.
 
-    Texts are written as they are, so a separator at which str.splitlines cuts may stand inside one. Raises
+    Texts are written as they are, so other separators, such as U+2028, may stand inside one. Raises
     ValueError.
 
     >>> json_lines('["a\u2028b"]\n\n{"c": 1}\n') == [["a\u2028b"], {"c": 1}]
