@@ -80,7 +80,7 @@ BAD = {  # a command in which {name} is something of `at` -> exit code, what it 
     "compare {run} {here}/foreign": (3, "found another Parquet file"),
     "compare {run} {here}/cut": (3, "expected the table of a finished eval"),
     "compare {run} {here}/torn": (3, "torn/manifest.json"),
-    "compare {run} {here}": (3, "expected the table of a finished eval"),
+    "compare {run} {here}": (3, "expected the --out folder of a finished eval"),
     "compare {run} {run} --measure ndcg_cut_10": (2, "kind crag has no such"),
     "compare {run} {run} --margin nan": (2, "expected a number above 0"),
     "compare {run} {run} --rule offical": (2, "did you mean 'official'"),

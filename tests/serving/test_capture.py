@@ -10,7 +10,7 @@ from dataclasses import replace
 import httpx
 import pytest
 from http_app import OPEN
-from reruns import CONF, FAKES, Bench
+from reruns import CONF, FAKES, Bench, refusing
 
 from raypipe.api.captured import captured_span, write_captured
 from raypipe.api.endpoint import ServeArgs
@@ -339,6 +339,29 @@ def test_rows_older_than_the_retention_go_and_a_full_queue_drops_rows_and_no_req
     endpoint.capture._bytes = 1 << 30
     [reply] = endpoint.send({"query": "and who?"})
     assert reply.status_code == 200 and "answer_id" not in reply.json() and endpoint.events[-1] == "dropped"
+
+
+def test_answers_that_an_unavailable_store_does_not_take_are_written_with_the_next_try(bench):
+    endpoint = Endpoint(bench)
+    capture = endpoint.capture
+
+    async def two_tries():
+        transport = httpx.ASGITransport(app=endpoint.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://here") as http:
+            [first, second] = [await http.post("/v1/answer", json={"query": q}) for q in ("who?", "when?")]
+            with refusing(endpoint.pipe.store, "_captured/answers"):
+                await capture._write_waiting()
+                assert endpoint.events == [] and capture._bytes == 0
+            third = await http.post("/v1/answer", json={"query": "where?"})
+            await capture._write_waiting()
+        return {r.json()["answer_id"] for r in (first, second, third)}
+
+    assert asyncio.run(two_tries()) == set(endpoint.captured())
+    assert endpoint.events == ["written"] * 3
+    last = Endpoint(bench)
+    with refusing(endpoint.pipe.store, "_captured/answers"):
+        last.send({"query": "and who?"})
+    assert last.events == ["dropped"], "the last try, when it closes"
 
 
 def test_captured_data_is_named_by_days_or_hours_and_says_what_is_wrong(bench, tmp_path):

@@ -7,24 +7,25 @@ import time
 import httpx
 import pytest
 from http_app import OPEN
-from reruns import FAKES, Bench
+from reruns import FAKES, Bench, refusing
 
 from raypipe.api.compare import compare
 from raypipe.api.release import rollback, show_trials, start_canary, start_shadow, stop_trials
 from raypipe.cli.main import main
 from raypipe.core.errors import ConfError, DataError, Unavailable
+from raypipe.core.plain import json_lines
 from raypipe.models.kit import LocalKit
 from raypipe.runs.manifest import read
 from raypipe.runs.prune import prune
 from raypipe.runs.release import live, promote
-from raypipe.runs.trials import ReleaseTrial, read_trial
+from raypipe.runs.trials import ReleaseTrial, TrialEvidence, read_trial
 from raypipe.serving.access import CaptureConfig
 from raypipe.serving.capture import Capture, RedactionFailed
 from raypipe.serving.http import create_app
 from raypipe.serving.release_follower import ReleaseFollowers
 from raypipe.serving.serve_kit import InFlight, YieldingKit, background
 from raypipe.serving.trials import SecondAnswers, TrialRouter
-from raypipe.store import Store
+from raypipe.store import Store, StoreError
 
 pytestmark = pytest.mark.slow
 
@@ -245,6 +246,29 @@ def test_answers_of_a_pair_are_redacted_and_a_function_that_raises_keeps_none(tw
     [name] = set(store.files.walk("_trials/pairs")) - set(before)
     for pair in map(json.loads, store.files.read(name).splitlines()):
         assert (pair["live"]["answer"], pair["trial"]["answer"]) == ("[gone]", "[gone]")
+
+
+def test_pairs_that_an_unavailable_store_does_not_take_are_written_with_the_next_flush(two):
+    store, folder, queries = two
+    start_shadow(folder / "bad", 1.0, store)
+    before, endpoint = set(store.files.walk("_trials/pairs")), Endpoint(store)
+    with refusing(store, "_trials/pairs"):
+        endpoint.ask(queries[:3])
+    asyncio.run(endpoint.seconds.flush())
+    asyncio.run(endpoint.seconds.flush())
+    [name] = set(store.files.walk("_trials/pairs")) - before
+    asked = [pair["question"] for pair in json_lines(store.files.read(name))]
+    assert len(asked) == len(set(asked)) == 3
+
+
+def test_a_look_that_broke_off_is_made_again_with_all_of_its_golds(two):
+    store, folder, queries = two
+    trial = start_shadow(folder / "bad", 1.0, store)
+    Endpoint(store).ask(queries[:3])
+    evidence = TrialEvidence(store, trial)
+    with refusing(store, "golds.lance"), pytest.raises(StoreError):
+        evidence.read()
+    assert len(evidence.read()) == len(evidence.pairs) == 3
 
 
 def test_what_cannot_be_tried_is_refused_and_live_stays(two, capsys, tmp_path):

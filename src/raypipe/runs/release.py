@@ -23,7 +23,7 @@ from raypipe.runs.manifest import Manifest, answer_keys
 from raypipe.runs.store_records import read_record, write_record
 from raypipe.store import Store, StoreError
 from raypipe.store.index import IndexSpec
-from raypipe.store.keep import tag
+from raypipe.store.keep import tables, tag, untag
 from raypipe.store.layout import LIVE, RELEASES
 from raypipe.store.tables import check_run
 
@@ -164,8 +164,10 @@ def history(store: Store) -> tuple[str, ...]:
 
 
 def forget(store: Store, id: str) -> None:
-    """Removes the file of a release that is not in the history; its tags are taken off before."""
+    """Removes a release that is not in the history: its file, which was written last, and then its tags."""
     store.files.remove(f"{RELEASES}/{id}.json")
+    for table in tables(store):
+        untag(store, table, id)
 
 
 def pointed(store: Store) -> dict[str, tuple[str, ...]]:

@@ -151,12 +151,12 @@ class TrialEvidence:
         unseen = [n for n in names if n not in self._seen]
         read = read_lines(self._store, TRIAL_PAIRS, unseen, Pair, FORMAT)
         came = [p for p in read if (p.role, p.release, p.live_release) == of]
-        self._seen.update(names)
-        self.pairs += came
         fresh = sorted({p.question for p in came} - self.first.keys())
+        golds = arrow.gold.records(self._store.rows("golds", "question", fresh))
+        self._seen.update(names)  # after all that may fail: what is read on then is read again
+        self.pairs += came
         for pair in came:
             self.first.setdefault(pair.question, pair)
-        golds = arrow.gold.records(self._store.rows("golds", "question", fresh))
         self._golds |= {g.question: g.answers for g in golds if g.answers}
         found = dict(self._golds)
         said = feedback_since(self._store, self.trial.started)

@@ -15,15 +15,15 @@ import time
 import uuid
 from collections import deque
 from dataclasses import asdict, dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-from raypipe.core.errors import RaypipeError
+from raypipe.core.errors import RaypipeError, Unavailable
 from raypipe.recipes.serialize import description
 from raypipe.runs.release import release_of
 from raypipe.runs.trial_verdict import TrialReport, TrialWatch
 from raypipe.runs.trials import FORMAT, Pair, ReleaseTrial, Role, TrialAnswer, trials
 from raypipe.serving.answerer import Answerer
-from raypipe.serving.capture import Redact, RedactionFailed, keep_all
+from raypipe.serving.capture import WAITING_ROWS, Redact, RedactionFailed, keep_all
 from raypipe.serving.query import NULL_LISTENER, AnswererProtocol, Listener, QueryRequest, QueryResult
 from raypipe.serving.release_follower import CLOSE_AFTER_S, POLL_S, REOPEN_S, ReleaseFollowers
 from raypipe.serving.serve_kit import InFlight, background
@@ -170,6 +170,7 @@ class SecondAnswers:
         self._events, self._redact = events or TrialEvents(), redact
         self._waiting: deque[Second] = deque()
         self._pairs: list[Pair] = []
+        self._owed: list[dict[str, Any]] = []  # pairs of which a write failed, to be written with the next
         self._worker: asyncio.Task[None] | None = None  # kept here: a loop holds its tasks weakly
         self._watch: TrialWatch | None = None
         self._flushed_at = time.monotonic()
@@ -195,6 +196,9 @@ class SecondAnswers:
         self._paired(pair_of(trial, request, reply, _side(reply), TrialAnswer("", "fault", round(ms, 1))))
 
     def _paired(self, pair: Pair) -> None:
+        if len(self._pairs) + len(self._owed) >= WAITING_ROWS:
+            self._events.event(pair.role, "dropped")
+            return
         self._events.event(pair.role, "pair")
         self._pairs.append(pair)
         self._wake()
@@ -206,11 +210,11 @@ class SecondAnswers:
     async def _work(self) -> None:
         """Makes second answers, one at a time, and writes pairs, until there is nothing to do."""
         background.set(True)
-        while self._waiting or self._pairs:
+        while self._waiting or self._pairs or self._owed:
             if self._waiting:
                 await self._answer(self._waiting[0])
                 self._waiting.popleft()
-            if self._pairs and time.monotonic() - self._flushed_at >= FLUSH_S:
+            if (self._pairs or self._owed) and time.monotonic() - self._flushed_at >= FLUSH_S:
                 await self.flush()
             elif not self._waiting:
                 await asyncio.sleep(0.1)
@@ -237,23 +241,35 @@ class SecondAnswers:
         self._paired(pair_of(trial, second.request, second.first, _side(live), _side(tried)))
 
     async def flush(self) -> TrialReport | None:
-        """Writes the pairs that wait, and looks at the trial. Returns the report, if a look was due."""
-        pairs, self._pairs, self._flushed_at = self._pairs, [], time.monotonic()
+        """Writes the pairs that wait, and looks at the trial. Returns the report, if a look was due. Pairs
+        that an unavailable store does not take wait for the next flush."""
+        pairs, owed, self._pairs, self._owed = self._pairs, self._owed, [], []
+        self._flushed_at = time.monotonic()
+        lines = [*owed, *await asyncio.to_thread(self._lines, pairs)]
         try:
-            return await asyncio.to_thread(self._write_and_look, pairs)
+            if lines:
+                await asyncio.to_thread(write_segment, self.store.files, TRIAL_PAIRS, lines, time.time())
         except (RaypipeError, OSError) as e:
-            log.error("%d pairs cannot be written or looked at: %s", len(pairs), e)
+            log.error("%d pairs cannot be written: %s", len(lines), e)
+            if isinstance(e, Unavailable):
+                self._owed = [*lines, *self._owed]
+            return None
+        try:
+            return await asyncio.to_thread(self._look)
+        except (RaypipeError, OSError) as e:
+            log.error("the trial cannot be looked at: %s", e)
             return None
 
-    def _write_and_look(self, pairs: list[Pair]) -> TrialReport | None:
+    def _lines(self, pairs: list[Pair]) -> list[dict[str, Any]]:
         kept = []
         for pair in pairs:
             try:
-                kept.append(redacted_pair(pair, self._redact))
+                kept.append(asdict(redacted_pair(pair, self._redact)))
             except RedactionFailed as e:
                 log.error("a pair is not kept: the redaction function %s", e)
-        if kept:
-            write_segment(self.store.files, TRIAL_PAIRS, [asdict(p) for p in kept], time.time())
+        return kept
+
+    def _look(self) -> TrialReport | None:
         if (trial := self.read()) is None:
             return None
         if self._watch is None or self._watch.trial != trial:

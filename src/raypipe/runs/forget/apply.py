@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe.core import arrow
+from raypipe.core.plain import json_lines
 from raypipe.memo.disk import note_loss
 from raypipe.pipeline.ingest_log import outdate
 from raypipe.pipeline.tombstones import write_tombstone
@@ -30,7 +31,7 @@ from raypipe.runs.trials import remove_trial, trials
 from raypipe.store import Store, StoreError, read_now
 from raypipe.store.adapters import remove_adapter
 from raypipe.store.files import Files
-from raypipe.store.keep import tables, tag, tagged, untag
+from raypipe.store.keep import tag, tagged, untag
 from raypipe.store.layout import (
     ANSWER_KEYS,
     CAPTURED,
@@ -147,9 +148,6 @@ def _releases(store: Store, decision: ForgetDecision) -> bool:
         if not {trial.release, trial.live}.isdisjoint(decision.releases):
             remove_trial(store, trial)
     for id in decision.releases:
-        tagged_too = {t for t in tables(store) if id in tagged(store, t)}
-        for table in {t for t in decision.newest if store.has(t)} | tagged_too:
-            untag(store, table, id)
         forget_release(store, id)
     return before != pointed(store)
 
@@ -266,7 +264,7 @@ def _lines(raw: bytes | None) -> Lines:
     """The objects of a file: one a line, or the whole file."""
     text = (raw or b"").decode("utf-8", "replace")
     try:
-        found = [json.loads(line) for line in text.splitlines() if line.strip()]
+        found = json_lines(text)
     except ValueError:
         found = [json.loads(text)]
     return [x for x in found if isinstance(x, dict)]
