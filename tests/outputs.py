@@ -186,14 +186,13 @@ OUTPUTS: Mapping[str, Any] = {
         unjudged=list[str],
         per_query=NotRequired[dict[str, dict[str, float]]],
     ),
-    "promote": parts.LiveRelease | parts.Trials,
+    "promote": parts.LiveRelease,
     "rollback": parts.LiveRelease,
     "releases": printed(
         "Releases",
         "`releases --json`, oldest first.",
         releases=listed(record("_ReleaseLine", **parts.ReleaseLine)),
     ),
-    "trial": parts.Trials,
     "prune": printed("Prune", "`prune --json`.", dry_run=bool, removed=list[Removal]),
     "forget": printed(
         "Forget", "`forget --json`.", ForgetResult, target=Literal["url", "document", "source", "question"]

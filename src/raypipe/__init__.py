@@ -48,10 +48,6 @@ if TYPE_CHECKING:  # read by type checkers and editors, and as text below
     from raypipe.api.release import prune as prune
     from raypipe.api.release import releases as releases
     from raypipe.api.release import rollback as rollback
-    from raypipe.api.release import show_trials as show_trials
-    from raypipe.api.release import start_canary as start_canary
-    from raypipe.api.release import start_shadow as start_shadow
-    from raypipe.api.release import stop_trials as stop_trials
     from raypipe.api.reproduce import reproduce as reproduce
     from raypipe.api.results import Result as Result
     from raypipe.api.run import answer as answer

@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import httpx
 import pytest
@@ -22,6 +23,8 @@ from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
 from raypipe.models.kit import LocalKit
 from raypipe.runs.captured import OWN_ID, captured_answers, feedback_since
+from raypipe.runs.manifest import read
+from raypipe.runs.release import live
 from raypipe.serving.access import ApiKeys, CaptureConfig, ServerConfig
 from raypipe.serving.answerer import Answerer
 from raypipe.serving.capture import Capture
@@ -125,6 +128,29 @@ def test_a_job_over_captured_questions_gives_the_answers_of_the_endpoint_byte_fo
     told = {line["id"]: line["prediction"] for line in lines}
     captured = [json.loads(line) for line in here.answers.read_text().splitlines()]
     assert {line["id"]: line["prediction"] for line in captured} == told
+
+
+@pytest.mark.ray
+def test_a_candidate_answers_captured_questions_as_a_job_and_its_gate_promotes_it(
+    asked, tmp_path, monkeypatch, capsys
+):
+    endpoint, _ = asked
+    monkeypatch.setenv("RAYPIPE_CONF", str(CONF.folders[0]))
+    monkeypatch.setenv("RAYPIPE_HOME", str(tmp_path / "home"))
+    store = endpoint.pipe.store
+    folder = store.uri.removesuffix("/store")
+    Path(f"{folder}/next.yaml").write_text(SURE.replace("top: 10}", "top: 9}"))
+    now, after = tmp_path / "now", tmp_path / "next"
+    given = ["--models", f"{folder}/models.yaml", "--data", "captured:20000d", "--store", store.uri, "--out"]
+    assert main(["eval", f"{folder}/fakes.yaml", *given, str(now)]) == 0
+    assert main(["eval", f"{folder}/next.yaml", *given, str(after)]) == 0
+    capsys.readouterr()
+    assert main(["compare", str(now), str(after), "--json"]) == 0
+    [found] = json.loads(capsys.readouterr().out)["comparisons"]
+    assert found["score"]["n"] >= 6, "the stored questions have golds"
+    assert main(["promote", str(after), "--gate", "better", "--against", str(now)]) == 7
+    assert main(["promote", str(after), "--gate", "not-worse:0.9", "--against", str(now)]) == 0
+    assert live(store).run == read(after).run and live(store).gates == ("not-worse:0.9",)
 
 
 def test_what_one_user_asked_is_offered_to_no_other_and_answers_no_other(asked, tmp_path):

@@ -41,7 +41,6 @@ release: decide what answers live questions
   promote (releases): Make a finished run the live release, if it passes the gates.
   rollback (releases): Make the release before the live one live again.
   releases (releases): List the releases of a store.
-  trial (releases): Show how a canary or a shadow does against the live release, or stop it.
   prune (releases): Delete tables and replies that nothing references.
   forget (releases): Take a page, a document or a question out of a store and its runs, for good.
 serve: answer single questions

@@ -101,30 +101,18 @@ def promote(
         before = live(store, pointer)
         if before is not None and before.run == manifest.run:
             return before
-        release = make_release(store, manifest, (*(g.text for g in gates), *passed))
-        go_live(store, release.id, pointer)
+        id = _next_id(store, manifest.run)
+        release = Release(
+            FORMAT, id, manifest.run, manifest.recipe["name"], manifest.digest, manifest.recipe,
+            manifest.tables, manifest.score, (*(g.text for g in gates), *passed), time.time(),
+            manifest.lead, manifest.measures, manifest.seen,
+        )  # fmt: skip
+        release.opened(store)
+        for table, version in manifest.tables.items():
+            tag(store, table, id, version)
+        write_record(store, f"{RELEASES}/{id}.json", release)
+        _point(store, [*_history(store, pointer), id], pointer)
     return release
-
-
-def make_release(store: Store, manifest: Manifest, gates: Sequence[str]) -> Release:
-    """The release of a finished run, which is not live yet; the caller holds the lease `release`. Raises
-    StoreError if a table that the run searched is not there at its version."""
-    id = _next_id(store, manifest.run)
-    release = Release(
-        FORMAT, id, manifest.run, manifest.recipe["name"], manifest.digest, manifest.recipe,
-        manifest.tables, manifest.score, tuple(gates), time.time(),
-        manifest.lead, manifest.measures, manifest.seen,
-    )  # fmt: skip
-    release.opened(store)
-    for table, version in manifest.tables.items():
-        tag(store, table, id, version)
-    write_record(store, f"{RELEASES}/{release.id}.json", release)
-    return release
-
-
-def go_live(store: Store, id: str, pointer: str = LIVE) -> None:
-    """Makes a release the live one; the caller holds the lease `release`."""
-    _point(store, [*_history(store, pointer), id], pointer)
 
 
 def rollback(store: Store, pointer: str = LIVE) -> Release:

@@ -25,7 +25,7 @@ from raypipe.runs import captured
 from raypipe.serving.access import CaptureConfig
 from raypipe.serving.query import QueryRequest, QueryResult
 from raypipe.store import Store
-from raypipe.store.layout import CAPTURED, FEEDBACK, TRIAL_PAIRS
+from raypipe.store.layout import CAPTURED, FEEDBACK
 from raypipe.store.segments import sweep_segments, write_segment
 
 FLUSH_S = 5.0
@@ -123,7 +123,7 @@ class Capture:
             if now - self._swept_at >= SWEEP_S:
                 self._swept_at = now
                 before = captured.since_days(self._config.retention_days, now)
-                for folder in (CAPTURED, FEEDBACK, TRIAL_PAIRS):
+                for folder in (CAPTURED, FEEDBACK):
                     await asyncio.to_thread(sweep_segments, self._store.files, folder, before)
         except RaypipeError as e:
             for _ in lines:

@@ -124,8 +124,8 @@ class ReleaseFollower:
 
 
 class ReleaseFollowers:
-    """Follows each pointer that is asked, over one set of models: they stay while a release of any pointer,
-    or the one on trial, names them."""
+    """Follows each pointer that is asked, over one set of models: they stay while a release of any pointer
+    names them."""
 
     def __init__(
         self, kit: SharedKit, store: str, memo_bytes: int = 0,
@@ -135,7 +135,6 @@ class ReleaseFollowers:
         self.store, self.close_after_s = store, close_after_s
         self._kit, self._memo_bytes = kit, memo_bytes
         self._followers: dict[str, ReleaseFollower] = {}
-        self.on_trial: tuple[Model, ...] = ()  # models of the release on trial
 
     def of(self, pointer: str) -> ReleaseFollower:
         return self._followers.setdefault(pointer, ReleaseFollower(self, pointer))
@@ -154,6 +153,6 @@ class ReleaseFollowers:
     async def close_unnamed(self) -> None:
         named = [m for f in self._followers.values() for m in f.models()]
         try:
-            await self._kit.keep(dict.fromkeys((*named, *self.on_trial)))
+            await self._kit.keep(dict.fromkeys(named))
         except Exception:  # of a replica or an engine that ends badly: what is live answers all the same
             log.exception("models of releases that are over could not be closed")

@@ -28,6 +28,3 @@ FORGETTING = "_forgetting"  # what a forget that has not ended is doing
 CAPTURED = "_captured/answers"  # what an endpoint was asked and answered, in segments
 FEEDBACK = "_captured/feedback"  # what users said of captured answers, in segments
 CAPTURE_SECRET = "_captured/secret"  # what signs the ids of captured answers
-TRIALS = "_trials"  # `canary.json` and `shadow.json`: which release is tried next to the live one
-TRIAL_PAIRS = "_trials/pairs"  # what both releases said, in segments
-TRIAL_REPORTS = "_trials/reports"  # how each canary ended, by release

@@ -17,20 +17,16 @@ from ray.util.metrics import Counter, Gauge, Histogram
 
 from raypipe.core.errors import Overloaded, RaypipeError, Unavailable
 from raypipe.recipes.recipe import Recipe
-from raypipe.runs.trial_verdict import TrialReport, worse
-from raypipe.runs.trials import Role
 from raypipe.serving.access import ServerConfig
 from raypipe.serving.answerer import Answerer
-from raypipe.serving.capture import Capture, redaction
+from raypipe.serving.capture import Capture
 from raypipe.serving.http import create_app
 from raypipe.serving.http.middleware import JsonLines, RequestMetrics
-from raypipe.serving.query import QueryResult, ReleaseRouter
+from raypipe.serving.query import QueryResult
 from raypipe.serving.ray.models import Broadcast, RetryingHandle
 from raypipe.serving.release_follower import ReleaseFollowers, bounded_memo
-from raypipe.serving.serve_kit import InFlight, ServeKit, YieldingKit
+from raypipe.serving.serve_kit import ServeKit
 from raypipe.serving.tenants import QuotaUsed
-from raypipe.serving.trials import Event, SecondAnswers, TrialEvents, TrialRouter
-from raypipe.store import Store
 
 WARM_S = 60.0
 """For the question that a replica answers before it gets requests. Embedders and rerankers are loaded
@@ -59,19 +55,12 @@ class Gateway:
             [Broadcast(h, "keep") for h in handles],
         )
         memo_bytes = config.memo_mb << 20
-        in_flight = InFlight()
-        shared = YieldingKit(kit, in_flight)
         self._followers: ReleaseFollowers | None = None
-        self._router: ReleaseRouter
+        self._router: Answerer | ReleaseFollowers
         if recipe is not None:
-            self._router = answerer = Answerer(recipe, kit, store, bounded_memo(memo_bytes), degrades=True)
-            self._live = answerer.current
+            self._router = Answerer(recipe, kit, store, bounded_memo(memo_bytes), degrades=True)
         else:
-            self._followers = ReleaseFollowers(shared, store, memo_bytes)
-            self._live = self._followers.current  # past a trial, which would count the question
-            redact = redaction(None if config.capture is None else config.capture.redact)
-            seconds = SecondAnswers(Store.open(store), in_flight, TrialMetrics(), redact)
-            self._router = TrialRouter(self._followers, seconds)
+            self._router = self._followers = ReleaseFollowers(kit, store, memo_bytes)
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """Called by Serve in the replica, after `__init__`."""
@@ -87,7 +76,7 @@ class Gateway:
         start: requests say so, and are answered once it is there."""
         try:
             async with asyncio.timeout(WARM_S):
-                await (await self._live()).warm(WARM_S)
+                await (await self._router.current()).warm(WARM_S)
         except TimeoutError:
             log.warning("not warm: it took more than %g s", WARM_S)
         except Exception as e:
@@ -192,25 +181,3 @@ def count_captured() -> Callable[[str], None]:
     """Counts what came of captured answers (`serving.capture.Event`)."""
     captured = Counter("raypipe_captured", "Captured answers and feedback.", tag_keys=("event",))
     return lambda event: captured.inc(tags={"event": event})
-
-
-class TrialMetrics(TrialEvents):
-    def __init__(self) -> None:
-        self._events = Counter(
-            "raypipe_trial", "Questions that two releases answer.", tag_keys=("role", "event")
-        )
-        self._means = Gauge(
-            "raypipe_trial_mean", "Mean over the questions of a trial.", ("role", "measure", "side")
-        )
-        self._worse = Gauge("raypipe_trial_worse", "1: the release on trial is worse.", ("role",))
-
-    def event(self, role: Role, event: Event) -> None:
-        self._events.inc(tags={"role": role, "event": event})
-
-    def looked(self, report: TrialReport) -> None:
-        role = report.trial.role
-        for look in (report.f1, report.answered):
-            for side, mean in (("live", look.live), ("trial", look.trial)):
-                if mean is not None:
-                    self._means.set(mean, tags={"role": role, "measure": look.measure, "side": side})
-        self._worse.set(float(any(worse(look) for look in (report.f1, report.answered))), tags={"role": role})
