@@ -92,7 +92,6 @@ Lead = record("_LeadMeasure", name=str, mean=float | None, scored=int, of=int)
 ReleaseLine = {
     "id": str,
     "live": bool,
-    "pointers": list[str],  # live, live@NAME: those that name it
     "run": str,
     "recipe": str,
     "digest": str,

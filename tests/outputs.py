@@ -32,7 +32,6 @@ from raypipe.api.made_data import ExamplePoolResult, QuestionsPlan
 from raypipe.api.models import ModelAddResult, ModelNeedsResult
 from raypipe.api.reproduce import ReproduceResult, Reproductions
 from raypipe.api.starting_points import ProjectResult
-from raypipe.api.usage import UsageResult
 from raypipe.api.validate import ValidateResult
 from raypipe.api.view import RunsResult, ViewFile
 from raypipe.evaluation.fault_budget import RowCounts, UndoneRow
@@ -197,7 +196,6 @@ OUTPUTS: Mapping[str, Any] = {
     "forget": printed(
         "Forget", "`forget --json`.", ForgetResult, target=Literal["url", "document", "source", "question"]
     ),
-    "usage": printed("Usage", "`usage --json`.", UsageResult),
     "ask": parts.Ask,
     "doctor": printed("Doctor", "`doctor --json`.", EnvironmentResult),
     "init": printed("Project", "`init --json`.", ProjectResult),

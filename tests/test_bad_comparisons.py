@@ -31,7 +31,6 @@ FILES = {
     "half.jsonl": [{"id": "q0", "query": "who 0?", "prediction": "ann"}],
     "oddlabels.jsonl": [{"id": "q0", "prediction": "ann", "label": "maybe"}],
     "strangers.jsonl": [{"id": "q0", "prediction": "nobody said this", "label": "right"}],
-    "usage.jsonl": [{"event": "request", "method": "POST", "ms": "soon"}],
 }  # fmt: skip
 TEXTS = {
     "cycle.yaml": "about: x\nquestion: &q [*q]\n", "laughs.yaml": f"question: []\n{LAUGHS}\n",
@@ -101,7 +100,6 @@ BAD = {  # a command in which {name} is something of `at` -> exit code, what it 
     "promote {run} --gate score>=lots": (2, "or METRIC, one of"),
     "promote {run} --gate not-worse:nan": (2, "or METRIC, one of"),
     "promote {run} --gate score>=0.1 --min-scored nan": (2, "expected a share from 0 to 1"),
-    "promote {run} --as dead": (2, "expected live, or live@NAME"),
     "promote {here}/absent --gate better": (3, "found no such folder"),
     "promote {here}/torn": (3, "torn/manifest.json"),
     "promote {run} --store {here}/absent": (2, "absent"),
@@ -164,8 +162,6 @@ BAD = {  # a command in which {name} is something of `at` -> exit code, what it 
     # files and operation
     "validate {here}": (2, "{here}"),
     "validate locall": (2, "did you mean"),
-    "usage {here}/usage.jsonl": (3, "usage.jsonl:1: expected a request with numbers"),
-    "usage {here}/absent": (3, "No such file"),
     "forget https://nowhere.example/ --dry-run --store {here}/store": (3, "found no such thing as"),
     "forget https://nowhere.example/ --store {here}/store": (2, "--dry-run --yes is required"),
     "eval {fakes} --data captured:7 --store {here}/store": (2, "expected captured:7d"),

@@ -69,7 +69,6 @@ if TYPE_CHECKING:  # read by type checkers and editors, and as text below
     from raypipe.api.starting_points import start_project as start_project
     from raypipe.api.starting_points import synthesize as synthesize
     from raypipe.api.starting_points import synthesize_papers as synthesize_papers
-    from raypipe.api.usage import usage as usage
     from raypipe.api.validate import check_step as check_step
     from raypipe.api.validate import validate as validate
     from raypipe.api.view import list_runs as list_runs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +13,7 @@ from raypipe.core.errors import ConfError
 from raypipe.runs import release
 from raypipe.runs.gates import MIN_SCORED, Gate, gate
 from raypipe.runs.manifest import Manifest, find, read
-from raypipe.runs.release import check_pointer
 from raypipe.store import Store
-from raypipe.store.layout import LIVE
 
 if TYPE_CHECKING:
     from raypipe.evaluation.scored_run import ScoredRun
@@ -32,10 +30,9 @@ class ReleaseResult(Result):
     SCHEMA = COLUMNS
     release: release.Release
     store: str  # URI of the store in which it is live
-    pointer: str = LIVE  # that names it
 
     def to_json(self) -> dict[str, Any]:
-        summary = release.summary(self.release, {self.pointer: self.release.id})
+        summary = release.summary(self.release, self.release.id)
         return as_json(**summary, store=self.store)
 
 
@@ -46,10 +43,9 @@ class ReleasesResult(Result):
     SCHEMA = COLUMNS
     releases: tuple[release.Release, ...]
     live: str  # id; "": nothing is live
-    pointers: Mapping[str, str] = field(default_factory=dict)  # pointer -> id
 
     def rows(self) -> Sequence[Mapping[str, Any]]:
-        return [release.summary(r, self.pointers) for r in self.releases]
+        return [release.summary(r, self.live) for r in self.releases]
 
     def to_json(self) -> dict[str, Any]:
         return as_json(releases=self.rows())
@@ -67,7 +63,7 @@ class PruneResult(Result):
 
 def promote(
     run: str | Path, gates: Sequence[str] = (), store: Place = None, min_scored: float | None = None,
-    session: Session | None = None, against: str | Path | None = None, pointer: str = LIVE,
+    session: Session | None = None, against: str | Path | None = None,
 ) -> ReleaseResult:  # fmt: skip
     """Makes a finished run the live release, if it passes the gates.
 
@@ -77,12 +73,10 @@ def promote(
 
     The gates `better`, `not-worse` and `not-worse:M` hold the run against the live release's, or against the
     run in the folder `against`, over the questions of both. Raises GateFailed; then the live release stays.
-    `pointer`: `live`, or `live@NAME` for tenants.
     """
     from raypipe.evaluation.relative_gate import check
     from raypipe.evaluation.scored_run import scored_run
 
-    check_pointer(pointer)
     manifest, opened = finished(run, store, session)
     relative, bounds = _gates_of(gates)
     if against is not None and not relative:
@@ -91,10 +85,10 @@ def promote(
             "such as --gate better"
         )
     for g in relative:
-        check(g, scored_run(Path(run), manifest.rule), _other(g, opened, against, pointer))
+        check(g, scored_run(Path(run), manifest.rule), _other(g, opened, against))
     least = MIN_SCORED if min_scored is None else min_scored
-    made = release.promote(opened, manifest, bounds, least, [g.text for g in relative], pointer)
-    return ReleaseResult(made, opened.uri, pointer)
+    made = release.promote(opened, manifest, bounds, least, [g.text for g in relative])
+    return ReleaseResult(made, opened.uri)
 
 
 def finished(run: str | Path, store: Place, session: Session | None) -> tuple[Manifest, Store]:
@@ -111,12 +105,12 @@ def _gates_of(texts: Sequence[str]) -> tuple[list[RelativeGate], list[Gate]]:
     return [g for _, g in found if g], [gate(text) for text, g in found if g is None]
 
 
-def _other(gate: RelativeGate, store: Store, against: str | Path | None, pointer: str) -> ScoredRun:
+def _other(gate: RelativeGate, store: Store, against: str | Path | None) -> ScoredRun:
     from raypipe.evaluation.scored_run import scored_run, stored_run
 
     if against is not None:
         return scored_run(Path(against), "official")
-    live = release.live(store, pointer)
+    live = release.live(store)
     if live is None:
         raise ConfError(f"gate {gate.text}: nothing is live to compare with; name a run with --against DIR")
     manifest = find(store, live.run)
@@ -128,19 +122,17 @@ def _other(gate: RelativeGate, store: Store, against: str | Path | None, pointer
     return stored_run(store, manifest)
 
 
-def rollback(store: Place = None, session: Session | None = None, pointer: str = LIVE) -> ReleaseResult:
-    """Makes the release before the live one live again. Raises ConfError where there is none. `pointer`:
-    `live`, or `live@NAME` for tenants."""
+def rollback(store: Place = None, session: Session | None = None) -> ReleaseResult:
+    """Makes the release before the live one live again. Raises ConfError where there is none."""
     opened = (session or Session()).store(store)
-    return ReleaseResult(release.rollback(opened, check_pointer(pointer)), opened.uri, pointer)
+    return ReleaseResult(release.rollback(opened), opened.uri)
 
 
 def releases(store: Place = None, session: Session | None = None) -> ReleasesResult:
     """Lists the releases of a store, oldest first."""
     opened = (session or Session()).store(store)
     now = release.live(opened)
-    pointers = {name: ids[-1] for name, ids in release.pointed(opened).items()}
-    return ReleasesResult(tuple(release.releases(opened)), now.id if now else "", pointers)
+    return ReleasesResult(tuple(release.releases(opened)), now.id if now else "")
 
 
 def prune(

@@ -46,7 +46,6 @@ release: decide what answers live questions
 serve: answer single questions
   ask (serve): Answer one question, from the store or from pages in a file.
   serve (serve): Answer questions over HTTP on this machine.
-  usage (tools): Print what each tenant asked of an endpoint, from its log.
 tools: this machine, models, graphs, files
   doctor (tools): Check what is installed and reachable, and print the command that mends the rest.
   init (tools): Write the files of a project of your own: a recipe, its prompt, models, a cluster, a step, a

@@ -22,8 +22,6 @@ def _promote(args: Args) -> int:
     --against DIR: the run to compare with, in place of the live release's
     --min-scored SHARE {share_or_0}: a gate on a share, such as score, needs this share of the questions
       scored (default: 0.95)
-    --as POINTER {= live -> pointer}: live, or live@NAME, which tenants are given by the file of `serve
-      --tenants` (default: live)
     --store URI: where the run's store is now (default: where it was)
     json
     """
@@ -34,8 +32,6 @@ def _promote(args: Args) -> int:
 def _rollback(args: Args) -> int:
     """raypipe rollback --store /data/store
     store
-    --as POINTER {= live -> pointer}: live, or live@NAME, which tenants are given by the file of `serve
-      --tenants` (default: live)
     json
     """
     return printed(args, called(raypipe.rollback, args), _print_release)
@@ -45,8 +41,8 @@ def _print_release(found: ReleaseResult) -> None:
     from raypipe.runs.gates import seen_by_a_fit
 
     made, score = found.release, _score(found.to_json())
-    where = f"{found.pointer} in {found.store}"
-    print(f"{where}: {made.id}, recipe {made.title}, run {made.run}, {score}{seen_by_a_fit(made.seen)}")
+    seen = seen_by_a_fit(made.seen)
+    print(f"live in {found.store}: {made.id}, recipe {made.title}, run {made.run}, {score}{seen}")
 
 
 def _score(row: Mapping[str, Any]) -> str:
@@ -73,7 +69,7 @@ def _list(found: ReleasesResult) -> None:
     if not lines:
         print("no releases; `raypipe promote DIR` makes one of a finished eval")
         return
-    rows = [(r["id"], ", ".join(r["pointers"]), r["recipe"], r["run"], _score(r)) for r in lines]
+    rows = [(r["id"], "live" * r["live"], r["recipe"], r["run"], _score(r)) for r in lines]
     table(("release", "live", "recipe", "run", "score"), rows)
 
 

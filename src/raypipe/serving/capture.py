@@ -43,7 +43,7 @@ log = logging.getLogger("raypipe.serving.capture")
 
 
 class UnknownAnswer(Exception):
-    """Feedback for an answer that was not captured for this tenant, or is no longer kept."""
+    """Feedback for an answer that was not captured for this key, or is no longer kept."""
 
 
 class Capture:
@@ -63,7 +63,7 @@ class Capture:
         self._closing = asyncio.Event()
 
     def choose(self, asker: str) -> str | None:
-        """The id of an answer to a tenant that is to be captured; None for one that is not."""
+        """Draws the id of an answer that is to be captured; None for one that is not."""
         id = self._ids.draw(self._clock(), asker)
         return id if captured.share_of(id) < self._config.rate else None
 
@@ -84,7 +84,7 @@ class Capture:
     async def feedback(
         self, asker: str, answer_id: str, verdict: captured.Said | None, text: str | None
     ) -> None:
-        """Keeps what a user of a tenant says of an answer to it: it is on disk when this returns. Raises
+        """Keeps what a user says of an answer to the same key: it is on disk when this returns. Raises
         UnknownAnswer, and RedactionFailed where the text cannot be kept."""
         now = self._clock()
         given = self._ids.given_at(answer_id, asker)

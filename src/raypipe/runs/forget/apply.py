@@ -24,7 +24,7 @@ from raypipe.runs.forget.mentions import Mentions
 from raypipe.runs.forget.records import ForgetDecision, save
 from raypipe.runs.forget.target import Target
 from raypipe.runs.release import forget as forget_release
-from raypipe.runs.release import pointed, repoint, succeed
+from raypipe.runs.release import history, repoint, succeed
 from raypipe.runs.roots import roots
 from raypipe.store import Store, StoreError, read_now
 from raypipe.store.adapters import remove_adapter
@@ -121,7 +121,7 @@ def _uncite(decision: ForgetDecision) -> Change:
 def _releases(store: Store, decision: ForgetDecision) -> bool:
     """Puts releases without it in the place of those that hold it; whether what answers has changed."""
     assert decision.made is not None
-    before = pointed(store)
+    before = history(store)
     names: dict[str, str | None] = {}
     there = {n.removesuffix(".json") for n in store.files.names(RELEASES)}
     for id in decision.releases:
@@ -140,7 +140,7 @@ def _releases(store: Store, decision: ForgetDecision) -> bool:
         for table in {t for t in decision.newest if store.has(t)} | tagged_too:
             untag(store, table, id)
         forget_release(store, id)
-    return before != pointed(store)
+    return before != history(store)
 
 
 def _manifests(files: Files, decision: ForgetDecision) -> None:

@@ -9,13 +9,12 @@ import logging
 import sys
 from collections.abc import Callable
 from logging.handlers import WatchedFileHandler
-from typing import Literal
 
 from fastapi import FastAPI
 from ray.serve.handle import DeploymentHandle
 from ray.util.metrics import Counter, Gauge, Histogram
 
-from raypipe.core.errors import Overloaded, RaypipeError, Unavailable
+from raypipe.core.errors import RaypipeError
 from raypipe.recipes.recipe import Recipe
 from raypipe.serving.access import ServerConfig
 from raypipe.serving.answerer import Answerer
@@ -24,9 +23,8 @@ from raypipe.serving.http import create_app
 from raypipe.serving.http.middleware import JsonLines, RequestMetrics
 from raypipe.serving.query import QueryResult
 from raypipe.serving.ray.models import Broadcast, RetryingHandle
-from raypipe.serving.release_follower import ReleaseFollowers, bounded_memo
+from raypipe.serving.release_follower import ReleaseFollower, bounded_memo
 from raypipe.serving.serve_kit import ServeKit
-from raypipe.serving.tenants import QuotaUsed
 
 WARM_S = 60.0
 """For the question that a replica answers before it gets requests. Embedders and rerankers are loaded
@@ -39,12 +37,10 @@ class Gateway:
     def __init__(
         self, recipe: Recipe | None, store: str, config: ServerConfig,
         embed: DeploymentHandle, rerank: DeploymentHandle, generate: DeploymentHandle | None,
-        quotas: DeploymentHandle | None,
     ) -> None:  # fmt: skip
-        """`recipe` None: the live release of the store is followed. `quotas` None: no tenant has one."""
+        """`recipe` None: the live release of the store is followed."""
         _configure_logging(config.log)
         self._config, self._store = config, store
-        self._quotas = quotas and SharedQuotas(quotas)
         handles = [h for h in (embed, rerank, generate) if h is not None]
         kit = ServeKit(
             RetryingHandle(embed, "compute", "compute_unbatched"),
@@ -55,12 +51,11 @@ class Gateway:
             [Broadcast(h, "keep") for h in handles],
         )
         memo_bytes = config.memo_mb << 20
-        self._followers: ReleaseFollowers | None = None
-        self._router: Answerer | ReleaseFollowers
-        if recipe is not None:
-            self._router = Answerer(recipe, kit, store, bounded_memo(memo_bytes), degrades=True)
-        else:
-            self._router = self._followers = ReleaseFollowers(kit, store, memo_bytes)
+        self._router: Answerer | ReleaseFollower = (
+            ReleaseFollower(kit, store, memo_bytes)
+            if recipe is None
+            else Answerer(recipe, kit, store, bounded_memo(memo_bytes), degrades=True)
+        )
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """Called by Serve in the replica, after `__init__`."""
@@ -68,7 +63,7 @@ class Gateway:
         if self._config.capture is not None:
             capture = Capture(self._store, self._config.capture, count_captured())
         return create_app(  # Serve's proxy sets ids
-            self._router, self._config, RayMetrics(), True, capture, self._followers, self._quotas, self._warm
+            self._router, self._config, RayMetrics(), True, capture, self._warm
         )
 
     async def _warm(self) -> None:
@@ -84,23 +79,6 @@ class Gateway:
         # What is loaded by now stays: each full collection over it held up all answers for .16 to .19 s.
         gc.collect()
         gc.freeze()
-
-
-class SharedQuotas:
-    """The counts that all gateways share (`QuotaCounter`)."""
-
-    def __init__(self, handle: DeploymentHandle) -> None:
-        self._admit, self._spend = RetryingHandle(handle, "admit"), RetryingHandle(handle, "spend")
-
-    async def admit(self, tenant: str, questions: int) -> QuotaUsed | None:
-        used: QuotaUsed | None = await self._admit.remote(tenant, questions)
-        return used
-
-    async def spend(self, tenant: str, tokens: int) -> None:
-        try:
-            await self._spend.remote(tenant, tokens)
-        except (Unavailable, Overloaded) as e:  # the answer is there, and goes out
-            log.error("%d tokens of tenant %s are not counted: %s", tokens, tenant, e)
 
 
 def _configure_logging(file: str | None) -> None:
@@ -137,13 +115,6 @@ class RayMetrics(RequestMetrics):
         self._confidence = Histogram(
             "raypipe_confidence", "Confidence of the reply that is the answer.", SHARE_BUCKETS
         )
-        self._tenant_requests = Counter(
-            "raypipe_tenant_requests", "Questions answered, and requests refused with 429.",
-            tag_keys=("tenant", "state"),
-        )  # fmt: skip
-        self._tenant_tokens = Counter(
-            "raypipe_tenant_tokens", "Tokens of prompts and replies.", tag_keys=("tenant",)
-        )
 
     def request_started(self) -> None:
         self._ongoing += 1
@@ -170,11 +141,6 @@ class RayMetrics(RequestMetrics):
         reply = q.replies.get(q.origin)
         if reply is not None and reply.confidence is not None:
             self._confidence.observe(max(reply.confidence, 1e-6))
-
-    def tenant_used(self, tenant: str, state: Literal["admitted", "refused"], tokens: int) -> None:
-        self._tenant_requests.inc(tags={"tenant": tenant, "state": state})
-        if tokens:
-            self._tenant_tokens.inc(tokens, tags={"tenant": tenant})
 
 
 def count_captured() -> Callable[[str], None]:
