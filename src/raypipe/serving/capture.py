@@ -25,7 +25,7 @@ from raypipe.runs import captured
 from raypipe.serving.access import CaptureConfig
 from raypipe.serving.query import QueryRequest, QueryResult
 from raypipe.store import Store
-from raypipe.store.layout import CAPTURED, FEEDBACK, TRIAL_PAIRS
+from raypipe.store.layout import CAPTURED, FEEDBACK
 from raypipe.store.segments import sweep_segments, write_segment
 
 FLUSH_S = 5.0
@@ -43,7 +43,7 @@ log = logging.getLogger("raypipe.serving.capture")
 
 
 class UnknownAnswer(Exception):
-    """Feedback for an answer that was not captured for this tenant, or is no longer kept."""
+    """Feedback for an answer that was not captured for this key, or is no longer kept."""
 
 
 class Capture:
@@ -64,7 +64,7 @@ class Capture:
         self._closing = asyncio.Event()
 
     def choose(self, asker: str) -> str | None:
-        """The id of an answer to a tenant that is to be captured; None for one that is not."""
+        """Draws the id of an answer that is to be captured; None for one that is not."""
         id = self._ids.draw(self._clock(), asker)
         return id if captured.share_of(id) < self._config.rate else None
 
@@ -88,7 +88,7 @@ class Capture:
     async def feedback(
         self, asker: str, answer_id: str, verdict: captured.Said | None, text: str | None
     ) -> None:
-        """Keeps what a user of a tenant says of an answer to it: it is on disk when this returns. Raises
+        """Keeps what a user says of an answer to the same key: it is on disk when this returns. Raises
         UnknownAnswer, and RedactionFailed where the text cannot be kept."""
         now = self._clock()
         given = self._ids.given_at(answer_id, asker)
@@ -141,7 +141,7 @@ class Capture:
             return
         before = captured.since_days(self._config.retention_days, now)
         try:
-            for folder in (CAPTURED, FEEDBACK, TRIAL_PAIRS):
+            for folder in (CAPTURED, FEEDBACK):
                 await asyncio.to_thread(sweep_segments, self._store.files, folder, before)
         except RaypipeError as e:
             log.error("captured answers that are too old cannot be removed: %s", e)
