@@ -1,5 +1,5 @@
-"""Both forms of `ray job submit`, on heads started in the checkout: in a home that has a token of Ray's, as the
-docs say, and in one that had none when `make eval` ran there.
+"""Both forms of `ray job submit`, on heads started in the checkout: in a home that has a token of Ray's, and in
+one that has none.
 """
 
 import json

@@ -1,5 +1,4 @@
-"""Joining a Ray: tried again while it is not there, and given up with what to do. Starting one that asks for a
-token.
+"""Joining a Ray: tried again while it is not there, and given up with what to do. Starting one, with a token.
 
 In processes of their own, which no test has made join one.
 """
