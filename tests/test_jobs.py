@@ -1,5 +1,5 @@
-"""Both forms of `ray job submit`, on heads started in the checkout: in a home that has a token of Ray's, and in
-one that has none.
+"""Both forms of `ray job submit`, on heads started in the checkout: in a home with a token of Ray's, and in one
+without.
 """
 
 import json

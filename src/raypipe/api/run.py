@@ -25,7 +25,7 @@ from raypipe.api.session import Named, Place, Session, Settings
 from raypipe.cluster.capacity import is_here
 from raypipe.cluster.file import Budget, Cluster
 from raypipe.core.checkout import commit, installed
-from raypipe.core.errors import DataError
+from raypipe.core.errors import DataError, RaypipeError
 from raypipe.evaluation import evaluate as evaluating
 from raypipe.evaluation import fault_budget
 from raypipe.evaluation.evaluate import Evaluation
@@ -253,7 +253,7 @@ def measured(settings: Settings, cluster: Cluster | None = None) -> list[Manifes
         return []
     found = []
     for folder in _folders(settings):
-        with suppress(DataError):
+        with suppress(RaypipeError):
             found.append(read(folder))
     return [m for m in found if m.origin.host == platform.node() and m.origin.chip == chip()]
 
