@@ -1,5 +1,5 @@
-"""Questions about a store that holds nothing are refused at once, with the command that mends it; plans and dry
-runs write nothing; an endpoint says which store it searches."""
+"""Questions about a store that holds nothing are refused at once, with the command that mends it; plans and
+dry runs write nothing; an endpoint says which store it searches."""
 
 import json
 from dataclasses import replace

@@ -256,5 +256,6 @@ def test_a_modules_pickle_is_asked_for_and_converted_with_the_models_own(entries
     with pytest.raises(ModelMissing, match=r"2_Dense/model\.safetensors, found pickled weights only"):
         load.present(entries(m=of).model("m"))
     files[0].unlink()
+    assert "'*_*/pytorch_model.bin'" in folder.convert_command(source, "maker/name", "0" * 40)
     assert convert(source) == files
     assert np.array_equal(vectors(), before)
