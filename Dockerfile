@@ -3,7 +3,7 @@
 #   docker build -t raypipe:0.1.0-ray2.60.0 .                                       # no vLLM: PROFILE=cpu has it
 #   docker build --build-arg PROFILE=gpu -t raypipe:0.1.0-ray2.60.0-gpu .
 #
-# Not built where it was written: tests/test_dockerfile.py reads it, no container runtime was available.
+# Not built where it was written: tests/k8s/test_dockerfile.py reads it, no container runtime was available.
 FROM python:3.11.9-slim-bookworm
 
 # make builds; wget is what KubeRay's health probes call; vLLM (profiles cpu and gpu) compiles kernels with gcc.

@@ -37,22 +37,22 @@ bench: $(tested)  ## speed next to other libraries, 20 minutes alone on two core
 	@$(py) -m raypipe bench --record $(ARGS)
 
 quick: $(tested)  ## tests that need neither Ray nor an engine: a minute
-	@$(py) tests/run.py --quick $(ARGS)
+	@$(py) tests/support/run.py --quick $(ARGS)
 
 test: $(tested)   ## the tests, as CI runs them; ARGS="..." are pytest's
-	@$(py) tests/run.py $(ARGS)
+	@$(py) tests/support/run.py $(ARGS)
 
 test-all: $(tested) ## all tests, with the kills, races and comparisons that take long
-	@$(py) tests/run.py --all $(ARGS)
+	@$(py) tests/support/run.py --all $(ARGS)
 
 # Each kills something that a run depends on, or feeds it what is broken, prints JSON lines, and fails unless
 # everything came back.
-DRILLS := bench/drill.py bench/crash.py "bench/kills.py --kills 20" bench/mutants.py bench/fuzz.py "bench/nodes.py --drills 20" \
-	"bench/streamed.py --gpus 16 --lose 8 --tasks 80 --seconds 14" \
-	"bench/serve_drill.py --requests 2000" "bench/faults.py --faults 1000"
+DRILLS := drill.py crash.py "kills.py --kills 20" mutants.py fuzz.py "nodes.py --drills 20" \
+	"streamed.py --gpus 16 --lose 8 --tasks 80 --seconds 14" \
+	"serve_drill.py --requests 2000" "faults.py --faults 1000"
 
 drill: $(tested)  ## kill engines, drivers, workers, nodes and replicas while they work: an hour or more (docs/reliability.md)
-	@for drill in $(DRILLS); do echo "$$drill" >&2; $(py) $$drill || exit 1; done
+	@for drill in $(DRILLS); do echo "$$drill" >&2; $(py) bench/drills/$$drill || exit 1; done
 
 lint: $(tested)   ## ruff (lint, format) and mypy, as in pre-commit and CI
 	$(py) -m ruff check .
@@ -64,7 +64,7 @@ format: $(tested) ## let ruff rewrite what it can
 	$(py) -m ruff format .
 
 schemas: $(tested) ## docs/schemas, from the classes of what commands print
-	$(py) tests/outputs.py
+	$(py) tests/support/outputs.py
 
 docs: $(tested)   ## out/site, from docs/, the README and docstrings; a broken link fails it
 	@NO_MKDOCS_2_WARNING=1 $(py) -m mkdocs build --strict --quiet && echo "out/site/index.html; its search works where it is served: python -m http.server -d out/site"

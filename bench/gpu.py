@@ -7,7 +7,7 @@
 For each: tokens a second, the share of the chip's own matrix rate (or, for decoding, of its memory bandwidth,
 both measured here by a large product and a large copy), and the ratio of our seconds to those of the library
 called directly (FlagEmbedding, vLLM). Weights do not change how long a product takes, so random ones will do.
-Each part runs in a process of its own. `bench/scale.py table --gpu` reads what --out writes.
+Each part runs in a process of its own. `bench/figures/scale.py table --gpu` reads what --out writes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent / "figures"))
 import torch
 from engine import Run, chats, engine, peer, sentence, setup_of
 
@@ -239,7 +239,7 @@ def main() -> None:
     parser.add_argument("--size", choices=("real", "toy"), default="real" if gpu else "toy")
     parser.add_argument("--device", default="cuda" if gpu else "cpu")
     parser.add_argument("--parts", nargs="+", choices=("embed", "rerank", "generate"))
-    parser.add_argument("--out", type=Path, help="JSON for bench/scale.py; refused for toy shapes")
+    parser.add_argument("--out", type=Path, help="JSON for bench/figures/scale.py; refused for toy shapes")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:

@@ -270,8 +270,8 @@ def filled(world, tmp_path_factory) -> Filled:
     from raypipe.report.progress import Progress
     from raypipe.store import Store
 
-    here = Path(__file__).parent
-    recipe = load_recipe(str(here / "fakes.yaml"), None, Conf((here.parent / "conf",)))
+    fakes = Path(__file__).parent / "support" / "fakes.yaml"
+    recipe = load_recipe(str(fakes), None, Conf((CONF,)))
     uri = str(tmp_path_factory.mktemp("filled") / "store")
     store = Store.create(uri)
     with Progress(io.StringIO(), silent=True) as progress:

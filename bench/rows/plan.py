@@ -101,7 +101,7 @@ def fill_answers(pipe: Pipeline) -> None:
 def contest(quick: bool, machine: Machine) -> Iterator[Contest]:
     with tempfile.TemporaryDirectory(prefix="raypipe-bench-") as folder:
         store = Store.create(folder)
-        recipe = load_recipe(str(ROOT / "tests" / "fakes.yaml"), None, Conf((ROOT / "conf",)))
+        recipe = load_recipe(str(ROOT / "tests" / "support" / "fakes.yaml"), None, Conf((ROOT / "conf",)))
         place, silent = (
             WorkerConfig(store.uri, "transformers", "cpu", 1),
             Progress(io.StringIO(), silent=True),

@@ -25,7 +25,7 @@ from raypipe.store import Store
 from raypipe.synth import write
 
 ROOT = Path(__file__).parents[2]
-FAKES = ROOT / "tests" / "fakes.yaml"
+FAKES = ROOT / "tests" / "support" / "fakes.yaml"
 
 
 def evaluated(folder: Path) -> None:

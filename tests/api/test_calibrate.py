@@ -2,9 +2,9 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from checkout import ROOT, SUPPORT
 
 from raypipe.api.plans import calibrate
 from raypipe.api.run import chip
@@ -14,7 +14,6 @@ from raypipe.cluster.capacity import is_here
 from raypipe.core.config import Conf
 from raypipe.core.errors import ConfError
 
-ROOT = Path(__file__).parents[2]
 SETTINGS = replace(from_environment(), conf=Conf((ROOT / "conf",)))
 
 
@@ -47,7 +46,7 @@ def test_a_calibrated_machine_knows_seconds_of_a_store_that_has_no_run(
     monkeypatch.setenv("RAYPIPE_HOME", str(tmp_path / "home"))
     wanted = [
         "plan",
-        str(ROOT / "tests/fakes.yaml"),
+        str(SUPPORT / "fakes.yaml"),
         "--data",
         str(world),
         "--store",

@@ -1,10 +1,10 @@
 """Questions to a folder of documents: read and indexed by themselves, and only what changed."""
 
 import socket
-from pathlib import Path
 
 import pytest
 from chat_server import serving
+from checkout import ROOT, SUPPORT
 from http_app import ask as asked_over_http
 from http_app import served
 
@@ -21,8 +21,7 @@ from raypipe.store.keep import tables
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
-FAKES = str(ROOT / "tests/fake_models.yaml")
+FAKES = str(SUPPORT / "fake_models.yaml")
 QUESTION = "where are repairs of the falcon done?"
 TEXTS = {
     "falcon.txt": "The Falcon X2 flies for 31 minutes.\n\nRepairs of the Falcon are done in Rotterdam.\n",

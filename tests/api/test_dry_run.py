@@ -1,14 +1,12 @@
 """A dry run refuses what the eval would refuse, before Ray starts: models and judges that are not here."""
 
-from pathlib import Path
-
 import pytest
+from checkout import ROOT, SUPPORT
 
 from raypipe.cli.main import main
 from raypipe.store import Store
 
-HERE = Path(__file__).parents[1]
-FAKES = HERE / "fakes.yaml"
+FAKES = SUPPORT / "fakes.yaml"
 ABSENT = {"hash-embedder": "absent-embedder", "overlap-reranker": "absent-reranker"}
 COMMIT = "0" * 40
 ABSENT_REPO = f"repo: a/b, revision: '{COMMIT}'"
@@ -22,7 +20,7 @@ absent-judge: {{kind: generator, loader: vllm, {ABSENT_REPO}}}
 @pytest.fixture
 def refused(world, tmp_path, capsys, monkeypatch):
     """The message of an eval that ends with exit code 4, dry or not, and has neither read nor written."""
-    conf = HERE.parent / "conf"
+    conf = ROOT / "conf"
     monkeypatch.setenv("RAYPIPE_CONF", str(conf))
     models = tmp_path / "models.yaml"
     models.write_text((conf / "models.yaml").read_text() + MODELS)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from checkout import SUPPORT
 
 import raypipe
 from raypipe import EXPORTS
@@ -148,7 +149,7 @@ def test_scores_of_a_file_are_what_the_command_prints(capsys, tmp_path):
     assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(score.to_json()))
 
 
-FAKES = Path(__file__).parents[1] / "fakes.yaml"
+FAKES = SUPPORT / "fakes.yaml"
 
 
 @pytest.fixture

@@ -2,10 +2,10 @@
 
 import argparse
 import json
-from pathlib import Path
 
 import jsonschema
 import pytest
+from checkout import ROOT, SUPPORT
 from outputs import file_of, schemas
 
 from raypipe.api.kg_refresh import RefreshProposal
@@ -14,8 +14,7 @@ from raypipe.cli.main import main, parser
 from raypipe.models.standins import Standins
 from raypipe.report.report import JSON_FORMAT
 
-ROOT = Path(__file__).parents[2]
-FAKES = str(ROOT / "tests/fakes.yaml")
+FAKES = str(SUPPORT / "fakes.yaml")
 SCHEMAS = dict(schemas())
 
 

@@ -3,17 +3,15 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from checkout import ROOT
 
 from raypipe.api.session import load_recipe
 from raypipe.api.starting_points import FILES
 from raypipe.cli.main import main
 from raypipe.core import config
 from raypipe.core.config import Conf
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")

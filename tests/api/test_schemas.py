@@ -2,16 +2,16 @@
 
 import json
 from functools import cache
-from pathlib import Path
 
 import pytest
 import yaml
+from checkout import ROOT
 from jsonschema import Draft7Validator
 
 from raypipe.api.schemas import NAMES, schema
 from raypipe.cli import tools
 
-CONF = Path(__file__).parents[2] / "conf"
+CONF = ROOT / "conf"
 FILES = {
     "recipe": sorted((CONF / "recipes").glob("*.yaml")),
     "finetune": sorted((CONF / "finetune").glob("*.yaml")),

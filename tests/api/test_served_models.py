@@ -1,10 +1,10 @@
 """`--llm URL#MODEL`: a served model stands in the place of a recipe's generators, and what is refused."""
 
 import json
-from pathlib import Path
 
 import pytest
 from chat_server import serving
+from checkout import ROOT, SUPPORT
 
 import raypipe
 from raypipe.api.served import ServedModel, open_judge, require_answering, require_same
@@ -14,20 +14,19 @@ from raypipe.core.config import Conf
 from raypipe.core.errors import ConfError, Unavailable
 from raypipe.models.load import EndpointAddress
 
-ROOT = Path(__file__).parents[2]
 CONF = Conf((ROOT / "conf",))
 URL = "http://127.0.0.1:9/v1"
 NAMES = ("vanilla", "crag-baseline", "db3-task1-700", "weknow")
 
 
 def of(name, llm, **more):
-    return load_recipe(name, str(ROOT / "tests/fake_models.yaml"), CONF, llm=llm, **more)
+    return load_recipe(name, str(SUPPORT / "fake_models.yaml"), CONF, llm=llm, **more)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_one_served_model_answers_in_the_place_of_every_generator_of_a_recipe(name):
-    graphs = {"": str(ROOT / "tests/goldgraph")} if name == "weknow" else {}
+    graphs = {"": str(SUPPORT / "goldgraph")} if name == "weknow" else {}
     graphs = {"crag-mock": "http://127.0.0.1:9"} if name == "weknow" else graphs
     made = of(name, f"{URL}#org/Some-Model", graphs=graphs)
     assert {(m.name, m.loader) for m in made.models() if m.kind == "generator"} == {

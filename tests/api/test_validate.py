@@ -1,15 +1,14 @@
 """`raypipe validate` lists every problem of a file at once, each at its line."""
 
 import json
-from pathlib import Path
 
 import pytest
+from checkout import ROOT
 
 from raypipe.api.session import Session, from_environment
 from raypipe.api.validate import line_of, validate
 from raypipe.cli.main import main
 
-ROOT = Path(__file__).parents[2]
 SESSION = Session(from_environment({"RAYPIPE_CONF": str(ROOT / "conf")}))
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from checkout import ROOT, SUPPORT
 from safetensors.numpy import save_file
 
 from raypipe.api.session import load_recipe
@@ -32,7 +33,6 @@ from raypipe.core.errors import ClusterTooSmall, ConfError
 from raypipe.core.protocols import Model
 from raypipe.models.weight_files import GIB, ModelSize, model_size
 
-ROOT = Path(__file__).parents[2]
 CONF = Conf((ROOT / "conf",))
 FILES = sorted(p.stem for p in (ROOT / "conf/clusters").glob("*.yaml"))
 
@@ -194,7 +194,7 @@ def test_too_small_a_machine_is_refused_in_seconds_and_no_ray_is_started(world, 
     """Exit code 5 names the pool, what it needs and what there is; within ten seconds."""
     if Path("/proc/driver/nvidia/gpus").is_dir():
         pytest.skip("this machine has GPUs")
-    command = [sys.executable, "-m", "raypipe", "eval", "tests/fakes.yaml", "--data", str(world)]
+    command = [sys.executable, "-m", "raypipe", "eval", "tests/support/fakes.yaml", "--data", str(world)]
     command += ["--store", str(tmp_path / "store"), "--out", str(tmp_path / "out"), "--cluster", "eight-gpus"]
     env = {**os.environ, "RAY_ADDRESS": "local", "RAYPIPE_HOME": str(tmp_path)}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -212,7 +212,7 @@ def test_a_plan_says_where_each_pool_runs_and_what_is_planned_for_too_small_mach
     world, tmp_path, capsys, monkeypatch
 ):
     monkeypatch.setenv("RAYPIPE_HOME", str(tmp_path))
-    words = ["plan", str(ROOT / "tests/fakes.yaml"), "--data", str(world), "--store", str(tmp_path / "store")]
+    words = ["plan", str(SUPPORT / "fakes.yaml"), "--data", str(world), "--store", str(tmp_path / "store")]
     assert main([*words, "--cluster", "two-gpus", "--json"]) == 0
     placed = json.loads(capsys.readouterr().out)["placement"]
     assert [(p["name"], p["actors"], p["device"]) for p in placed["pools"]] == [

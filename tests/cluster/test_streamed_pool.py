@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from checkout import ROOT, SUPPORT
 
 from raypipe.api.session import load_recipe
 from raypipe.cluster.capacity import side_by_side
@@ -21,7 +22,6 @@ from raypipe.pipeline.whole_corpus_task import WholeCorpusTask
 from raypipe.report.progress import Progress
 from raypipe.store import Store, put
 
-HERE = Path(__file__).parents[1]
 TEXTS = [f"Line {i} of many, which says {i % 7}." for i in range(60)]
 
 
@@ -52,7 +52,7 @@ class Dying:
 def pipeline(folder, runner, streams=None):
     store = Store.create(str(folder))
     put(store, "sources", arrow.source.table(Source(source_id("snippet", t), "snippet", t) for t in TEXTS))
-    recipe = load_recipe(str(HERE / "fakes.yaml"), None, Conf((HERE.parent / "conf",)))
+    recipe = load_recipe(str(SUPPORT / "fakes.yaml"), None, Conf((ROOT / "conf",)))
     worker = WorkerConfig(store.uri, "transformers", "cpu", 1)
     silent = Progress(io.StringIO(), silent=True)
     return Pipeline(store, recipe, worker, TaskSizes(8, 4), runner, silent, streams=streams)

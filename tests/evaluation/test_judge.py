@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from chat_server import serving
+from checkout import ROOT, SUPPORT
 
 from raypipe.api.scores import score_crag
 from raypipe.api.served import JudgeKit
@@ -41,9 +42,8 @@ from raypipe.runs.plan.money import estimated
 from raypipe.runs.plan.records import JudgePlan, Plan
 from raypipe.store import Store
 
-ROOT = Path(__file__).parents[2]
 CONF = Conf((ROOT / "conf",))
-FAKES = str(ROOT / "tests/fake_models.yaml")
+FAKES = str(SUPPORT / "fake_models.yaml")
 DOWN = Fault(STEP, "unreachable", "nobody is there", transient=True)
 RIGHT, WRONG = '{"score": 1, "explanation": "same"}', '{"score": 0, "explanation": "other"}'
 

@@ -5,6 +5,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+from checkout import SUPPORT
 from reruns import CONF, Bench
 from rich.console import Console
 
@@ -157,7 +158,7 @@ def test_a_sweep_goes_by_a_measure_of_the_kind_of_which_more_is_better():
     ],
 )
 def test_a_wrong_point_is_refused_before_anything_runs(values, said):
-    fakes = str(Path(__file__).parents[1] / "fakes.yaml")
+    fakes = str(SUPPORT / "fakes.yaml")
     with pytest.raises(ConfError) as caught:
         sweeping.points(lambda s: load_recipe(fakes, None, CONF, sets=s), values)
     assert said in str(caught.value)

@@ -1,12 +1,12 @@
 """A small invented graph, made of rows in place."""
 
-from pathlib import Path
+from checkout import ROOT
 
 from raypipe.kg.graph import FolderBackend
 from raypipe.kg.link import Linker
 from raypipe.kg.tables import Tables
 
-GRAMMAR = (Path(__file__).parents[2] / "conf" / "grammar" / "calls.lark").read_text(encoding="utf-8")
+GRAMMAR = (ROOT / "conf/grammar/calls.lark").read_text(encoding="utf-8")
 ASKED = "03/05/2024, 10:00:00 PT"
 
 MOVIES = [

@@ -3,9 +3,9 @@
 import asyncio
 import json
 import math
-from pathlib import Path
 
 import pytest
+from checkout import ROOT
 
 from raypipe.cli.main import main
 from raypipe.core.protocols import GraphRef
@@ -18,7 +18,6 @@ from raypipe.memo.memo import cached
 from raypipe.models.kit import LocalKit
 from raypipe.store import Store
 
-ROOT = Path(__file__).parents[2]
 GRAMMAR = (ROOT / "conf/grammar/calls.lark").read_text("utf-8")
 DAY = 86400.0
 

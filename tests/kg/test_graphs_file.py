@@ -2,9 +2,9 @@
 
 import asyncio
 import json
-from pathlib import Path
 
 import pytest
+from checkout import ROOT
 
 from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
@@ -14,7 +14,6 @@ from raypipe.memo.counts import CallCounts
 from raypipe.memo.memo import MemoryMemo, cached
 from raypipe.models.kit import LocalKit
 
-ROOT = Path(__file__).parents[2]
 TIME = "03/05/2024, 10:00:00 PT"
 
 

@@ -1,17 +1,16 @@
 """Examples, round by round: a model drafts, failures are shown, corrected lines become a bank."""
 
 import json
-from pathlib import Path
 
 import pytest
+from checkout import SUPPORT
 
 from raypipe.cli.main import main
 from raypipe.core.config import Where, build, read_yaml
 from raypipe.kg.language.example_bank import ExampleBank
 from raypipe.synth import write
 
-ROOT = Path(__file__).parents[2]
-MODELS = str(ROOT / "tests/fake_models.yaml")
+MODELS = str(SUPPORT / "fake_models.yaml")
 
 
 @pytest.fixture(scope="module")

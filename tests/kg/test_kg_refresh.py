@@ -1,18 +1,17 @@
 """Periods of refresh: a model proposes, and a person accepts."""
 
 import json
-from pathlib import Path
 
 import pytest
 import yaml
+from checkout import ROOT, SUPPORT
 
 from raypipe.api.kg_refresh import HELD
 from raypipe.cli.main import main
 from raypipe.kg.language.example_bank import DOMAINS
 from raypipe.kg.schema import TABLES
 
-ROOT = Path(__file__).parents[2]
-MODELS = str(ROOT / "tests/fake_models.yaml")
+MODELS = str(SUPPORT / "fake_models.yaml")
 
 
 @pytest.fixture

@@ -3,11 +3,11 @@
 import asyncio
 import json
 import re
-from pathlib import Path
 
 import jsonschema
 import pytest
 import yaml
+from checkout import ROOT
 from smallgraph import ASKED
 
 from raypipe.core.llm import JsonSchema
@@ -25,7 +25,7 @@ from raypipe.kg.language.program import Bad, print_program
 from raypipe.kg.language.time_words import moment
 from raypipe.models.constraint import longest_reply
 
-PROMPTS = Path(__file__).parents[2] / "conf/prompts/db3"
+PROMPTS = ROOT / "conf/prompts/db3"
 SCHEMA = PROMPTS.parents[1] / "schemas/functions.yaml"
 DOMAINS = ("movie", "finance", "music", "sports", "open")
 _EXAMPLE = re.compile(r"Query: (?P<query>[^{\n]+)\nCalls:\n(?P<calls>(?:(?!Query:|Now is|\n).+\n)+)")

@@ -1,9 +1,9 @@
 """The recipe `db3-task2-similar`: calls are asked for after the bank entries nearest to the question."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
+from checkout import ROOT, SUPPORT
 
 from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
@@ -12,7 +12,6 @@ from raypipe.models.fake import Scripted
 from raypipe.models.kit import LocalKit
 from raypipe.steps.generate import Generate
 
-ROOT = Path(__file__).parents[2]
 CONF = Conf((ROOT / "conf",))
 CALLS = 'get_movie_person_crew("velora", None, eq(job, "Director"))["name"]'
 
@@ -33,7 +32,7 @@ class Kit(LocalKit):
 @pytest.fixture(scope="module")
 def recipe():
     return load_recipe(
-        "db3-task2-similar", str(ROOT / "tests/fake_models.yaml"), CONF, {"crag-mock": "http://127.0.0.1:9"}
+        "db3-task2-similar", str(SUPPORT / "fake_models.yaml"), CONF, {"crag-mock": "http://127.0.0.1:9"}
     )
 
 
@@ -50,7 +49,7 @@ def test_the_prompt_for_calls_shows_the_nearest_bank_entries_the_nearest_last(re
 
 def test_but_for_its_examples_it_is_db3_task2(recipe):
     other = load_recipe(
-        "db3-task2", str(ROOT / "tests/fake_models.yaml"), CONF, {"crag-mock": "http://127.0.0.1:9"}
+        "db3-task2", str(SUPPORT / "fake_models.yaml"), CONF, {"crag-mock": "http://127.0.0.1:9"}
     )
     changed = ("examples", "generate:calls")
     ours, theirs = ([s.digest() for s in r.question if s.name not in changed] for r in (recipe, other))

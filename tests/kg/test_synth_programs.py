@@ -4,9 +4,9 @@ import asyncio
 import json
 import runpy
 from contextlib import aclosing
-from pathlib import Path
 
 import pytest
+from checkout import TESTS
 from smallgraph import GRAMMAR
 
 from raypipe.kg.client import ServerConnection
@@ -19,7 +19,7 @@ from raypipe.synth import write
 
 parse = parser(GRAMMAR)
 # What a question's rule makes of the values: the independent reading that the dataset itself is tested with.
-answer = runpy.run_path(str(Path(__file__).parents[1] / "synth" / "synth_programs.py"))["answer"]
+answer = runpy.run_path(str(TESTS / "synth/synth_programs.py"))["answer"]
 
 
 @pytest.fixture(scope="module")

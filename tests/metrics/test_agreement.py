@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
+from checkout import BENCH
 from statsmodels.stats.inter_rater import cohens_kappa
 
 from raypipe.evaluation.judge_check import Checked, agreement, corrected_score
@@ -56,7 +56,7 @@ def test_the_corrected_interval_holds_the_truth_where_the_judge_errs_as_is_known
 
 
 def _bench() -> ModuleType:
-    path = Path(__file__).parents[2] / "bench" / "certainty.py"
+    path = BENCH / "figures/certainty.py"
     spec = importlib.util.spec_from_file_location("certainty", path)
     assert spec and spec.loader
     module = sys.modules["certainty"] = importlib.util.module_from_spec(spec)

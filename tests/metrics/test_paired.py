@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib.util
 import math
 import sys
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
+from checkout import BENCH
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -122,7 +122,7 @@ def test_verdicts_are_wrong_no_more_often_than_they_may_be(setting: int) -> None
 
 
 def _bench() -> ModuleType:
-    path = Path(__file__).parents[2] / "bench" / "certainty.py"
+    path = BENCH / "figures/certainty.py"
     spec = importlib.util.spec_from_file_location("certainty", path)
     assert spec and spec.loader
     module = sys.modules["certainty"] = importlib.util.module_from_spec(spec)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 import yaml
+from checkout import ROOT
 
 from raypipe.core.errors import ConfError
 from raypipe.core.llm import Choice, Grammar, JsonSchema, Regex
@@ -159,5 +159,5 @@ def test_a_long_bounded_string_compiles_for_a_vocabulary_and_ends_at_its_bound(c
 
 @pytest.mark.parametrize("name", ["functions", "weknow-domain", "weknow-confidence"])
 def test_a_schema_that_ships_compiles_for_a_vocabulary(compiled, name):
-    path = Path(__file__).parents[2] / f"conf/schemas/{name}.yaml"
+    path = ROOT / f"conf/schemas/{name}.yaml"
     assert not compiled(JsonSchema(json.dumps(yaml.safe_load(path.read_text()))))().is_terminated()

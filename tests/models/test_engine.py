@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
+from checkout import ROOT
 from invented import text
 from shared_engine import Inside
 
@@ -307,7 +308,7 @@ def test_a_folder_that_must_not_be_started_starts_no_process(tmp_path: Path):
 
 
 def test_programs_that_the_call_grammar_constrains_end_by_themselves_and_parse(running):
-    grammar = (Path(__file__).parents[2] / "conf/grammar/calls.lark").read_text(encoding="utf-8")
+    grammar = (ROOT / "conf/grammar/calls.lark").read_text(encoding="utf-8")
     longest = longest_reply(Grammar(grammar))
     sampling = Sampling(max_tokens=min(longest, CONTEXT - 200), temperature=1.0, constraint=Grammar(grammar))
     replies = running.ask(chats(100, seed=9, context=False), sampling)

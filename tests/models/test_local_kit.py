@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from checkout import ROOT
 
 from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.core.index import PassageWords, VectorHit
@@ -20,7 +21,7 @@ from raypipe.models import catalog
 from raypipe.models.catalog import Catalog
 from raypipe.models.kit import LocalKit
 
-CONF = Path(__file__).parents[2] / "conf" / "models.yaml"
+CONF = ROOT / "conf/models.yaml"
 Entries = Callable[..., Catalog]
 Tiny = Callable[[str, bool], Path]
 PIN = "0123456789abcdef0123456789abcdef01234567"

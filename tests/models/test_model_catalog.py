@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
+from checkout import ROOT
 
 from raypipe.core.errors import ConfError, ModelMissing
 from raypipe.core.protocols import Model
@@ -22,7 +23,7 @@ from raypipe.models import catalog, folder, generator
 from raypipe.models.catalog import Catalog
 from raypipe.models.entry import KIND, REMOTE, WEIGHTLESS
 
-CONF = Path(__file__).parents[2] / "conf" / "models.yaml"
+CONF = ROOT / "conf/models.yaml"
 Entries = Callable[..., Catalog]
 Tiny = Callable[[str, bool], Path]
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from checkout import ROOT
 
 from raypipe.models import catalog, load
 from raypipe.models.catalog import Catalog
@@ -16,7 +17,7 @@ from raypipe.models.load import Backend
 
 pytestmark = pytest.mark.slow
 
-CONF = Path(__file__).parents[2] / "conf" / "models.yaml"
+CONF = ROOT / "conf/models.yaml"
 Entries = Callable[..., Catalog]
 Tiny = Callable[[str, bool], Path]
 BACKENDS: tuple[Backend, ...] = ("flagembedding", "transformers")

@@ -9,12 +9,13 @@ from types import ModuleType
 import numpy as np
 import pytest
 import yaml
+from checkout import ROOT
 
 from raypipe.core.protocols import Model
 from raypipe.models import catalog, load
 from raypipe.models.catalog import Catalog
 
-CONF = Path(__file__).parents[2] / "conf" / "models.yaml"
+CONF = ROOT / "conf/models.yaml"
 CLOSE = 1e-5
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 from chat_server import serving
+from checkout import ROOT
 
 from raypipe.api.session import Session, from_environment
 from raypipe.cli.main import main
 from raypipe.core.config import Conf
 from raypipe.core.errors import ConfError
 
-ROOT = Path(__file__).parents[2]
 CONF = Conf((ROOT / "conf",))
 SETTINGS = replace(from_environment(), conf=CONF)
 PAGE = (ROOT / "docs/models.md").read_text(encoding="utf-8")

@@ -4,9 +4,9 @@ import contextlib
 import io
 import json
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import pytest
+from checkout import ROOT, SUPPORT
 
 from raypipe.api.session import load_recipe
 from raypipe.core import arrow
@@ -26,9 +26,8 @@ from raypipe.store import Store, commit, write_part
 pytestmark = pytest.mark.slow
 DRILL = pytest.mark.drill
 
-HERE = Path(__file__).parents[1]
-CONF = Conf((HERE.parent / "conf",))
-FAKES = HERE / "fakes.yaml"
+CONF = Conf((ROOT / "conf",))
+FAKES = SUPPORT / "fakes.yaml"
 
 
 @pytest.fixture

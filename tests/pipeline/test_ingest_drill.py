@@ -7,10 +7,10 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
+from checkout import ROOT
 from test_ingest_tasks import SILENT, crag_line, rows
 
 from raypipe.pipeline.ingest import ingest
@@ -74,7 +74,7 @@ def test_a_thousand_shards_by_four_workers_under_kills_equal_one_process(tmp_pat
     one, many = (Store.create(str(tmp_path / n)) for n in ("one", "many"))
     alone = ingest(one, [data], "crag", SILENT)
     (tmp_path / "four.yaml").write_text(CLUSTER)
-    conf = Path(__file__).parents[2] / "conf"
+    conf = ROOT / "conf"
     command = [sys.executable, "-c", READ, many.uri, str(data), str(tmp_path / "four.yaml"), str(conf)]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     draw, killed, drivers = random.Random(1), 0, 0

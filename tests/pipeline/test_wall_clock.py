@@ -3,9 +3,9 @@
 import asyncio
 import json
 from dataclasses import asdict
-from pathlib import Path
 
 import pytest
+from checkout import SUPPORT
 
 from raypipe.core.protocols import Model
 from raypipe.models.kit import LocalKit
@@ -105,7 +105,7 @@ def test_a_pass_counts_loading_apart_and_never_more_of_it_than_it_took():
 
 @pytest.mark.slow
 def test_the_parts_of_a_report_add_up_to_its_wall_time_and_loading_is_on_no_step(bench):
-    other = (Path(__file__).parents[1] / "fakes.yaml").read_text()
+    other = (SUPPORT / "fakes.yaml").read_text()
     bench.run(other.replace("candidates: 20, top: 10", "candidates: 12, top: 6"), out="next")
     report = json.loads((bench.folder / "next/report.json").read_text())
     assert tuple(report["clock"]) == PARTS and min(report["clock"].values()) >= 0

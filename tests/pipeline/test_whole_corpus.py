@@ -3,9 +3,9 @@
 import io
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from checkout import ROOT, SUPPORT
 
 from raypipe.api.session import load_recipe
 from raypipe.core import arrow
@@ -18,9 +18,8 @@ from raypipe.report.progress import Progress
 from raypipe.store import Store, begun, done_parts, put
 from raypipe.store.ids import Ids
 
-HERE = Path(__file__).parents[1]
-CONF = Conf((HERE.parent / "conf",))
-FAKES = (HERE / "fakes.yaml").read_text()
+CONF = Conf((ROOT / "conf",))
+FAKES = (SUPPORT / "fakes.yaml").read_text()
 TWO = re.sub(
     r"(  - embed: .*\n)",
     r"\1  - embed: {model: other-embedder, lower: true}\n",
@@ -42,7 +41,7 @@ SOURCES = [
 def pipeline(folder, streams=None, runner=inline, text=FAKES):
     folder.mkdir(exist_ok=True)
     (folder / "fakes.yaml").write_text(text)
-    models = (HERE.parent / "conf/models.yaml").read_text()
+    models = (ROOT / "conf/models.yaml").read_text()
     (folder / "models.yaml").write_text(
         models + "\nother-embedder: {kind: embedder, loader: hash, dim: 128}\n"
     )

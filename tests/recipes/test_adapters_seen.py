@@ -1,9 +1,8 @@
 """The questions that an adapter was trained on are those of a fit: marked wherever a score stands."""
 
-from pathlib import Path
-
 import pytest
 import yaml
+from checkout import ROOT
 
 from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
@@ -12,7 +11,7 @@ from raypipe.recipes.fits import fits_of, has_seen
 from raypipe.recipes.serialize import description, to_plain
 from raypipe.text.fitted_on import seen_rows
 
-CONF = Conf((Path(__file__).parents[2] / "conf",))
+CONF = Conf((ROOT / "conf",))
 MODELS = "tiny: {kind: generator, loader: scripted, adapters: {small: small, other: other}}\n"
 RECIPE = """
 corpus: [{parse: {kinds: [name]}}, {split: {child_chars: 200}}]

@@ -3,7 +3,6 @@
 import asyncio
 import time
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -15,8 +14,6 @@ from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import QuestionExecutor
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.steps.decide import Decide
-
-HERE = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,14 @@
 """A recipe's values by path, for people: of a table by label, of models, of lists."""
 
-from pathlib import Path
+from checkout import ROOT, SUPPORT
 
 from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
 from raypipe.recipes.serialize import leaves, to_plain
 
-ROOT = Path(__file__).parents[2]
-
 
 def step(recipe, name):
-    made = load_recipe(recipe, str(ROOT / "tests/fake_models.yaml"), Conf((ROOT / "conf",)))
+    made = load_recipe(recipe, str(SUPPORT / "fake_models.yaml"), Conf((ROOT / "conf",)))
     return next(s["step"] for s in to_plain(made)["question"] if s["name"] == name)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import own_step
 import pytest
+from checkout import SUPPORT
 from reruns import CONF, Bench
 
 from raypipe.api.session import load_recipe
@@ -149,7 +150,7 @@ class Keep:
 def test_fields_may_hold_classes_of_their_own_and_the_models_in_them_are_the_recipes(folder):
     Path("mypkg/keep.py").write_text(NESTED)
     step = "  - mypkg.keep:Keep: {rules: [{word: a, model: hash-embedder}]}\n"
-    fakes = (Path(__file__).parents[1] / "fakes.yaml").read_text()
+    fakes = (SUPPORT / "fakes.yaml").read_text()
     recipe = shout(fakes.replace("  - extract", step + "  - extract"))
     tree = json.loads(json.dumps(to_plain(recipe)))
     assert from_plain(tree) == recipe

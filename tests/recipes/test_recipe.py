@@ -2,10 +2,10 @@
 
 import copy
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import yaml
+from checkout import ROOT, SUPPORT
 
 from raypipe.api.session import Session, from_environment, load_recipe
 from raypipe.core.config import Conf, Where
@@ -16,9 +16,8 @@ from raypipe.recipes.read_recipe import from_tree
 from raypipe.recipes.recipe import ranking_of, row_key
 from raypipe.recipes.resolve import resolvers
 
-HERE = Path(__file__).parents[1]
-CONF = Conf((HERE.parent / "conf",))
-TREE = yaml.safe_load((HERE / "fakes.yaml").read_text())
+CONF = Conf((ROOT / "conf",))
+TREE = yaml.safe_load((SUPPORT / "fakes.yaml").read_text())
 
 
 def made(tree, tmp_path, models=None):
@@ -36,13 +35,13 @@ def changed(path, value):
     return tree
 
 
-@pytest.mark.parametrize("name", [p.stem for p in (HERE.parent / "conf/recipes").glob("*.yaml")])
+@pytest.mark.parametrize("name", [p.stem for p in (ROOT / "conf/recipes").glob("*.yaml")])
 def test_every_recipe_that_ships_can_be_read(name):
     if name.startswith("onewo-"):  # most of its models have no pinned commit
         with pytest.raises(ConfError, match=r"expected the 40 hex digits .* `raypipe models add "):
             load_recipe(name, None, CONF)
     to_make = name.startswith("onewo-") or name.endswith("-tuned")  # adapters of the tuned ones are made
-    models = str(HERE / "fake_models.yaml") if to_make else None
+    models = str(SUPPORT / "fake_models.yaml") if to_make else None
     recipe = load_recipe(name, models, CONF)
     assert recipe.about and recipe.question
 
@@ -84,7 +83,7 @@ def test_recall_searches_what_the_corpus_half_embeds(tmp_path):
 def test_the_digest_is_of_values_and_not_of_names(tmp_path):
     base = made(TREE, tmp_path).digest()
     assert made(changed(("about",), "other words"), tmp_path).digest() == base
-    models = yaml.safe_load((HERE.parent / "conf/models.yaml").read_text())
+    models = yaml.safe_load((ROOT / "conf/models.yaml").read_text())
     models["other-name"] = models["hash-embedder"]
     (tmp_path / "models.yaml").write_text(
         yaml.safe_dump({k: v for k, v in models.items() if "package" not in v})
@@ -252,7 +251,7 @@ def from_when(labels):
     """Two replies, and a third that a gate on `kg` lets in."""
     path = CONF.find("recipes", "vanilla")
     settings = replace(from_environment(), conf=CONF)
-    models = Session(settings, models=str(HERE / "fake_models.yaml")).catalog()
+    models = Session(settings, models=str(SUPPORT / "fake_models.yaml")).catalog()
     ask = {"model": "llama-3-8b", "prompt": "crag/vanilla", "max_tokens": 5}
     steps = [{"generate": {**ask, "into": n}} for n in ("domain", "kg")]
     steps.append({"generate": {**ask, "into": "web", "when": {"kg": labels}}})

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from checkout import ROOT, SUPPORT
 
 from raypipe.api.session import Session, from_environment, load_recipe
 from raypipe.core.config import Conf
@@ -10,13 +11,12 @@ from raypipe.core.errors import ConfError
 from raypipe.recipes.serialize import from_plain, to_plain
 from raypipe.recipes.set_fields import read_points
 
-HERE = Path(__file__).parents[1]
-CONF = Conf((HERE.parent / "conf",))
-FAKES = str(HERE / "fakes.yaml")
+CONF = Conf((ROOT / "conf",))
+FAKES = str(SUPPORT / "fakes.yaml")
 
 
 def stages(*sets, recipe=FAKES):
-    made = load_recipe(recipe, str(HERE / "fake_models.yaml"), CONF, sets=sets)
+    made = load_recipe(recipe, str(SUPPORT / "fake_models.yaml"), CONF, sets=sets)
     return {s.name: s.step for s in (*made.corpus, *made.question)}
 
 
@@ -108,7 +108,7 @@ def test_a_variant_can_be_changed_further():
 
 
 def test_a_session_sets_fields_of_recipes_that_it_reads_and_a_manifest_keeps_what_was_set():
-    settings = from_environment({"RAYPIPE_CONF": str(HERE.parent / "conf")})
+    settings = from_environment({"RAYPIPE_CONF": str(ROOT / "conf")})
     made = Session(settings, sets=("rerank.top=7",)).recipe(FAKES)
     assert from_plain(to_plain(made)) == made and made.sets == ("rerank.top=7",)
 

@@ -2,9 +2,9 @@
 
 import json
 import platform
-from pathlib import Path
 
 import pytest
+from checkout import ROOT
 from reruns import Bench
 
 from raypipe.api.run import KEPT, chip, keep, measured
@@ -19,7 +19,7 @@ from raypipe.synth import write
 
 pytestmark = pytest.mark.slow
 
-LOCAL = (Path(__file__).parents[2] / "conf/recipes/local.yaml").read_text()
+LOCAL = (ROOT / "conf/recipes/local.yaml").read_text()
 ON_FAKES = (
     LOCAL.replace("all-MiniLM-L6-v2", "hash-embedder")
     .replace("minilm-maxsim", "overlap-reranker")

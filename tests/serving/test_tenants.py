@@ -4,9 +4,9 @@ import asyncio
 import json
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from checkout import ROOT, SUPPORT
 from http_app import JSON, send
 
 from raypipe.api.session import load_recipe
@@ -28,8 +28,7 @@ from raypipe.serving.query import Filters, host_matches
 from raypipe.serving.tenants import Quotas, Tenant, read_tenants
 from raypipe.store import Store
 
-HERE = Path(__file__).parents[1]
-RECIPE = load_recipe(str(HERE / "fakes.yaml"), None, Conf((HERE.parent / "conf",)))
+RECIPE = load_recipe(str(SUPPORT / "fakes.yaml"), None, Conf((ROOT / "conf",)))
 ACME, BLUE = "the-key-of-acme-here", "the-key-of-blue-here"
 
 
@@ -38,7 +37,7 @@ def tenant(name, key, **fields):
 
 
 WRITES = (
-    (HERE / "fakes.yaml")
+    (SUPPORT / "fakes.yaml")
     .read_text()
     .replace(
         "  - decide: {prefer: [extract]}",
@@ -206,7 +205,7 @@ def two(filled, halves, tmp_path_factory):
     (mine, others), _ = halves
     file = tmp_path_factory.mktemp("tenants") / "writes.yaml"
     file.write_text(WRITES)
-    recipe = load_recipe(str(file), None, Conf((HERE.parent / "conf",)))
+    recipe = load_recipe(str(file), None, Conf((ROOT / "conf",)))
     tenants = (
         tenant("acme", ACME, scope=Filters(tuple(mine))), tenant("blue", BLUE, scope=Filters(tuple(others))),
     )  # fmt: skip

@@ -1,8 +1,8 @@
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
+from checkout import ROOT
 from shelf import HASH, OVERLAP, Shelf, asked, chunk, holds_laws, question
 
 from raypipe.core import config
@@ -154,7 +154,9 @@ def test_it_says_what_it_reads_and_refuses_nonsense():
 
 def test_numbers_that_another_embedder_was_fitted_with_are_refused():
     real, other = replace(HASH, path="folder"), replace(SURE, embedder="sha256:other")
-    with pytest.raises(ValueError, match=r"fitted with sha256:other: fit them again \(python bench/extract"):
+    with pytest.raises(
+        ValueError, match=r"fitted with sha256:other: fit them again \(python bench/figures/extract"
+    ):
         Extract(embedder=real, maxsim=OVERLAP, fitted=other)
     Extract(embedder=real, maxsim=OVERLAP, fitted=replace(SURE, embedder=real.weights))
     Extract(embedder=HASH, maxsim=OVERLAP, fitted=other)  # a stand-in that has no weights
@@ -171,7 +173,7 @@ def test_a_long_sentence_is_cut_around_its_span_and_the_quote_keeps_it_all():
 
 
 def shipped():
-    path = Path(__file__).parents[2] / "conf" / "fitted" / "local-extract.yaml"
+    path = ROOT / "conf/fitted/local-extract.yaml"
     return config.build(Fitted, config.read_yaml(path), config.Where(str(path)))
 
 

@@ -2,10 +2,10 @@
 
 import pickle
 import re
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from checkout import SRC
 
 from raypipe.core.errors import Unavailable
 from raypipe.store import StoreError
@@ -14,7 +14,6 @@ from raypipe.store.errors import DiskFull, StoreUnavailable, reaching
 SLOW_DOWN = "External error: LanceError(IO): Generic S3 error: 503 Service Unavailable: SlowDown"
 
 
-SRC = Path(__file__).parents[2] / "src" / "raypipe"
 READS = re.compile(r"\.(count_rows|to_batches|scanner)\(|\bdataset\([^)]*\)\.to_table\(")
 
 

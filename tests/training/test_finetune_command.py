@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 import yaml
+from checkout import ROOT
 from tuned import examples
 
 from raypipe.core.errors import ClusterTooSmall, ConfError, DataError, ModelMissing
@@ -30,7 +30,7 @@ def place(tmp_path_factory, trainable):
     entry = {"kind": "generator", "loader": "vllm", "path": str(trainable), "max_model_len": 512}
     models = {"tiny": entry, "half": {**entry, "dtype": "float16"}, "short": {**entry, "max_model_len": 24}}
     (folder / "models.yaml").write_text(yaml.safe_dump(models))
-    gpu = yaml.safe_load((Path(__file__).parents[2] / "conf" / "clusters" / "one-gpu.yaml").read_text())
+    gpu = yaml.safe_load((ROOT / "conf/clusters/one-gpu.yaml").read_text())
     gpu["machines"][0]["gpu_gib"] = 0.5
     (folder / "gpu.yaml").write_text(yaml.safe_dump(gpu))
     return folder

@@ -10,9 +10,9 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
+from checkout import ROOT
 from test_training_loop import equal, job_of, trained
 from tuned import CONF
 
@@ -94,7 +94,7 @@ def test_a_driver_that_is_killed_and_started_again_gives_the_same_adapter(job, w
     from raypipe.training.loop import TrainingState
 
     (tmp_path / "job").write_bytes(pickle.dumps(job))
-    src = str(Path(__file__).parents[2] / "src")
+    src = str(ROOT / "src")
     env = {**os.environ, "PYTHONPATH": src, "RAY_ADDRESS": "local"}
     command = [sys.executable, "-c", DRIVER, tmp_path / "job", tmp_path / "runs", tmp_path / "state"]
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
+
+from checkout import ROOT
 
 from raypipe.core.config import Conf
 from raypipe.core.llm import Message
 from raypipe.training.rows import TrainingExample
 
-CONF = Conf((Path(__file__).parents[2] / "conf",))
+CONF = Conf((ROOT / "conf",))
 """Where presets are looked up."""
 SYSTEM = "answer or abstain"
 NAMES = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "harbor")

@@ -1,10 +1,10 @@
 """How sure means over few questions are: confidence intervals, and paired tests of two runs or several.
 
 Pure functions on counts and values; knows no metric and no file. Which interval belongs where, and its
-coverage, stands with each function; bench/certainty.py measures it. Where paired values are whole numbers the
-test is exact: if the runs are equally good, the sign of each difference is as likely + as - (Fisher's
-randomization test; Smucker, Allan and Carterette 2007), and the sum over all signs is a convolution of
-binomials. For a rate this is the exact test of McNemar.
+coverage, stands with each function; bench/figures/certainty.py measures it. Where paired values are whole
+numbers the test is exact: if the runs are equally good, the sign of each difference is as likely + as -
+(Fisher's randomization test; Smucker, Allan and Carterette 2007), and the sum over all signs is a convolution
+of binomials. For a rate this is the exact test of McNemar.
 """
 
 from __future__ import annotations

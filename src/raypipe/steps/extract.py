@@ -49,8 +49,8 @@ class Extract:
     ever said. The first quote is the whole sentence either way: of an abstention it is the near miss. There
     is none where there are no passages.
 
-    The first `sentences` of each passage are read (`bench/extract.py --sentences` counts them), and models
-    score the `scored` of them that share most words with the question.
+    The first `sentences` of each passage are read (`bench/figures/extract.py --sentences` counts them), and
+    models score the `scored` of them that share most words with the question.
     """
 
     embedder: Model
@@ -131,7 +131,7 @@ def require_fitted_with(fitted: Fitted, embedder: Model) -> None:
         raise ValueError(
             f"fitted: expected numbers fitted with {embedder.name} ({embedder.weights}), found "
             f"some that were fitted with {fitted.embedder}: fit them again "
-            f"(python bench/extract.py --fit --embedder {embedder.name}), or leave fitted out, and "
+            f"(python bench/figures/extract.py --fit --embedder {embedder.name}), or leave fitted out, and "
             "every question is abstained"
         )
 

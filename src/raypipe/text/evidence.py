@@ -3,7 +3,7 @@ the sentence that states a reply which was written from a context. It is found b
 the answer stands, not a proof that a model read it there.
 
 Pure functions over texts, word hashes and scores that others computed. The numbers of `Fitted` come from a
-file; `bench/extract.py --fit` makes them. Knows no model and no index.
+file; `bench/figures/extract.py --fit` makes them. Knows no model and no index.
 """
 
 from __future__ import annotations

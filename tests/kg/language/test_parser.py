@@ -1,9 +1,9 @@
 """The call language: what parses, what is refused and where; printing loses nothing; decoding fits."""
 
 import random
-from pathlib import Path
 
 import pytest
+from checkout import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,7 +26,7 @@ from raypipe.kg.language.program import (
     print_program,
 )
 
-GRAMMAR = (Path(__file__).parents[3] / "conf" / "grammar" / "calls.lark").read_text(encoding="utf-8")
+GRAMMAR = (ROOT / "conf/grammar/calls.lark").read_text(encoding="utf-8")
 parse = parser(GRAMMAR)
 
 WORKED = (

@@ -2,11 +2,11 @@
 or a declared fault, and nothing raises."""
 
 import sys
-from pathlib import Path
 
 import pytest
+from checkout import BENCH
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
+sys.path.insert(0, str(BENCH / "drills"))
 from fuzz import SMALL, programs, through
 
 

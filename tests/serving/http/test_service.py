@@ -4,9 +4,9 @@ import asyncio
 import json
 from dataclasses import asdict, replace
 from functools import partial
-from pathlib import Path
 
 import pytest
+from checkout import ROOT, SUPPORT
 from http_app import JSON, OPEN, ask, send, served
 
 from raypipe.api.session import load_recipe
@@ -25,8 +25,7 @@ from raypipe.serving.serve_kit import ServeKit
 
 pytestmark = pytest.mark.slow
 
-HERE = Path(__file__).parents[2]
-RECIPE = load_recipe(str(HERE / "fakes.yaml"), None, Conf((HERE.parent / "conf",)))
+RECIPE = load_recipe(str(SUPPORT / "fakes.yaml"), None, Conf((ROOT / "conf",)))
 SECRET = "s3cr3t"
 
 
@@ -82,7 +81,7 @@ def test_a_reply_has_the_fields_that_programs_rely_on_and_quotes_what_is_in_the_
 def test_a_language_models_answer_cites_what_its_prompt_showed_of_the_pages(name, tmp_path, filled):
     lines = filled.lines
     line = next(iter(lines.values()))
-    recipe = load_recipe(name, str(HERE / "fake_models.yaml"), Conf((HERE.parent / "conf",)))
+    recipe = load_recipe(name, str(SUPPORT / "fake_models.yaml"), Conf((ROOT / "conf",)))
     app = served(Answerer(recipe, LocalKit(None, "transformers"), str(tmp_path / "none")))
     body = {"query": line["query"], "documents": line["search_results"], "include": ["prompts"]}
     said = ask(app, body).json()
@@ -129,9 +128,9 @@ def test_it_is_not_ready_until_the_tables_exist_but_answers_from_a_requests_own_
 
 def test_a_first_request_finds_everything_in_use_and_no_language_model_was_asked(filled, tmp_path):
     generate = "generate: {model: scripted, prompt: crag/rag, into: llm, context_chars: 200, max_tokens: 9}"
-    text = (HERE / "fakes.yaml").read_text().replace("{prefer: [extract]}", "{prefer: [llm, extract]}")
+    text = (SUPPORT / "fakes.yaml").read_text().replace("{prefer: [extract]}", "{prefer: [llm, extract]}")
     (tmp_path / "r.yaml").write_text(text.replace("  - decide:", f"  - {generate}\n  - decide:"))
-    recipe = load_recipe(str(tmp_path / "r.yaml"), None, Conf((HERE.parent / "conf",)))
+    recipe = load_recipe(str(tmp_path / "r.yaml"), None, Conf((ROOT / "conf",)))
     here, used = LocalKit(None, "transformers"), []
 
     def method(kind):

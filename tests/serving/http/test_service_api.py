@@ -6,12 +6,12 @@ import logging
 import socket
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import httpx
 import openai
 import pyarrow as pa
 import pytest
+from checkout import ROOT, SUPPORT
 from http_app import OPEN, ask, events, listening, send, served
 
 from raypipe.api.session import load_recipe
@@ -28,7 +28,6 @@ from raypipe.serving.store_snapshot import CitationCatalog
 
 pytestmark = pytest.mark.slow
 
-HERE = Path(__file__).parents[2]
 KEY, NEXT_KEY = "first-key-of-sixteen", "second-key-of-sixteen"
 
 
@@ -525,7 +524,7 @@ class Elsewhere:
 
 
 def test_what_a_language_model_writes_is_streamed_as_drafts_of_its_stage(filled, tmp_path):
-    recipe = load_recipe("crag-baseline", str(HERE / "fake_models.yaml"), Conf((HERE.parent / "conf",)))
+    recipe = load_recipe("crag-baseline", str(SUPPORT / "fake_models.yaml"), Conf((ROOT / "conf",)))
     here = LocalKit(None, "transformers")
 
     async def pieces(model, chat, sampling, adapter):

@@ -1,0 +1,254 @@
+"""Fixed rows for every step, run through a chain of all steps with fakes that compute.
+
+`python tests/support/golden.py` writes conf/steps.lock from what the steps put out now.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import yaml
+from checkout import ROOT, SUPPORT
+
+from raypipe.core import arrow
+from raypipe.core.digests import model_identity
+from raypipe.core.kg import FactsRef
+from raypipe.core.protocols import GraphRef
+from raypipe.core.records import (
+    ABSTAINED,
+    ANSWERED,
+    IDK,
+    SKIPPED_REPLY,
+    Question,
+    Reply,
+    Source,
+    source_id,
+)
+from raypipe.kg.graph_adapter import tables_version
+from raypipe.kg.language.example_bank import ExampleBank, ExampleGroup
+from raypipe.kg.public_data import facts_version
+from raypipe.models.kit import LocalKit
+from raypipe.recipes.executor import fine
+from raypipe.recipes.laws import Trial, run
+from raypipe.recipes.samples import (
+    HASH,
+    OVERLAP,
+    SCRIPTED,
+    WHITESPACE,
+    file_digest,
+    output_digest,
+    questions,
+    sources,
+)
+from raypipe.recipes.verbs import CORPUS_STEPS, QUESTION_STEPS, STEPS
+from raypipe.steps.bm25 import Bm25
+from raypipe.steps.clean import Clean
+from raypipe.steps.compress import Compress
+from raypipe.steps.decide import Decide
+from raypipe.steps.demote import Demote
+from raypipe.steps.dense import Dense
+from raypipe.steps.embed import Embed
+from raypipe.steps.embed_document import EmbedDocument
+from raypipe.steps.examples import Examples
+from raypipe.steps.extract import Extract
+from raypipe.steps.facts import Facts, FactsRule
+from raypipe.steps.function_calls import FunctionCalls
+from raypipe.steps.fuse import Fuse
+from raypipe.steps.generate import Generate
+from raypipe.steps.iterate import Iterate
+from raypipe.steps.kg_query import KgQuery
+from raypipe.steps.match_calls import MatchCalls
+from raypipe.steps.parse import Parse
+from raypipe.steps.rerank import Rerank
+from raypipe.steps.shortlist import Shortlist
+from raypipe.steps.similarity import Similarity
+from raypipe.steps.split import Split
+from raypipe.steps.tokenize import Tokenize
+from raypipe.store.index import MemoryIndex
+from raypipe.text.evidence import Fitted, FittedOn, Logistic
+from raypipe.text.template import ByLabel, Prompt
+
+LOCK = ROOT / "conf/steps.lock"
+
+GRAMMAR = (ROOT / "conf/grammar/calls.lark").read_text(encoding="utf-8")
+FOLDER = SUPPORT / "goldgraph"
+GRAPH = GraphRef("golden", "folder", str(FOLDER), tables_version(FOLDER), GRAMMAR)
+PUBLIC = FactsRef("golden", str(FOLDER / "public.parquet"), facts_version(FOLDER / "public.parquet"))
+DIRECTED = 'get_movie_person_crew({movie}, None, eq(job, "Director"))["name"]'
+BANK = ExampleBank(
+    (
+        ExampleGroup("movie", DIRECTED, ("who directed {movie}?", "who was the director of {movie}?")),
+        ExampleGroup(
+            "finance", 'get_stock_price({company}, monday)[close]', ("the price of {company} on monday?",)
+        ),
+        ExampleGroup("open", "None", ("how many games did they win in {year}?",)),
+    )
+)  # fmt: skip
+
+PROMPT_READS = ("context", "asked_at", "text", "words")
+NEXT_READS = ("context", "text", "queries")
+ABSTAINED_READS = ("context", "replies.extract", "text")
+
+# The fields of each step; one that is not here is checked with its defaults.
+CORPUS: Mapping[str, Any] = {
+    "parse": Parse(kinds=("page", "snippet")),
+    "tokenize": Tokenize(words="stems"),
+    "split": Split(child_chars=80, child_overlap=20, parent_chars=200, parent_overlap=40),
+    "embed": Embed(model=HASH),
+    "clean": Clean(),
+    "embed_document": EmbedDocument(model=HASH, passage="Title: {{ title | colon }} {{ abstract }}"),
+}
+DOCUMENTS = (
+    "Velora\n<p>A film of\n1994, see http://velora.com</p>",
+    "\nNo title",
+    "Title alone",
+    "<b></b>\n ",
+)
+QUESTION: Mapping[str, Any] = {
+    "match_calls": MatchCalls(graph=GRAPH, bank=BANK, embedder=HASH, least=0.3),
+    "function_calls": FunctionCalls(reply="web", into="calls2", rule="rule2"),
+    "kg_query": KgQuery(
+        graph=GRAPH,
+        calls="calls",
+        rule="rule",
+        answer="kg",
+        certain=ByLabel(("exact",), "domain"),
+        domain="domain",
+        trace="trace",
+    ),
+    "demote": Demote(reply="said", facts="games", recent=("win", "late")),
+    "facts": Facts(
+        table=ByLabel(
+            FactsRule(table=PUBLIC, by="year", triggers=("won", "win")),
+            "domain",
+            {"movie": FactsRule(table=PUBLIC, by="name")},
+        ),
+        into="public",
+        entities="kg",
+        model=OVERLAP,
+        top=2,
+    ),
+    "examples": Examples(bank=BANK, embedder=HASH, top=2),
+    "shortlist": Shortlist(model=OVERLAP, pages=2),
+    "dense": Dense(model=HASH, top=20),
+    "bm25": Bm25(words="stems", variant="okapi", top=10),
+    "similarity": Similarity(model=HASH, query="about {{ text }}"),
+    "fuse": Fuse(weights={"dense": 0.5, "bm25": 0.5}, missing="min", top=8),
+    "rerank": Rerank(model=OVERLAP, candidates=6, top=4),
+    "extract": Extract(
+        embedder=HASH,
+        maxsim=OVERLAP,
+        fitted=Fitted(
+            "",
+            {"overlap": 1.0, "around": 0.5},
+            Logistic(-0.5, {"overlap": 2.0}),
+            Logistic(-0.5, {"overlap": 2.0}),
+            0.9,
+            FittedOn("golden", "all", "none"),
+        ),
+    ),
+    "generate": Generate(
+        model=SCRIPTED,
+        prompt=ByLabel(
+            Prompt("{{ context }}{{ asked_at }}\n{{ text }}", "At most {{ words }} words.", PROMPT_READS),
+            "extract",
+            {"abstained": Prompt("{{ context }}{{ replies.extract }}\n{{ text }}", "", ABSTAINED_READS)},
+        ),
+        adapter=ByLabel(None, "extract", {"abstained": "careful"}),
+        fill={"words": 70},
+        context_tokens=60,
+        passages=3,
+        lower=True,
+        max_tokens=20,
+        into="web",
+    ),
+    "decide": Decide(prefer=("extract",)),
+    "iterate": Iterate(
+        model=SCRIPTED,
+        # The fake repeats the line that is most like the last one: a query, then the same again.
+        prompt=Prompt("{{ context }}\nSearch: {{ text }} film\n{{ queries }}\n{{ text }}", "", NEXT_READS),
+        rounds=3,
+        tokens=400,
+        context_tokens=60,
+        max_tokens=20,
+        embedder=HASH,
+        words="stems",
+        top=5,
+        passages=2,
+        tokenizer=WHITESPACE,
+    ),
+    "compress": Compress(
+        tokens=30,
+        tokenizer=WHITESPACE,
+        scored=8,
+        embedder=HASH,
+        maxsim=OVERLAP,
+        query="{{ text }} {{ replies.iterate }}",
+    ),
+}
+
+
+def heard(rows: list[Question]) -> list[Question]:
+    """The rows with what a language model says of a graph's facts. `demote` is about the first three: a
+    question that is called invalid, one whose games were none, and an answer that stays."""
+    replies = [
+        ("The premise is Invalid.", "Velora is a film."),
+        ("They won 31 games.", "There is no match of Brask Rovers."),
+        ("41.2", "There is no match of Tarn Holdings."),
+    ]
+    given = [(Reply(s, ANSWERED), Reply(f, ANSWERED)) for s, f in replies]
+    given += [(SKIPPED_REPLY, Reply(IDK, ABSTAINED))] * (len(rows) - len(given))
+    return [
+        replace(q, replies={**q.replies, "said": said, "games": games})
+        for q, (said, games) in zip(rows, given, strict=True)
+    ]
+
+
+def chain() -> dict[str, Trial]:
+    """Every step of the table over the golden rows."""
+    links: dict[str, Trial] = {}
+    kit = LocalKit(None, clock=lambda: 0.0)  # a trace says how long a call took
+    table = chunks = arrow.corpus_table(sources())
+    documents = arrow.corpus_table([Source(source_id("document", d), "document", d) for d in DOCUMENTS])
+    for verb, cls in CORPUS_STEPS.items():
+        step = CORPUS.get(verb) or cls()
+        given = {"clean": documents, "embed_document": chunks}.get(verb, table)
+        links[verb] = Trial(step, kit, given, run(step, kit, given))
+        if verb != "clean":  # another way to begin
+            chunks, table = table, links[verb].out
+    index = MemoryIndex(
+        fine(links["tokenize"].out),
+        fine(links["split"].out),
+        {model_identity(HASH): fine(links["embed"].out)},
+    )
+    kit = kit.with_index(index)
+    rows = questions()
+    for verb, cls in QUESTION_STEPS.items():
+        step = QUESTION.get(verb) or cls()
+        rows = heard(rows) if verb == "demote" else rows
+        links[verb] = Trial(step, kit, rows, run(step, kit, rows))
+        rows = links[verb].out
+    return links
+
+
+def locked() -> dict[str, dict[str, Any]]:
+    """What steps.lock should say now."""
+    links = chain()
+    return {
+        verb: {"version": cls.version, "output": output_digest(links[verb].out), "file": file_digest(cls)}
+        for verb, cls in STEPS.items()
+    }
+
+
+def write_lock() -> None:
+    head = "# step -> version, digest of what it puts out on fixed rows with fakes, digest of its file.\n"
+    head += "# Written by `python tests/support/golden.py`; held by tests/laws/test_lock.py.\n"
+    LOCK.write_text(head + yaml.safe_dump(locked(), sort_keys=False))
+
+
+if __name__ == "__main__":
+    write_lock()
+    sys.stdout.write(f"wrote {LOCK}\n")
