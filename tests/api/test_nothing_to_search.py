@@ -3,10 +3,10 @@ dry runs write nothing; an endpoint says which store it searches."""
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from chat_server import serving
+from checkout import SUPPORT
 from reruns import Bench
 
 from raypipe.api.endpoint import ServeArgs
@@ -15,9 +15,8 @@ from raypipe.cli.main import main
 from raypipe.evaluation.golds import stored_questions
 from raypipe.store import Store
 
-HERE = Path(__file__).parents[1]
-FAKES = HERE / "fakes.yaml"
-MODELS = ["--models", HERE / "fake_models.yaml"]
+FAKES = SUPPORT / "fakes.yaml"
+MODELS = ["--models", SUPPORT / "fake_models.yaml"]
 ASKED = [{"question": "who founded it?", "answer": "Ann"}, {"question": "where?", "answer": "Oslo"}]
 DOCUMENT = {"id": "d", "title": "Oslo", "text": "Ann founded it in Oslo. " * 30}
 

@@ -1,5 +1,4 @@
-"""Both forms of `ray job submit`, on heads started in the checkout: in a home with a token, and in one without.
-"""
+"""Both forms of `ray job submit`, on heads started in the checkout: one in a home that has a token."""
 
 import json
 import os
