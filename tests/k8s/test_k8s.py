@@ -27,6 +27,7 @@ from raypipe.cluster import capacity
 from raypipe.cluster.file import Cluster
 from raypipe.core import config as conf
 from raypipe.core.config import Where
+from raypipe.readers.download import CRAG
 from raypipe.serving.access import ServerConfig
 
 pytestmark = pytest.mark.slow
@@ -37,6 +38,7 @@ KEY = "what-the-Secret-holds"
 RAYS = ("RayCluster", "RayJob", "RayService")
 WATCHING = ("PodMonitor", "PrometheusRule")  # the Prometheus operator's; their schemas are not in the data
 OVERLAYS = ("base", "overlays/dev", "overlays/gpu", "overlays/ha")
+DOWNLOADED = {f"/data/crag/{file.name}" for files in CRAG.values() for file in files}
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +157,8 @@ def test_the_entrypoints_are_here_their_flags_parse_and_their_paths_are_on_the_v
         for name in ("recipe", "cluster"):
             assert (ROOT / "conf" / f"{name}s" / f"{getattr(args, name)}.yaml").is_file()
         assert args.data and any(w.startswith("--cluster") for w in words)
-        assert all(str(p).startswith("/data/") for p in (*args.data, args.store, args.out))
+        assert all(str(p).startswith("/data/") for p in (args.store, args.out))
+        assert set(map(str, args.data)) <= DOWNLOADED, "`raypipe download crag --task N /data/crag` writes it"
 
 
 def cluster_file(name):

@@ -281,6 +281,7 @@ def test_no_key_and_no_question_is_in_any_log(running):
 def config(monkeypatch, tmp_path):
     monkeypatch.setenv("RAYPIPE_CONF", str(ROOT / "conf"))
     monkeypatch.setenv("RAYPIPE_HOME", str(tmp_path))
+    monkeypatch.delenv("RAYPIPE_STORE", raising=False)
     return yaml.safe_load(CONFIG.read_text())
 
 
@@ -295,12 +296,14 @@ def test_the_serve_config_has_no_key_that_serve_does_not_know(config):
     assert config["http_options"]["host"] == "127.0.0.1"
 
 
-def test_the_serve_config_names_the_builder_and_the_deployments_that_it_makes(config):
+def test_the_serve_config_names_the_builder_and_the_deployments_that_it_makes(config, tmp_path, capsys):
     from ray.serve._private.build_app import build_app
 
     [app] = config["applications"]
     assert app["import_path"] == "serve.app:build" and builder()
     built = build_app(builder()(app["args"]), name="raypipe")
+    lacking = f"nothing to search in {tmp_path}/stores/default: `raypipe ingest DIR --format files --store"
+    assert lacking in capsys.readouterr().out
     made = {d.name: d for d in built.deployments}
     assert set(made) == {d["name"] for d in app["deployments"]} == {"gateway", "embed", "rerank"}
     assert built.ingress_deployment_name == "gateway"

@@ -17,10 +17,10 @@ from raypipe.api.session import Session, Settings, endpoint_addresses, require_g
 from raypipe.cluster.capacity import declared_nodes, preflight, sized, startable
 from raypipe.cluster.file import Cluster
 from raypipe.core import config
-from raypipe.core.errors import ConfError
+from raypipe.core.errors import ConfError, Unavailable
 from raypipe.models import load
 from raypipe.models.load import EngineLimits
-from raypipe.pipeline.recipe_tables import searched
+from raypipe.pipeline.recipe_tables import lacks_passages, nothing_to_search, searched
 from raypipe.pipeline.tasks import WorkerConfig
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import from_plain
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 KEYS = "RAYPIPE_KEYS"
 KEY_FILTERS = "RAYPIPE_KEY_FILTERS"  # what a file of filters would say, as a Secret gives it to a pod
+UNTIL = "Until then only documents that requests bring are searched"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,19 @@ class ServeArgs:
 
             redaction(self.capture.redact)
             answer_ids(Store.open(store))  # a store that cannot be written captures nothing
+
+    def about_store(self, settings: Settings) -> str:
+        """Which store is searched and whether it can be, with the command that mends it, for people."""
+        uri = settings.store_to_use(self.store)
+        recipe = self.recipe_to_serve(settings, uri)
+        try:
+            if lacks_passages(recipe, Store.find(uri)):
+                return f"{nothing_to_search(recipe, uri)}. {UNTIL}"
+            opened = Store.open(uri)
+            searched(opened, recipe)
+            return f"searching {uri}: {opened.count('sources'):,} sources"
+        except (StoreError, Unavailable) as e:
+            return f"{e}. {UNTIL}"
 
     def check_models(self, settings: Settings, recipe: Recipe) -> None:
         """What `check` raises of a recipe whatever the store holds."""
@@ -206,11 +220,7 @@ def serve(endpoint: ServeArgs, host: str, port: int, say: Callable[[str], None],
     log = Path(endpoint.log or settings.home / "logs" / name)
     log.parent.mkdir(parents=True, exist_ok=True)
     say(f"starting; each request is logged in {log}")
-    store = settings.store_to_use(endpoint.store)
-    try:
-        searched(Store.open(store), endpoint.recipe_to_serve(settings, store))
-    except StoreError:
-        say("the store has no tables of this recipe: until `raypipe index` only own documents are searched")
+    say(endpoint.about_store(settings))
     with ExitStack() as ends:
         with heartbeat(say, "starting Ray") as now:
             from raypipe.cluster import connection  # Ray takes a second to import

@@ -79,7 +79,8 @@ def plan_finetune(
     session = session or Session()
     _called(preset, name, out)
     found = read_inputs(session, preset, labels, base, workers, sets)
-    return _plan(found, session.store_to_fill(store))
+    with tempfile.TemporaryDirectory(prefix="raypipe-plan-") as scratch:
+        return _plan(found, session.store_to_fill(store, Path(scratch)))
 
 
 def show_rows(

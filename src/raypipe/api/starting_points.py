@@ -84,11 +84,14 @@ def synthesize_papers(
         return SynthResult(write_collection(Path(folder), papers, questions, seed, task.reach))
 
 
-def demo_data(session: Session | None = None) -> Path:
-    """The folder of the demo's data under $RAYPIPE_HOME: an invented world, written once."""
+def demo_data(session: Session | None = None, scratch: Path | None = None) -> Path:
+    """The folder of the demo's data under $RAYPIPE_HOME: an invented world, written once. `scratch`: a folder
+    for a world that is not there yet."""
     session = session or Session()
-    folder = session.settings.home / "data" / "-".join(["demo", *(str(v) for v in DEMO.values())])
+    name = "-".join(["demo", *(str(v) for v in DEMO.values())])
+    folder = session.settings.home / "data" / name
     if not (folder / "synth.json").is_file():
+        folder = folder if scratch is None else scratch / name
         synthesize(folder, **DEMO, session=session)
     return folder
 

@@ -13,8 +13,9 @@ from typing import Any, Generic, TypeAlias, TypeVar, get_args
 
 from raypipe.core.digests import identifying, stable
 from raypipe.core.errors import ConfError
+from raypipe.core.kg import FactsRef
 from raypipe.core.plugins import Plugin
-from raypipe.core.protocols import CorpusStep, Model, Step
+from raypipe.core.protocols import CorpusStep, GraphRef, Model, Step
 from raypipe.core.records import Question, SourceKind, digest
 from raypipe.recipes.step_contract import N, embedder_of, named_by, searches_all, source_kinds, table_of
 from raypipe.text.template import ByLabel
@@ -130,6 +131,11 @@ class Recipe:
     def searches_all(self) -> bool:
         """Whether a step searches the whole store whatever a question cites."""
         return any(searches_all(s.step) for s in self.question)
+
+    def needs_passages(self) -> bool:
+        """Whether it answers from passages alone: it searches them, and asks no graph and no public data."""
+        reads = {w for s in self.question for w in s.step.reads() if w.startswith("index.")}
+        return bool(reads) and not self.named(GraphRef) and not self.named(FactsRef)
 
     def models(self) -> tuple[Model, ...]:
         """Every model that a step names, each once, in the order in which they are met."""
