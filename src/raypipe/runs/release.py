@@ -204,13 +204,13 @@ def release_of(store: Store, id: str) -> Release:
     return found
 
 
-def summary(release: Release, live: str) -> dict[str, Any]:
-    """A release as `releases --json` lists it. `live`: id of the live one."""
+def summary(release: Release, live_id: str) -> dict[str, Any]:
+    """A release as `releases --json` lists it. `live_id`: of the live one."""
     scored, questions = scored_of(release.score)
     lead = release.measures.get(release.lead)
     return {
         "id": release.id,
-        "live": release.id == live,
+        "live": release.id == live_id,
         "run": release.run,
         "recipe": release.title,
         "digest": release.digest,
