@@ -49,7 +49,7 @@ test-all: $(tested) ## all tests, with the kills, races and comparisons that tak
 # everything came back.
 DRILLS := drill.py crash.py "kills.py --kills 20" mutants.py fuzz.py "nodes.py --drills 20" \
 	"streamed.py --gpus 16 --lose 8 --tasks 80 --seconds 14" \
-	"serve_drill.py --requests 2000" "faults.py --faults 1000"
+	"serve_drill.py --requests 2000" "faults.py --faults 1000" "forget.py --sources 20"
 
 drill: $(tested)  ## kill engines, drivers, workers, nodes and replicas while they work: an hour or more (docs/reliability.md)
 	@for drill in $(DRILLS); do echo "$$drill" >&2; $(py) bench/drills/$$drill || exit 1; done

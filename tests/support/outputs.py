@@ -194,7 +194,7 @@ OUTPUTS: Mapping[str, Any] = {
     ),
     "prune": printed("Prune", "`prune --json`.", dry_run=bool, removed=list[Removal]),
     "forget": printed(
-        "Forget", "`forget --json`.", ForgetResult, target=Literal["url", "document", "source", "question"]
+        "Forget", "`forget --json`.", ForgetResult, targets=list[Forgotten]
     ),
     "ask": parts.Ask,
     "doctor": printed("Doctor", "`doctor --json`.", EnvironmentResult),
