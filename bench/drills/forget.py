@@ -18,6 +18,7 @@ import asyncio
 import gzip
 import io
 import json
+import re
 import sys
 import tempfile
 import time
@@ -86,6 +87,10 @@ def address(n: int) -> str:
     return f"https://leak.example/{word(n)}-page"
 
 
+def _paper(n: int) -> str:
+    return f"paper-{word(n)}"
+
+
 def holding(marker: str, folder: Path) -> list[str]:
     """Files of a folder that have a word in any case, also in columns, in gzip, and as a hash in postings."""
     told = marker.lower()
@@ -134,7 +139,7 @@ class World:
 
     def names(self) -> list[str]:
         """What is forgotten, in the order of the words."""
-        return [*map(address, range(self.pages)), *(f"paper-{n}" for n in range(self.pages, self.planted))]
+        return [*map(address, range(self.pages)), *map(_paper, range(self.pages, self.planted))]
 
     @property
     def planted(self) -> int:
@@ -160,7 +165,7 @@ class World:
         numbers = range(self.pages, self.planted + 4)
         papers = [
             {
-                "_id": f"paper-{n}",
+                "_id": _paper(n),
                 "title": f"Paper {n}",
                 "text": f"A study of trees by {word(n)} and {n} birds.",
             }
@@ -169,7 +174,7 @@ class World:
         queries = [{"_id": f"query-{n}", "text": f"a study of {n} birds and trees"} for n in numbers]
         for name, lines in (("corpus", papers), ("queries", queries)):
             (folder / f"{name}.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
-        judged = [f"query-{n} 0 paper-{m} 1\n" for n in numbers for m in (n, numbers[0])]
+        judged = [f"query-{n} 0 {_paper(m)} 1\n" for n in numbers for m in (n, numbers[0])]
         (folder / "qrels.trec").write_text("".join(dict.fromkeys(judged)))
         return folder
 
@@ -212,7 +217,7 @@ class World:
         weights = {"adapter.safetensors": word(n).encode(), "recipe.yaml": yaml.safe_dump(about).encode()}
         put_adapter(store.files, f"drill-{n}", weights)
         store.files.write(f"{TRAININGS}/t{n}/checkpoint", word(n).encode())
-        run = self.folder / "runs" / "answers"
+        run = self.folder / "runs" / ("answers" if n < self.pages else "ranks")
         for name in OTHERS:
             text = json.dumps({"said": f"ab\n\u00e9{word(n)}"}).encode()
             (run / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
@@ -300,7 +305,7 @@ def drill(world: World, count: int) -> Iterator[dict[str, Any]]:
         yield {
             "source": world.names()[n],
             "before": len(before),
-            "kinds": sorted({name.partition("/")[0].partition("-")[0] for name in before}),
+            "kinds": sorted({re.split(r"[-./]", name)[0] for name in before}),
             "left": left,
             "left_in_runs": sorted(f for f in of_runs if Path(f).name not in OTHERS),
             "others_named": any(all(name in does for name in OTHERS) for does in named),
@@ -311,10 +316,16 @@ def drill(world: World, count: int) -> Iterator[dict[str, Any]]:
         }
 
 
+EVERYWHERE = {"sources", "texts", "postings", "faults", "_captured", "_adapters", "_trainings"}
+OF_PAGES, OF_PAPERS = {"questions", "answers", "replies"}, {"documents", "relevance"}
+
+
 def sound(line: dict[str, Any]) -> bool:
     """Whether a source was everywhere before, and is nowhere now."""
+    expected = EVERYWHERE | (OF_PAPERS if line["source"].startswith("paper") else OF_PAGES)
     gone = not line["left"] and not line["left_in_runs"] and not line["unlisted"]
-    return bool(gone and line["before"] > 10 and line["ended"] and line["endpoint"] == 503)
+    there = expected <= set(line["kinds"]) and line["others_named"]
+    return bool(gone and there and line["ended"] and line["endpoint"] == 503)
 
 
 def main() -> int:

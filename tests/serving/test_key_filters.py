@@ -16,7 +16,6 @@ from raypipe.core.llm import Generated
 from raypipe.core.records import Question
 from raypipe.memo.memo import MemoryMemo
 from raypipe.models.kit import LocalKit
-from raypipe.runs.forget.mentions import words
 from raypipe.serving.access import ApiKeys, CaptureConfig, RequestLimits, ServerConfig
 from raypipe.serving.answerer import Answerer, CorpusMemo
 from raypipe.serving.capture import Capture
@@ -24,6 +23,11 @@ from raypipe.serving.http import create_app
 from raypipe.serving.key_filters import KeyFilter, read_key_filters
 from raypipe.serving.query import Filters, QueryRequest, host_matches
 from raypipe.store import Store
+
+
+def words(text):
+    return re.findall(r"\w+", text.lower())
+
 
 HERE = Path(__file__).parents[1]
 RECIPE = load_recipe(str(HERE / "fakes.yaml"), None, Conf((HERE.parent / "conf",)))

@@ -112,8 +112,9 @@ def _is_whole(folder: Path) -> bool:
 
 
 def _resting(folder: Path, gone: Gone) -> list[str]:
-    """Ids of the questions of a run whose rows hold it, or rest on it."""
-    return [row["id"] for row in _rows(RunFolder(folder).results) if _rests(row, gone)]
+    """Ids of the questions of a run whose rows hold it, rest on it, or judge it."""
+    rows = _rows(RunFolder(folder).results)
+    return [row["id"] for row in rows if row["id"] in gone.graded or _rests(row, gone)]
 
 
 def _rows(table: Path) -> Iterator[dict[str, Any]]:
@@ -152,6 +153,8 @@ def _table(path: Path, gone: Gone) -> None:
     ):
         for batch in found.iter_batches(ROWS):
             rows = [r for r in batch.to_pylist() if r["id"] not in gone.questions]
+            for row in (r for r in rows if r["id"] in gone.graded):
+                row["grades"] = [g for g in row["grades"] if g[0] not in gone.documents]
             for row in (r for r in rows if _rests(r, gone)):
                 left = [h for h in row["hits"] or () if not _of(h, gone)]
                 row |= {"answer": None, "replies": [], "judge_response": None, "quotes": [], "hits": left}
