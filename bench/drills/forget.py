@@ -283,12 +283,11 @@ class Endpoint:
 
 def drill(world: World, count: int) -> Iterator[dict[str, Any]]:
     """Forgets each source; yields what was there before and what is left."""
-    endpoint = Endpoint(world)
     for n in range(count):
         start = time.perf_counter()
         if live(world.store) is None:
             world.run()
-            time.sleep(POLL_S)
+        endpoint = Endpoint(world)
         world.plant(n)
         endpoint.ask(n)
         if n % 2:
