@@ -66,7 +66,7 @@ def test_an_eval_whose_language_model_refuses_every_chat_ends_with_6_and_the_nex
 
 
 def test_answers_of_a_later_step_are_named_and_a_model_that_refuses_most_chats_ends_the_run_with_6(
-    command, local_ray, world
+    command, local_ray, world, tmp_path
 ):
     evaluate, look = command
     lines = [json.loads(line) for line in next(world.glob("questions*.jsonl")).read_text().splitlines()]
@@ -77,6 +77,8 @@ def test_answers_of_a_later_step_are_named_and_a_model_that_refuses_most_chats_e
         server.lists = json.dumps({"data": [{"id": "m"}]})
         code, said = evaluate(server.url)
         assert code == 6 and "generate:llm got no reply for 4 of 6 rows" in said
+        page = (tmp_path / "out/report.html").read_text()
+        assert "Answered by: " in page and page.count(SAID) == 1, "the rows are packed"
         assert "answered by a later step" in said and said.count(SAID) == 2
         again, rest = evaluate(server.url)
         assert again == 6 and "0 new answers, 6 reused" in rest, "what is stored is looked at, too"
