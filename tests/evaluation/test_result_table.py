@@ -93,7 +93,9 @@ def test_a_row_for_each_question_with_its_verdict_and_evidence(folder: RunFolder
     assert first["quotes"] == [{"source": PAGE, "start": 4, "end": 6, "text": "text of 4-6"}]
     assert first["confidence"] == 0.9 and first["replies"][0]["logprob"] == -0.5
     assert rows["q4"]["answer"] is None
-    assert rows["q4"]["faults"] == [{"step": "dense", "reason": "timeout", "transient": True}]
+    assert rows["q4"]["faults"] == [
+        {"step": "dense", "reason": "timeout", "detail": "5 s", "transient": True}
+    ]
 
 
 VERDICTS = ["id", "verdict", "reason", "lost", "measures"]

@@ -15,7 +15,7 @@ from reruns import FAKES, Bench, WorkerKit
 from raypipe.cluster.file import Budget
 from raypipe.core.errors import FaultBudgetExceeded, OutOfMemory, Unavailable, WorkerBroken
 from raypipe.evaluation.evaluate import evaluate
-from raypipe.evaluation.fault_budget import check, undone_rows
+from raypipe.evaluation.fault_budget import check, row_faults
 from raypipe.evaluation.golds import questions_of
 from raypipe.evaluation.options import EvalOptions
 from raypipe.models.device_errors import computing, loading
@@ -78,7 +78,7 @@ def queries(bench):
 
 def undone(pipe):
     """The rows that are not done, and what became of the questions."""
-    lost = undone_rows(pipe, list(questions_of(pipe, None, None)), {})
+    lost = row_faults(pipe, list(questions_of(pipe, None, None)), {})
     return lost, {c.kind: (c.done, c.failed, c.pending) for c in lost.counts}["questions"]
 
 

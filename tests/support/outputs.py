@@ -34,7 +34,7 @@ from raypipe.api.reproduce import ReproduceResult, Reproductions
 from raypipe.api.starting_points import ProjectResult
 from raypipe.api.validate import ValidateResult
 from raypipe.api.view import RunsResult, ViewFile
-from raypipe.evaluation.fault_budget import RowCounts, UndoneRow
+from raypipe.evaluation.fault_budget import RowCounts, RowFault
 from raypipe.evaluation.fit_decide import DecideFitReport
 from raypipe.evaluation.fit_fuse import FuseFitReport
 from raypipe.evaluation.judge_check import JudgeCheck
@@ -111,7 +111,7 @@ OUTPUTS: Mapping[str, Any] = {
         "`faults --json`.",
         run=str,  # "": of no run, but of all that was read into the store
         rows=list[RowCounts],
-        faults=list[UndoneRow],
+        faults=list[RowFault],
     ),
     "losses": printed("LossesOutput", "`losses --json`.", LossesResult, questions=listed(parts.Lost)),
     "compare": printed("Comparisons", "`compare --json`: each run against the first.", CompareResult),

@@ -15,7 +15,7 @@ from raypipe.core.records import Question
 from raypipe.evaluation.collect import collect
 from raypipe.evaluation.eval_report import eval_report, score_answers
 from raypipe.evaluation.export import write_predictions
-from raypipe.evaluation.fault_budget import UndoneRows, retry, undone_rows
+from raypipe.evaluation.fault_budget import RowFaults, retry, row_faults
 from raypipe.evaluation.golds import questions_of, require_questions, scoring_of
 from raypipe.evaluation.judge import Judge
 from raypipe.evaluation.judged_run import PersonLabels
@@ -54,7 +54,7 @@ class Evaluation:
     folder: RunFolder
     reused: int  # questions whose answers were there before this run
     manifest: Manifest
-    undone: UndoneRows
+    faults: RowFaults
 
 
 def evaluate(
@@ -119,8 +119,8 @@ def evaluate(
             pipeline, questions, sources, todo, report, plan, memo, started, origin, done.rows_by_worker, out
         )  # fmt: skip
         done.clear()
-        undone = undone_rows(pipeline, questions, read.counts if read else {})
-        return Evaluation(report, folder, len(questions) - len(todo), manifest, undone)
+        faults = row_faults(pipeline, questions, read.counts if read else {}, answers.faults)
+        return Evaluation(report, folder, len(questions) - len(todo), manifest, faults)
 
 
 def _write_run(
