@@ -26,7 +26,7 @@ from raypipe.api.session import load_recipe
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.records import Question, Source, source_id
-from raypipe.evaluation.fault_budget import undone_rows
+from raypipe.evaluation.fault_budget import row_faults
 from raypipe.pipeline.driver import Pipeline, TaskSizes
 from raypipe.pipeline.tasks import WorkerConfig, inline
 from raypipe.report.progress import Progress
@@ -139,7 +139,7 @@ def run(pages: Sequence[str], folder: Path) -> dict[str, Any]:
     start = time.perf_counter()
     pipe.index(None)
     whole = Question("all", "of everything", citations=None)
-    lost = undone_rows(pipe, [whole], {})
+    lost = row_faults(pipe, [whole], {})
     of = next(t for t in lost.counts if t.kind == "sources")
     return {
         "pages": len(pages),

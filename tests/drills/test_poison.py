@@ -17,7 +17,7 @@ from raypipe.cluster.file import Budget
 from raypipe.core import arrow
 from raypipe.core.errors import ConfError, FaultBudgetExceeded
 from raypipe.core.records import Source, source_id
-from raypipe.evaluation.fault_budget import check, retry, undone_rows
+from raypipe.evaluation.fault_budget import check, retry, row_faults
 from raypipe.pipeline.dead_letters import Suspects
 from raypipe.pipeline.driver import Pipeline, TaskSizes
 from raypipe.pipeline.tasks import HandedBack, WorkerConfig, inline
@@ -187,7 +187,7 @@ def evaluated(bench, pipe):
 
     bench.run(pipe=pipe, in_vain=True)
     questions = list(questions_of(pipe, None, None))
-    lost = undone_rows(pipe, questions, {})
+    lost = row_faults(pipe, questions, {})
     return questions, lost, {t.kind: t for t in lost.counts}
 
 

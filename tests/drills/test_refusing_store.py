@@ -12,7 +12,7 @@ from reruns import Bench
 
 from raypipe.core.errors import Unavailable
 from raypipe.evaluation.evaluate import evaluate
-from raypipe.evaluation.fault_budget import undone_rows
+from raypipe.evaluation.fault_budget import row_faults
 from raypipe.evaluation.golds import questions_of
 from raypipe.evaluation.options import EvalOptions
 from raypipe.pipeline.driver import Pipeline
@@ -58,7 +58,7 @@ class Remote:
 
     def undone(self):
         """Rows that are blamed, and what became of the questions."""
-        lost = undone_rows(self.pipe, list(questions_of(self.pipe, None, None)), {})
+        lost = row_faults(self.pipe, list(questions_of(self.pipe, None, None)), {})
         return lost.rows, [(c.done, c.failed, c.pending) for c in lost.counts if c.kind == "questions"]
 
 

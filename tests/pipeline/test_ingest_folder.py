@@ -324,7 +324,7 @@ def test_a_report_names_the_page_of_a_file(tmp_path, folder):
     assert found["file"] == (folder / "reports" / "rivers 2024.pdf").as_uri(), "wherever the report lies"
     row = json.loads(done.folder.predictions.read_text())
     assert any("#page=" in hit["url"] for hit in row["hits"])
-    assert {x.kind for x in done.undone.rows} == {"files"} and len(done.undone.rows) == len(REFUSED)
+    assert {x.kind for x in done.faults.rows} == {"files"} and len(done.faults.rows) == len(REFUSED)
 
 
 def test_a_recipe_that_reads_no_documents_is_refused(tmp_path, folder):

@@ -15,7 +15,7 @@ from collection_bench import RANKS, Bench, papers, queries, write_beir
 from raypipe.core import arrow
 from raypipe.core.records import Citation, Fault
 from raypipe.evaluation.evaluate import evaluate
-from raypipe.evaluation.fault_budget import undone_rows
+from raypipe.evaluation.fault_budget import row_faults
 from raypipe.evaluation.options import EvalOptions
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.dead_letters import faults_table
@@ -181,7 +181,7 @@ def test_a_source_whose_words_were_not_inverted_is_a_dead_letter_and_names_the_a
     without = pipe.answer_sources(questions)
     assert without.lacks == {source: ("words stems",)}
     assert without.key("r", questions[0]) != whole.key("r", questions[0])
-    counted = undone_rows(pipe, questions, {})
+    counted = row_faults(pipe, questions, {})
     assert [(r.kind, r.id, r.reason) for r in counted.rows] == [("sources", source, "worker_died")]
     assert next((c.kind, c.failed, c.pending) for c in counted.counts) == ("sources", 1, 0)
     assert searched(pipe.store, pipe.recipe).words, "it is told, so the others are found by postings"

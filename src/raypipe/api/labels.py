@@ -85,7 +85,8 @@ def make_labels(
     if drafts is not None:
         label_files.write_review(drafts, judged, made.into)
     labels = training_labels.labels_from(judged, given, held_out, idk_share)
-    named = ""
+    page, named = folder / "labels.html", ""
+    page.unlink(missing_ok=True)  # of other labels
     if labels or made.judged:
         training_labels.require_kinds(labels, made.judged, judged)
         about = _about(made, asked, where)
@@ -93,7 +94,7 @@ def make_labels(
         data_named = training_labels.data_digest(questions, asked.golds)
         named = label_files.write_labels(folder, labels, made.base.digest(), data_named, about, texts)
     found = _found(made, folder, labels, judged, given, asked, run, named, drafts)
-    write_text(folder / "labels.html", labels_page(found))
+    write_text(page, labels_page(found))
     deliver(out, folder)
     return LabelsResult(folder, labels, found, run)
 

@@ -22,6 +22,7 @@ from raypipe.core.kg import ExampleRow
 from raypipe.core.llm import Generated, Sampling
 from raypipe.core.protocols import Model
 from raypipe.core.records import ANSWERED, Fault, Gold, Question
+from raypipe.core.retry import retrying
 from raypipe.evaluation import make_questions as making
 from raypipe.evaluation.make_questions import Candidate, Draw, MadeQuestion, MadeSet, draw
 from raypipe.memo.counts import CallCounts
@@ -33,6 +34,7 @@ from raypipe.metrics.textfile import require_file, write_json_lines
 from raypipe.models.entry import LLM
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.ingest_log import driving
+from raypipe.pipeline.tasks import TRIES
 from raypipe.readers.example_pool import write_pool
 from raypipe.readers.field_map import Fields
 from raypipe.readers.formats import Format
@@ -128,7 +130,8 @@ def make_questions(
                 show = lambda m: task.reach(len(m.kept))  # noqa: E731
                 async with LocalKit(None, engines={}, endpoints=endpoints) as own:
                     kit = cached(own, StoreMemo(filled.uri, memo_versions(filled)), tally)
-                    return await making.make(planned, drawn, number, kit.generator(model), prompts, show)
+                    generate = retrying(kit.generator(model), TRIES)
+                    return await making.make(planned, drawn, number, generate, prompts, show)
 
             made = asyncio.run(make())
             merge_memo(filled)

@@ -203,7 +203,7 @@ def in_process(session: Session, store: Store, recipe: Recipe) -> Iterator[Pipel
     ConfError, ModelMissing."""
     for model in recipe.embedders():
         load.present(model)
-    place, sizes = _placed(session, session.cluster_file(), store.uri, ())
+    place, sizes = _placed(session, session.cluster_file(), store.uri, recipe.embedders())
     place = replace(place, threads=len(os.sched_getaffinity(0)))
     with session.shown() as progress:
         yield Pipeline(store, recipe, place, sizes, inline, progress)

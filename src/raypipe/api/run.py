@@ -83,8 +83,9 @@ class EvalResult(Result):
         return to_json(self.evaluation.report)
 
     def check_faults(self) -> None:
-        """Raises FaultBudgetExceeded where more rows failed than the cluster file allows."""
-        fault_budget.check(self.budget, self.evaluation.undone)
+        """Raises FaultBudgetExceeded where more rows failed, or got no reply of a step, than the cluster file
+        allows."""
+        fault_budget.check(self.budget, self.evaluation.faults)
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,8 @@ def _stages(table: Mapping[str, type[Any]]) -> Tree:
 def _record(cls: type[Any]) -> Tree:
     """A dataclass as an object; each field's comment is its description."""
     hints = typing.get_type_hints(cls)
-    comments = dict(re.findall(r"^    (\w+): .*?  # (.+)$", inspect.getsource(cls), re.MULTILINE))
+    lines = re.findall(r"^    (\w+): (.*)$", inspect.getsource(cls), re.MULTILINE)
+    comments = {name: said for name, rest in lines if (said := rest.partition("  # ")[2])}
     fields = [f for f in dataclasses.fields(cls) if f.init]
     properties = {}
     for f in fields:

@@ -177,9 +177,12 @@ def distance(old: np.ndarray, new: np.ndarray) -> float:
 
 def _answers(model: Model, endpoints: Mapping[str, EndpointAddress]) -> np.ndarray:
     opened = load.open_remote(model, endpoints)
-    if model.kind == "reranker":
-        return opened.score([(TEXTS[0], text) for text in TEXTS])
-    return np.concatenate([opened.embed(TEXTS, "query"), opened.embed(TEXTS, "passage")])
+    try:
+        if model.kind == "reranker":
+            return opened.score([(TEXTS[0], text) for text in TEXTS])
+        return np.concatenate([opened.embed(TEXTS, "query"), opened.embed(TEXTS, "passage")])
+    except ValueError as e:  # no text is to blame: these are short
+        raise ConfError(f"{e}. Correct the model's entry, or the address of its endpoint") from e
 
 
 class JudgeKit(LocalKit):

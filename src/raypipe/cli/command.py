@@ -48,7 +48,7 @@ def command(do: Callable[[Args], int]) -> Declared:
     return Declared(words, about, example, arguments, do)
 
 
-_DECLARED = re.compile(r"(?s)(?:([^\n]+)\n\n)?(raypipe [^\n]*)\n?(.*)")
+_DECLARED = re.compile(r"(?s)\A(?:([^\n]+)\n\n)?(raypipe [^\n]*+)\n?(.*)")
 
 
 def _unfolded(text: str) -> str:
@@ -116,7 +116,7 @@ class Once(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
-_LINE = re.compile(r"(.*?)(?: \{(.*?)\})?(?:: (.*))?")
+_LINE = re.compile(r"\A([^{:]*?)(?: \{([^}]*)\})?(?:: (.*))?")
 _WORDS = {"=": "default", "->": "dest", "const": "const"}
 
 

@@ -30,7 +30,7 @@ def _faults(args: Args) -> int:
       the store)
     store json
     """
-    return printed(args, called(raypipe.faults, args), "console.print_undone_rows")
+    return printed(args, called(raypipe.faults, args), "console.print_row_faults")
 
 
 @command

@@ -70,7 +70,8 @@ def _eval(args: Args) -> int:
     def shown(done: EvalResult) -> None:
         on_console("console.print_report", done.to_json(), done.evaluation.folder)
         reused = done.evaluation.reused
-        print(f"{done.evaluation.report.questions - reused} new answers, {reused} reused")
+        [answered] = [c.done for c in done.evaluation.faults.counts if c.kind == "questions"]
+        print(f"{answered - reused} new answers, {reused} reused")
         print(f"raypipe view {done.evaluation.folder.path}  # each question in a browser")
 
     printed(args, done, shown)

@@ -19,15 +19,19 @@ FEW = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How many rows of a kind a run may leave undone: the greater of the two, but of few rows no more than
-    the share `FEW`. In no digest."""
+    """How many rows of a kind a run may leave undone: the greater of `share` and `rows`, but of few rows no
+    more than the share `FEW`. And for how many of its rows a step may get no reply, whatever a later step
+    makes of them. In no digest."""
 
     share: float = 0.005  # of the rows
     rows: int = 10
+    # Of the rows that a step asks a model or a graph about. Our own choice: beyond half, most answers rest on
+    # other steps, and the score is theirs.
+    step_share: float = 0.5
 
     def __post_init__(self) -> None:
-        if not 0 <= self.share <= 1 or self.rows < 0:
-            raise ValueError("faults: expected a share of 0 to 1 and rows of at least 0")
+        if not (0 <= self.share <= 1 and 0 <= self.step_share <= 1) or self.rows < 0:
+            raise ValueError("faults: expected share and step_share of 0 to 1, and rows of at least 0")
 
     def allowed(self, rows: int) -> int:
         """Of this number of rows.

@@ -21,7 +21,7 @@ from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError
 
 _NAME = r"[A-Za-z_]\w*"
-_PATH = re.compile(rf"({_NAME}(?:\.{_NAME})*):({_NAME})")
+_PATH = re.compile(rf"\A({_NAME}(?:\.{_NAME})*):({_NAME})")
 _SOURCE = "__raypipe_source__"  # on a module: digest of its file when it was imported
 
 

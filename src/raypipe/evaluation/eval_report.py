@@ -31,7 +31,7 @@ from raypipe.pipeline.ingest_log import IngestSummary
 from raypipe.recipes.executor import StageCounters
 from raypipe.recipes.fits import fits_of, has_seen
 from raypipe.recipes.recipe import Recipe
-from raypipe.recipes.step_contract import answer_cut, asked_models
+from raypipe.recipes.step_contract import answer_cut, answering, asked_models
 from raypipe.report.report import (
     AnswerCut,
     CostReport,
@@ -121,10 +121,12 @@ def eval_report(
     fits, texts = fits_of(recipe), answers.texts
     unseen = [q for q, t in texts.items() if not has_seen(fits.values(), t)]
     lead, values = scored.scores.lead, scored.scores.values
-    failed = pipeline.failed_sources(None if answers.everything else answers.sources)
+    failed, faults = pipeline.failed_sources(None if answers.everything else answers.sources), answers.faults
     if read is not None:  # lines of the files read
         failed += pipeline.store.rows("faults", "digest", [read.fingerprint]).to_pylist()
-    faults = answers.faults + Counter((r["step"], r["reason"], r["transient"]) for r in failed)
+    for r in failed:
+        faults.count(r["step"], r["reason"], r["detail"], r["transient"])
+    preferred = {name: 0 for s in recipe.question for name in answering(s.step)}
     return EvalReport(
         run=uuid.uuid4().hex,
         recipe=recipe.title,
@@ -142,7 +144,11 @@ def eval_report(
             spent(attempt, seconds, prices, asks, scored.judge),
             prices.unpriced,
         ),
-        faults=tuple(FaultCount(step, why, again, n) for (step, why, again), n in sorted(faults.items())),
+        faults=tuple(
+            FaultCount(step, why, again, n, recovered, faults.details[step, why, again, recovered])
+            for (step, why, again, recovered), n in sorted(faults.causes.items())
+        ),
+        answered_by=dict(sorted((preferred | answers.answered_by).items(), key=lambda by: -by[1])),
         steps=_lines(recipe, plan.planned(), done.counts, done.earlier.counts),
         marks=scored.marks,
         scores=scored.scores,

@@ -15,7 +15,7 @@ from raypipe.core.records import Question
 from raypipe.evaluation.collect import collect
 from raypipe.evaluation.eval_report import eval_report, score_answers
 from raypipe.evaluation.export import write_predictions
-from raypipe.evaluation.fault_budget import UndoneRows, retry, undone_rows
+from raypipe.evaluation.fault_budget import RowFaults, retry, row_faults
 from raypipe.evaluation.golds import questions_of, require_questions, scoring_of
 from raypipe.evaluation.judge import Judge
 from raypipe.evaluation.judged_run import PersonLabels
@@ -37,7 +37,7 @@ from raypipe.pipeline.recipe_tables import AnswerSources, require_measured, tabl
 from raypipe.recipes.serialize import to_plain
 from raypipe.report.report import EvalReport, RunFolder, write_report
 from raypipe.runs.changes import earlier_run
-from raypipe.runs.manifest import FORMAT, AnswerKey, Manifest, Origin, write
+from raypipe.runs.manifest import FORMAT, AnswerKey, Manifest, Origin, withdraw, write
 from raypipe.runs.plan.records import Plan
 from raypipe.runs.stage_records import describe, models_of
 
@@ -54,7 +54,7 @@ class Evaluation:
     folder: RunFolder
     reused: int  # questions whose answers were there before this run
     manifest: Manifest
-    undone: UndoneRows
+    faults: RowFaults
 
 
 def evaluate(
@@ -112,13 +112,15 @@ def evaluate(
             done.memo_damaged += damaged
             mark = how.oracle or ("labels" if holds_truths(pipeline.recipe) else "")
             report = eval_report(pipeline, scored, plan, done, read, len(questions), recalls, mark, golds)
+            results.about["store"] = store.uri
+            withdraw(out)  # from here on the folder is not whole, until its manifest is there
             results.finish(scored.rows, report, misses(answers.lost, scored.right))
         manifest = _write_run(
             pipeline, questions, sources, todo, report, plan, memo, started, origin, done.rows_by_worker, out
         )  # fmt: skip
         done.clear()
-        undone = undone_rows(pipeline, questions, read.counts if read else {})
-        return Evaluation(report, folder, len(questions) - len(todo), manifest, undone)
+        faults = row_faults(pipeline, questions, read.counts if read else {}, answers.faults)
+        return Evaluation(report, folder, len(questions) - len(todo), manifest, faults)
 
 
 def _write_run(
@@ -134,7 +136,7 @@ def _write_run(
     epoch. `places`: pool -> who did parts -> rows.
     """
     store, recipe, folder = pipeline.store, pipeline.recipe, RunFolder(out)
-    write_predictions(folder)
+    write_predictions(folder, report.run)
     write_report(folder, report)
     pipeline.builder.compact()
     digest, verdicts = recipe.digest(), {v.question: v.outcome for v in report.marks.verdicts}

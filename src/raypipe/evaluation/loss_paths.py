@@ -6,11 +6,11 @@ its contract (`recipes.step_contract`). Pure functions on answered questions; re
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from raypipe.core.plain import json_lines
 from raypipe.core.protocols import GraphReplies, Step
 from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, INVALID, SKIPPED, SKIPPED_REPLY, Question, Reply
 from raypipe.metrics.losses import GoldText, Loss, LostAt
@@ -232,8 +232,7 @@ class RecipePaths:
 
 def _lines(replies: Mapping[str, Reply], names: GraphReplies) -> list[dict[str, Any]]:
     """The lines of a program's trace; none where none is kept."""
-    trace = replies.get(names.trace, SKIPPED_REPLY).text if names.trace is not None else ""
-    return [json.loads(line) for line in trace.splitlines() if line.strip()]
+    return json_lines(replies.get(names.trace, SKIPPED_REPLY).text if names.trace is not None else "")
 
 
 def _run(lines: Sequence[Mapping[str, Any]], facts: Reply, abstained: bool, denies: bool) -> Loss:

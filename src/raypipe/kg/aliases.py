@@ -75,16 +75,16 @@ def short_company(folded: str) -> str:
 
 _SYMBOL: Final = r"[A-Za-z]{1,5}(?:[.-][A-Za-z]{1,2})?"
 _MARK: Final = r"(?:\b(?:stock\s+)?(?:ticker|symbol|nasdaq|nyse|amex)\b(?:\s+symbol\b)?[\s:(\"']*\$?|\$)"
-_TICKER: Final = re.compile(rf"\W*(?:{_MARK})?({_SYMBOL})(?:\s+(?:stocks?|shares?))?\W*", re.IGNORECASE)
+_TICKER: Final = re.compile(rf"\A\W*+(?:{_MARK})?({_SYMBOL})(?:\s+(?:stocks?|shares?))?\W*", re.IGNORECASE)
 _MARKED: Final = re.compile(rf"{_MARK}({_SYMBOL})(?![\w])", re.IGNORECASE)
 _MARK_BEFORE: Final = re.compile(rf"{_MARK}$", re.IGNORECASE)
 _BARE: Final = re.compile(rf"(?<![\w$.'-]){_SYMBOL}(?![\w-])")
 _OF_SHARES: Final = re.compile(
     r"\b(?:stocks?|shares?|tickers?|dividends?|eps|earnings|p/?e|market cap\w*|traded?|trading|price|"
-    r"(?:open|clos)(?:e|ed|ing) (?:at|higher|lower)|"
-    r"(?:high|low|open|close)\b.*\b(?:high|low|open|close))\b",
+    r"(?:open|clos)(?:e|ed|ing) (?:at|higher|lower))\b",
     re.IGNORECASE,
 )
+_OF_A_DAY: Final = re.compile(r"\b(?:high|low|open|close)\b", re.IGNORECASE)  # two of them: of shares
 # Short words of questions about shares that are no ticker there, though some of them are tickers elsewhere.
 _SAID: Final = """
     about after all am any apr aug avg been best both can cap ceo cfo close daily date day days dec did do
@@ -123,8 +123,12 @@ def tickers_in(text: str) -> list[str]:
     marked = [m[1] for m in _MARKED.finditer(text)]
     bare = [m[0] for m in _BARE.finditer(text) if len(m[0]) > 1]
     sure = [*marked, *(w for w in bare if w.isupper() and text.upper() != text)]
-    found = _symbols(sure) or (_symbols(bare) if _OF_SHARES.search(text) else [])
+    found = _symbols(sure) or (_symbols(bare) if _of_shares(text) else [])
     return found[:MOST_TICKERS]
+
+
+def _of_shares(text: str) -> bool:
+    return bool(_OF_SHARES.search(text)) or any(len(_OF_A_DAY.findall(s)) > 1 for s in text.split("\n"))
 
 
 def _symbols(words: Sequence[str]) -> list[str]:

@@ -14,10 +14,10 @@ from raypipe.kg.relation import FACTS, Relation
 
 MOST_SENTENCES: Final = 10  # rows described; a model reads no more (reference, section 2.6)
 MOST_CHARS: Final = 600  # of one value
-_HIDDEN: Final = re.compile(
-    r"(?:.*_)?id|order|_.*|.*(?:image|logo).*|website|associated_acts|coordinates|mottoeng"
+_HIDDEN: Final = frozenset(["id", "order", "website", "associated_acts", "coordinates", "mottoeng"])
+_MARKUP: Final = re.compile(  # a name in MediaWiki has 255 bytes at most
+    r"<ref\b[^>]{0,1000}+(?:(?<=/)>|>.*?(?:</ref>|\Z))|\[\[(?:[^\]|]{0,300}+\|)?|\]\]", re.DOTALL
 )
-_MARKUP: Final = re.compile(r"<ref\b[^>]*(?:/>|>.*?</ref>|>.*)|\[\[(?:[^\]|]*\|)?|\]\]", re.DOTALL)
 
 Row = Mapping[str, Any]
 
@@ -60,9 +60,13 @@ def _row(relation: Relation, row: Row, key: str | None) -> str:
         return ""
     # All facts of a row that are worth a sentence, an entity's included.
     flat = [(k, v) for k, v in row.items() if k != FACTS] + list((row.get(FACTS) or {}).items())
-    known = [(k, v) for k, v in flat if v not in (None, "", []) and not _HIDDEN.fullmatch(k.lower())]
+    known = [(k, v) for k, v in flat if v not in (None, "", []) and not _hidden(k.lower())]
     facts = [f"the {_words(k)} is {_text(v)}" for k, v in known if k != relation.label]
     return f"About the {_words(relation.noun)} {entity}: {'; '.join(facts)}." if facts else ""
+
+
+def _hidden(key: str) -> bool:
+    return key in _HIDDEN or key[0] == "_" or key.endswith("_id") or "image" in key or "logo" in key
 
 
 def _value(relation: Relation, row: Row, key: str) -> Any:

@@ -54,7 +54,7 @@ class Loss(StrEnum):
 JUDGEMENTS = frozenset({"yes", "no", "true", "false", INVALID_QUESTION, "unanswerable"})
 """Golds, normalized, that no page says: they are drawn from what it says."""
 
-_TAG = re.compile(r"<[^>]*>")
+_TAG = re.compile(r"<[^>]*+>?")  # without its end it is none
 _MARKUP = re.compile(r"[<>=\"'/&;]")
 _RUN = re.compile(r"\w+")
 
@@ -115,7 +115,7 @@ def read_through(content: str) -> tuple[str, str]:
 
 
 def _readings(low: str) -> tuple[str, str]:
-    return _TAG.sub(" ", low), _MARKUP.sub(" ", low)
+    return _TAG.sub(lambda m: " " if m[0][-1] == ">" else m[0], low), _MARKUP.sub(" ", low)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from raypipe.models.entry import REMOTE
 from raypipe.models.fake import Scripted
 from raypipe.models.load import Backend, EndpointAddress, EngineLimits
 from raypipe.models.own_engine import OwnEngine
+from raypipe.models.refusals import proven
 from raypipe.models.shared_encoders import SharedEncoders
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ class LocalKit:
 
     def _open_generator(self, model: Model) -> Generator:
         if is_path(model.loader):
-            return cast(Generator, load.from_outside(model, self._device, "__call__"))
+            return proven(cast(Generator, load.from_outside(model, self._device, "__call__")))
         if model.loader == "scripted":
             adapters = [name for name, _ in model.adapters]
             return Scripted(adapters=adapters, max_model_len=model.max_model_len).generate
@@ -184,9 +185,9 @@ class LocalKit:
 
             client = OpenAIClient(model, load.address_of(model, self.endpoints))
             self._closing_models[_key(model)] = client.close
-            return client.generate
+            return proven(client.generate)
         if self._engines is not None:
-            return _shared(model, self._engines, self._passing)
+            return proven(_shared(model, self._engines, self._passing))
         load.require_startable(model)
         own = OwnEngine(model, self._engine_limits, self._loading_s.append, self._sink)
         self._own[_key(model)], self._closing_models[_key(model)] = own, own.close

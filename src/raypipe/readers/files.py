@@ -24,7 +24,7 @@ CHUNK = 1 << 18  # bytes read at a time
 PIECE = 1 << 20  # most bytes that one decompression step may give
 SEVERAL = 1 << 20  # bytes of a packed file from which on its blocks are worth threads: a second of unpacking
 
-NAME = re.compile(r"(?P<stem>.+?\.(?P<kind>jsonl|tar)(?:\.(?P<packing>bz2|gz))?)(?:\.part(?P<part>\d+))?")
+NAME = re.compile(r"\A(?P<stem>.+?\.(?P<kind>jsonl|tar)(?:\.(?P<packing>bz2|gz))?)(?:\.part(?P<part>\d+))?")
 NOTHING = "no such file or folder. Check the path, or get the data first."
 READABLE = ".jsonl or .tar, with .bz2 or .gz behind it or not, whole or as .part1, .part2, ..."
 PACKED = re.compile(r"\.(gz|bz2)$")

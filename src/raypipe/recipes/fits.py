@@ -92,12 +92,11 @@ def misfitted(recipe: Recipe, where: Where) -> Iterator[ConfError]:
     for i, stage in enumerate(recipe.question):
         on = fitted_on(stage.step)
         if on is not None and on.basis and on.basis != (found := basis(recipe, stage.name)):
-            verb = stage.name.partition(":")[0].partition("#")[0]
             yield where.at(i).error(
                 f"{stage.name}: expected fitted numbers of this recipe ({found[:8]}), found some of "
                 f"{on.recipe} ({on.basis[:8]}): a step before it, or one of its fields, differs from the "
-                f"recipe that they were fitted to. Fit again: raypipe fit {verb} RUN, a run of this recipe "
-                "without them; or leave fitted out"
+                f"recipe that they were fitted to. Fit again: raypipe fit {stage.verb} RUN, a run of this "
+                "recipe without them; or leave fitted out"
             )
 
 

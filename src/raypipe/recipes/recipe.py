@@ -16,8 +16,16 @@ from raypipe.core.errors import ConfError
 from raypipe.core.kg import FactsRef
 from raypipe.core.plugins import Plugin
 from raypipe.core.protocols import CorpusStep, GraphRef, Model, Step
-from raypipe.core.records import Question, SourceKind, digest
-from raypipe.recipes.step_contract import N, embedder_of, named_by, searches_all, source_kinds, table_of
+from raypipe.core.records import Fault, Question, SourceKind, digest
+from raypipe.recipes.step_contract import (
+    N,
+    embedder_of,
+    named,
+    named_by,
+    searches_all,
+    source_kinds,
+    table_of,
+)
 from raypipe.text.template import ByLabel
 
 S = TypeVar("S")
@@ -35,6 +43,11 @@ class Stage(Generic[S]):
     when: Mapping[str, Labels] = field(default_factory=dict)  # reply -> labels let in
     plugin: Plugin | None = None  # where the step's class comes from; None: raypipe ships it
     written: str = ""  # digest that a manifest has of the stage, if its class was not imported
+
+    @property
+    def verb(self) -> str:
+        """Its name without what it writes into: "fuse" of "fuse:final"."""
+        return self.name.partition("#")[0].partition(":")[0]
 
     def kind(self) -> str:
         """What names the class of its step: its name, or its path if it comes from outside."""
@@ -62,6 +75,14 @@ class Stage(Generic[S]):
     def gate_reads(self) -> frozenset[str]:
         tables = [x.reads() for x in self.when.values() if isinstance(x, ByLabel)]
         return frozenset(f"replies.{r}" for r in self.when).union(*tables)
+
+
+def faults_at(stage: Stage[Step], question: Question) -> list[Fault]:
+    """The faults that a stage put on a question or on a reply of it."""
+    into = named(stage.step.writes(), "replies")
+    names = {stage.name, *(f"{stage.verb}:{name}" for name in into)}
+    replies = (question.replies[name].fault for name in into if name in question.replies)
+    return [f for f in question.faults if f.step in names] + [f for f in replies if f is not None]
 
 
 def titled(name: str, sets: Sequence[str]) -> str:

@@ -59,6 +59,13 @@ def answer_cut(step: Step) -> tuple[int, Model] | None:
     return None if cut is None else cut()
 
 
+def answering(step: Step) -> tuple[str, ...]:
+    """The replies that a deciding step takes the answer from, as its method `prefers` says, first choice
+    first; by default they are not known."""
+    prefers: Callable[[], tuple[str, ...]] | None = getattr(step, "prefers", None)
+    return () if prefers is None else prefers()
+
+
 def source_kinds(step: CorpusStep) -> tuple[SourceKind, ...] | None:
     """The field `kinds` of the step that reads `content`: what is searched; by default all kinds."""
     kinds = getattr(step, "kinds", None)

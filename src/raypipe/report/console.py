@@ -16,9 +16,11 @@ from raypipe.report.wording import (
     ann_lines,
     cost_rows,
     ends,
+    fault_rows,
     fit_lines,
     label_text,
     measured,
+    origin_text,
     seconds,
     share,
     signed,
@@ -59,6 +61,8 @@ def print_report(console: Console, report: Mapping[str, Any], folder: RunFolder)
     """A run (`report.to_json`): scores, steps, faults, and where its files are."""
     head = f"{report['recipe']}, run {report['run']}, {seconds(report['seconds'])}"
     say(console, head, style="bold", fold=True)
+    if by := origin_text(report):
+        say(console, f"answered by: {by}", style="bold", fold=True)
     say(console, *_inputs(report), fold=True)
     say(console, *(ReplacedRows(**rows).sentence() for rows in report["replaced"]))
     print_measures(console, report)
@@ -78,12 +82,9 @@ def print_report(console: Console, report: Mapping[str, Any], folder: RunFolder)
     if report["cost"]:
         show(console, ("cost", "estimate", "actual"), cost_rows(report["cost"]))
     say(console, *_costs(report), fold=True)
-    if report["faults_by_reason"]:
-        again = {True: "yes", False: "no"}
-        rows = [
-            (f["step"], f["reason"], again[f["transient"]], f["rows"]) for f in report["faults_by_reason"]
-        ]
-        show(console, ("failed rows", "reason", "tried again", "rows"), rows)
+    if rows := fault_rows(report):
+        show(console, ("rows with faults", "reason", "then", "rows"), [row[:4] for row in rows])
+        say(console, *(f"{step}, {reason}: {detail}" for step, reason, _, _, detail in rows if detail))
     say(console, *map(str, (folder.report, folder.predictions, folder.page)))
 
 
@@ -140,8 +141,8 @@ def print_lost(console: Console, questions: Sequence[Mapping[str, Any]]) -> None
         say(console, f"  expected {' | '.join(q['golds'])}; said {q['answer']}")
 
 
-def print_undone_rows(console: Console, found: Mapping[str, Any]) -> None:
-    """Counts of the rows of a run, and each failed row (`evaluation.fault_budget.UndoneRows`)."""
+def print_row_faults(console: Console, found: Mapping[str, Any]) -> None:
+    """Counts of the rows of a run, and each row with a fault (`evaluation.fault_budget.RowFaults`)."""
     if found["rows"]:
         rows = [[t[k] for k in ("kind", "rows", "done", "failed", "pending")] for t in found["rows"]]
         show(console, ("rows", "total", "done", "failed", "pending"), rows)
@@ -150,7 +151,9 @@ def print_undone_rows(console: Console, found: Mapping[str, Any]) -> None:
     for x in found["faults"]:
         tries = f"after {x['attempts']} attempt{'s' if x['attempts'] != 1 else ''}"
         state = "pending" if x["transient"] else "failed permanently"
-        say(console, f"{x['id']}: {x['step']}, {x['reason']}; {state} {tries}", f"  {x['detail']}")
+        if x["recovered"]:
+            state, tries = "answered by a later step", ""
+        say(console, f"{x['id']}: {x['step']}, {x['reason']}; {state} {tries}".rstrip(), f"  {x['detail']}")
 
 
 def spent(report: Mapping[str, Any]) -> str:

@@ -168,6 +168,7 @@ def print_explanation(console: Console, story: Mapping[str, Any]) -> None:
     say(console, *filter(None, [story["parts"].get("text")]))
     if story["outcome"]:
         say(console, f"{story['answer']}  [{story['outcome']}]")
+    say(console, *(f"{f['step']}, {f['reason']}: {f['detail']}" for f in story["faults"]))
     _print_evidence(console, story)
     say(console, f"answer {story['key']} = recipe {story['recipe']} + row {story['row']}")
     same = 0

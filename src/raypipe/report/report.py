@@ -113,12 +113,14 @@ class AnswerCut:
 
 @dataclass(frozen=True, slots=True)
 class FaultCount:
-    """Failed rows, by cause."""
+    """Rows with faults, by cause."""
 
     step: str
     reason: str
     transient: bool  # True: pending, tried again by the next run
     rows: int
+    recovered: bool = False  # True: a later step answered them
+    detail: str = ""  # of the first of them: what a server said; "": nothing, or an older raypipe wrote it
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +178,7 @@ class EvalReport:
     faults: tuple[FaultCount, ...]
     steps: tuple[StepLine, ...]  # corpus steps, then question steps, in recipe order
     marks: Marks
+    answered_by: Mapping[str, int] = field(default_factory=dict)  # name of a reply -> its answers, most first
     memo_damaged: int = 0  # tables and files of the memo; what they held and a run needs is computed again
     resumed: int = 0  # parts that attempts before this one did, which were stopped; the steps count them
     judge: JudgeLine | None = None  # None: there was no judge
@@ -235,8 +238,9 @@ def to_json(report: EvalReport) -> dict[str, Any]:
         ),
         **part("pages_compared", "parser_fallbacks", "normalized"),
         **part("replaced", "without_truth"),
-        "faults": sum(f.rows for f in report.faults),
+        "faults": sum(f.rows for f in report.faults if not f.recovered),
         "faults_by_reason": json_of(report.faults),
+        **part("answered_by"),
         "rule": marks.rule,
         **asdict(marks.score),
         "unscored": marks.score.n_unscored,

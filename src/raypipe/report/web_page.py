@@ -17,7 +17,18 @@ from typing import TYPE_CHECKING, Any
 
 from raypipe.metrics.losses import steps_of
 from raypipe.report import plot
-from raypipe.report.wording import ann_lines, cut, fit_lines, label_text, measured, seconds, share, signed
+from raypipe.report.wording import (
+    ann_lines,
+    cut,
+    fault_rows,
+    fit_lines,
+    label_text,
+    measured,
+    origin_text,
+    seconds,
+    share,
+    signed,
+)
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -61,7 +72,7 @@ def templates() -> Environment:
     )  # fmt: skip
     env.filters.update(signed=signed, share=share, seconds=seconds, measured=measured)
     env.filters.update(script_json=script_json, steps_of=steps_of, fit_lines=fit_lines, label_text=label_text)
-    env.filters.update(ann_lines=ann_lines, cut=cut)
+    env.filters.update(ann_lines=ann_lines, cut=cut, origin_text=origin_text, fault_rows=fault_rows)
     return env
 
 

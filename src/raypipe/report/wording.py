@@ -67,6 +67,22 @@ def calibration_line(name: str, c: Mapping[str, Any]) -> str:
     )
 
 
+def origin_text(report: Mapping[str, Any]) -> str:
+    """How many answers each reply gave; "" where no step decides, and of older reports."""
+    return ", ".join(f"{name} {answers}" for name, answers in report.get("answered_by", {}).items())
+
+
+def fault_rows(report: Mapping[str, Any]) -> list[tuple[str, str, str, int, str]]:
+    """Rows with faults by cause: step, reason, what becomes of them, how many, the detail of the first."""
+    found = []
+    for f in report["faults_by_reason"]:
+        then = "tried again" if f["transient"] else "lost"
+        if f.get("recovered"):
+            then = "answered by a later step"
+        found.append((f["step"], f["reason"], then, f["rows"], f.get("detail", "")))
+    return found
+
+
 def label_text(report: Mapping[str, Any]) -> str:
     """What people's labels did to the verdicts; "" where there were none."""
     if (found := report["labels"]) is None:

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from raypipe.core.records import Span
 
-_IGNORED = r"[\s\u00ad\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]*"
+_IGNORED = r"[\s\u00ad\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]*+"
 """White space, and characters without width: a model reads over them, and so does a check that must hold."""
 
 _MARKS = re.compile(
@@ -105,7 +105,7 @@ def prompted_spans(
     return out
 
 
-_TAG = re.compile(r"<[^>]+>")
+_TAG = re.compile(r"<[^>]++>?")  # without its end it is none
 _ADDRESS = re.compile(r"https?://|\.com|\.cn")
 
 
@@ -118,7 +118,7 @@ def clean(text: str) -> str:
     'See example or ask'
     """
     while True:
-        found = " ".join(_ADDRESS.sub("", _TAG.sub(" ", text)).split())
+        found = " ".join(_ADDRESS.sub("", _TAG.sub(lambda m: " " if m[0][-1] == ">" else m[0], text)).split())
         if found == text:
             return found
         text = found

@@ -17,7 +17,7 @@ from raypipe.core import config
 from raypipe.core.config import Where
 from raypipe.models.adapter_check import RANKS
 
-_SHORT = re.compile(r"\d+e-?\d+")  # 2e-4, which YAML takes for text: it wants 2.0e-4
+_SHORT = re.compile(r"\A\d+e-?\d+")  # 2e-4, which YAML takes for text: it wants 2.0e-4
 
 
 @dataclass(frozen=True, slots=True)

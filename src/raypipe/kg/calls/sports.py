@@ -119,7 +119,8 @@ def _keyed_rows(found: Any, path: str) -> list[dict[str, Any]]:
     return list(rows.values())
 
 
-_SOCCER_KEY = re.compile(r"""\((['"])(.*?)\1, (['"])(.*?)\3, (['"])(.*?)\5, (['"])(.*)\7\)""")
+_QUOTED = r"""(?:'([^']*)'|"([^"]*)")"""
+_SOCCER_KEY = re.compile(rf"\A\({', '.join([_QUOTED] * 4)}\)")
 
 
 async def fetch_soccer(rows: FetchedTables, need: RowRequest) -> None:
@@ -129,7 +130,7 @@ async def fetch_soccer(rows: FetchedTables, need: RowRequest) -> None:
     async for game in _played(rows, need, "soccer", spelled):
         key = _SOCCER_KEY.fullmatch(game["_key"])
         if key is not None and rows.new("soccer", game["_key"]):
-            named = {"league": key[2], "season": key[4], "team": key[6]}
+            named = {"league": key[1] or key[2], "season": key[3] or key[4], "team": key[5] or key[6]}
             named["time"] = str(game.get("time") or "")[:5] or None
             rows.tables.insert("soccer_game", [{**game, **named}])
 

@@ -264,7 +264,7 @@ def _decade(m: re.Match[str], today: date, starts: int) -> When:
 
 
 _FORMS: Final = [
-    (re.compile(form, re.ASCII), meant)
+    (re.compile(rf"\A(?:{form})", re.ASCII), meant)
     for form, meant in (
         (r"(\d{4})(?:[-/](\d{1,2})(?:[-/](\d{1,2}))?)?(?:[ t]00:00(?::00)?(?: [a-z]+)?)?", _iso),
         (r"(\d{1,2})/(\d{1,2})/(\d{4})", _american),

@@ -35,8 +35,7 @@ JUMPS = 0.25  # share of neighbours that jump, above which a page zigzags
 CROSSING = 0.20  # share of boxes over the middle, below which it has two columns
 FULL = 0.60  # of its column a line of prose fills; a cell of a table less
 
-OPEN, PAGE, DOCX = b"O", b"P", b"D"
-CLOSED = {"closed": True}  # the reply about a page, where no PDF is open
+OPEN, PAGE, DOCX, PROBE = b"O", b"P", b"D", b"?"
 
 _open: list[Pdf] = []  # at most one
 
@@ -44,14 +43,15 @@ _open: list[Pdf] = []  # at most one
 def answer(request: bytes) -> bytes:
     """The reply to a request, as JSON. A request is one byte, which says what to do, and its data.
 
-    The child keeps the PDF that it opened last. One that started after a page had killed the one before has
-    none, and says so."""
+    The child keeps the PDF that it opened last. PROBE asks whether it is well: it makes a PDF of one page."""
     return json.dumps(_answer(request[:1], request[1:])).encode()
 
 
 def _answer(what: bytes, data: bytes) -> dict[str, Any]:
+    if what == PROBE:
+        return _probed()
     if what == PAGE:
-        return _open[0].page(int.from_bytes(data, "little")) if _open else CLOSED
+        return _open[0].page(int.from_bytes(data, "little"))
     while _open:
         _open.pop().close()
     if what == DOCX:
@@ -61,6 +61,16 @@ def _answer(what: bytes, data: bytes) -> dict[str, Any]:
         return found
     _open.append(found)
     return found.about()
+
+
+def _probed() -> dict[str, Any]:
+    made = pdfium.PdfDocument.new()
+    made.new_page(595, 842).close()
+    document = Pdf(made)
+    try:
+        return document.page(0)
+    finally:
+        document.close()
 
 
 class Pdf:

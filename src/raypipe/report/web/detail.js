@@ -9,7 +9,7 @@ function detail(q, texts, run, mark, file) {
   if (mark) made.append(people(q, mark, file));
   made.append(evidence(q, texts));
   if (q.replies.length) made.append(make("h3", "Replies"), ...q.replies.map(reply));
-  if (q.faults.length) made.append(make("h3", "Faults"), table(["step", "reason", "tried again"], q.faults.map(f => [f.step, f.reason, f.transient ? "yes" : "no"])));
+  if (q.faults.length) made.append(make("h3", "Faults"), table(["step", "reason", "tried again", "detail"], q.faults.map(f => [f.step, f.reason, f.transient ? "yes" : "no", f.detail || ""])));
   const took = Object.entries(q.seconds || {});
   if (took.length) made.append(make("p", "Seconds, its share of the task that answered it: " + took.map(([stage, s]) => stage + " " + s.toFixed(3)).join(", "), "soft"));
   if (q.degraded.length) made.append(make("p", "Left out, for time or a dead service: " + q.degraded.join(", ")));
@@ -95,6 +95,7 @@ function reply(r) {
   const made = make("div");
   made.append(box("p", make("b", r.step + " "), make("span", said.join(" \u00b7 "), "soft")));
   made.append(r.label === "trace" ? trace(r.text) : make("blockquote", r.text));
+  if (r.fault) made.append(make("p", r.fault, "soft"));
   if (r.prompt) made.append(fold("Prompt", ...r.prompt.map(m => box("div", make("p", m.role, "soft"), make("pre", m.content)))));
   return made;
 }
