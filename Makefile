@@ -45,11 +45,11 @@ test: $(tested)   ## the tests, as CI runs them; ARGS="..." are pytest's
 test-all: $(tested) ## all tests, with the kills, races and comparisons that take long
 	@$(py) tests/run.py --all $(ARGS)
 
-# Each kills something that a run depends on, or feeds it what is broken, prints JSON lines, and fails unless
-# everything came back.
+# Each kills something that a run depends on, feeds it what is broken, or puts a defect back that a test must catch;
+# prints JSON lines, and fails unless everything came back or was caught.
 DRILLS := bench/drill.py bench/crash.py "bench/kills.py --kills 20" bench/mutants.py bench/fuzz.py "bench/nodes.py --drills 20" \
 	"bench/streamed.py --gpus 16 --lose 8 --tasks 80 --seconds 14" \
-	"bench/serve_drill.py --requests 2000" "bench/faults.py --faults 1000"
+	"bench/serve_drill.py --requests 2000" "bench/faults.py --faults 1000" "bench/drills/defects.py --json"
 
 drill: $(tested)  ## kill engines, drivers, workers, nodes and replicas while they work: an hour or more (docs/reliability.md)
 	@for drill in $(DRILLS); do echo "$$drill" >&2; $(py) $$drill || exit 1; done
