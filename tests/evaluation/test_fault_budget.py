@@ -1,8 +1,7 @@
 """The budget of each step that asks a model: rows without a reply, whatever a later step made of them."""
 
-from pathlib import Path
-
 import pytest
+from checkout import ROOT
 
 from raypipe.api.session import load_recipe
 from raypipe.cluster.file import Budget
@@ -11,7 +10,6 @@ from raypipe.core.errors import FaultBudgetExceeded
 from raypipe.core.records import Fault, Question, Reply
 from raypipe.evaluation.fault_budget import AnswerFaults, RowFaults, check
 
-ROOT = Path(__file__).parents[2]
 SAID = Fault("generate:llm", "refused", "status 400: use max_completion_tokens", transient=False)
 UNREADABLE = Fault("generate:llm", "unreadable", "expected a label", transient=False)
 YES = Reply("yes", "answered")

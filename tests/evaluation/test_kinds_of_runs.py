@@ -104,7 +104,7 @@ def test_ranked_questions_are_lost_where_their_relevant_documents_were(
                 json.dumps({"_id": f"q-{id}", "text": "what does the robin eat at the lake?"}) + "\n"
             )
     with (beir / "qrels.trec").open("a") as qrels:  # one is in no corpus, one does not match the query
-        qrels.write("q-ghost 0 ghost 1\nq-late 0 heron-swift 1\n")
+        qrels.write("q-ghost 0 ghost 1\nq-late 0 heron-swift 1\nq-late 0 robin 0\n")
     few = RANKS.replace("top: 30", "top: 2").replace("top: 20}", "top: 2}").replace("top: 10}", "top: 1}")
     done = run(few)
     found = done.report.losses

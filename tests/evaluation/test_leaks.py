@@ -21,6 +21,7 @@ EVALUATED = {
         ("Which films did Mira Tolland direct after Small Harbour?", "near"),
         ("what was the closing price of velora on march 4, 2024?", None),  # another day
         ("what was the closing price of celm on march 3, 2024?", None),  # another name
+        ("Which film did Mira Tolland direct after Small Harbour 2?", None),  # another film by a number alone
         ("Who painted The Harbour at Dawn?", None),
         ("how many albums has ivo karr released?", None),
     ],

@@ -252,6 +252,7 @@ def test_no_rows_speak_for_a_false_premise_and_the_rule_denied_it() -> None:
         (("31 minutes",), "31 long minutes", False),
         (("yes",), "Any text", True),
         (("invalid question",), "  ", False),
+        (("yes", "in May"), "Any text", False),
     ],
 )
 def test_a_text_holds_a_gold_by_its_words(truths: tuple[str, ...], text: str, held: bool) -> None:

@@ -130,6 +130,12 @@ def test_what_marks_a_ticker_in_a_text_is_part_of_the_name(tables, text, seen, n
     assert (text[slice(*mention.span)], mention.names) == (seen, {"company": name})
 
 
+def test_of_names_that_overlap_in_a_text_the_longest_counts(tables):
+    text = "does General Motors Company make a car for earth, wind & fire, or is general motors in it?"
+    seen = [text[slice(*m.span)] for m in Linker(tables).mentions(text)]
+    assert seen == ["General Motors Company", "earth, wind & fire", "general motors", "it"]
+
+
 def test_meaning_links_where_words_do_not_and_only_when_near_enough(tables):
     asked = []
 

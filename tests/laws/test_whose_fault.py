@@ -229,10 +229,10 @@ def test_a_machine_without_memory_for_parsers_loses_no_page(world, tmp_path):
     bench = Bench(tmp_path, world)
     pipe = piped(bench, None, FAKES)
     how = EvalOptions("crag", rule="official")
-    with parsers_killed(), pytest.raises(Unavailable, match="No row is blamed"):
+    with parsers_killed(), pytest.raises(Unavailable, match=r"No row is blamed"):
         evaluate(pipe, [world], tmp_path / "out", how)
     pages = Ids.of(pipe.store.scan("sources", ["id"])["id"].to_pylist())
-    with parsers_killed(), pytest.raises(Unavailable, match="No row is blamed.* 3 workers tried"):
+    with parsers_killed(), pytest.raises(Unavailable, match=r"No row is blamed.* 3 workers tried"):
         pipe.builder.build(pipe.corpus.texts(pages), RunCounters())
     bench.run(FAKES)
     assert pipe.store.count("faults") == 0 and pipe.store.count(pipe.recipe.texts_table) == len(pages)

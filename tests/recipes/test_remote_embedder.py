@@ -2,11 +2,11 @@
 
 import asyncio
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 from chat_server import serving
+from checkout import ROOT
 from collection_bench import papers, queries, write_beir
 from reruns import FAKES, MODELS, Bench
 
@@ -30,7 +30,6 @@ from raypipe.synth import write
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[1]
 SURE = FAKES.replace("threshold: 0.5", "threshold: 0.0")
 FAR_AWAY = "far: {kind: embedder, loader: embeddings, endpoint: e, model: org/m, dim: 48%s}\n"
 

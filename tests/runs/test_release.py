@@ -103,6 +103,15 @@ def test_a_gate_that_fails_is_exit_code_7_and_leaves_live_as_it_was(bench, store
         promote(store, read(bench.folder / "one"), [gate("hallucination<0")])
 
 
+def test_a_run_that_this_raypipe_would_compute_otherwise_is_not_released(bench, store):
+    bench.run(SURE, out="one")
+    run = read(bench.folder / "one")
+    other = replace(run, recipe={**run.recipe, "digest": "0" * 32})  # as if a step's version was raised since
+    with pytest.raises(ConfError, match="a step's version was raised"):
+        promote(store, other, [])
+    assert live(store) is None and releases(store) == []
+
+
 def test_a_gate_refuses_a_score_that_rests_on_few_of_the_questions_and_says_how_to_allow_it(
     bench, store, capsys
 ):

@@ -4,9 +4,9 @@ import asyncio
 import json
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from checkout import ROOT, SUPPORT
 from http_app import JSON, send
 
 from raypipe.api.session import load_recipe
@@ -25,8 +25,7 @@ from raypipe.serving.key_filters import KeyFilter, read_key_filters
 from raypipe.serving.query import Filters, QueryRequest, host_matches
 from raypipe.store import Store
 
-HERE = Path(__file__).parents[1]
-RECIPE = load_recipe(str(HERE / "fakes.yaml"), None, Conf((HERE.parent / "conf",)))
+RECIPE = load_recipe(str(SUPPORT / "fakes.yaml"), None, Conf((ROOT / "conf",)))
 ACME, BLUE = "the-key-of-acme-here", "the-key-of-blue-here"
 
 
@@ -35,7 +34,7 @@ def key_filter(name, key, **fields):
 
 
 WRITES = (
-    (HERE / "fakes.yaml")
+    (SUPPORT / "fakes.yaml")
     .read_text()
     .replace(
         "  - decide: {prefer: [extract]}",
@@ -108,7 +107,7 @@ def two(filled, halves, tmp_path_factory):
     (mine, others), _ = halves
     file = tmp_path_factory.mktemp("filters") / "writes.yaml"
     file.write_text(WRITES)
-    recipe = load_recipe(str(file), None, Conf((HERE.parent / "conf",)))
+    recipe = load_recipe(str(file), None, Conf((ROOT / "conf",)))
     filters = (
         key_filter("acme", ACME, filters=Filters(tuple(mine))),
         key_filter("blue", BLUE, filters=Filters(tuple(others))),
