@@ -38,7 +38,7 @@ _IS_PAIR[list(_PAIRS)] = True
 
 
 def marks(data: bytes | bytearray, start: int = 0) -> Iterator[tuple[int, int]]:
-    """Yields the (bit, mark) of each mark that lies whole in `data`, of those that start at byte `start` or later.
+    """Yields the (bit, mark) of each mark that lies whole in `data` and starts at byte `start` or later.
 
     >>> [(bit, hex(mark)) for bit, mark in marks(bytes.fromhex("005dc914e14240"))]
     [(6, '0x177245385090')]

@@ -120,8 +120,8 @@ def _top_level(archive: zipfile.ZipFile, part: str) -> Iterator[etree._Element]:
             if parent.get(f"{_W}type") not in ("separator", "continuationSeparator", "continuationNotice"):
                 yield element
             # From the leaves up: clearing a whole table at once took 10 s for one of 64,000 cells.
-            for _, part in etree.iterwalk(element, ("end",)):
-                part.clear()
+            for _, inner in etree.iterwalk(element, ("end",)):
+                inner.clear()
             while element.getprevious() is not None:
                 del parent[0]
 

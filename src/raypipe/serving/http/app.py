@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
@@ -19,7 +19,14 @@ from raypipe.serving.access import ServerConfig
 from raypipe.serving.capture import Capture, RedactionFailed, UnknownAnswer
 from raypipe.serving.http import errors, openai, requests, stream
 from raypipe.serving.http.errors import RequestRefused, to_problem
-from raypipe.serving.http.limits import Admission, authorize, read_body, until_disconnect, who_asks
+from raypipe.serving.http.limits import (
+    Admission,
+    BytesInFlight,
+    authorize,
+    read_body,
+    until_disconnect,
+    who_asks,
+)
 from raypipe.serving.http.middleware import ObservedApp, RequestMetrics, request_id
 from raypipe.serving.http.openai import ChatBody
 from raypipe.serving.http.openapi import ROUTES, openapi_document
@@ -35,6 +42,9 @@ from raypipe.store.layout import LIVE
 BATCH_CONCURRENCY = 4
 """Questions of one batch that are answered at the same time: a batch takes the slot of one request."""
 
+
+PARSED_AT_ONCE = 1 << 18
+"""Bytes of a body that is parsed between two other requests: at worst .05 s. Larger ones are on a thread."""
 
 RELEASE_HEADER = "raypipe-release"
 """Names the pointer that answers a request, of those that its key may ask."""
@@ -55,11 +65,17 @@ class Routes:
         self._router, self._followers, self._capture = router, followers, capture
         self._limits, self._metrics, self._admission = config.limits, metrics, admission
         self._document = openapi_document()
+        self._in_flight = BytesInFlight(config.limits.max_bytes_in_flight, metrics)
+        self._large_bodies = asyncio.Lock()  # one at a time: of hostile JSON 25 times its bytes are made
 
     async def _body(self, kind: type[B], request: Request) -> B:
         tenant = who_asks(request)
         await self._admission.admit(tenant)
-        return requests.parse_body(kind, await read_body(request, self._limits), self._limits)
+        body = await read_body(request, self._limits, self._in_flight)
+        if len(body) <= PARSED_AT_ONCE:
+            return requests.parse_body(kind, body, self._limits)
+        async with self._large_bodies:
+            return await asyncio.to_thread(requests.parse_body, kind, body, self._limits)
 
     async def _answerer(self, request: Request) -> AnswererProtocol:
         """What answers the pointer of a request. Refuses one that its key may not ask, and for a tenant with
@@ -135,7 +151,8 @@ class Routes:
             raise openai.unknown_model()
         query = requests.QueryBody(query=body.query(), **dict(body.raypipe))
         if body.stream:
-            encode = partial(openai.chunks, id, body)
+            counts = body.stream_options is not None and body.stream_options.include_usage
+            encode = partial(openai.chunks, id, body.model, counts)
             return await self._stream(request, partial(self._answer, answerer, query), encode)
         async with self._admission.slot(who_asks(request)):
             answer = await until_disconnect(request, self._answer(answerer, query, NULL_LISTENER, request))
@@ -166,9 +183,10 @@ class Routes:
         encode: Callable[[AsyncIterator[stream.Event | None]], AsyncIterator[bytes]],
     ) -> Response:  # fmt: skip
         """One question as a stream. Its slot is taken here, so that a refusal is still a status, and released
-        with the answer: a client that does not read it takes no slot from others."""
+        with the answer, as are its bytes: a client that does not read it takes nothing from others."""
         slot = AsyncExitStack()
         await slot.enter_async_context(self._admission.slot(who_asks(request)))
+        slot.enter_context(request.state.held.pop_all())
 
         async def work(listener: Listener) -> AnswerResponse:
             async with slot:
@@ -232,6 +250,16 @@ def pointer_of(request: Request) -> str:
     return request.headers.get(RELEASE_HEADER, "") or who_asks(request).releases[0]
 
 
+def holding(route: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    """Returns the route so that what its request holds is given back once it is answered."""
+
+    async def handle(request: Request) -> Response:
+        with ExitStack() as request.state.held:
+            return await route(request)
+
+    return handle
+
+
 def _not_allowed(why: str) -> RequestRefused:
     return RequestRefused(HTTPStatus.FORBIDDEN, why)
 
@@ -275,7 +303,9 @@ def create_app(
 
     for path, route in ROUTES.items():
         guard = [Depends(authorized)] if route.key else []
-        app.add_api_route(path, getattr(routes, route.name), methods=[route.method], dependencies=guard)
+        app.add_api_route(
+            path, holding(getattr(routes, route.name)), methods=[route.method], dependencies=guard
+        )
     if config.page:
         app.add_api_route("/", root, methods=["GET"])
     errors.add_exception_handlers(app)

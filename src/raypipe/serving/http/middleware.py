@@ -39,6 +39,9 @@ class RequestMetrics:
     def question_answered(self, result: QueryResult) -> None:
         """A question was answered."""
 
+    def bytes_in_flight(self, count: int) -> None:
+        """The bytes of all bodies that the gateway holds changed."""
+
     def tenant_used(self, tenant: str, state: Literal["admitted", "refused"], tokens: int) -> None:
         """A tenant's question was answered, or a request of it was refused with 429."""
 
