@@ -106,8 +106,10 @@ def _groups(path: Path, shard_bytes: int) -> list[Shard]:
     except (OSError, ValueError):
         return [_whole([path])]  # its reader says what is wrong
     shards, start, first = list[Shard](), 0, 1
-    for n in range(1, len(groups) + 1):
-        if n == len(groups) or sum(sizes[start:n]) >= shard_bytes:
-            shards.append(Shard((str(path),), sum(sizes[start:n]), Span(start, n, first)))
-            first, start = first + sum(rows[start:n]), n
+    filled = taken = 0  # bytes and rows from `start` on
+    for n, (size, count) in enumerate(zip(sizes, rows, strict=True), 1):
+        filled, taken = filled + size, taken + count
+        if n == len(groups) or filled >= shard_bytes:
+            shards.append(Shard((str(path),), filled, Span(start, n, first)))
+            first, start, filled, taken = first + taken, n, 0, 0
     return shards if len(shards) > 1 else [_whole([path])]

@@ -54,14 +54,14 @@ class CitationCatalog:
         """Source id -> the urls that cite it, each once, by question id and rank."""
         with self._lock:
             if self._urls is None:
-                found: dict[str, list[str]] = {}
+                found: dict[str, dict[str, None]] = {}  # one error page can have thousands of addresses
                 table = self._store.scan("questions", ["id", "citations"], self._version).sort_by("id")
                 for cited in table["citations"].to_pylist():
                     for c in sorted(cited or (), key=lambda c: c["rank"]):
                         for source in (c["page"], c["snippet"], c["name"]):
-                            if source is not None and c["url"] not in (urls := found.setdefault(source, [])):
-                                urls.append(c["url"])
-                self._urls = found
+                            if source is not None:
+                                found.setdefault(source, {})[c["url"]] = None
+                self._urls = {source: list(urls) for source, urls in found.items()}
             return self._urls
 
 

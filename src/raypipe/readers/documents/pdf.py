@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from bisect import bisect_right
 from collections.abc import Sequence
 from statistics import median
 from typing import Any, NamedTuple
@@ -204,11 +205,11 @@ def in_order(boxes: Sequence[Box]) -> list[list[int]]:
     """The numbers of the boxes, line by line: what crosses the middle parts the page into bands, and within a
     band the left column is before the right one."""
     middle = _middle(boxes)
-    across = sorted((b.bottom for b in boxes if _side(b, middle) == 0), reverse=True)
+    across = sorted(-b.bottom for b in boxes if _side(b, middle) == 0)
 
     def key(i: int) -> tuple[int, int, float, float]:
         box = boxes[i]
-        above = sum(y >= box.bottom - box.height / 2 for y in across)
+        above = bisect_right(across, box.height / 2 - box.bottom)
         return above, _side(box, middle), -box.bottom, box.left
 
     lines: list[list[int]] = []

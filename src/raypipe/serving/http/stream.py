@@ -79,6 +79,7 @@ async def event_stream(
     Cancels the work when the client disconnects."""
     listener = EventListener()
     work, client_gone = asyncio.ensure_future(answer(listener)), asyncio.ensure_future(disconnected(request))
+    del answer  # with the request's documents, which are not held for a client that reads slowly
     for task in (work, client_gone):
         task.add_done_callback(lambda _: listener.events.put_nowait(None))  # after the events before it
     try:
