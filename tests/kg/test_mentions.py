@@ -12,9 +12,9 @@ from raypipe.core.records import Fault
 from raypipe.kg.client import ServerConnection
 from raypipe.kg.graph import GraphFault, ServerBackend
 from raypipe.kg.graph_adapter import find_mentions, open_server
-from raypipe.kg.language.time_words import moment
 from raypipe.kg.server import serve
 from raypipe.models.kit import LocalKit
+from raypipe.text.moments import moment
 
 REF = GraphRef("small", "server", "", "small@1", GRAMMAR)
 

@@ -30,12 +30,12 @@ from raypipe.kg.graph import GraphBackend, ServerBackend, open_folder
 from raypipe.kg.language.example_bank import Domain, example
 from raypipe.kg.language.parser import Parse, parser
 from raypipe.kg.language.program import Bad
-from raypipe.kg.language.time_words import moment
 from raypipe.kg.tables import load
 from raypipe.metrics.textfile import filled
 from raypipe.readers.field_map import Fields
 from raypipe.readers.formats import Format
 from raypipe.recipes.resolve import prompt_file
+from raypipe.text.moments import moment
 from raypipe.text.thoughts import split_thoughts
 
 

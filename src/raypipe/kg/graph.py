@@ -15,9 +15,10 @@ from typing import Any, TypeAlias
 
 from raypipe.core.kg import MOST_REQUESTS, Request, Vectors
 from raypipe.core.records import Fault
-from raypipe.kg.language.time_words import Moment, When
+from raypipe.kg.language.time_words import When
 from raypipe.kg.link import Linker, Strictness
 from raypipe.kg.tables import Tables, load
+from raypipe.text.moments import Moment
 
 Object: TypeAlias = Mapping[str, Any]
 

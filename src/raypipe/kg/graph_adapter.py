@@ -31,10 +31,11 @@ from raypipe.kg.graph import (
     strings,
 )
 from raypipe.kg.language.parser import Parse, parser
-from raypipe.kg.language.time_words import Moment, When, moment
+from raypipe.kg.language.time_words import When
 from raypipe.kg.link import LEVELS, Linker, Strictness
 from raypipe.kg.normalize import fold
 from raypipe.kg.tables import Contents, read_files, tables_of, version_of
+from raypipe.text.moments import Moment, moment
 
 Clock: TypeAlias = Callable[[], float]
 """Seconds, from any origin."""

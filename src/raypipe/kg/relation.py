@@ -10,10 +10,11 @@ from typing import Any, Final, TypeAlias
 from raypipe.core import kg
 from raypipe.kg.graph import GraphFault
 from raypipe.kg.language.program import Cond, Nothing, Number, Star, Text, Value
-from raypipe.kg.language.time_words import Moment, when
+from raypipe.kg.language.time_words import when
 from raypipe.kg.normalize import fold
 from raypipe.kg.schema import Kind
 from raypipe.kg.tables import Tables, named_values, quoted, read
+from raypipe.text.moments import Moment
 
 Sql = tuple[str, tuple[Any, ...]]
 Stars: TypeAlias = Mapping[int, Sequence[Any]]

@@ -17,8 +17,8 @@ from raypipe.core.kg import MOST_REQUESTS, CallResult, Level
 from raypipe.core.protocols import Ask, Bound, Graph, GraphRef, GraphReplies, Kit, Reach
 from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, IDK, SKIPPED_REPLY, TRACE, Fault, Question, Reply
 from raypipe.kg.language.answer_rules import RULES, apply_rule
-from raypipe.kg.language.time_words import moment
 from raypipe.text.html import storable
+from raypipe.text.moments import moment
 from raypipe.text.template import REPLY, ByLabel
 
 MOST_TRACED = 10  # values and requests of a line that its trace repeats

@@ -14,8 +14,8 @@ from raypipe.core.protocols import Ask, Bound, GraphRef, Kit, Model, Reach
 from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, SKIPPED_REPLY, Fault, Question, Reply
 from raypipe.kg.language import example_bank
 from raypipe.kg.language.example_bank import NO_CALLS, ExampleBank, MaskedQuestion
-from raypipe.kg.language.time_words import moment
 from raypipe.text.html import storable
+from raypipe.text.moments import moment
 from raypipe.text.template import REPLY
 
 

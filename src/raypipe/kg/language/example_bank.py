@@ -17,7 +17,8 @@ from raypipe.core.kg import Mention
 from raypipe.core.records import Span
 from raypipe.kg.language.answer_rules import RULES
 from raypipe.kg.language.program import KINDS, Mean, Names, Program, Query, Text, print_program, quoted
-from raypipe.kg.language.time_words import Moment, When, when
+from raypipe.kg.language.time_words import When, when
+from raypipe.text.moments import Moment
 
 DOMAINS: Final = ("movie", "finance", "music", "sports", "open")
 Domain: TypeAlias = Literal["movie", "finance", "music", "sports", "open"]
