@@ -7,13 +7,13 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from raypipe.cli.arguments import SHARED, read_as
-from raypipe.cli.commands import COMMANDS, SUBCOMMANDS
+from raypipe.cli.commands import COMMANDS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,10 +40,10 @@ class Declared:
 
 
 def command(do: Callable[[Args], int]) -> Declared:
-    """Makes a function a command. Its name has the words: `_score_crag`. Its docstring says, of a command
-    below another, what it does; then it has a line to copy, which begins with raypipe, and the arguments."""
-    name = do.__name__.strip("_")
-    words = dashed if (dashed := name.replace("_", "-")) in COMMANDS else name.replace("_", " ")
+    """Makes a function a command. Its name has the words: `_score_crag`; two underscores are a dash. Its
+    docstring says, of a command below another, what it does; then it has a line to copy, which begins with
+    raypipe, and the arguments."""
+    words = do.__name__.strip("_").replace("__", "-").replace("_", " ")
     about, example, arguments = _DECLARED.fullmatch(_unfolded(do.__doc__ or "")).groups("")  # type: ignore[union-attr]
     return Declared(words, about, example, arguments, do)
 
@@ -56,11 +56,12 @@ def _unfolded(text: str) -> str:
     return re.sub(r"\n +", " ", inspect.cleandoc(text))
 
 
-def add(commands: dict[str, Commands], declared: Declared) -> None:
-    """Adds a command to a parser. `commands`: words -> the commands below them; "": those of the top."""
+def add(commands: dict[str, Commands], declared: Declared, groups: Mapping[str, str]) -> None:
+    """Adds a command to a parser. `commands`: words -> the commands below them; "": those of the top.
+    `groups`: two words that have commands below them -> what these do."""
     above, _, name = declared.words.rpartition(" ")
     about = declared.about or COMMANDS[name].about
-    made = below(commands, above).add_parser(
+    made = below(commands, above, groups).add_parser(
         name,
         help=about,
         description=about,
@@ -71,12 +72,12 @@ def add(commands: dict[str, Commands], declared: Declared) -> None:
     take(made, declared.arguments)
 
 
-def below(commands: dict[str, Commands], words: str) -> Commands:
+def below(commands: dict[str, Commands], words: str, groups: Mapping[str, str]) -> Commands:
     """The commands below others, such as those of `score`, which are made where they are not there."""
     if words not in commands:
         above, _, name = words.rpartition(" ")
-        about = COMMANDS[name].about if not above else SUBCOMMANDS[words]
-        made = below(commands, above).add_parser(name, help=about, description=about)
+        about = COMMANDS[name].about if not above else groups[words]
+        made = below(commands, above, groups).add_parser(name, help=about, description=about)
         commands[words] = made.add_subparsers(dest=words, metavar="COMMAND", required=True)
     return commands[words]
 

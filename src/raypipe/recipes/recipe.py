@@ -35,6 +35,11 @@ class Stage(Generic[S]):
     plugin: Plugin | None = None  # where the step's class comes from; None: raypipe ships it
     written: str = ""  # digest that a manifest has of the stage, if its class was not imported
 
+    @property
+    def verb(self) -> str:
+        """Its name without what tells it from others of that verb."""
+        return self.name.partition(":")[0].partition("#")[0]
+
     def kind(self) -> str:
         """What names the class of its step: its name, or its path if it comes from outside."""
         return type(self.step).__name__ if self.plugin is None else self.plugin.path
