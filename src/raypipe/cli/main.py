@@ -29,6 +29,13 @@ from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError, RaypipeError
 
 ABOUT = "Answer datasets of questions on a Ray cluster, and single questions with the same logic."
+START = {
+    "raypipe eval": "answer and score 20 invented questions",
+    'raypipe ask rag "QUESTION" --docs DIR': "answer from files of your own",
+    "raypipe serve rag --docs DIR": "the same over HTTP, with a page",
+    "raypipe plan local --set rerank.top=10": "what would this change cost?",
+}
+"""Four first commands, in the order in which a newcomer may type them -> what each does."""
 WIDTH = 80
 
 
@@ -61,8 +68,9 @@ def parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
 
 
 def overview() -> str:
-    """The text of `raypipe --help`: commands by group."""
-    lines = ["usage: raypipe COMMAND ...", "", *textwrap.wrap(ABOUT, WIDTH)]
+    """Returns the text of `raypipe --help`: where to start, then commands by group."""
+    starts = [f"  {command:<40}{does}" for command, does in START.items()]
+    lines = ["usage: raypipe COMMAND ...", "", *textwrap.wrap(ABOUT, WIDTH), "", "start here:", *starts]
     for group, does in GROUPS.items():
         lines += ["", f"{group}: {does}"]
         for name, command in COMMANDS.items():
@@ -71,7 +79,7 @@ def overview() -> str:
                     command.about, WIDTH, initial_indent=f"  {name:<12}", subsequent_indent=" " * 14
                 )
     lines += ["", "options:", "  --help      Print this.", "  --version   Print version and commit.", ""]
-    return "\n".join([*lines, "raypipe COMMAND --help has an example for each. Start with: raypipe doctor"])
+    return "\n".join([*lines, "raypipe COMMAND --help has an example for each."])
 
 
 def read(argv: Sequence[str]) -> argparse.Namespace:

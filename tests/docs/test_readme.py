@@ -1,0 +1,80 @@
+"""README.md: its commands run in order as they stand, and print what it shows."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from checkout import ROOT
+
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = [block for block in re.findall(r"(?m)((?:^(?: {4}.*)?\n)+)", TEXT) if "$ " in block]
+NOT_RUN = {"pip", "ray"}
+"""First words that this file does not run: test_install.py and test_first_hour.py do."""
+
+
+def session(blocks):
+    """(command, lines that it is shown to print) of each command of the blocks, in order."""
+    commands = []
+    for line in "".join(blocks).splitlines():
+        if line.startswith("    $ "):
+            commands.append((line[6:], []))
+        elif line.strip():
+            commands[-1][1].append(line.strip())
+    return commands
+
+
+COMMANDS = session(BLOCKS)
+
+
+def shown(line):
+    """A pattern of a line of README: white space of any width, and `...` for any text."""
+    return re.compile(r".*?".join(r"\s+".join(map(re.escape, part.split())) for part in line.split("...")))
+
+
+def test_the_readme_is_short():
+    prose = [line for line in TEXT.splitlines() if not line.startswith("    ")]
+    assert len(" ".join(prose).split()) <= 700
+
+
+def test_make_eval_is_the_demo_and_the_extra_that_pip_is_told_is_there():
+    assert re.search(r"^eval:.*\n\t.* jobs/eval\.py", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    [extra] = [re.search(r"\[(\w+)\]", c)[1] for c, _ in COMMANDS if c.startswith("pip ")]
+    assert extra in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+
+
+@pytest.mark.ray
+def test_every_command_prints_what_the_readme_shows(tmp_path):
+    (tmp_path / "manuals").mkdir()
+    (tmp_path / "manuals/pump.md").write_text(
+        "# Foo pump\n\nIt moves water from wells of up to 40 m.\n\n## Warranty\n\n"
+        "The warranty of the Foo pump is 24 months from delivery. Seals are not covered.\n"
+    )
+    env = {**os.environ, "RAY_ADDRESS": "local", "RAYPIPE_HOME": str(tmp_path / "home"), "COLUMNS": "120"}
+    env |= {"RAYPIPE_CONF": str(ROOT / "conf"), "PYTHONPATH": str(ROOT / "src")}
+    scripts = {"raypipe": ["-m", "raypipe"], "make": [str(ROOT / "jobs/eval.py")]}
+    for command, lines in COMMANDS:
+        name, *words = shlex.split(command)
+        if name in NOT_RUN or words[0] == "serve":  # tests/recipes/test_rag_served.py
+            continue
+        given = [sys.executable, *scripts[name], *(words if name == "raypipe" else [])]
+        done = subprocess.run(given, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=500)
+        printed = " ".join((done.stderr + done.stdout).split())
+        assert done.returncode == 0, (command, printed[-3000:])
+        missing = [line for line in lines if not shown(line).search(printed)]
+        assert not missing, (command, missing, printed[-3000:])
+
+
+def test_a_shown_line_may_leave_out_text_and_no_word():
+    line = shown("live in ...: r0001-..., +0.750 on 16 of 20")
+    assert line.search("live in /tmp/x: r0001-abc, recipe local, +0.750   on 16 of 20")
+    assert not line.search("live in /tmp/x: r0002-abc, recipe local, +0.750 on 16 of 20")
+
+
+def test_every_block_with_commands_is_taken():
+    assert [c.split()[0] for c, _ in COMMANDS].count("raypipe") >= 9
+    assert {Path(c.split()[0]).name for c, _ in COMMANDS} == {"make", "raypipe", "pip", "ray"}
