@@ -9,7 +9,7 @@ from checkout import ROOT, SUPPORT
 from outputs import file_of, schemas
 
 from raypipe.api.kg_refresh import RefreshProposal
-from raypipe.api.models import StandinsResult
+from raypipe.api.synth import StandinsResult
 from raypipe.cli.main import main, parser
 from raypipe.models.standins import Standins
 from raypipe.report.report import JSON_FORMAT

@@ -476,7 +476,7 @@ def test_models_lists_the_server_that_stands_in_for_a_recipes_language_models(ca
     assert code == 0, err
     found = {m["name"]: m for m in json.loads(out)["models"]}
     assert found["my/model"]["state"] == "remote" and "my/model at endpoint" in found["my/model"]["where"]
-    code, _, err = run(capsys, "models", "standins", "x", "--llm", "http://127.0.0.1:9/v1#my/model")
+    code, _, err = run(capsys, "models", "add", "x", "--llm", "http://127.0.0.1:9/v1#my/model")
     assert code == 2 and "--llm" in err
 
 

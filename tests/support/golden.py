@@ -15,8 +15,6 @@ from checkout import ROOT, SUPPORT
 
 from raypipe.core import arrow
 from raypipe.core.digests import model_identity
-from raypipe.core.kg import FactsRef
-from raypipe.core.protocols import GraphRef
 from raypipe.core.records import (
     ABSTAINED,
     ANSWERED,
@@ -30,6 +28,7 @@ from raypipe.core.records import (
 from raypipe.kg.graph_adapter import tables_version
 from raypipe.kg.language.example_bank import ExampleBank, ExampleGroup
 from raypipe.kg.public_data import facts_version
+from raypipe.kg.references import FactsRef, GraphRef
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import fine
 from raypipe.recipes.laws import Trial, run
@@ -75,7 +74,7 @@ LOCK = ROOT / "conf/steps.lock"
 
 GRAMMAR = (ROOT / "conf/grammar/calls.lark").read_text(encoding="utf-8")
 FOLDER = SUPPORT / "goldgraph"
-GRAPH = GraphRef("golden", "folder", str(FOLDER), tables_version(FOLDER), GRAMMAR)
+GRAPH = GraphRef("golden", str(FOLDER), tables_version(FOLDER), "folder", GRAMMAR)
 PUBLIC = FactsRef("golden", str(FOLDER / "public.parquet"), facts_version(FOLDER / "public.parquet"))
 DIRECTED = 'get_movie_person_crew({movie}, None, eq(job, "Director"))["name"]'
 BANK = ExampleBank(

@@ -207,7 +207,7 @@ OUTPUTS: Mapping[str, Any] = {
     "models": printed("ModelNeeds", "`models RECIPE --json`.", ModelNeedsResult)
     | printed(
         "StandinFolders",
-        "`models standins DIR --json`.",
+        "`standins DIR --json`.",
         chat=str,
         adapters=dict[str, str],  # name -> folder
         embedder=str,

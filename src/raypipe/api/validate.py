@@ -153,9 +153,10 @@ def _in_graphs(tree: Mapping[str, Any], path: Path, session: Session) -> list[Ra
     found: list[RaypipeError] = []
     for name, entry in tree.items():
         where, kind = Where(str(path)).at(str(name)), entry.get("kind") if isinstance(entry, dict) else None
-        known = kind in list(ENTRIES)
-        if kind is None or known:
-            found += config.problems(ENTRIES[kind].entry if known else Entry, entry, where)
+        if isinstance(kind, str) and kind in ENTRIES:
+            found += config.problems(ENTRIES[kind].entry, entry, where)
+        elif kind is None:
+            found += config.problems(Entry, entry, where)
         else:
             expected = f"expected one of {', '.join(ENTRIES)}"
             found.append(where.at("kind").error(f"{expected}, found {config.kind_of(kind)}"))

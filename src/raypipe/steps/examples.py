@@ -97,7 +97,7 @@ class Examples:
         assert self.pool is not None
         return self.pool
 
-    def _of_pool(self, rows: Sequence[ExampleRow]) -> list[Example]:
+    def _of_pool(self, rows: tuple[ExampleRow, ...]) -> list[Example]:
         show, names, out = renderer(self.shown), uses(self.shown), []
         for r in rows:
             asked, text = r.question.lower(), show({name: getattr(r, name) for name in names})

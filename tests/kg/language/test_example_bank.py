@@ -2,8 +2,8 @@
 
 import pytest
 
-from raypipe.core.kg import Mention
 from raypipe.kg.language.example_bank import ExampleBank, ExampleGroup, mask_question, masked, nearest
+from raypipe.kg.records import Mention
 from raypipe.text.moments import moment
 
 NOW = moment("03/06/2024, 10:00:00 PT")
