@@ -100,7 +100,8 @@ def test_help_and_mistakes_load_no_library(args, code, says, tmp_path):
     modules, found, text = loaded(*args, home=tmp_path)
     assert found == code and says in text, text
     assert not modules & {"numpy", "pyarrow", "rich", "asyncio", "pydantic"}
-    assert len(modules) < 200, "132: 0.06 s of CPU"
+    assert len(modules) < 215, "154: 0.06 s of CPU; 206 and 0.09 s where the names of plugins are read"
+    assert not any(m.startswith(("raypipe.kg", "raypipe.synth", "raypipe.training")) for m in modules)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +163,7 @@ def test_the_completion_script_knows_commands_and_flags(capsys, shell):
 def test_the_command_writes_schemas(capsys, tmp_path):
     code, out, _ = run(capsys, "schema", "--out", tmp_path / "schemas")
     assert code == 0 and {p.stem for p in (tmp_path / "schemas").iterdir()} == {
-        "cluster", "finetune", "graphs", "models", "recipe",
+        "cluster", "examples", "finetune", "graphs", "models", "recipe",
     }  # fmt: skip
     code, out, _ = run(capsys, "schema", "cluster")
     assert code == 0 and json.loads(out) == json.loads((tmp_path / "schemas" / "cluster.json").read_text())

@@ -206,13 +206,20 @@ def heard(rows: list[Question]) -> list[Question]:
     ]
 
 
+def in_order(steps: Mapping[str, type[Any]]) -> list[tuple[str, type[Any]]]:
+    """Verbs with their classes in the order of steps.lock, new ones last: a step gets what those before it
+    made."""
+    kept = list(yaml.safe_load(LOCK.read_text()))
+    return sorted(steps.items(), key=lambda of: kept.index(of[0]) if of[0] in kept else len(kept))
+
+
 def chain() -> dict[str, Trial]:
     """Every step of the table over the golden rows."""
     links: dict[str, Trial] = {}
     kit = LocalKit(None, clock=lambda: 0.0)  # a trace says how long a call took
     table = chunks = arrow.corpus_table(sources())
     documents = arrow.corpus_table([Source(source_id("document", d), "document", d) for d in DOCUMENTS])
-    for verb, cls in CORPUS_STEPS.items():
+    for verb, cls in in_order(CORPUS_STEPS):
         step = CORPUS.get(verb) or cls()
         given = {"clean": documents, "embed_document": chunks}.get(verb, table)
         links[verb] = Trial(step, kit, given, run(step, kit, given))
@@ -225,7 +232,7 @@ def chain() -> dict[str, Trial]:
     )
     kit = kit.with_index(index)
     rows = questions()
-    for verb, cls in QUESTION_STEPS.items():
+    for verb, cls in in_order(QUESTION_STEPS):
         step = QUESTION.get(verb) or cls()
         rows = heard(rows) if verb == "demote" else rows
         links[verb] = Trial(step, kit, rows, run(step, kit, rows))
@@ -238,7 +245,7 @@ def locked() -> dict[str, dict[str, Any]]:
     links = chain()
     return {
         verb: {"version": cls.version, "output": output_digest(links[verb].out), "file": file_digest(cls)}
-        for verb, cls in STEPS.items()
+        for verb, cls in in_order(STEPS)
     }
 
 

@@ -8,7 +8,6 @@ for is imported when it is asked for. Nothing here knows which plugins exist.
 from __future__ import annotations
 
 import functools
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -99,6 +98,7 @@ def tables() -> Mapping[str, PluginTable]:
 def _entry_points() -> Iterator[tuple[str, str, str]]:
     """Name, MODULE:NAME and distribution of each plugin. The metadata of an editable install are as old as
     the install, and a source tree has none: a checkout's own plugins are those of its pyproject.toml."""
+    import tomllib
     from importlib.metadata import entry_points  # 20 ms
 
     project = Path(__file__).parents[3] / "pyproject.toml"

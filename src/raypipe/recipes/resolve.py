@@ -59,7 +59,8 @@ class Readers(Mapping[Any, Read[Any]]):
     a record of a conf folder's files, a table of such by label."""
 
     def __init__(self, files: Conf, places: Mapping[str, str], known: Mapping[Any, Read[Any]]) -> None:
-        self._files, self._places, self._known = files, places, dict(known)
+        self._files, self._places = files, places
+        self._known: dict[Any, Read[Any]] = dict(known)
 
     def __getitem__(self, hint: Any) -> Read[Any]:
         if hint not in self._known:
