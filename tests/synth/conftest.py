@@ -26,6 +26,12 @@ def load(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for p in sorted(folder.glob("*.jsonl")) for line in p.read_bytes().splitlines()]
 
 
+@pytest.fixture(scope="session", name="load")
+def loader() -> Any:
+    """Reads the lines of a folder."""
+    return load
+
+
 @pytest.fixture(scope="session")
 def rows(small: tuple[Path, synth.SynthSummary]) -> list[dict[str, Any]]:
     return load(small[0])

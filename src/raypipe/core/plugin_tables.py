@@ -91,6 +91,8 @@ def tables() -> Mapping[str, PluginTable]:
             raise ConfError(f"plugin {name!r} of {whence}: {e}. Mend it, or uninstall it") from e
         if not isinstance(table, PluginTable):
             raise ConfError(f"plugin {name!r} of {whence}: expected a PluginTable, found {table!r:.80}")
+        if table.conf and not Path(table.conf).is_dir():
+            raise ConfError(f"plugin {name!r} of {whence}: conf: expected a folder, found no {table.conf}")
         found[name] = table
     return found
 
@@ -124,6 +126,11 @@ def registered(kind: str) -> Mapping[str, Registered]:
                 raise ConfError(f"plugins {found[name].plugin!r} and {plugin!r} both add {kind} {name!r}")
             found[name] = Registered(plugin, table, value)
     return found
+
+
+def conf_folders() -> list[Path]:
+    """The folders of configuration that plugins bring."""
+    return [Path(table.conf) for table in tables().values() if table.conf]
 
 
 class Registry(Mapping[str, T]):

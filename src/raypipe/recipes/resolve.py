@@ -48,7 +48,7 @@ def file_record(hint: type[Any]) -> type[Any]:
     where it is abstract. Raises ConfError where none does."""
     if is_dataclass(hint):
         return hint
-    folder: str = hint.FOLDER  # type: ignore[attr-defined]
+    folder: str = hint.FOLDER
     if folder not in FILES:
         raise ConfError(f"files under {folder}/: expected a plugin that reads them, found none")
     return FILES[folder]
