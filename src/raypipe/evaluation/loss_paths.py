@@ -6,9 +6,10 @@ its contract (`recipes.step_contract`). Pure functions on answered questions; re
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any
 
 from raypipe.core.plugin_tables import Registry
 from raypipe.core.protocols import Step
@@ -43,29 +44,29 @@ class GoldEvidence:
     sources: SourcesHolding | None = None  # None: not looked through, a hit holds it
 
 
-class EvidencePath(Protocol):
+class EvidencePath(ABC):
     """A way by which evidence comes to an answer that is not on pages, as from a graph. A plugin registers a
     class for the verb of the step that such a path goes through: made with a recipe and that stage."""
 
     replies: frozenset[str]  # names of the replies that are made of it, of no passage
 
-    def __init__(self, recipe: Recipe, stage: Stage[Step]) -> None: ...
+    @abstractmethod
+    def __init__(self, recipe: Recipe, stage: Stage[Any]) -> None: ...
 
+    @abstractmethod
     def lost(self, e: GoldEvidence) -> LostAt:
         """Says where on this path the gold was lost, should the answer not be right."""
-        ...
 
     def is_nearer(self, e: GoldEvidence, own: LostAt, pages: LostAt) -> bool:
         """Says whether the gold came further on this path than on that of the pages."""
-        ...
+        return pages.loss == Loss.PAGES
 
-    def add(self, question: Question, gold: Gold) -> None:
+    def add(self, question: Question, gold: Gold) -> None:  # noqa: B027, most count nothing
         """Counts what the gold says of the replies on this path."""
-        ...
 
     def score(self) -> CallScore | None:
         """Gives what was counted; None: no gold says anything of them."""
-        ...
+        return None
 
 
 PATHS: Registry[type[EvidencePath]] = Registry("loss_stages", {}, "an EvidencePath")

@@ -1,5 +1,5 @@
 """The path of evidence through a knowledge graph: where on it a gold answer was lost, and how its programs
-compare with the golds'. Pure functions on answered questions (`evaluation.loss_paths.EvidencePath`)."""
+compare with the golds'. Pure functions on answered questions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from raypipe.core.protocols import Step
 from raypipe.core.records import (
     ABSTAINED,
     ANSWERED,
@@ -20,7 +19,7 @@ from raypipe.core.records import (
     Question,
     Reply,
 )
-from raypipe.evaluation.loss_paths import REPLY, GoldEvidence
+from raypipe.evaluation.loss_paths import REPLY, EvidencePath, GoldEvidence
 from raypipe.kg.language.program import Program, print_program
 from raypipe.kg.records import GraphReplies
 from raypipe.kg.references import GraphRef
@@ -41,10 +40,10 @@ def graph_replies(step: Any) -> GraphReplies | None:
     return None if names is None else names()
 
 
-class GraphPath:
-    """The path through the stage that runs programs over a graph (`loss_paths.EvidencePath`)."""
+class GraphPath(EvidencePath):
+    """The path through the stage that runs programs over a graph."""
 
-    def __init__(self, recipe: Recipe, stage: Stage[Step]) -> None:
+    def __init__(self, recipe: Recipe, stage: Stage[Any]) -> None:
         names = graph_replies(stage.step)
         assert names is not None  # of kg_query
         self._stage, self._names, self._stages = stage, names, recipe.question

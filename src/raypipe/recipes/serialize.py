@@ -242,7 +242,9 @@ class _Classes(Mapping[str, type[Any]]):
         return _by_name([*self._own.values(), *(found.load("a class of a recipe") for found in added)])
 
     def __getitem__(self, name: str) -> type[Any]:
-        return self._own[name] if name in self._own else self._all[name]
+        if name in self._own or ":" in name:  # a path names a class from outside
+            return self._own[name]
+        return self._all[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._all)
