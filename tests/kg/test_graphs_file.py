@@ -112,7 +112,7 @@ def test_periods_are_words_or_seconds_and_no_identity(made):
 @pytest.mark.parametrize(
     ("entry", "said"),
     [
-        ({"kind": "cloud"}, "expected one of folder, server, facts"),
+        ({"kind": "cloud"}, "expected a graph, of kind folder or server"),
         ({"kind": "server", "where": "http://x"}, "version: expected for a server"),
         ({"kind": "folder", "version": "v"}, "version: expected for a server"),
         ({"kind": "server", "where": "here", "version": "v"}, "expected http://HOST:PORT"),

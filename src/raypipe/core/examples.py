@@ -9,7 +9,7 @@ from typing import ClassVar
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class ShownExample:
     compared: str  # what the question is compared with
     text: str  # as the prompt shows it
     group: str  # of a group one example is shown at most
@@ -26,5 +26,5 @@ class ExampleFile(ABC):
         """Says how many examples there are."""
 
     @abstractmethod
-    def shown(self) -> Sequence[Example]:
+    def shown(self) -> Sequence[ShownExample]:
         """Gives the examples, in the order of the file."""

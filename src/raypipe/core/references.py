@@ -60,7 +60,7 @@ class Tools:
 
 @dataclass(frozen=True, slots=True)
 class Reference(Generic[T]):
-    """An entry of graphs.yaml, resolved. `kit.data(ref)` gives what `open` made of it, a T."""
+    """An entry of graphs.yaml, resolved. A kit gives what `open` makes of it, a T."""
 
     name: str  # in graphs.yaml; not identity
     where: str  # file, folder or address; "": not known; not identity

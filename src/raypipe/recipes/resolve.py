@@ -156,8 +156,8 @@ def _entry(cls: type[Reference[Any]], files: Conf, places: Mapping[str, str], re
         tree, where = config.read_yaml(path), Where(str(path))
         known = [n for n, e in tree.items() if isinstance(e, dict) and e.get("kind") in cls.kinds]
         if name not in known:
-            kinds = " or ".join(cls.kinds)
-            raise where.error(f"no entry {name!r} of kind {kinds}; {did_you_mean(name, known)}")
+            expected = f"expected {cls.about}, of kind {' or '.join(cls.kinds)}"
+            raise where.error(f"{name!r}: {expected}; {did_you_mean(name, known)}")
         entry = config.build(cls.entry, tree[name], where.at(name))
         general = places.get("", "")
         place = places.get(name) or (general if cls.lies_at(entry, general) else "") or entry.where

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from raypipe.core.examples import Example, ExampleFile
+from raypipe.core.examples import ExampleFile, ShownExample
 from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach, Tokenize
 from raypipe.core.records import ANSWERED, SKIPPED_REPLY, Question, Reply, digest
 from raypipe.readers.example_pool import ExampleRow, PoolRef
@@ -97,21 +97,25 @@ class Examples:
         assert self.pool is not None
         return self.pool
 
-    def _of_pool(self, rows: tuple[ExampleRow, ...]) -> list[Example]:
+    def _of_pool(self, rows: tuple[ExampleRow, ...]) -> list[ShownExample]:
         show, names, out = renderer(self.shown), uses(self.shown), []
         for r in rows:
             asked, text = r.question.lower(), show({name: getattr(r, name) for name in names})
-            out.append(Example(asked, text, f"{r.document}\n{' '.join(asked.split())}", r.document))
+            out.append(ShownExample(asked, text, f"{r.document}\n{' '.join(asked.split())}", r.document))
         return out
 
-    def _drawn(self, question: Question, found: Sequence[Example]) -> list[int]:
+    def _drawn(self, question: Question, found: Sequence[ShownExample]) -> list[int]:
         """All examples in an order that this seed and this question give."""
         order = list(range(len(found)))
         random.Random(int(digest("examples", str(self.seed), question.text), 16)).shuffle(order)
         return order
 
     def _said(
-        self, question: Question, found: Sequence[Example], order: Sequence[int], tokenize: Tokenize | None
+        self,
+        question: Question,
+        found: Sequence[ShownExample],
+        order: Sequence[int],
+        tokenize: Tokenize | None,
     ) -> Question:
         """`order`: all examples, those to be shown first."""
         own = {c.url for c in question.citations or ()}

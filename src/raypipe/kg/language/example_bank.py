@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal, TypeAlias
 
-from raypipe.core.examples import Example, ExampleFile
+from raypipe.core.examples import ExampleFile, ShownExample
 from raypipe.core.records import Span
 from raypipe.kg.language.answer_rules import RULES
 from raypipe.kg.language.program import KINDS, Mean, Names, Program, Query, Text, print_program, quoted
@@ -71,9 +71,9 @@ class ExampleBank(ExampleFile):
     def count(self) -> int:
         return len(self.flat)
 
-    def shown(self) -> tuple[Example, ...]:
+    def shown(self) -> tuple[ShownExample, ...]:
         return tuple(
-            Example(masked(q), shown_example(group, q), f"{i}", "")
+            ShownExample(masked(q), shown_example(group, q), f"{i}", "")
             for i, group in enumerate(self.examples)
             for q in group.questions
         )
