@@ -15,5 +15,7 @@ from raypipe.core.config import Where
 # No `from __future__ import annotations` here: Serve looks at the type of `args`, and must not find a string.
 def build(args: dict) -> Application:  # type: ignore[type-arg]
     """The application. Raises ConfError for unknown arguments: Serve itself takes any."""
-    endpoint = config.build(ServeArgs, args, Where("serve", "args"))
-    return endpoint.application(from_environment())
+    endpoint, settings = config.build(ServeArgs, args, Where("serve", "args")), from_environment()
+    application = endpoint.application(settings)
+    print(endpoint.about_store(settings), flush=True)
+    return application

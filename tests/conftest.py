@@ -5,7 +5,6 @@ neither Ray nor an engine.
 """
 
 import io
-import json
 import os
 import shutil
 import sys
@@ -264,6 +263,7 @@ def filled(world, tmp_path_factory) -> Filled:
     from raypipe.api.session import load_recipe
     from raypipe.core import arrow
     from raypipe.core.config import Conf
+    from raypipe.core.plain import json_lines
     from raypipe.pipeline.driver import Pipeline, TaskSizes
     from raypipe.pipeline.ingest import ingest
     from raypipe.pipeline.tasks import WorkerConfig, inline
@@ -283,5 +283,5 @@ def filled(world, tmp_path_factory) -> Filled:
         pipeline.index(asked)
         pipeline.answer(asked)
         answers = list(pipeline.answers(asked))
-    lines = [json.loads(x) for f in world.glob("questions*.jsonl") for x in f.read_text().splitlines()]
+    lines = [x for f in world.glob("questions*.jsonl") for x in json_lines(f.read_text())]
     return Filled(recipe, store, answers, {line["interaction_id"]: line for line in lines})

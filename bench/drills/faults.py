@@ -35,6 +35,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from raypipe.core.errors import RaypipeError
+from raypipe.core.plain import json_lines
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.tasks import HandedBack, RunTask, TableTask, Task, TaskResult, Verb, WorkerConfig
 
@@ -290,7 +291,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="raypipe-faults-") as temporary:
         home = Path(temporary)
         write(home / "world", QUESTIONS, pages=PAGES, seed=3, page_chars=1500)
-        line = json.loads(next((home / "world").glob("questions*.jsonl")).read_text().splitlines()[2])
+        line = json_lines(next((home / "world").glob("questions*.jsonl")).read_text())[2]
         broken, poison = line["interaction_id"], line["query"]
         threading.Thread(target=bring_back, args=(home,), daemon=True).start()
         connection.join("local", num_cpus=2, include_dashboard=False)

@@ -44,6 +44,7 @@ from life import COMMANDS, Life, contents, differences, write_world
 from write_events import watched
 
 import raypipe
+from raypipe.core.plain import json_lines
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.tasks import HandedBack, RunTask, TableTask, Task, TaskResult, Verb, WorkerConfig
 
@@ -348,7 +349,7 @@ def main() -> int:
     )
     given = args.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the Ray that was started is ended
-    done = [json.loads(x) for x in given.out.read_text().splitlines()] if given.out.exists() else []
+    done = json_lines(given.out.read_text()) if given.out.exists() else []
     done = [d for d in done if d["seed"] == given.seed]
     with tempfile.TemporaryDirectory(prefix="raypipe-kills-") as temporary:
         head = Head(Path(temporary))

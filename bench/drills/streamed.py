@@ -39,6 +39,7 @@ from raypipe.cluster.file import LIMITS, Pool
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.kits import ForwardingKit
+from raypipe.core.plain import json_lines
 from raypipe.core.records import Source, source_id
 from raypipe.pipeline.driver import Pipeline, TaskSizes
 from raypipe.pipeline.recipe_tables import whole_corpus
@@ -227,7 +228,7 @@ def tables(pipe: Pipeline) -> dict[str, list[str]]:
 def measured(diary: Path, workers: int) -> dict[str, Any]:
     """How busy the encoders were, each from its first task within the warm time to its last, and the most
     bytes that lay between the parts."""
-    notes = [json.loads(line) for line in diary.read_text().splitlines()]
+    notes = json_lines(diary.read_text())
     calls: dict[int, list[tuple[float, float]]] = {}
     for n in notes:
         if "who" in n:

@@ -192,7 +192,7 @@ def main() -> None:
         said = subprocess.run(command, capture_output=True, text=True, check=False)
         if said.returncode:
             raise SystemExit(said.stderr)
-        found = json.loads(said.stdout.splitlines()[-1])
+        found = json.loads(said.stdout.rstrip().rpartition("\n")[2])
         print(
             f"{phase}: {found['seconds']} s, {found['cpu']} of CPU, peak {found['peak'] >> 20} MiB, "
             f"read {found['read'] / 2**20:.1f} MiB",

@@ -27,6 +27,7 @@ from typing import Any, cast
 from raypipe import readers
 from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
+from raypipe.core.plain import json_lines
 from raypipe.core.records import Question
 from raypipe.kg.references import GraphRef
 from raypipe.kg.server import serve
@@ -77,7 +78,7 @@ async def answered(recipe: Recipe, questions: list[Question]) -> tuple[list[Ques
 def measured(folder: Path, questions: int, seed: int, behind: bool) -> dict[str, Any]:
     """Outcomes of the questions of one invented world."""
     write(folder, questions, pages=1, seed=seed, page_chars=1000)
-    lines = [json.loads(x) for x in (folder / "questions.jsonl").read_text("utf-8").splitlines()]
+    lines = json_lines((folder / "questions.jsonl").read_text("utf-8"))
     rows = [
         r.question for r in readers.open([folder], "synth", readers.ReadCounts()) if r.question is not None
     ]

@@ -40,10 +40,6 @@ if TYPE_CHECKING:  # read by type checkers and editors, and as text below
     from raypipe.api.release import prune as prune
     from raypipe.api.release import releases as releases
     from raypipe.api.release import rollback as rollback
-    from raypipe.api.release import show_trials as show_trials
-    from raypipe.api.release import start_canary as start_canary
-    from raypipe.api.release import start_shadow as start_shadow
-    from raypipe.api.release import stop_trials as stop_trials
     from raypipe.api.reproduce import reproduce as reproduce
     from raypipe.api.results import Result as Result
     from raypipe.api.run import answer as answer
@@ -63,7 +59,6 @@ if TYPE_CHECKING:  # read by type checkers and editors, and as text below
     from raypipe.api.starting_points import download_crag as download_crag
     from raypipe.api.starting_points import download_qasper as download_qasper
     from raypipe.api.starting_points import start_project as start_project
-    from raypipe.api.usage import usage as usage
     from raypipe.api.validate import check_step as check_step
     from raypipe.api.validate import validate as validate
     from raypipe.api.view import list_runs as list_runs

@@ -1,8 +1,9 @@
-"""Joining a Ray: tried again while it is not there, and given up with what to do.
+"""Joining a Ray: tried again while it is not there, and given up with what to do. Starting one, with a token.
 
 In processes of their own, which no test has made join one.
 """
 
+import os
 import socket
 import subprocess
 import sys
@@ -64,3 +65,21 @@ except ValueError as e:
 @pytest.mark.slow
 def test_a_ray_that_comes_late_is_joined_and_a_mistake_is_not_tried_again():
     assert said(LATE).splitlines() == ["True", "4 no such option"]
+
+
+OWN = """
+import os, ray
+from raypipe.cluster import connection
+connection.connect("local")
+names = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")
+mode, token = ray.get(ray.remote(num_cpus=1)(lambda: [os.environ[name] for name in names]).remote())
+print(mode, token == os.environ["RAY_AUTH_TOKEN"], len(token))
+"""
+
+
+@pytest.mark.ray
+def test_a_ray_of_its_own_asks_for_a_token_that_its_processes_alone_have(tmp_path):
+    env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_AUTH")} | {"HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", OWN], env=env, capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["token", "True", "64"], done.stderr
+    assert not (tmp_path / ".ray").exists()

@@ -20,6 +20,7 @@ from raypipe.evaluation.result_table import (
     TEXTS,
     ResultTable,
     each,
+    metadata,
     needed_texts,
     read_table,
     row,
@@ -69,12 +70,12 @@ def folder(tmp_path: Path) -> RunFolder:
         for batch in (QUESTIONS[:2], QUESTIONS[2:]):
             table.add([row(q, GOLDS.get(q.id), text) for q in batch])
         table.finish(rows, report)
-    write_predictions(made)
+    write_predictions(made, "r1")
     return made
 
 
 def test_a_row_for_each_question_with_its_verdict_and_evidence(folder: RunFolder) -> None:
-    rows = {r["id"]: r for r in each(folder.results)}
+    rows = {r["id"]: r for r in each(folder.results, "r1")}
     assert list(rows) == ["q1", "q2", "q3", "q4", "q5"]
     verdicts = {id: (r["verdict"], r["reason"]) for id, r in rows.items()}
     assert verdicts == {
@@ -120,9 +121,8 @@ def plain(row: tuple) -> list:
 def test_each_verdict_is_read_by_other_programs(read, folder: RunFolder, ran) -> None:
     run = RunFolder(ran.folder / "out")
     for file in (folder.results, run.results):
-        assert [plain(row) for row in read(file)] == [
-            plain(tuple(row[c] for c in VERDICTS)) for row in each(file)
-        ]
+        rows = each(file, metadata(file)["run"])
+        assert [plain(row) for row in read(file)] == [plain(tuple(row[c] for c in VERDICTS)) for row in rows]
     counts = Counter(row[1] for row in read(run.results))
     report = json.loads(run.report.read_text())
     right = counts["exact"] + counts["correct"]

@@ -94,7 +94,7 @@ def test_the_blocks_have_all_that_the_table_knows_and_each_text_once(folder: Run
 def test_a_page_without_all_candidates_keeps_those_that_are_ranked_cited_gold_or_among_the_first(
     folder: RunFolder,
 ) -> None:
-    run = RunTable(folder.results)
+    run = RunTable(folder.results, read(folder.path).run)
     for id in run.ids:
         row = run.row(id)
         whole, used = (block([run], [id], brief=b)["rows"][0][0] for b in (False, True))

@@ -27,6 +27,7 @@ from raypipe.cluster import capacity
 from raypipe.cluster.file import Cluster
 from raypipe.core import config as conf
 from raypipe.core.config import Where
+from raypipe.readers.download import CRAG
 from raypipe.serving.access import ServerConfig
 
 pytestmark = pytest.mark.slow
@@ -37,6 +38,7 @@ KEY = "what-the-Secret-holds"
 RAYS = ("RayCluster", "RayJob", "RayService")
 WATCHING = ("PodMonitor", "PrometheusRule")  # the Prometheus operator's; their schemas are not in the data
 OVERLAYS = ("base", "overlays/dev", "overlays/gpu", "overlays/ha")
+DOWNLOADED = {f"/data/crag/{file.name}" for files in CRAG.values() for file in files}
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +157,8 @@ def test_the_entrypoints_are_here_their_flags_parse_and_their_paths_are_on_the_v
         for name in ("recipe", "cluster"):
             assert (ROOT / "conf" / f"{name}s" / f"{getattr(args, name)}.yaml").is_file()
         assert args.data and any(w.startswith("--cluster") for w in words)
-        assert all(str(p).startswith("/data/") for p in (*args.data, args.store, args.out))
+        assert all(str(p).startswith("/data/") for p in (args.store, args.out))
+        assert set(map(str, args.data)) <= DOWNLOADED, "`raypipe download crag --task N /data/crag` writes it"
 
 
 def cluster_file(name):
@@ -278,28 +281,15 @@ def test_the_overlay_live_follows_releases_and_differs_from_ha_in_its_arguments_
     assert others[0] == others[1]
 
 
-def test_the_overlay_tenants_differs_from_live_in_that_no_pod_starts_without_their_secret(rendered):
-    mine, live = render(K8S / "overlays/tenants"), render(K8S / "overlays/live")
-    entries = [e for c in containers(of_kind(mine, "RayService")) for e in c["env"]]
-    named = [e["valueFrom"]["secretKeyRef"] for e in entries if e["name"] == "RAYPIPE_TENANTS"]
-    assert len(named) == 2 and not any(ref["optional"] for ref in named)
-    for ref in named:
-        ref["optional"] = True
-    assert mine == live
-
-
-@pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince20")
-def test_the_secret_of_the_docs_makes_tenants_whose_quotas_are_counted_once(monkeypatch):
+def test_the_secret_of_the_docs_makes_filters_of_keys():
     text = (ROOT / "docs/operations.md").read_text()
-    file = textwrap.dedent(re.search(r"# tenants\.yaml\n((?:    .*\n)+)", text).group(1))
+    file = textwrap.dedent(re.search(r"# keys\.yaml\n((?:    .*\n)+)", text).group(1))
     keys = iter(f"a-key-of-{n}-with-16-characters" for n in range(9))
-    monkeypatch.setenv("RAYPIPE_TENANTS", re.sub(r"KEY\d", lambda _: next(keys), file))
-    monkeypatch.setenv("RAYPIPE_KEYS", KEY)
-    built = builder()({"recipe": "local", "store": "/data/store", "gateways": 3})
-    counted = built._bound_deployment.init_args[-1]._bound_deployment
-    assert (counted.name, counted.num_replicas) == ("quotas", 1)
-    [tenants] = counted.init_args
-    assert {t.name for t in tenants} == {"acme", "blue"} and all(t.limited for t in tenants)
+    given = re.sub(r"KEY\d", lambda _: next(keys), file)
+    server = ServeArgs().server_config({"RAYPIPE_KEY_FILTERS": given, "RAYPIPE_KEYS": KEY})
+    assert [(f.name, f.filters.hosts, len(f.keys.digests)) for f in server.key_filters] == [
+        ("acme", ("acme.example",), 2), ("blue", ("blue.example",), 1),
+    ]  # fmt: skip
 
 
 def test_every_file_is_named_by_a_kustomization():

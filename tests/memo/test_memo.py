@@ -9,13 +9,18 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
+from reruns import refusing
 
+from raypipe.core.digests import model_identity
 from raypipe.core.errors import OutOfMemory
 from raypipe.core.protocols import Model
 from raypipe.memo.counts import CallCount, CallCounts
 from raypipe.memo.disk import MergeSummary, StoreMemo, memo_versions, merge_memo
+from raypipe.memo.keys import score_keys
+from raypipe.memo.lookup import lookup
 from raypipe.memo.memo import ENTRY_BYTES, MemoryMemo, MemoTable, cached, scores_of, vectors_of
 from raypipe.store import Store
+from raypipe.store.errors import StoreUnavailable
 from raypipe.store.files import Files
 from raypipe.store.keep import compact
 
@@ -269,6 +274,34 @@ def test_what_was_folded_comes_back_bit_for_bit(store):
     assert np.array([found[k] for k in KEYS]).tobytes() == ODD.tobytes()
     for table in (VECTORS, SCORES):
         store.check_indexes(table.name)
+
+
+def test_a_value_whose_write_failed_is_no_cached_one_until_the_next_call_has_written_it(store):
+    inner, memo = HashKit(), fresh(store)
+    score = cached(inner, memo, CallCounts()).reranker(RANK)
+    pairs = [("q", "a"), ("q", "b")]
+    keys = score_keys(model_identity(RANK), pairs)
+    with refusing(store, f"_memo/{SCORES.name}"):
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable):
+                run(score(pairs))
+    assert lookup(store, SCORES, keys) == set()
+    again = run(score(pairs))
+    assert inner.asked == [pairs], "it is not asked again"
+    assert lookup(store, SCORES, keys) == set(keys)
+    assert merge_memo(store).values == 2
+    assert [get(store, SCORES, keys)[k] for k in keys] == again.tolist()
+
+
+def test_a_value_that_is_owed_is_asked_by_no_caller_while_it_is_written(store):
+    memo = fresh(store)
+    with refusing(store, f"_memo/{SCORES.name}"), pytest.raises(StoreUnavailable):
+        run(memo.put_many(SCORES, ["a"], np.ones(1, np.float32)))
+
+    async def three():
+        return await asyncio.gather(*(memo.get_many(SCORES, ["a"]) for _ in range(3)))
+
+    assert [known.tolist() for known, _ in run(three())] == [[True]] * 3
 
 
 class Noting(Files):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +18,10 @@ import yaml
 from checkout import ROOT
 
 from raypipe.core.errors import ConfError, ModelMissing
-from raypipe.models import catalog, folder
+from raypipe.core.protocols import Model
+from raypipe.models import catalog, folder, generator
 from raypipe.models.catalog import Catalog
-from raypipe.models.entry import KIND
+from raypipe.models.entry import KIND, REMOTE, WEIGHTLESS
 
 CONF = ROOT / "conf/models.yaml"
 Entries = Callable[..., Catalog]
@@ -95,6 +100,69 @@ def test_a_model_that_is_not_here_tells_the_command_that_gets_it(entries: Entrie
     with pytest.raises(ModelMissing, match=f"hf download org/some-model --revision {PIN} --include") as e:
         folder.require(model)
     assert e.value.exit_code == 4
+
+
+def fetched(command: str, source: Path) -> list[str]:
+    """The files of a repository that `hf download` takes with these patterns, by name."""
+    patterns = re.findall(r"--include '([^']+)'", command)
+    names = (file.relative_to(source).as_posix() for file in source.rglob("*") if file.is_file())
+    return sorted(name for name in names if any(fnmatch(name, pattern) for pattern in patterns))
+
+
+def opened(model: Model, source: Path) -> set[str]:
+    """The files of a folder that loading this model opens, by name."""
+    files = folder.files_read(source, model.kind, model.loader)
+    return {file.relative_to(source).as_posix() for file in files}
+
+
+def whole_repository(source: Path) -> Path:
+    """A folder with a file of every name that a loader reads, and what must not be fetched."""
+    modules = [f"{n}_Part/{name}" for n in (1, 2) for name in folder.MODULE]
+    shards = [f"model-0000{n}-of-00002.safetensors" for n in (1, 2)]
+    plain = [name for name in (*folder.GENERATOR, *folder.SENTENCE) if "*" not in name]
+    for name in (*plain, *folder.MODULE, *modules, *shards, *NEVER):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_text("{}")
+    kind = "sentence_transformers.models.Dense"
+    listed = [{"type": kind, "path": path} for path in ("1_Part", "2_Part")]
+    (source / "modules.json").write_text(json.dumps(listed))
+    return source
+
+
+NEVER = ("pytorch_model.bin", "1_Part/pytorch_model.bin", "onnx/model.onnx", "original/consolidated.00.pth")
+
+
+def test_the_printed_command_of_every_entry_fetches_all_that_its_loader_opens(
+    ours: Catalog, tmp_path: Path
+) -> None:
+    source, kinds = whole_repository(tmp_path / "whole"), set()
+    for name, entry in ours.entries.items():
+        if entry.repo and entry.revision:
+            model = ours.model(name)
+            with pytest.raises(ModelMissing) as e:
+                folder.require(model)
+            taken = fetched(str(e.value), source)
+            assert opened(model, source) <= set(taken) and not set(NEVER) & set(taken), name
+            kinds.add(model.loader)
+    assert kinds == KIND.keys() - WEIGHTLESS - REMOTE - {"maxsim"}, "each loader was looked at"
+
+
+@pytest.mark.slow
+def test_a_folder_that_the_command_fetches_has_all_that_its_library_saved(
+    standins: Path, tmp_path: Path
+) -> None:
+    models, templates = catalog.read(yaml.safe_load(standins.read_text()), standins), 0
+    for name in models.entries:
+        model = models.model(name)
+        source, target = Path(model.path), tmp_path / name
+        for file in fetched(folder.download_command("a/b", PIN), source):
+            (target / file).parent.mkdir(parents=True, exist_ok=True)
+            (target / file).symlink_to(source / file)
+        assert folder.identity(target, model.kind, model.loader) == model.weights.partition("+")[0], name
+        if model.loader == "vllm":
+            generator.check(replace(model, path=str(target)))
+            templates += (target / generator.TEMPLATE).is_file()
+    assert templates, "a chat template has a file of its own"
 
 
 def test_a_package_that_is_not_installed_tells_the_command_that_gets_it(entries: Entries) -> None:

@@ -118,6 +118,22 @@ def test_a_folder_is_sent_whole_and_its_manifest_last(bucket, tmp_path):
     assert max(times, key=times.get) == "manifest.json" and len(times) == 3
 
 
+def test_a_folder_that_is_sent_over_another_is_not_whole_until_all_of_it_is_there(tmp_path):
+    here, there = tmp_path / "here", tmp_path / "there"
+    for name in ("a.txt", "manifest.json", "z.txt"):
+        here.mkdir(exist_ok=True)
+        (here / name).write_text("one")
+    upload(here, there.as_uri(), last=["manifest.json"])
+    (there / "z.txt").unlink()
+    (there / "z.txt").mkdir()  # it breaks off there
+    with pytest.raises(DataError, match="cannot be written"):
+        upload(here, there.as_uri(), last=["manifest.json"])
+    assert not (there / "manifest.json").exists()
+    (there / "z.txt").rmdir()
+    upload(here, there.as_uri(), last=["manifest.json"])
+    assert (there / "manifest.json").read_text() == "one"
+
+
 def test_what_is_not_there_is_said_with_its_address(bucket, tmp_path):
     with pytest.raises(DataError, match=rf"{bucket.uri}/nothing: nothing is there"):
         download(f"{bucket.uri}/nothing", tmp_path)

@@ -22,7 +22,7 @@ from raypipe.runs.manifest import read
 from raypipe.runs.release import promote
 from raypipe.serving.answerer import NotReady
 from raypipe.serving.query import QueryRequest
-from raypipe.serving.release_follower import ReleaseFollowers
+from raypipe.serving.release_follower import ReleaseFollower
 from raypipe.store import Store
 
 pytestmark = pytest.mark.slow
@@ -101,12 +101,12 @@ def test_a_release_answers_from_the_folder_that_it_was_made_with_or_says_why_not
 
         return asyncio.run(ask()).answer
 
-    running = ReleaseFollowers(LocalKit(None, "transformers"), place.store.uri)
+    running = ReleaseFollower(LocalKit(None, "transformers"), place.store.uri)
     assert online(running) == "2018"
     place.file.write_text(AFTER)
     assert online(running) == "2018", "tables that are open stay as they were"
     with pytest.raises(NotReady, match=r"graph 'world': .*Put back what was there"):
-        online(ReleaseFollowers(LocalKit(None, "transformers"), place.store.uri))
+        online(ReleaseFollower(LocalKit(None, "transformers"), place.store.uri))
     ask = ["ask", "live", QUESTION, "--store", place.store.uri]
     capsys.readouterr()
     assert main(ask) == 2

@@ -77,6 +77,8 @@ def test_what_one_store_measured_tells_the_first_plan_of_another_how_long_it_tak
         )
         keep(settings, run, made["finished"] + n)
     (tmp_path / "home/measured" / "1-half").mkdir()
+    run.manifest.write_text(json.dumps({**made, "of_another_raypipe": 1}))
+    keep(settings, run, made["finished"] + 3)
     found = measured(settings)
     assert [m.run for m in found] == [made["run"]] * 2, "a machine knows its own speed alone"
     timed = {s.step: s for s in plan(pipe, *new, measured=found).steps}

@@ -9,7 +9,6 @@ import pickle
 import re
 import socket
 import tarfile
-import time
 from contextlib import ExitStack, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ import httpx
 import pytest
 import yaml
 from checkout import ROOT
-from endpoint import AUTH, FEW, KEY, QUESTIONS, SURE, live_endpoint, until
+from endpoint import AUTH, KEY, PART, QUESTIONS, SURE, live_endpoint, until
 from http_app import events
 from load import fire
 from reruns import CONF, MODELS
@@ -260,18 +259,14 @@ def test_its_first_line_names_the_log_that_has_a_line_for_each_request(running):
 
 
 @pytest.mark.ray
-def test_a_quota_is_counted_once_for_both_gateways(running):
-    few = {"authorization": f"Bearer {FEW}"}
-    begin = time.monotonic()  # one at a time: its share of the slots is one of a gateway
-    came = asyncio.run(fire(running.url, [{"query": running.jobs[0].text}] * 16, 1, few))
-    back = (time.monotonic() - begin) / 10  # requests: six a minute come back evenly
-    assert {r.status for r in came} == {200, 429}
-    assert 6 <= sum(r.status == 200 for r in came) <= 6 + back
-    refused = next(r for r in came if r.status == 429)
-    assert "6 requests a minute are used up" in str(refused.body)
-    assert {r.status for r in running.fire(8, 4)} == {200}, "other keys are answered"
-    gateways = {p.pid for p in running.replicas("gateway")}
-    assert len(gateways) == 2 and len(running.replicas("quotas")) == 1
+def test_a_key_with_a_filter_searches_its_part_alone(running):
+    with running.client() as client:
+        body = {"query": running.jobs[0].text, "include": ["hits"]}
+        whole, part = (
+            client.post("/v1/answer", json=body, headers=headers).json()
+            for headers in ({}, {"authorization": f"Bearer {PART}"})
+        )
+    assert whole["hits"] and part["hits"] == []
 
 
 @pytest.mark.ray
@@ -286,6 +281,7 @@ def test_no_key_and_no_question_is_in_any_log(running):
 def config(monkeypatch, tmp_path):
     monkeypatch.setenv("RAYPIPE_CONF", str(ROOT / "conf"))
     monkeypatch.setenv("RAYPIPE_HOME", str(tmp_path))
+    monkeypatch.delenv("RAYPIPE_STORE", raising=False)
     return yaml.safe_load(CONFIG.read_text())
 
 
@@ -300,12 +296,14 @@ def test_the_serve_config_has_no_key_that_serve_does_not_know(config):
     assert config["http_options"]["host"] == "127.0.0.1"
 
 
-def test_the_serve_config_names_the_builder_and_the_deployments_that_it_makes(config):
+def test_the_serve_config_names_the_builder_and_the_deployments_that_it_makes(config, tmp_path, capsys):
     from ray.serve._private.build_app import build_app
 
     [app] = config["applications"]
     assert app["import_path"] == "serve.app:build" and builder()
     built = build_app(builder()(app["args"]), name="raypipe")
+    lacking = f"nothing to search in {tmp_path}/stores/default: `raypipe ingest DIR --format files --store"
+    assert lacking in capsys.readouterr().out
     made = {d.name: d for d in built.deployments}
     assert set(made) == {d["name"] for d in app["deployments"]} == {"gateway", "embed", "rerank"}
     assert built.ingress_deployment_name == "gateway"

@@ -13,6 +13,7 @@ from raypipe.runs.manifest import read
 
 MARKUP = '</script><script>window.owned=1</script><img src=x onerror="window.owned=1"><b>"\'\u2028\ud800'
 KEPT = {
+    "run",
     "chunk",
     "source",
     "verdict",

@@ -11,7 +11,6 @@ from typing_extensions import TypedDict
 
 from raypipe.api.finetune import FinetunePlanResult
 from raypipe.api.kg_score import CallRate
-from raypipe.api.release import TrialResult
 from raypipe.api.reproduce import CheckedNumber
 from raypipe.api.run import RunResult
 from raypipe.cluster.placement import Placement
@@ -93,7 +92,6 @@ Lead = record("_LeadMeasure", name=str, mean=float | None, scored=int, of=int)
 ReleaseLine = {
     "id": str,
     "live": bool,
-    "pointers": list[str],  # live, live@NAME: those that name it
     "run": str,
     "recipe": str,
     "digest": str,
@@ -109,7 +107,6 @@ LiveRelease = printed(
     "LiveRelease", "`promote --json` and `rollback --json`.", **ReleaseLine,
     store=str,  # URI of the store in which it is live
 )  # fmt: skip
-Trials = printed("Trials", "`trial --json` and `promote --canary --json`.", TrialResult)
 StepCounts = printed("StepCounts", "`index --json` and `answer --json`.", RunResult)
 Lost = record(
     "_LostQuestion",

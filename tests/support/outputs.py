@@ -32,7 +32,6 @@ from raypipe.api.made_data import ExamplePoolResult, QuestionsPlan
 from raypipe.api.models import ModelAddResult, ModelNeedsResult
 from raypipe.api.reproduce import ReproduceResult, Reproductions
 from raypipe.api.starting_points import ProjectResult
-from raypipe.api.usage import UsageResult
 from raypipe.api.validate import ValidateResult
 from raypipe.api.view import RunsResult, ViewFile
 from raypipe.evaluation.fault_budget import RowCounts, UndoneRow
@@ -186,19 +185,17 @@ OUTPUTS: Mapping[str, Any] = {
         unjudged=list[str],
         per_query=NotRequired[dict[str, dict[str, float]]],
     ),
-    "promote": parts.LiveRelease | parts.Trials,
+    "promote": parts.LiveRelease,
     "rollback": parts.LiveRelease,
     "releases": printed(
         "Releases",
         "`releases --json`, oldest first.",
         releases=listed(record("_ReleaseLine", **parts.ReleaseLine)),
     ),
-    "trial": parts.Trials,
     "prune": printed("Prune", "`prune --json`.", dry_run=bool, removed=list[Removal]),
     "forget": printed(
         "Forget", "`forget --json`.", ForgetResult, target=Literal["url", "document", "source", "question"]
     ),
-    "usage": printed("Usage", "`usage --json`.", UsageResult),
     "ask": parts.Ask,
     "doctor": printed("Doctor", "`doctor --json`.", EnvironmentResult),
     "init": printed("Project", "`init --json`.", ProjectResult),

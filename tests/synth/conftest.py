@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from raypipe import synth
+from raypipe.core.plain import json_lines
 from raypipe.synth.world.world import World, build_world
 
 
@@ -23,7 +23,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, synth.SynthSu
 
 
 def load(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for p in sorted(folder.glob("*.jsonl")) for line in p.read_bytes().splitlines()]
+    return [line for p in sorted(folder.glob("*.jsonl")) for line in json_lines(p.read_bytes())]
 
 
 @pytest.fixture(scope="session", name="load")

@@ -53,6 +53,7 @@ def planned(place, session, base="tiny", labels=None, **more):
 
 def test_a_plan_says_steps_tokens_memory_and_time_and_starts_nothing(place, session):
     plan = planned(place, session).to_json()
+    assert not (place / "store").exists()
     e = plan["estimate"]
     assert (e["rows"], e["held_out"], e["left_out"], e["steps"]) == (36, 12, 0, 24)
     assert e["epochs"] == pytest.approx(4.8, abs=0.1) and e["looks"] == 4

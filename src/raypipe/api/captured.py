@@ -12,16 +12,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from raypipe import readers
 from raypipe.api.paths import format_for, inputs
 from raypipe.api.session import Place, Session
 from raypipe.core import arrow
 from raypipe.core.batches import batches
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Gold, Source, digest
+from raypipe.evaluation.golds import stored_questions
 from raypipe.metrics.textfile import replaced
+from raypipe.pipeline.recipe_tables import lacks_passages, nothing_to_search, require_passages
 from raypipe.readers.captured import NAME
 from raypipe.readers.field_map import Fields
 from raypipe.readers.formats import Format
+from raypipe.recipes.recipe import Recipe
 from raypipe.runs.captured import CapturedAnswer, Feedback, captured_answers, feedback_since, since_days
 from raypipe.store import Store
 
@@ -79,28 +83,52 @@ def captured_span(data: Sequence[str | Path]) -> CapturedSpan | None:
 
 
 def open_data(
-    given: Sequence[str | Path], store: Place, session: Session, format: Format | None, fields: Fields | None
-) -> tuple[Store, list[Path], Format]:
+    recipe: Recipe, given: Sequence[str | Path], store: Place, session: Session, format: Format | None,
+    fields: Fields | None, scratch: Path | None = None,
+) -> tuple[Store, list[Path], Format]:  # fmt: skip
     """The store of a run, its data files and their format: files and folders, captured answers, which are
-    written under $RAYPIPE_HOME, or none, where the questions of the store are meant. Raises ConfError also
-    for another format of captured answers, and DataError where nothing was captured."""
+    written under $RAYPIPE_HOME, or none, where the questions of the store are meant.
+
+    `scratch`: a folder for what is made, and then nothing is made anywhere else. Raises ConfError also for
+    another format of captured answers; DataError where nothing was captured, for files that are not there,
+    and where the recipe would find nothing to search: then no store is made."""
     if (span := captured_span(given)) is None:
         files = inputs(given, session.settings)
         wanted = format_for(format, files, fields)
-        return (session.store_to_fill(store) if files else session.store(store)), files, wanted
+        if not files:
+            opened = session.store(store)
+            require_passages(recipe, opened, stored_questions(opened))
+            return opened, files, wanted
+        readers.check(files, wanted)  # a missing file or field is reported before anything starts
+        _require_searched(recipe, files, wanted, session.address(store, True))
+        return session.store_to_fill(store, scratch), files, wanted
     if format not in (None, NAME):
         raise ConfError(f"--format {format}: expected none with captured data, which has a format of its own")
     if span.store is None:
         served = filled = session.store(store)
     else:
-        served, filled = session.store(span.store), session.store_to_fill(store)
-    written = write_captured(span, served, filled, session.settings.home / "captured")
+        served, filled = session.store(span.store), session.store_to_fill(store, scratch)
+    written = write_captured(span, served, filled, (scratch or session.settings.home) / "captured")
     for reason, n in written.left_out.items():
         why = LEFT_OUT[reason].format(span=span.text, store=served.uri)
         print(f"{n} captured questions {why}", file=sys.stderr)
     found = f"{written.questions} captured questions of the last {span.text}"
-    print(f"{found}; what users said: {written.labels}", file=sys.stderr)
+    print(f"{found}; what users said: {written.labels}" if scratch is None else found, file=sys.stderr)
     return filled, [written.data], NAME
+
+
+def _require_searched(recipe: Recipe, files: Sequence[Path], format: Format, uri: str) -> None:
+    """Raises DataError for questions about the whole of a store that holds nothing yet, in files that bring
+    nothing to search. Reads as far as the first source that the recipe parses."""
+    if not lacks_passages(recipe, Store.find(uri)):
+        return
+    kinds, whole = recipe.source_kinds(), False
+    for row in readers.open(files, format, readers.ReadCounts()):
+        if any(source.kind in kinds for source in row.sources):
+            return
+        whole = whole or (row.question is not None and row.question.sources() is None)
+    if whole:
+        raise DataError(nothing_to_search(recipe, uri))
 
 
 def write_captured(span: CapturedSpan, served: Store, filled: Store, folder: Path) -> CapturedFiles:

@@ -3,6 +3,7 @@ difference is the engine's noise; numbers for `decide` and `fuse` fitted to a fi
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,8 +11,9 @@ from typing import Any, TypeVar
 
 import yaml
 
+from raypipe.api.captured import open_data
 from raypipe.api.data import ingest
-from raypipe.api.paths import Data, deliver, run_folder, several
+from raypipe.api.paths import SWEEP, Data, deliver, run_folder, several
 from raypipe.api.pipelines import offline_pipeline, prices_of
 from raypipe.api.release import finished
 from raypipe.api.results import Result, outside_loop
@@ -25,16 +27,18 @@ from raypipe.evaluation import sweep as sweeping
 from raypipe.evaluation.evaluate import Evaluation
 from raypipe.evaluation.fit_decide import DecideFitReport
 from raypipe.evaluation.fit_fuse import FuseFitReport
-from raypipe.evaluation.golds import StoredQuestions, kind_of_data, questions_of, require_questions
+from raypipe.evaluation.golds import kind_of_data, require_questions, stored_questions
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.scored_run import scored_run
 from raypipe.evaluation.sweep import PlannedPoint, Repeats, Sweep, repeats
 from raypipe.metrics.certainty import MARGIN
 from raypipe.metrics.textfile import replaced, require_file, require_writable, write_json, write_text
+from raypipe.readers.formats import kind_of
 from raypipe.readers.object_store import is_remote
 from raypipe.recipes.recipe import Recipe
 from raypipe.report.experiments import fit_page
 from raypipe.runs.plan import planner
+from raypipe.runs.plan.new_files import read_questions
 from raypipe.runs.plan.records import Plan
 from raypipe.steps.answer_probability import AnswerProbability
 from raypipe.steps.fuse import FusionWeights
@@ -125,12 +129,15 @@ def _out(run: str | Path, out: str | Path | None, name: str) -> Path:
 def _written(found: F, what: str) -> F:
     """The same fit, once its file and next to it what it is worth are written."""
     file, report = found.file, found.to_json()
+    table, page = (file.with_suffix(ending) for ending in (".json", ".html"))
+    for earlier in (table, page):
+        earlier.unlink(missing_ok=True)  # of another fit
     with replaced(file) as out:
         verb = "decide" if isinstance(found, DecideFitResult) else "fuse"
         out.write(f"# {what}. Made by `raypipe fit {verb}`; {file.stem}.html says what it is worth.\n")
         out.write(yaml.safe_dump(to_json(found.fitted), sort_keys=False, width=_WIDTH, allow_unicode=True))
-    write_json(file.with_suffix(".json"), report)
-    write_text(file.with_suffix(".html"), fit_page(report))
+    write_json(table, report)
+    write_text(page, fit_page(report))
     return found
 
 
@@ -175,27 +182,28 @@ def sweep(
         return check_names(recipe, given, how.judge, how.rule, at_point, how.kind)
 
     found = sweeping.points(load, sets)
-    name = found[0].recipe.name
-    filled = session.store_to_fill(store) if given else session.store(store)
-    folder = run_folder(out, session.settings, filled.uri, f"{name}-sweep")
+    name, first = found[0].recipe.name, found[0].recipe
+    folder = run_folder(out, session.settings, session.address(store, bool(given)), f"{name}-sweep")
     require_writable(folder, "--out")
     if how.kind is not None:
         sweeping.measure_of(how.kind, measure)  # before any file is read
-    read = None
-    if given:
-        read = ingest(given, filled, how.format, session, how.fields, kind=how.kind).summary
-    first = offline_pipeline(session, filled, found[0].recipe)
-    every = questions_of(first, read.questions if read else None, None)
-    require_questions(every, [Path(d) for d in given], filled)
-    by = sweeping.measure_of(how.kind or kind_of_data(filled, read, every.ids), measure)
-    ids, unseen = sweeping.drawn(every.ids, sample, seed)
-    fast = measured(session.settings, session.cluster_file())
+    with tempfile.TemporaryDirectory(prefix="raypipe-plan-") as scratch:
+        place, read = Path(scratch) if dry_run else None, None
+        filled, files, wanted = open_data(first, given, store, session, how.format, how.fields, place)
+        if files and not dry_run:
+            read = ingest(files, filled, wanted, session, kind=how.kind).summary
+        every, coming = read_questions(filled, files, wanted) if files else (stored_questions(filled), None)
+        require_questions(every, files, filled)
+        ids, unseen = sweeping.drawn([q.id for q in every], sample, seed)
+        kind = kind_of(wanted) if files and dry_run else kind_of_data(filled, read, ids)
+        by = sweeping.measure_of(how.kind or kind, measure)
+        asked, fast = set(ids), measured(session.settings, session.cluster_file())
 
-    def plan(one: Recipe) -> Plan:
-        asked = StoredQuestions(filled, tuple(ids))
-        return planner.plan(offline_pipeline(session, filled, one), asked, measured=fast)
+        def plan(one: Recipe) -> Plan:
+            some = (q for q in every if q.id in asked)
+            return planner.plan(offline_pipeline(session, filled, one), some, coming, measured=fast)
 
-    plans = tuple(sweeping.planned(found, plan, prices_of(session, found[0].recipe)))
+        plans = tuple(sweeping.planned(found, plan, prices_of(session, first)))
     on_plan(plans)
     if dry_run:
         return SweepResult(name, plans, None, folder)
@@ -204,9 +212,10 @@ def sweep(
         of_run = {"rule": how.rule, "judge": how.judge, "kind": how.kind, "only": some}
         return evaluate(one, (), filled, where, session, **of_run).evaluation
 
+    (folder / SWEEP).unlink(missing_ok=True)  # of another sweep, whose runs are replaced
     done = sweeping.sweep(found, run, ids, unseen, seed, margin, folder, by)
     result = SweepResult(name, plans, done, folder)
-    write_json(folder / "sweep.json", result.to_json())
+    write_json(folder / SWEEP, result.to_json())
     deliver(out, folder)
     return result
 
@@ -238,11 +247,13 @@ def evaluate_repeatedly(
     if out is not None and is_remote(str(out)):
         raise ConfError(f"--repeats: expected a folder of this machine as --out, found {out}")
     session = session or Session()
-    found, given, filled, folder = opened(session, recipe, data, store, out)
+    found, given, uri, folder = opened(session, recipe, data, store, out)
     asks = any(m.kind == "generator" for m in found.models())  # nothing else answers otherwise to the same
     folders = [folder / f"repeat-{n}" for n in range(1, times + 1)]
+    summary = folder / "repeats.json"
+    summary.unlink(missing_ok=True)  # of other runs, which are replaced
     for n, place in enumerate(folders):
-        evaluate(found, given, filled, place, session, fresh=fresh or (asks and n > 0), **options)
+        evaluate(found, given, uri, place, session, fresh=fresh or (asks and n > 0), **options)
     result = RepeatsResult(folder, repeats([scored_run(place, "official") for place in folders]))
-    write_json(folder / "repeats.json", result.to_json())
+    write_json(summary, result.to_json())
     return result

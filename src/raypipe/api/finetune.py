@@ -79,7 +79,8 @@ def plan_finetune(
     session = session or Session()
     _called(preset, name, out)
     found = read_inputs(session, preset, labels, base, workers, sets)
-    return _plan(found, session.store_to_fill(store))
+    with tempfile.TemporaryDirectory(prefix="raypipe-plan-") as scratch:
+        return _plan(found, session.store_to_fill(store, Path(scratch)))
 
 
 def show_rows(
@@ -231,10 +232,13 @@ def _registered(
     models = None if out is None else out / MODELS
     entry = entry_with(session.catalog(), found.model.name, called, place, models)
     if models is not None:
+        copies = {models.with_name(file): file for file in (PAGE, RECORD, adapters.RECIPE)}
+        for copy in copies:
+            copy.unlink(missing_ok=True)  # of another training
         write_entry(models, found.model.name, entry)
-        for file in (PAGE, RECORD, adapters.RECIPE):
+        for copy, file in copies.items():
             if (content := adapters.adapter_file(store.files, folder, file)) is not None:
-                models.with_name(file).write_bytes(content)
+                copy.write_bytes(content)
     more = {"folder": place, "models": str(models or ""), "entry": {found.model.name: entry}}
     return FinetuneResult({**json.loads(raw), **more})
 

@@ -79,6 +79,8 @@ def _found(store: Store, name: str, reason: str, places: list[Path]) -> tuple[Fo
         if rows or files:
             folders.append(folder)
             does = "rows lose their answer, prompts and passages; the page is written again"
+            if not forgotten.is_whole(folder):
+                does = "was left by a killed eval: its files go, and the same eval writes them again"
             holdings.append(Holding("run", str(folder), len(rows), does))
     decision = replace(decision, folders=tuple(map(str, folders)))
     return _with_labels(store, decision, holdings, places), holdings

@@ -187,12 +187,12 @@ def _written(path: Path, reply: str) -> dict[str, str]:
 
 
 def _of_run(folder: Path, reply: str) -> dict[str, str]:
-    import pyarrow.parquet as pq
+    from raypipe.evaluation.result_table import read_table
 
     file = RunFolder(folder).results
     if not file.is_file():
         raise DataError(f"{folder}: expected a file of JSON lines, or the folder of a run with {file.name}")
-    rows = pq.read_table(file, columns=["id", "replies"]).to_pylist()
+    rows = read_table(file, ["id", "replies"]).to_pylist()
     names = {r["step"] for row in rows for r in row["replies"]}
     if rows and reply not in names:
         raise ConfError(f"--reply {reply}: the run has the replies {', '.join(sorted(names)) or 'none'}")

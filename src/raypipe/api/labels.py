@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,9 +73,8 @@ def make_labels(
     """
     session, how = session or Session(), EvalOptions(**options)
     made, asked, given, drafts = _prepare(
-        session, recipe, data, store, out, step, where, against, held_out, idk_share, review, reviewed, how,
-        dry_run=False,
-    )  # fmt: skip
+        session, recipe, data, store, out, step, where, against, held_out, idk_share, review, reviewed, how
+    )
     folder = run_folder(out, session.settings, asked.store.uri, f"labels/{made.base.name}-{made.into}")
     others = ("judge", "format", "fields", "limit", "kind", "rule", "oracle", "only", "check")
     of_run = {k: v for k, v in options.items() if k not in others}
@@ -85,7 +85,8 @@ def make_labels(
     if drafts is not None:
         label_files.write_review(drafts, judged, made.into)
     labels = training_labels.labels_from(judged, given, held_out, idk_share)
-    named = ""
+    page, named = folder / "labels.html", ""
+    page.unlink(missing_ok=True)  # of other labels
     if labels or made.judged:
         training_labels.require_kinds(labels, made.judged, judged)
         about = _about(made, asked, where)
@@ -93,7 +94,7 @@ def make_labels(
         data_named = training_labels.data_digest(questions, asked.golds)
         named = label_files.write_labels(folder, labels, made.base.digest(), data_named, about, texts)
     found = _found(made, folder, labels, judged, given, asked, run, named, drafts)
-    write_text(folder / "labels.html", labels_page(found))
+    write_text(page, labels_page(found))
     deliver(out, folder)
     return LabelsResult(folder, labels, found, run)
 
@@ -108,21 +109,22 @@ def plan_labels(
     """What `make_labels` may ask, before anything runs. Takes what that takes, and refuses what that would
     refuse before it asks."""
     session, how = session or Session(), EvalOptions(**options)
-    made, asked, _, _ = _prepare(
-        session, recipe, data, store, out, step, where, against, held_out, idk_share, review, reviewed, how,
-        dry_run=True,
-    )  # fmt: skip
-    only: dict[str, Any] = {"fields": how.fields, "only": asked.ids}
-    return plan(made.recipe, data, asked.store, how.format, session=session, **only)
+    with tempfile.TemporaryDirectory(prefix="raypipe-plan-") as scratch:
+        made, asked, _, _ = _prepare(
+            session, recipe, data, store, out, step, where, against, held_out, idk_share, review, reviewed,
+            how, Path(scratch),
+        )  # fmt: skip
+        only: dict[str, Any] = {"fields": how.fields, "only": asked.ids}
+        return plan(made.recipe, data, asked.store, how.format, session=session, **only)
 
 
 def _prepare(
     session: Session, recipe: Named, data: Data, store: Place, out: str | Path | None, step: str | None,
     where: Sequence[str], against: Sequence[str | Path], held_out: float, idk_share: float | None,
-    review: str | Path | None, reviewed: str | Path | None, how: EvalOptions, dry_run: bool,
+    review: str | Path | None, reviewed: str | Path | None, how: EvalOptions, scratch: Path | None = None,
 ) -> tuple[Labelling, TrainingQuestions, dict[str, str], Path | None]:  # fmt: skip
     """The recipe that labels, the questions, the labels that a person gave (question id -> label), and the
-    file of drafts. `dry_run`: files are read and not stored. All names are checked before a file is."""
+    file of drafts. `scratch` as `training_questions` has it. All names are checked before a file is."""
     label_files.require_share("--held-out", held_out)
     label_files.require_share("--idk-share", idk_share)
     if out is not None:
@@ -147,7 +149,7 @@ def _prepare(
             f"--step {named.into}: labels of calls are drafts until a person has looked at them. Write the "
             "drafts with --review FILE, correct them, and name the file with --import"
         )
-    asked = training_questions(session, given, store, where, against, how, dry_run)
+    asked = training_questions(session, given, store, where, against, how, scratch)
     truths = {
         id: asked.golds[id].answers for id in asked.ids if id in asked.golds and asked.golds[id].answers
     }

@@ -117,8 +117,7 @@ def losses(run: str | Path) -> LossesResult:
     from raypipe.evaluation.view.pages import read_report  # the parts of pages: `why` needs none
 
     folder = RunFolder(Path(run))
-    read(folder.path)  # it is written last: without it the rest may be of a run that was killed
-    report = read_report(folder)
+    report = read_report(folder, read(folder.path).run)
     if report["losses"] is None:
         raise DataError(f"{run}: kind {report['kind']} asks for documents, and no answer can be lost")
     columns = ["id", "query", "lost", "lost_step", "golds", "answer", "verdict"]

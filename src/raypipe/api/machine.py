@@ -87,8 +87,9 @@ def _ray(settings: Settings) -> Iterator[Finding]:
     if settings.auth:
         yield Finding("ray auth", "fine", settings.auth)
     else:
-        mend = "export RAY_AUTH_MODE=token for a cluster that others can reach"
-        yield Finding("ray auth", "note", "RAY_AUTH_MODE is not set: Ray decides", mend)
+        mend = "export RAY_AUTH_MODE=token; ray get-auth-token --generate  # for a head that others can reach"
+        kept = "`ray start` asks for a token only where ~/.ray/auth_token is"
+        yield Finding("ray auth", "note", f"RAY_AUTH_MODE is not set: {kept}", mend)
     alone = settings.ray == "local"
     yield Finding("ray address", "fine", "a Ray is started for each run" if alone else settings.ray)
 

@@ -4,6 +4,7 @@ writes, rules and a second ask), and pools of examples for prompts, with why the
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,7 @@ from raypipe.core.errors import ConfError, DataError, Unavailable
 from raypipe.core.llm import Generated, Sampling
 from raypipe.core.protocols import Model
 from raypipe.core.records import ANSWERED, Fault, Gold, Question
+from raypipe.core.retry import retrying
 from raypipe.evaluation import make_questions as making
 from raypipe.evaluation.make_questions import Candidate, Draw, MadeQuestion, MadeSet, draw
 from raypipe.memo.counts import CallCounts
@@ -31,6 +33,7 @@ from raypipe.metrics.textfile import require_file, write_json_lines
 from raypipe.models.entry import LLM
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.ingest_log import driving
+from raypipe.pipeline.tasks import TRIES
 from raypipe.readers.example_pool import ExampleRow, write_pool
 from raypipe.readers.field_map import Fields
 from raypipe.readers.formats import Format
@@ -91,8 +94,9 @@ def make_questions(
 
     `documents` are read into the store first; none: those that it holds. The session's `llm` writes and
     checks; its replies are cached, so the same call again asks for nothing. Another `seed` draws other
-    passages. `on_plan` gets the number of calls before the first; `dry_run` ends there. Raises ConfError,
-    DataError where there is no prose to ask about or no question can be used, and Unavailable.
+    passages. `on_plan` gets the number of calls before the first; `dry_run` ends there, and counts the calls
+    for `documents` alone, none of them cached: it stores nothing. Raises ConfError, DataError where there is
+    no prose to ask about or no question can be used, and Unavailable.
     """
     session = session or Session()
     if session.llm is None:
@@ -102,23 +106,20 @@ def make_questions(
     prompts = {n: prompt_file(session.settings.conf, f"questions/{n}") for n in making.PROMPTS}
     require_file(out, "--out")
     require_splitter()
-    filled = session.store_to_fill(store) if documents else session.store(store)
-    if documents:
-        ingest(documents, filled, format, session, fields)
-    with driving(filled, f"questions {out}"):
-        drawn = draw(filled, seed)
-        planned = making.candidates(drawn, number)
-        if not planned:
-            raise DataError(
-                f"{filled.uri}: expected documents with passages of prose, found none in {drawn.unreadable} "
-                "documents. `raypipe ingest PATH` reads some into a store"
-            )
-        if not dry_run:
-            merge_memo(filled)  # what a run that was killed had asked
-        plan = _plan(filled, model, drawn, planned, number, prompts)
-        on_plan(plan)
+    of = model, number, seed, prompts, session.address(store, bool(documents))
+    with tempfile.TemporaryDirectory(prefix="raypipe-plan-") as scratch:
+        place = scratch if dry_run and documents else store
+        filled = session.store_to_fill(place) if documents else session.store(store)
+        if documents:
+            ingest(documents, filled, format, session, fields)
         if dry_run:
+            plan = _plan(filled, *of)[0]
+            on_plan(plan)
             return MadeQuestionsResult(plan, None)
+    with driving(filled, f"questions {out}"):
+        merge_memo(filled)  # what a run that was killed had asked
+        plan, drawn, planned = _plan(filled, *of)
+        on_plan(plan)
         require_answering([model], endpoints)
         tally = CallCounts()
         with session.shown() as progress:
@@ -128,7 +129,8 @@ def make_questions(
                 show = lambda m: task.reach(len(m.kept))  # noqa: E731
                 async with LocalKit(None, engines={}, endpoints=endpoints) as own:
                     kit = cached(own, StoreMemo(filled.uri, memo_versions(filled)), tally)
-                    return await making.make(planned, drawn, number, kit.generator(model), prompts, show)
+                    generate = retrying(kit.generator(model), TRIES)
+                    return await making.make(planned, drawn, number, generate, prompts, show)
 
             made = asyncio.run(make())
             merge_memo(filled)
@@ -159,15 +161,23 @@ def line_of(made: MadeQuestion, model: str) -> dict[str, Any]:
 
 
 def _plan(
-    store: Store, model: Model, drawn: Draw, planned: Sequence[Candidate], number: int,
-    prompts: Mapping[str, Any],
-) -> QuestionsPlan:  # fmt: skip
+    store: Store, model: Model, number: int, seed: int, prompts: Mapping[str, Any], uri: str
+) -> tuple[QuestionsPlan, Draw, Sequence[Candidate]]:
+    """The plan, what was drawn for it, and the candidates of `number` questions. `uri`: of the store that the
+    documents belong to."""
+    drawn = draw(store, seed)
+    planned = making.candidates(drawn, number)
+    if not planned:
+        raise DataError(
+            f"{uri}: expected documents with passages of prose, found none in {drawn.unreadable} documents. "
+            "`raypipe ingest PATH` reads some into a store"
+        )
     keys = reply_keys(model, making.written_chats(planned, prompts), making.WRITE, None)
-    known = len(lookup(store, replies_of(model), keys))
-    return QuestionsPlan(
-        store.uri, model.repo, drawn.documents, drawn.unreadable, number, len(planned),
-        sum(making.CALLS[c.kind] for c in planned), known,
+    plan = QuestionsPlan(
+        uri, model.repo, drawn.documents, drawn.unreadable, number, len(planned),
+        sum(making.CALLS[c.kind] for c in planned), len(lookup(store, replies_of(model), keys)),
     )  # fmt: skip
+    return plan, drawn, planned
 
 
 PROMPT: Final = "qasper/explain"

@@ -59,7 +59,7 @@ def plan(
     recipe: Named, data: Data = (), store: Place = None, format: Format | None = None,
     check_run: bool = False, session: Session | None = None, **options: Any,
 ) -> PlanResult:  # fmt: skip
-    """Estimates the model calls, time and memory of an eval, with the reason for each. Runs nothing.
+    """Estimates the model calls, time and memory of an eval, with the reason for each. Writes nothing.
 
     `check_run` checks what the eval itself would refuse before its first row: it connects to the cluster, and
     finds every model. `options` are fields of `EvalOptions`: with a judge, for its rule, the calls of a model
@@ -67,11 +67,19 @@ def plan(
     Raises ClusterTooSmall, ConfError, ModelMissing, and DataError also where there are no questions, or none
     with a gold of the kind.
     """
-    how, session, given = EvalOptions(format, **options), session or Session(), several(data)
+    how, session = EvalOptions(format, **options), session or Session()
+    with tempfile.TemporaryDirectory(prefix="raypipe-plan-") as scratch:
+        return _planned(session, recipe, several(data), store, how, check_run, Path(scratch))
+
+
+def _planned(
+    session: Session, recipe: Named, given: Sequence[str | Path], store: Place, how: EvalOptions,
+    check_run: bool, scratch: Path,
+) -> PlanResult:  # fmt: skip
     rule, judge = how.rule or DEFAULT_RULE, how.judge
     scoring = None if how.kind is None else open_kind(how.kind, how.rule, judge is not None)
     found = session.recipe(recipe, given)
-    opened, files, wanted = open_data(given, store, session, format, how.fields)
+    opened, files, wanted = open_data(found, given, store, session, how.format, how.fields, scratch)
     if check_run:
         with (
             open_judge(session, judge, rule) as (_, kit),

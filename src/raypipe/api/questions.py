@@ -27,6 +27,7 @@ from raypipe.memo.disk import StoreMemo, memo_versions
 from raypipe.models.entry import REMOTE
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.ingest import fingerprint, ingest
+from raypipe.pipeline.recipe_tables import require_passages
 from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor
 from raypipe.recipes.recipe import Recipe, ranking_of
 from raypipe.recipes.serialize import from_plain
@@ -128,6 +129,8 @@ def ask(
     elif pages is None:
         opened = session.store(store)
         require_documents_read(found, opened)
+        if release is None:  # which has passages of its own
+            require_passages(found, opened)
     require_unchanged(opened, found.models(), kit.endpoints)
     memo = StoreMemo(opened.uri, memo_versions(opened)) if opened else None
     answerer = Answerer(found, kit, opened.uri if opened else "", memo, release)
@@ -226,6 +229,7 @@ def rank(
         read = ingest(opened, files, "beir", pipeline.progress, pipeline.connect) if files else None
         questions = questions_of(pipeline, read.questions if read else None, None)
         require_questions(questions, files, opened)
+        require_passages(found, opened, questions)
         pipeline.index(questions)
         pipeline.answer(questions)
         answered = list(pipeline.answers(questions))

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from raypipe import readers
 from raypipe.api.captured import open_data
 from raypipe.api.paths import Data, deliver, run_folder, several
 from raypipe.api.pipelines import open_pipeline, prices_of
@@ -26,11 +25,11 @@ from raypipe.api.session import Named, Place, Session, Settings
 from raypipe.cluster.capacity import is_here
 from raypipe.cluster.file import Budget, Cluster
 from raypipe.core.checkout import commit, installed
-from raypipe.core.errors import DataError
+from raypipe.core.errors import DataError, RaypipeError
 from raypipe.evaluation import evaluate as evaluating
 from raypipe.evaluation import fault_budget
 from raypipe.evaluation.evaluate import Evaluation
-from raypipe.evaluation.golds import questions_of, require_questions
+from raypipe.evaluation.golds import require_questions, stored_questions
 from raypipe.evaluation.judged_run import read_labels
 from raypipe.evaluation.options import EvalOptions
 from raypipe.memo.mend import mend_memo
@@ -40,6 +39,7 @@ from raypipe.metrics.textfile import require_writable, write_json
 from raypipe.models.machine_limits import processor, value_in
 from raypipe.pipeline.counters import Caps
 from raypipe.pipeline.ingest_log import driving
+from raypipe.pipeline.recipe_tables import nothing_to_search, require_passages
 from raypipe.recipes.executor import StageCounters
 from raypipe.recipes.recipe import Recipe
 from raypipe.report.report import RunFolder, to_json
@@ -131,7 +131,7 @@ def index(
     session = session or Session()
     opened, found = session.store(store), session.recipe(recipe)
     if not opened.count("sources"):
-        raise DataError(f"{opened.uri}: no sources. `raypipe ingest PATH` reads some into a store")
+        raise DataError(nothing_to_search(found, opened.uri))
     with (
         open_pipeline(session, opened, found, answers=False) as pipeline,
         driving(opened, f"index {found.name}"),
@@ -154,10 +154,11 @@ def answer(
     """
     session = session or Session()
     opened, found = session.store(store), session.recipe(recipe)
+    questions = stored_questions(opened)
+    require_questions(questions, (), opened)
+    require_passages(found, opened, questions)
     with open_pipeline(session, opened, found) as pipeline, driving(opened, f"answer {found.name}"):
         mend_memo(opened)
-        questions = questions_of(pipeline, None, None)
-        require_questions(questions, (), opened)
         if retry_faults:
             fault_budget.retry(pipeline, questions)
         return RunResult(found.name, pipeline.answer(questions, fresh).counts)
@@ -182,9 +183,7 @@ def evaluate(
     labels = None if how.labels is None else read_labels(Path(how.labels))
     prices = prices_of(session, found, judge_model(session, how.judge, rule))
     caps = Caps(how.max_calls, how.max_usd, how.max_hours, prices)
-    filled, files, format = open_data(given, store, session, how.format, how.fields)
-    if files:
-        readers.check(files, format)  # a missing file or field is reported before anything starts
+    filled, files, format = open_data(found, given, store, session, how.format, how.fields)
     folder = run_folder(out, session.settings, filled.uri, found.name)
     require_writable(folder, "--out")
     with (
@@ -205,12 +204,11 @@ def evaluate(
 
 def opened(
     session: Session, recipe: Named, data: Data, store: Place, out: str | Path | None
-) -> tuple[Recipe, Sequence[str | Path], Store, Path]:
-    """Recipe, data, store and folder of several evals that follow one another."""
+) -> tuple[Recipe, Sequence[str | Path], str, Path]:
+    """Recipe, data, address of the store, and folder of several evals that follow one another."""
     given = several(data)
-    found = session.recipe(recipe, given)
-    filled = session.store_to_fill(store) if given else session.store(store)
-    return found, given, filled, run_folder(out, session.settings, filled.uri, found.name)
+    found, uri = session.recipe(recipe, given), session.address(store, bool(given))
+    return found, given, uri, run_folder(out, session.settings, uri, found.name)
 
 
 @outside_loop
@@ -223,10 +221,11 @@ def reprocess(
     Takes what `evaluate` takes, and writes changes.json next to the report.
     """
     session = session or Session()
-    found, given, filled, folder = opened(session, recipe, data, store, out)
-    done = evaluate(found, given, filled, folder, session, check=False, **options)
-    before = compared_with(filled, done.evaluation.manifest)
-    result = ReprocessResult(done, changes(filled, before, done.evaluation.manifest) if before else None)
+    found, given, uri, folder = opened(session, recipe, data, store, out)
+    done = evaluate(found, given, uri, folder, session, check=False, **options)
+    filled, manifest = Store.open(uri), done.evaluation.manifest
+    before = compared_with(filled, manifest)
+    result = ReprocessResult(done, changes(filled, before, manifest) if before else None)
     write_json(done.evaluation.folder.changes, result.to_json()["changes"])
     deliver(out, folder)
     if check:
@@ -254,7 +253,7 @@ def measured(settings: Settings, cluster: Cluster | None = None) -> list[Manifes
         return []
     found = []
     for folder in _folders(settings):
-        with suppress(DataError):
+        with suppress(RaypipeError):
             found.append(read(folder))
     return [m for m in found if m.origin.host == platform.node() and m.origin.chip == chip()]
 

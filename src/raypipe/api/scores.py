@@ -65,8 +65,12 @@ def score_qa(predictions: str | Path) -> ScoreResult:
     """
     from raypipe.metrics.files import score_qa_file
 
-    path = Path(predictions)
-    file = RunFolder(path).predictions if path.is_dir() else path
+    file = Path(predictions)
+    if file.is_dir():
+        from raypipe.runs.manifest import read
+
+        read(file)  # raises where its eval was killed
+        file = RunFolder(file).predictions
     found = score_qa_file(file, open_kind("qa"))
     names = ("measure", "mean", "scored", "of")
     return ScoreResult(found, tuple({name: m[name] for name in names} for m in found["measures"]))

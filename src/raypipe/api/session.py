@@ -176,11 +176,25 @@ class Session:
 
         return given if isinstance(given, Store) else Store.open(self.settings.store_to_use(given))
 
-    def store_to_fill(self, given: Place) -> Store:
-        """A store to read data into; made where there is none."""
+    def address(self, given: Place, fills: bool) -> str:
+        """Where a store lies, made or not. `fills`: data is read into it."""
         from raypipe.store import Store
 
-        return given if isinstance(given, Store) else Store.create(self.settings.store_to_fill(given))
+        if isinstance(given, Store):
+            return given.uri
+        return self.settings.store_to_fill(given) if fills else self.settings.store_to_use(given)
+
+    def store_to_fill(self, given: Place, scratch: Path | None = None) -> Store:
+        """A store to read data into; made where there is none: in the folder `scratch`, if a command names
+        one, which stores nothing."""
+        from raypipe.store import Store
+
+        if isinstance(given, Store):
+            return given
+        uri = self.settings.store_to_fill(given)
+        if scratch is not None and Store.find(uri) is None:
+            uri = str(scratch / "store")
+        return Store.create(uri)
 
 
 def load_recipe(

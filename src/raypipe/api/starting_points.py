@@ -29,11 +29,14 @@ DATASETS: Registry[Callable[..., Any]] = Registry("datasets", {}, "a function th
 progress=). `progress` is called with questions done, and questions in all."""
 
 
-def demo_data(session: Session | None = None) -> Path:
-    """The folder of the demo's data under $RAYPIPE_HOME: an invented world, written once."""
+def demo_data(session: Session | None = None, scratch: Path | None = None) -> Path:
+    """The folder of the demo's data under $RAYPIPE_HOME: an invented world, written once. `scratch`: a folder
+    for a world that is not there yet."""
     session = session or Session()
-    folder = session.settings.home / "data" / "-".join(["demo", *(str(v) for v in DEMO.values())])
+    name = "-".join(["demo", *(str(v) for v in DEMO.values())])
+    folder = session.settings.home / "data" / name
     if marked(folder) is None:
+        folder = folder if scratch is None else scratch / name
         with session.shown() as progress:
             task = progress.task("wrote", "questions", DEMO["questions"])
             DATASETS["synth"](folder, **DEMO, progress=lambda done, total: task.reach(done))

@@ -36,22 +36,23 @@ class TrainingQuestions:
 
 def training_questions(
     session: Session, given: Sequence[str | Path], store: Place, where: Sequence[str],
-    against: Sequence[str | Path], how: EvalOptions, dry_run: bool,
+    against: Sequence[str | Path], how: EvalOptions, scratch: Path | None = None,
 ) -> TrainingQuestions:  # fmt: skip
     """The training questions and their golds, once they were held against what is evaluated on.
 
     `given`: files to ingest first; none: all that is stored. `where` chooses by labels, `against` names files
-    or labels of what is evaluated on. Of `how` count format, fields and limit. `dry_run`: files are read and
-    not stored. Raises DataError for no questions, and for one that is in both."""
+    or labels of what is evaluated on. Of `how` count format, fields and limit. `scratch`: a folder for an
+    empty store where there is none; then the files are read and not stored. Raises DataError for no
+    questions, and for one that is in both."""
     files, wanted = inputs(given, session.settings), _clauses("--where", where)
     by_label = [str(one) for one in against if "=" in str(one) and not Path(one).exists()]
     stored = {one: _clauses("--against", [one]) for one in by_label}
     evaluated = _read(session, [one for one in against if str(one) not in stored], how)
-    opened = session.store_to_fill(store) if files else session.store(store)
+    opened = session.store_to_fill(store, scratch) if files else session.store(store)
     here: dict[str, Gold] = {}
     if not files:
         questions = _stored(opened, None)
-    elif dry_run:
+    elif scratch is not None:
         read, coming = read_questions(opened, files, format_for(how.format, files, how.fields))
         questions, here = read, {g.question: g for g in coming.golds or ()}
     else:

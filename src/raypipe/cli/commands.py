@@ -39,13 +39,11 @@ release: decide what answers live questions
   promote (releases): Make a finished run the live release, if it passes the gates.
   rollback (releases): Make the release before the live one live again.
   releases (releases): List the releases of a store.
-  trial (releases): Show how a canary or a shadow does against the live release, or stop it.
   prune (releases): Delete tables and replies that nothing references.
   forget (releases): Take a page, a document or a question out of a store and its runs, for good.
 serve: answer single questions
   ask (serve): Answer one question, from the store or from pages in a file.
   serve (serve): Answer questions over HTTP on this machine.
-  usage (tools): Print what each tenant asked of an endpoint, from its log.
 tools: this machine, models, graphs, files
   doctor (tools): Check what is installed and reachable, and print the command that mends the rest.
   init (tools): Write the files of a project of your own: a recipe, its prompt, models, a cluster, a step, a

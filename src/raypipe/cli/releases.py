@@ -1,4 +1,4 @@
-"""Commands that decide what answers live questions: promote, rollback, releases, trial, prune, forget."""
+"""Commands that decide what answers live questions: promote, rollback, releases, prune, forget."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import raypipe
 from raypipe.cli.command import Args, called, command, printed, table
-from raypipe.core.errors import ConfError
 
 if TYPE_CHECKING:
     from raypipe.api.forget import ForgetResult
-    from raypipe.api.release import PruneResult, ReleaseResult, ReleasesResult, TrialResult
-    from raypipe.runs.trial_verdict import Look, TrialReport
+    from raypipe.api.release import PruneResult, ReleaseResult, ReleasesResult
 
 
 @command
@@ -24,29 +22,16 @@ def _promote(args: Args) -> int:
     --against DIR: the run to compare with, in place of the live release's
     --min-scored SHARE {share_or_0}: a gate on a share, such as score, needs this share of the questions
       scored (default: 0.95)
-    --canary SHARE {share -> share}: have the run answer this share of the live questions first; a gate
-      better, not-worse or not-worse:M makes it live or rolls it back
-    --as POINTER {= live -> pointer}: live, or live@NAME, which tenants are given by the file of `serve
-      --tenants` (default: live)
     --store URI: where the run's store is now (default: where it was)
     json
     """
-    if args.share is None:
-        return printed(args, called(raypipe.promote, args), _print_release)
-
-    if args.pointer != "live":
-        raise ConfError("--canary tries a run next to `live`: expected no --as with it")
-    if args.against is not None:
-        raise ConfError("--canary holds the run against the live release: expected no --against with it")
-    return printed(args, called(raypipe.start_canary, args), print_trials)
+    return printed(args, called(raypipe.promote, args), _print_release)
 
 
 @command
 def _rollback(args: Args) -> int:
     """raypipe rollback --store /data/store
     store
-    --as POINTER {= live -> pointer}: live, or live@NAME, which tenants are given by the file of `serve
-      --tenants` (default: live)
     json
     """
     return printed(args, called(raypipe.rollback, args), _print_release)
@@ -56,8 +41,8 @@ def _print_release(found: ReleaseResult) -> None:
     from raypipe.runs.gates import seen_by_a_fit
 
     made, score = found.release, _score(found.to_json())
-    where = f"{found.pointer} in {found.store}"
-    print(f"{where}: {made.id}, recipe {made.title}, run {made.run}, {score}{seen_by_a_fit(made.seen)}")
+    seen = seen_by_a_fit(made.seen)
+    print(f"live in {found.store}: {made.id}, recipe {made.title}, run {made.run}, {score}{seen}")
 
 
 def _score(row: Mapping[str, Any]) -> str:
@@ -84,7 +69,7 @@ def _list(found: ReleasesResult) -> None:
     if not lines:
         print("no releases; `raypipe promote DIR` makes one of a finished eval")
         return
-    rows = [(r["id"], ", ".join(r["pointers"]), r["recipe"], r["run"], _score(r)) for r in lines]
+    rows = [(r["id"], "live" * r["live"], r["recipe"], r["run"], _score(r)) for r in lines]
     table(("release", "live", "recipe", "run", "score"), rows)
 
 
@@ -105,60 +90,6 @@ def _print_removed(found: PruneResult) -> None:
         print(f"{r.kind} {r.name}: {r.rows} rows")
     things = "1 thing" if len(found.removed) == 1 else f"{len(found.removed)} things"
     print(f"{things} {'would be deleted' if found.dry_run else 'deleted'}")
-
-
-@command
-def _trial(args: Args) -> int:
-    """raypipe trial --store /data/store
-    run DIR?: with --shadow: the --out folder of a finished eval
-    --shadow SHARE {share -> share}: have the run answer this share of the live questions again, after the
-      reply
-    --stop: end the canary and the shadow; live stays
-    store json
-    """
-    if (args.run is None) != (args.share is None) or (args.stop and args.share is not None):
-        raise ConfError("expected DIR and --shadow SHARE together, or --stop, or neither")
-    if args.share is not None:
-        called(raypipe.start_shadow, args)
-    look = raypipe.stop_trials if args.stop else raypipe.show_trials
-    return printed(args, called(look, args), print_trials)
-
-
-def print_trials(found: TrialResult) -> None:
-    for report in found.running:
-        _print_trial(report)
-    if not found.running:
-        print(f"no canary and no shadow in {found.store}")
-    if found.over:
-        print("stopped:" if found.stopped else "the last that ended:")
-    for report in found.over:
-        _print_trial(report)
-
-
-def _print_trial(report: TrialReport) -> None:
-    t = report.trial
-    gate = f", gate {t.gate}" if t.gate else ""
-    print(f"{t.role} {t.release} against {t.live}, share {t.share:g}{gate}: {report.verdict}")
-    if report.why:
-        print(f"  {report.why}")
-    said = f"{report.questions} questions, {report.same} answered alike, {report.failed} failed"
-    times = ", ".join(f"{name.replace('_', ' ')} {ms:g} ms" for name, ms in report.ms.items())
-    print(f"  {said}{f'; {times}' if times else ''}")
-    for look in (report.f1, report.answered):
-        print(f"  {_line(look)}")
-    for e in report.examples:
-        both = e.f1_live is not None and e.f1_trial is not None
-        f1 = f" (f1 {e.f1_live:.2f} -> {e.f1_trial:.2f})" if both else ""
-        print(f"  {e.question}: {e.live!r} -> {e.trial!r}{f1}")
-
-
-def _line(look: Look) -> str:
-    if not look.looked:
-        from raypipe.runs.trial_verdict import FIRST_LOOK
-
-        return f"{look.measure}: {look.questions} of the {FIRST_LOOK} questions of a first look"
-    means = f"{look.live:.3f} -> {look.trial:.3f}"
-    return f"{look.measure}: {means} over {look.looked} of {look.questions} questions, p {look.p:.3g}"
 
 
 @command

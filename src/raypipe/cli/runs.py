@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import raypipe
@@ -51,11 +52,13 @@ def _eval(args: Args) -> int:
       better one gain?
     of-eval
     """
-    if not args.data and not args.store and not args.settings.store:
-        _take_demo(args)
-    _prepare(args)
-    if args.dry_run:
-        return _dry_run(args)
+    demo = not args.data and not args.store and not args.settings.store
+    with TemporaryDirectory(prefix="raypipe-plan-") as scratch:
+        if demo:
+            _take_demo(args, Path(scratch) if args.dry_run else None)
+        _prepare(args)
+        if args.dry_run:
+            return _dry_run(args)
     if args.times > 1:
         from raypipe.cli.tables import print_repeats
 
@@ -82,7 +85,7 @@ def _prepare(args: Args) -> None:
         args.recipe = called(raypipe.swap_steps, args)
 
 
-def _take_demo(args: Args) -> None:
+def _take_demo(args: Args, scratch: Path | None) -> None:
     """Sets data and store to the demo's, and says so. A name that is not known is refused before."""
     from raypipe.api.run import check_names
     from raypipe.api.starting_points import DEMO
@@ -93,7 +96,7 @@ def _take_demo(args: Args) -> None:
     say(f"no --data and no --store: the demo, {what}, in {stores / 'demo'}")
     if (own := stores / "default").exists():
         say(f"for the data that was read without --store: --store {own}")
-    args.data, args.store = [called(raypipe.demo_data, args)], str(stores / "demo")
+    args.data, args.store = [called(raypipe.demo_data, args, scratch=scratch)], str(stores / "demo")
 
 
 @command

@@ -121,8 +121,7 @@ def _judge_pick(args: Args) -> int:
 @command
 def _compare(args: Args) -> int:
     """raypipe compare /data/runs/local /data/runs/tuned
-    runs RUN+: the --out folder of a finished eval, a file of predictions, or a release: its id, or live; live
-      shadow and live canary compare what both sides of a trial answered
+    runs RUN+: the --out folder of a finished eval, a file of predictions, or a release: its id, or live
     --rule RULE {rule}: by which answers are scored: official, accuracy, or MODULE:NAME (default: of a folder
       its own, of a file of predictions official)
     --margin M {above_0 = 0.02}: runs whose 90 %% interval lies within M to either side are the same (default:

@@ -25,8 +25,8 @@ def _serve(args: Args) -> int:
     --host ADDRESS {= 127.0.0.1}: to listen on (default: 127.0.0.1)
     --port N {1..65535 = 8000}: default: 8000
     --keys FILE: file with one API key a line; keys in $RAYPIPE_KEYS, separated by commas, count as well
-    --tenants FILE: file of tenants: keys with a name, a share, limits a minute, releases and filters
-      (default: what $RAYPIPE_TENANTS says)
+    --key-filters FILE: file of keys that may search a part of the store, each with its filter (default: what
+      $RAYPIPE_KEY_FILTERS says)
     --auth {none|}: none: anyone who reaches the port may ask
     --gateways N {1.. = 1}: with two, one may die (default: 1)
     --memo MB {0.. = 64 -> memo_mb}: memory of a gateway for what models computed about the store: an

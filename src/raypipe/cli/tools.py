@@ -1,5 +1,5 @@
 """Commands about this machine, files and steps of one's own: doctor, init, check-step, validate, schema,
-completion, usage, bench, models."""
+completion, bench, models."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import raypipe
-from raypipe.cli.command import Args, called, command, folded, printed, say, table
+from raypipe.cli.command import Args, called, command, folded, printed, say
 from raypipe.core.errors import ConfError, DataError
 
 if TYPE_CHECKING:
     from raypipe.api.machine import EnvironmentResult
     from raypipe.api.models import ModelAddResult, ModelNeedsResult
     from raypipe.api.starting_points import ProjectResult
-    from raypipe.api.usage import UsageResult
     from raypipe.api.validate import ValidateResult
 
 UNEQUAL = 7  # exit code: a gate failed, some output of a bench is not its peer's
@@ -130,24 +129,6 @@ def _completion(args: Args) -> int:
 
     print(shtab.complete(parser(), args.shell))
     return 0
-
-
-@command
-def _usage(args: Args) -> int:
-    """raypipe usage /data/logs/serve.jsonl
-    logs LOG+: logs that `raypipe serve` wrote
-    json
-    """
-    return printed(args, raypipe.usage(args.logs), _print_usage)
-
-
-def _print_usage(found: UsageResult) -> None:
-    counts = ("requests", "refused", "failed", "questions", "tokens")
-    rows = []
-    for t in found.tenants:
-        p99 = "" if t.p99_ms is None else f"{t.p99_ms:.0f} ms"
-        rows.append((t.tenant, *(f"{getattr(t, name):,}" for name in counts), p99))
-    table(("tenant", *counts, "p99"), rows)
 
 
 @command

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import signal
 import socket
 import sys
@@ -27,6 +28,7 @@ from raypipe.recipes.recipe import Recipe
 
 JOINS, JOIN_PAUSE_S = 4, 1.0  # tries to join a Ray, and s before the second, doubling
 LISTENS_S = 5.0  # for a connection to a Ray's port
+TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")  # variables that give Ray's token
 
 
 def carry(recipe: Recipe) -> None:
@@ -53,6 +55,10 @@ def connect(address: str, tries: int = JOINS, pause_s: float = JOIN_PAUSE_S, das
             os.environ.setdefault("RAY_worker_niceness", "0")
             # Serve kills a proxy that takes 5 s to start, as on a busy machine, and its own start fails.
             os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")
+            # Ray listens on every address of the machine and asks for a token. One that Ray makes stays in
+            # ~/.ray, and from then on `ray start` demands it while `ray job submit` does not send it.
+            if os.environ.keys().isdisjoint(TOKENS):
+                os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)  # as long as Ray's own
         # Ray's core prints at level E that actors cannot restart without this process; they end with it.
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
         # Its progress lines, for ours are in report/, and dead workers, which are tried again or raised.

@@ -70,7 +70,9 @@ class Reference(Generic[T]):
     about: ClassVar[str]  # what one is, for messages: "a graph"
     place: ClassVar[str]  # says what `--graph NAME=` takes, and whence: "FILE; `mytool build` makes one"
     entry: ClassVar[type[Any]] = Entry  # a dataclass, as graphs.yaml has it
-    fits_by_name: ClassVar[bool] = False  # fitted numbers hold for other content under the same name
+    is_evidence: ClassVar[bool] = True
+    """Answers rest on it, as on a graph's rows: fitted numbers hold for other content under the same name.
+    False for what only shows how to answer, as examples do."""
 
     @classmethod
     def of_entry(cls, name: str, entry: Any, place: str, context: EntryContext) -> Self:

@@ -37,7 +37,7 @@ from raypipe.recipes.serialize import to_plain
 from raypipe.recipes.step_contract import holds_golds
 from raypipe.report.report import EvalReport, RunFolder, write_report
 from raypipe.runs.changes import earlier_run
-from raypipe.runs.manifest import FORMAT, AnswerKey, Manifest, Origin, write
+from raypipe.runs.manifest import FORMAT, AnswerKey, Manifest, Origin, withdraw, write
 from raypipe.runs.plan.records import Plan
 from raypipe.runs.stage_records import describe, models_of
 
@@ -113,6 +113,8 @@ def evaluate(
             labels_made = any(holds_golds(s.step) for s in pipeline.recipe.question)
             mark = how.oracle or ("labels" if labels_made else "")
             report = eval_report(pipeline, scored, plan, done, read, len(questions), recalls, mark, golds)
+            results.about["store"] = store.uri
+            withdraw(out)  # from here on the folder is not whole, until its manifest is there
             results.finish(scored.rows, report, misses(answers.lost, scored.right))
         manifest = _write_run(
             pipeline, questions, sources, todo, report, plan, memo, started, origin, done.rows_by_worker, out
@@ -135,7 +137,7 @@ def _write_run(
     epoch. `places`: pool -> who did parts -> rows.
     """
     store, recipe, folder = pipeline.store, pipeline.recipe, RunFolder(out)
-    write_predictions(folder)
+    write_predictions(folder, report.run)
     write_report(folder, report)
     pipeline.builder.compact()
     digest, verdicts = recipe.digest(), {v.question: v.outcome for v in report.marks.verdicts}

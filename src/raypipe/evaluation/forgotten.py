@@ -8,19 +8,20 @@ before, and loses the answer, its replies and prompts, and the passages that are
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from raypipe.core.errors import DataError
 from raypipe.core.plugin_tables import Registry
 from raypipe.core.records import parse_chunk_id
 from raypipe.evaluation.export import write_predictions
-from raypipe.evaluation.result_table import each
+from raypipe.evaluation.result_table import each, metadata
 from raypipe.evaluation.view.pages import write_page
-from raypipe.metrics.textfile import replacing, write_text
+from raypipe.metrics.textfile import replacing, write_json, write_text
 from raypipe.report.report import RunFolder
 from raypipe.runs.changes import earlier_run
 from raypipe.runs.forget.apply import moved
@@ -36,23 +37,36 @@ TEXTS = (".json", ".html", ".md", ".txt")
 
 
 def run_folders(places: list[Path], store: Store) -> list[Path]:
-    """The folders of finished runs of a store, in these places and below them; it may have been moved."""
-    found = dict.fromkeys(f.parent for place in places for f in sorted(place.rglob("manifest.json")))
+    """The folders of runs of a store, in these places and below them, also of evals that were killed. The
+    store may have been moved."""
+    found = dict.fromkeys(f.parent for place in places for f in sorted(place.rglob("results.parquet")))
     known = {n.removesuffix(".json").partition("-")[2] for n in store.files.names(MANIFESTS)}
-    return [f for f in found if (f / "results.parquet").is_file() and _is_of(f, store.uri, known)]
+    return [f for f in found if _is_of(RunFolder(f), store.uri, known)]
 
 
-def _is_of(folder: Path, store: str, runs: set[str]) -> bool:
+def _is_of(run: RunFolder, store: str, runs: set[str]) -> bool:
     try:
-        tree = json.loads((folder / "manifest.json").read_text())
-        return tree["store"] == store or tree["run"] in runs
-    except (ValueError, KeyError, TypeError, OSError):
+        tree = json.loads(run.manifest.read_text()) if run.manifest.is_file() else metadata(run.results)
+        return tree.get("store") == store or tree["run"] in runs
+    except (DataError, ValueError, KeyError, TypeError, AttributeError, OSError):
         return False  # another program's file of this name
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether the files of a run's folder are those of its manifest. Else the same eval writes them again."""
+    try:
+        return read(folder).run == metadata(RunFolder(folder).results)["run"]
+    except DataError:
+        return False
 
 
 def resting(folder: Path, decision: ForgetDecision) -> list[str]:
     """Ids of the questions of a run whose rows hold it, or rest on it."""
-    return [row["id"] for row in each(RunFolder(folder).results) if _rests(row, decision)]
+    return [row["id"] for row in _rows(RunFolder(folder).results) if _rests(row, decision)]
+
+
+def _rows(table: Path) -> Iterator[dict[str, Any]]:
+    return each(table, metadata(table)["run"])
 
 
 def _rests(row: dict[str, Any], decision: ForgetDecision) -> bool:
@@ -81,12 +95,16 @@ def held_files(folder: Path, decision: ForgetDecision) -> list[Path]:
 def take_out(store: Store, folder: Path, decision: ForgetDecision) -> None:
     """Takes it out of one folder. The same call again changes nothing."""
     run, told = RunFolder(folder), decision.mentions
-    _table(run.results, decision)
-    write_predictions(run)
-    text = moved(json.loads(run.manifest.read_text()), decision)
     for file in held_files(folder, decision):
         _file(file, told)
+    if not is_whole(folder):
+        for file in (run.manifest, run.results, run.predictions, run.report, run.page):
+            file.unlink(missing_ok=True)
+        return
+    _table(run.results, decision)
     manifest = read(folder)
+    write_predictions(run, manifest.run)
+    text = moved(json.loads(run.manifest.read_text()), decision)
     asked = set(answer_keys(store, manifest.run))
     write_page(run, manifest, earlier_run(store, asked))
     if text is not None:
@@ -94,7 +112,7 @@ def take_out(store: Store, folder: Path, decision: ForgetDecision) -> None:
 
 
 def _table(path: Path, decision: ForgetDecision) -> None:
-    if not any(_rests(row, decision) for row in each(path)):
+    if not any(_rests(row, decision) for row in _rows(path)):
         return
     schema = pq.read_schema(path)
     with (
@@ -113,15 +131,13 @@ def _table(path: Path, decision: ForgetDecision) -> None:
 
 def _file(file: Path, told: Mentions) -> None:
     """Takes lines out of a file of lines, entries out of JSON; another file goes."""
-    text = file.read_text(errors="replace")
+    text = file.read_bytes().decode("utf-8", "replace")
     if file.suffix in LINES:
-        left = [line for line in text.splitlines(keepends=True) if not told(line)]
+        write_text(file, "\n".join(line for line in text.split("\n") if not told(line)))
     elif file.suffix == ".json":
-        left = [json.dumps(_pruned(json.loads(text), told), ensure_ascii=False, indent=1), "\n"]
+        write_json(file, _pruned(json.loads(text), told))
     else:
         file.unlink()
-        return
-    write_text(file, "".join(left))
 
 
 def _pruned(value: Any, told: Mentions) -> Any:

@@ -173,12 +173,17 @@ class StoredQuestions:
 
 
 def questions_of(pipeline: Pipeline, ids: Sequence[str] | None, limit: int | None) -> StoredQuestions:
-    """Stored questions by id, in that order; None: all of them, by id, but those that an endpoint captured,
-    which are evaluated when they are named. Only the first `limit`."""
-    if ids is None:
-        found = sorted(pipeline.store.scan("questions", ["id"])["id"].to_pylist())
-        ids = [id for id in found if not id.startswith(OWN_ID)]
+    """Stored questions by id, in that order; None: all of them (`stored_questions`). Only the first
+    `limit`."""
+    ids = stored_questions(pipeline.store).ids if ids is None else ids
     return StoredQuestions(pipeline.store, tuple(ids[:limit]))
+
+
+def stored_questions(store: Store) -> StoredQuestions:
+    """All questions of a store, by id, but those that an endpoint captured, which are evaluated when they are
+    named."""
+    ids = sorted(store.scan("questions", ["id"])["id"].to_pylist())
+    return StoredQuestions(store, tuple(id for id in ids if not id.startswith(OWN_ID)))
 
 
 def require_questions(questions: Sized, data: Sequence[Path], store: Store) -> None:

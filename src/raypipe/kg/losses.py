@@ -3,11 +3,11 @@ compare with the golds'. Pure functions on answered questions."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from raypipe.core.plain import json_lines
 from raypipe.core.records import (
     ABSTAINED,
     ANSWERED,
@@ -142,8 +142,7 @@ class GraphPath(EvidencePath):
 
 def _lines(replies: Mapping[str, Reply], names: GraphReplies) -> list[dict[str, Any]]:
     """The lines of a program's trace; none where none is kept."""
-    trace = replies.get(names.trace, SKIPPED_REPLY).text if names.trace is not None else ""
-    return [json.loads(line) for line in trace.splitlines() if line.strip()]
+    return json_lines(replies.get(names.trace, SKIPPED_REPLY).text if names.trace is not None else "")
 
 
 def _run(lines: Sequence[Mapping[str, Any]], facts: Reply, abstained: bool, denies: bool) -> str:

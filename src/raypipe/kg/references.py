@@ -70,7 +70,6 @@ class GraphRef(Reference[Graph]):
     about: ClassVar[str] = "a graph"
     place: ClassVar[str] = "FOLDER; data of `raypipe synth` bring their own"
     entry: ClassVar[type[Any]] = GraphEntry
-    fits_by_name: ClassVar[bool] = True  # a day's update of its rows leaves a fit valid
 
     @classmethod
     def lies_at(cls, entry: GraphEntry, place: str) -> bool:
@@ -151,7 +150,6 @@ class FactsRef(Reference[PublicFacts]):
     kinds: ClassVar[tuple[str, ...]] = ("facts",)
     about: ClassVar[str] = "public data"
     place: ClassVar[str] = "FILE; `raypipe facts build` makes such a file"
-    fits_by_name: ClassVar[bool] = True
 
     @classmethod
     def version_at(cls, path: Path) -> str:

@@ -26,6 +26,7 @@ import pyarrow.json
 import pyarrow.parquet as pq
 
 from raypipe.core.errors import DataError
+from raypipe.core.plain import json_lines
 from raypipe.kg.normalize import fold, typed
 from raypipe.kg.schema import NAMES, TABLES, Kind
 
@@ -196,8 +197,7 @@ def _parsed(path: Path, content: bytes) -> pa.Table:
         if path.suffix == ".csv":
             return pyarrow.csv.read_csv(pa.BufferReader(content))
         text = content.decode("utf-8")
-        whole = text.lstrip().startswith("[")
-        rows = json.loads(text) if whole else [json.loads(x) for x in text.splitlines() if x.strip()]
+        rows = json.loads(text) if text.lstrip().startswith("[") else json_lines(text)
         if not all(isinstance(r, dict) for r in rows):
             raise ValueError("expected an array of objects, or one object a line")
         return pa.Table.from_pylist(rows)

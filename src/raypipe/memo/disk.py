@@ -1,9 +1,9 @@
 """The memo on disk: results of all runs of a store, found by value.
 
-Workers read the memo tables as they were when the run began, keep what they ask themselves in memory, and
-write it at once to a file of its own that is named by its content; such files are folded into the tables,
-by the driver or by workers. A lost value is computed again, one that is there twice is read once: no
-transaction is needed.
+Workers read the memo tables as they were when the run began. They write what they ask themselves at once to
+a file of its own that is named by its content, and keep it in memory once it is there; such files are folded
+into the tables, by the driver or by workers. A lost value is computed again, one that is there twice is read
+once: no transaction is needed. A value whose write failed is owed: the next call writes it before it looks.
 
 A plan takes what a finished run asked for cached as long as its table never lost anything. So each loss is
 noted, by an empty file of its own: processes need not agree on an order.
@@ -12,6 +12,7 @@ noted, by an empty file of its own: processes need not agree on an order.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
@@ -58,9 +59,13 @@ class StoreMemo:
         self._store, self._replaces = Store.open(uri), fresh
         versions = {n: v for n, v in versions.items() if not (fresh and n.startswith("replies-"))}
         self._old = {name: self._store.dataset(name, version) for name, version in versions.items()}
-        self._fresh = MemoryMemo(FRESH_BYTES)
+        self._fresh = MemoryMemo(FRESH_BYTES)  # of what is on disk
+        self._owed: deque[tuple[MemoTable, Sequence[str], Values]] = deque()  # puts whose write failed
+        self._paying = asyncio.Lock()
 
     async def get_many(self, table: MemoTable, keys: Sequence[str]) -> tuple[np.ndarray, Values]:
+        """As `Memo`. Raises StoreUnavailable or DiskFull where what is owed cannot be written."""
+        await self._pay()
         known, values = await self._fresh.get_many(table, keys)
         if table.name not in self._old or known.all():
             return known, values
@@ -74,8 +79,21 @@ class StoreMemo:
         return known, out[known]
 
     async def put_many(self, table: MemoTable, keys: Sequence[str], values: Values) -> None:
+        """As `Memo`. Raises StoreUnavailable or DiskFull where they cannot be written; then they are owed."""
+        try:
+            await asyncio.to_thread(self._write, table, keys, values)
+        except BaseException:  # a deadline too: whether the thread still writes them is not known
+            self._owed.append((table, keys, values))
+            raise
         await self._fresh.put_many(table, keys, values)
-        await asyncio.to_thread(self._write, table, keys, values)
+
+    async def _pay(self) -> None:
+        """Writes what is owed. Until it is on disk, no caller finds it and none asks for it again."""
+        while self._owed:
+            async with self._paying:
+                if self._owed:
+                    await asyncio.to_thread(self._write, *self._owed[0])
+                    await self._fresh.put_many(*self._owed.popleft())
 
     def _write(self, table: MemoTable, keys: Sequence[str], values: Values) -> None:
         """One file, whole or not at all, and of no use if a bit of it is lost: its name is its digest."""

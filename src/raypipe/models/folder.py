@@ -135,9 +135,10 @@ def snapshot(hub: Path, repo: str, revision: str) -> Path:
 
 
 def download_command(repo: str, revision: str) -> str:
-    """The command that downloads the files that are read, and no others."""
-    patterns = ("*.json", "*.txt", "*.model", WEIGHTS, MODULE_WEIGHTS)
-    wanted = " ".join(f"--include '{p}'" for p in patterns)
+    """The command that downloads the weights that are read, and all files with the endings of the others."""
+    names = (*GENERATOR, *SENTENCE, *MODULE)
+    endings = sorted({f"*{Path(name).suffix}" for name in names if not name.endswith(".safetensors")})
+    wanted = " ".join(f"--include '{p}'" for p in (*endings, WEIGHTS, MODULE_WEIGHTS))
     return f"hf download {repo} --revision {revision} {wanted}"
 
 

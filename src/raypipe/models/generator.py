@@ -29,9 +29,12 @@ def check(model: Model) -> None:
     if not (place / TEMPLATE).is_file() and not json_object(place / "tokenizer_config.json").get(
         "chat_template"
     ):
+        mend = f"Use the model's chat or instruct version, or put the template of its family in {TEMPLATE}"
+        if model.repo:
+            mend = f"Fetch it again: {folder.download_command(model.repo, model.revision)}. {mend}"
         raise ConfError(
             f"{place}: its tokenizer has no chat template, so there is no telling how it wants to be asked. "
-            f"Use the model's chat or instruct version, or put the template of its family in {TEMPLATE}"
+            f"{mend}"
         )
     _check_length(model, place)
     for name, adapter in model.adapter_folders().items():

@@ -9,11 +9,11 @@ Knows recipes and the store; reads, and changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from raypipe.core.digests import model_identity
-from raypipe.core.errors import ConfError, RaypipeError
+from raypipe.core.errors import ConfError, DataError, RaypipeError
 from raypipe.core.index import AnnRecall, Approximate
 from raypipe.core.protocols import Model
 from raypipe.core.records import Question, digest
@@ -21,7 +21,7 @@ from raypipe.recipes.recipe import Recipe, row_key
 from raypipe.recipes.step_contract import approximate, embedder_of
 from raypipe.store import Store
 from raypipe.store.approximate import ann_index, recall_of, require_ann
-from raypipe.store.ids import Ids
+from raypipe.store.ids import Ids, filters
 from raypipe.store.index import IndexSpec, Pinned, index_spec
 from raypipe.store.sources import lacking as lacking_tables
 from raypipe.store.sources import sources_without
@@ -73,6 +73,27 @@ def answer_key(recipe: str, question: str, row: str, absent: str) -> str:
 
 def _named(lacks: Lacks) -> str:
     return digest("absent", *(f"{s}: {', '.join(lacks[s])}" for s in sorted(lacks))) if lacks else ""
+
+
+def require_passages(recipe: Recipe, store: Store, questions: Iterable[Question] | None = None) -> None:
+    """Raises DataError where one of the questions (None: any) searches the whole of a store that holds
+    nothing. Recipes that need no passages are never refused, nor are questions with pages of their own."""
+    if lacks_passages(recipe, store) and (questions is None or any(q.sources() is None for q in questions)):
+        raise DataError(nothing_to_search(recipe, store.uri))
+
+
+def lacks_passages(recipe: Recipe, store: Store | None) -> bool:
+    """Whether a recipe needs passages and the store has no source to make one of; None: no store yet."""
+    if not recipe.needs_passages():
+        return False
+    return store is None or not store.count("sources", next(filters("kind", recipe.source_kinds())))
+
+
+def nothing_to_search(recipe: Recipe, uri: str) -> str:
+    """The message of a store without sources that the recipe parses, with the command that mends it."""
+    kinds, mend = recipe.source_kinds(), f"`raypipe ingest DIR --format files --store {uri}` reads a folder"
+    alone = "" if "document" in kinds else f"; {recipe.name} reads sources of kind {', '.join(kinds)} alone"
+    return f"nothing to search in {uri}: {mend}{alone}"
 
 
 INDEX_WORDS = "index.words_"  # what a step reads that searches by words, then the analyzer

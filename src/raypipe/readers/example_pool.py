@@ -42,6 +42,7 @@ class PoolRef(Reference[tuple[ExampleRow, ...]]):
     kinds: ClassVar[tuple[str, ...]] = ("examples",)
     about: ClassVar[str] = "examples"
     place: ClassVar[str] = f"FILE; {_MAKE}"
+    is_evidence: ClassVar[bool] = False
 
     @classmethod
     def of_entry(cls, name: str, entry: Any, place: str, context: EntryContext) -> Self:

@@ -16,6 +16,7 @@ from raypipe.core.errors import ConfError
 from raypipe.core.plugins import Plugin
 from raypipe.core.protocols import CorpusStep, Model, Step
 from raypipe.core.records import Question, SourceKind, digest
+from raypipe.core.references import Reference
 from raypipe.recipes.step_contract import N, embedder_of, named_by, searches_all, source_kinds, table_of
 from raypipe.text.template import ByLabel
 
@@ -135,6 +136,11 @@ class Recipe:
     def searches_all(self) -> bool:
         """Whether a step searches the whole store whatever a question cites."""
         return any(searches_all(s.step) for s in self.question)
+
+    def needs_passages(self) -> bool:
+        """Whether it answers from passages alone: it searches them, and no reference brings evidence."""
+        reads = {w for s in self.question for w in s.step.reads() if w.startswith("index.")}
+        return bool(reads) and not any(ref.is_evidence for ref in self.named(Reference))
 
     def models(self) -> tuple[Model, ...]:
         """Every model that a step names, each once, in the order in which they are met."""

@@ -183,11 +183,11 @@ def uncited(store: Store) -> list[str]:
 
 def _remove(store: Store, kept: Roots, found: Sequence[Removal], now: float, young: timedelta) -> None:
     names = {kind: [r.name for r in found if r.kind == kind] for kind in KINDS}
-    for name in (*names["tag"], *names["release"]):
-        for table in tables(store):
-            untag(store, table, name)
     for name in names["release"]:
         forget(store, name)
+    for name in names["tag"]:
+        for table in tables(store):
+            untag(store, table, name)
     for table in names["table"]:
         if table.startswith(OF_MEMO):
             note_loss(store, table, "pruned")  # before: a kill in between costs a looser plan

@@ -18,7 +18,6 @@ from raypipe.recipes.serialize import fields_of, references_in
 from raypipe.runs.changes import LOOKED_BACK
 from raypipe.runs.manifest import Manifest, recent
 from raypipe.runs.release import Release, history, releases
-from raypipe.runs.trials import trials
 from raypipe.store import Store, read_now
 
 EVERY_RUN = 1_000_000  # more than a store has
@@ -31,7 +30,7 @@ class Roots:
     runs: tuple[Manifest, ...]  # finished, the latest first
     last: tuple[Manifest, ...]  # of each recipe
     releases: tuple[Release, ...]  # every one
-    released: tuple[Release, ...]  # that `rollback` goes back through, and those on trial
+    released: tuple[Release, ...]  # that `rollback` goes back through
     named: frozenset[str]  # tables that a root names
     named_once: frozenset[str]  # tables that any run or release ever named
 
@@ -43,7 +42,7 @@ class Roots:
 
 def roots(store: Store) -> Roots:
     runs, every = recent(store, EVERY_RUN), releases(store)
-    ids = {*history(store), *(t.release for t in trials(store))}
+    ids = history(store)
     released = [r for r in every if r.id in ids]
     last = last_of_each(runs)
     return Roots(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from raypipe.core.errors import ConfError
 
 if TYPE_CHECKING:
-    from raypipe.serving.tenants import Tenant
+    from raypipe.serving.key_filters import KeyFilter
 
 KEY_CHARS = 16
 """Minimum length of a key: 16 characters of base64 are 96 bits, too many to guess."""
@@ -75,7 +75,7 @@ class ServerConfig:
     log: str | None = None  # file that gets a line for each request; None: the gateway's stderr
     capture: CaptureConfig | None = None  # None: no answer is captured
     memo_mb: int = MEMO_MB  # memory of a gateway for what models computed about its store; 0: none is kept
-    tenants: tuple[Tenant, ...] = ()  # who has keys with a name; none: all keys are alike
+    key_filters: tuple[KeyFilter, ...] = ()  # keys that may search a part of the store
 
 
 RETENTION_DAYS = 7.0

@@ -155,7 +155,8 @@ class Answerer:
         over: StoreSnapshot | DocumentsResult
         if request.sources is None:
             over = await self.snapshot()
-            question = await asyncio.to_thread(over.resolve, request.question, request.filters, request.scope)
+            filters = request.filters, request.key_filter
+            question = await asyncio.to_thread(over.resolve, request.question, *filters)
             counting = kit.with_index(over.index)  # counts this request alone
             memo = None if request.include_prompts else self._memo  # a cached reply shows no prompt
             if memo is not None and request.corpus:

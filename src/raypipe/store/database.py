@@ -44,11 +44,18 @@ class Store:
     @classmethod
     def open(cls, uri: str) -> Store:
         """The store at an address. Raises StoreError if none is there, or a later raypipe made it."""
+        if (store := cls.find(uri)) is None:
+            raise StoreError(f"there is no store at {uri}: `raypipe ingest PATH --store {uri}` makes one")
+        return store
+
+    @classmethod
+    def find(cls, uri: str) -> Store | None:
+        """The store at an address; None where none is. Raises StoreError if a later raypipe made it."""
         store = cls(uri)
         with _place(uri, "read"):
             mark = store.files.read(MARK)
         if mark is None:
-            raise StoreError(f"there is no store at {uri}: `raypipe ingest PATH --store {uri}` makes one")
+            return None
         if (found := json.loads(mark)["format"]) != FORMAT:
             raise StoreError(
                 f"the store at {uri} has format {found}, this raypipe reads format {FORMAT}. Name another "

@@ -51,7 +51,8 @@ class VectorRows:
         """(n, dim) float32: a copy of some rows."""
         if len(self.matrices) == 1:
             return np.asarray(self.matrices[0][rows])
-        return np.concatenate([self.block(row, row + 1) for row in rows.tolist()])
+        none = np.zeros((0, self.dim), np.float32)  # of a table without rows there is no matrix
+        return np.concatenate([none, *(self.block(row, row + 1) for row in rows.tolist())])
 
     def stretches(self, scope: Iterable[str] | None) -> list[tuple[int, int]]:
         """The rows of a scope, each once: few stretches of one matrix each, ascending, each as its first row

@@ -52,7 +52,7 @@ class Viewer:
     def __init__(self, runs: RunList, labels: Path | None) -> None:
         """`labels`: the file that people's marks are written to; None: labels.jsonl in the run's folder."""
         self._runs, self._labels = runs, labels
-        self._tables = lru_cache(OPEN)(lambda key: RunTable(key[1]))
+        self._tables = lru_cache(OPEN)(lambda key: RunTable(key[1], key[0]))
         self._pairs = lru_cache(OPEN // 2)(lambda a, b: open_pair(self._folder(a[0]), self._folder(b[0])))
 
     def get(self, address: str) -> ViewReply:

@@ -33,7 +33,6 @@ from raypipe.runs.forget.mentions import RUN, Mentions, OwnWords
 from raypipe.runs.forget.records import ForgetDecision, Holding
 from raypipe.runs.forget.target import Target
 from raypipe.runs.roots import roots
-from raypipe.runs.trials import trials
 from raypipe.store import Store
 from raypipe.store.ids import rows
 from raypipe.store.keep import tables
@@ -231,10 +230,6 @@ class _Search:
         for id in decision.releases:
             does = f"ends; a release without it takes its place ({live[id].name})"
             yield Holding("release", id, len(live[id].tables), does)
-        for trial in trials(self.store):
-            if not {trial.release, trial.live}.isdisjoint(decision.releases):
-                does = f"ends: release {trial.release} or {trial.live} does"
-                yield Holding("trial", trial.role, 1, does)
         for name, lines in held_segments(self.store.files, decision.target, decision.mentions).items():
             yield Holding("captured", name, lines, "lines go, and what users said of these answers")
         for note in decision.notes:

@@ -23,7 +23,7 @@ from raypipe.store.rewrite import Rows
 class Holding:
     """One thing that holds what is forgotten, or rests on it."""
 
-    kind: str  # table, memo, answers, release, trial, run, labels, adapter, captured, note, kept
+    kind: str  # table, memo, answers, release, run, labels, adapter, captured, note, kept
     name: str
     rows: int  # that go, or are changed
     does: str  # what becomes of it, for people

@@ -12,7 +12,7 @@ import re
 import time
 import uuid
 from contextvars import ContextVar
-from typing import Any, Literal
+from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -38,9 +38,6 @@ class RequestMetrics:
 
     def question_answered(self, result: QueryResult) -> None:
         """A question was answered."""
-
-    def tenant_used(self, tenant: str, state: Literal["admitted", "refused"], tokens: int) -> None:
-        """A tenant's question was answered, or a request of it was refused with 429."""
 
 
 class ObservedApp:

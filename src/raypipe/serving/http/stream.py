@@ -45,7 +45,7 @@ HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 class ClosingStream(EventSourceResponse):
     """An event stream that runs `on_end` when it ends, even if no client ever read from it."""
 
-    def __init__(self, chunks: AsyncIterator[bytes], on_end: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, chunks: AsyncIterator[bytes], on_end: Callable[[], None]) -> None:
         super().__init__(chunks, headers=HEADERS)
         self._on_end = on_end
 
@@ -53,7 +53,7 @@ class ClosingStream(EventSourceResponse):
         try:
             await super().__call__(scope, receive, send)
         finally:
-            await self._on_end()
+            self._on_end()
 
 
 class EventListener(Listener):
