@@ -176,7 +176,7 @@ def called(function: Callable[..., T], args: Args, *first: Any, **more: Any) -> 
 
 def printed(args: Args, found: R, show: Callable[[R], object] | str, **more: Any) -> int:
     """Prints a result: with --json as one object, else as `show` does: a function of the result, or
-    MODULE.FUNCTION of raypipe.report, which writes the JSON to the console. Returns exit code 0."""
+    MODULE.FUNCTION of the package `report`, which writes the JSON to the console. Returns exit code 0."""
     if args.json:
         print_json(found.to_json())
     elif isinstance(show, str):
@@ -187,7 +187,8 @@ def printed(args: Args, found: R, show: Callable[[R], object] | str, **more: Any
 
 
 def on_console(show: str, *of: Any, **more: Any) -> None:
-    """Calls MODULE.FUNCTION of raypipe.report, which is imported now, with the console and what it prints."""
+    """Calls MODULE.FUNCTION of the package `report`, which is imported now, with the console and what it
+    prints."""
     module, _, name = show.partition(".")
     getattr(import_module(f"raypipe.report.{module}"), name)(console(), *of, **more)
 

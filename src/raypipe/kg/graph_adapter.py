@@ -130,7 +130,7 @@ async def find_mentions(graph: ServerBackend, text: str, now: Moment) -> list[Me
 
     A server has no list of its names, but its searches rank names by the words that they share with the
     query. So the whole text is sent to each, and the results are matched against it as with embedded tables.
-    Teams and clubs come from `kg.aliases`, clubs of other leagues from the last weekend's games. A share is
+    Teams and clubs come from `aliases`, clubs of other leagues from the last weekend's games. A share is
     found by its company's name or its ticker: each word that may be a ticker is looked up, and capitals tell
     one from a word.
 

@@ -59,7 +59,7 @@ class GraphRef(Reference[Graph]):
     kind: Literal["folder", "server"]  # a folder of tables, or the CRAG mock API at http://HOST:PORT
     grammar: str  # of the calls that it is asked in: Lark's notation
     levels: Mapping[str, tuple[Level, ...]] = field(default_factory=dict)
-    """Kind of name -> how a written name may be linked, in order; kinds not named: `kg.link.LEVELS`."""
+    """Kind of name -> how a written name may be linked, in order; kinds not named: `link.LEVELS`."""
     refresh: Mapping[str, float] = field(default_factory=dict)
     """Domain -> seconds that its replies hold; 0: none is cached. A domain that is not named
     never changes. Not identity: it decides what is requested again, not what an answer is."""

@@ -1,6 +1,6 @@
 """Looks up a store's memo without calling a model: for plans, and for the explanation of a row.
 
-Knows how keys are made (`memo.cached`) and where values lie (`memo.disk`); changes nothing.
+Knows how keys are made (`memo.memo.cached`) and where values lie (`memo.disk`); changes nothing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Whether the cached values that stored answers were made from still stand: the memo is asked, row by row.
 
 A stage asks nothing about a row that a run answered with the same chain, if what it asked then is still
-cached. That is so unless a memo table has lost values (`memo.disk`), or replies of a graph expire. Then the
-stage is run over the stored answer with what is cached alone. Sends no request.
+cached. That is so unless a memo table has lost values (`memo.disk`), or replies of a graph expire. Then
+the stage is run over the stored answer with what is cached alone. Sends no request.
 """
 
 from __future__ import annotations
