@@ -44,6 +44,7 @@ PLUGINS = (
     "api.finetune", "api.finetune_inputs", "api.labels", "api.training_questions", "cli.finetune", "cli.kg",
     "cli.synth", "evaluation.forgotten_labels", "evaluation.label_files", "evaluation.labelling",
     "evaluation.leaks", "evaluation.training_labels", "evaluation.truth_steps", "models.standins",
+    "report.training_pages",
     "steps.demote", "steps.facts", "steps.function_calls", "steps.kg_query", "steps.match_calls",
 )  # fmt: skip
 """What the tables of plugin folders name: all of it counts as contrib, wherever it lies."""

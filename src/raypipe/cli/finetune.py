@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from raypipe.cli.command import Args, called, command, on_console, printed, say_data, session
+from raypipe.cli.command import Args, called, command, console, printed, say_data, session
 
 if TYPE_CHECKING:
     from raypipe.api.finetune import FinetuneResult
@@ -48,7 +48,9 @@ def _labels(args: Args) -> int:
 
 
 def _print_made(done: LabelsResult) -> None:
-    on_console("experiments.print_labels", done.to_json())
+    from raypipe.report.training_pages import print_labels
+
+    print_labels(console(), done.to_json())
     if done.labels:
         model = shlex.quote(done.found["model"])
         print(f"next: raypipe finetune PRESET --labels {shlex.quote(str(done.folder))} --base {model}")
@@ -70,6 +72,7 @@ def _finetune(args: Args) -> int:
     models cluster store json
     """
     from raypipe.api.finetune import finetune, plan_finetune, show_rows
+    from raypipe.report.training_pages import print_plan
 
     if args.count:
         for text in called(show_rows, args, sets=args.preset_sets):
@@ -77,10 +80,8 @@ def _finetune(args: Args) -> int:
         return 0
     plan = called(plan_finetune, args, sets=args.preset_sets)
     if args.plan:
-        return printed(args, plan, "experiments.print_plan")
+        return printed(args, plan, lambda plan: print_plan(console(), plan.to_json()))
     from rich.console import Console
-
-    from raypipe.report.experiments import print_plan
 
     print_plan(Console(stderr=True), plan.to_json())
     made = called(finetune, args, session=session(args, True), sets=args.preset_sets)
@@ -90,9 +91,10 @@ def _finetune(args: Args) -> int:
 def _print_trained(made: FinetuneResult) -> None:
     import yaml
 
+    from raypipe.report.training_pages import print_finetune
+
     done = made.to_json()
-    on_console(
-        "experiments.print_finetune", done, yaml.safe_dump(done["entry"], sort_keys=False, allow_unicode=True)
-    )
+    entry = yaml.safe_dump(done["entry"], sort_keys=False, allow_unicode=True)
+    print_finetune(console(), done, entry)
     if done["models"]:
         print(f"use it: raypipe eval RECIPE --models {done['models']}")
