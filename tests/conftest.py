@@ -177,7 +177,7 @@ def standins(tmp_path_factory) -> Path:
     from raypipe.cli.main import main
 
     folder = tmp_path_factory.mktemp("standins")
-    assert main(["models", "standins", str(folder / ".cache/standins")]) == 0
+    assert main(["standins", str(folder / ".cache/standins")]) == 0
     (folder / "conf").mkdir()
     return Path(shutil.copy(CONF / "models.standin.yaml", folder / "conf/models.standin.yaml"))
 

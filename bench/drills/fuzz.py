@@ -31,9 +31,9 @@ from raypipe.kg.execute import run
 from raypipe.kg.graph import FolderBackend, GraphFault, ServerBackend
 from raypipe.kg.language.parser import parser
 from raypipe.kg.language.program import FUNCTIONS, Bad, Program, print_program
-from raypipe.kg.language.time_words import moment
 from raypipe.kg.mock_api import MockApi
 from raypipe.kg.server import application
+from raypipe.text.moments import moment
 
 SMALL = runpy.run_path(str(Path(__file__).parents[2] / "tests/kg/smallgraph.py"))
 NAMES = (

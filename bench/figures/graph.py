@@ -28,8 +28,8 @@ from raypipe import readers
 from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
 from raypipe.core.plain import json_lines
-from raypipe.core.protocols import GraphRef
 from raypipe.core.records import Question
+from raypipe.kg.references import GraphRef
 from raypipe.kg.server import serve
 from raypipe.kg.tables import load
 from raypipe.memo.memo import MemoryMemo

@@ -46,7 +46,6 @@ from raypipe.core.records import Question, parse_chunk_id
 from raypipe.kg.execute import run
 from raypipe.kg.graph import open_folder
 from raypipe.kg.language.parser import parser
-from raypipe.kg.language.time_words import moment
 from raypipe.memo.counts import CallCounts
 from raypipe.memo.disk import StoreMemo, memo_versions, merge_memo
 from raypipe.memo.memo import Memo, MemoryMemo, cached
@@ -60,6 +59,7 @@ from raypipe.steps.iterate import Iterate
 from raypipe.store import Store
 from raypipe.store.index import MemoryIndex
 from raypipe.synth import write
+from raypipe.text.moments import moment
 from raypipe.text.pack import pack
 
 ROOT = Path(__file__).parents[2]

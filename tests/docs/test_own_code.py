@@ -22,7 +22,8 @@ from raypipe.readers import ReadCounts, open, reader_id
 from raypipe.store import Store
 
 PAGE = (ROOT / "docs/extend.md").read_text(encoding="utf-8")
-DOC = PAGE[PAGE.index("## A reader") :]  # a step is that of tests/support/own_step.py
+# A step is that of tests/support/own_step.py, a plugin folder that of test_plugin_folder.py.
+DOC = PAGE[PAGE.index("## A reader") : PAGE.index("## A plugin folder")]
 
 
 def blocks(language):

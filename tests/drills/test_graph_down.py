@@ -13,13 +13,13 @@ from raypipe.api.session import load_recipe
 from raypipe.cli.main import main
 from raypipe.core import arrow
 from raypipe.core.config import Conf
-from raypipe.core.protocols import GraphRef
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.plan_eval import expired_answers
+from raypipe.kg.references import GraphRef
 from raypipe.kg.server import serve
 from raypipe.memo.disk import merge_memo
-from raypipe.memo.memo import graph_replies_of
+from raypipe.memo.memo import request_replies_of
 from raypipe.pipeline.driver import Pipeline, TaskSizes
 from raypipe.pipeline.ingest import ingest
 from raypipe.pipeline.tasks import WorkerConfig, inline
@@ -192,7 +192,7 @@ def test_replies_go_when_their_period_is_over_and_with_the_last_run_that_asked_t
         evaluate(pipeline, [], tmp_path / "out", EvalOptions("crag", rule="official"))
         return pipeline.store
 
-    store, table = run(), graph_replies_of("crag-mock-api-v5").name
+    store, table = run(), request_replies_of("crag-mock-api-v5").name
     rows = store.count(table)
     assert rows > 0 and prune(store, dry_run=False) == []
     later = time.time() + PERIOD
@@ -202,7 +202,7 @@ def test_replies_go_when_their_period_is_over_and_with_the_last_run_that_asked_t
     (tmp_path / "graphs.yaml").write_text(GRAPHS.replace("api-v5", "api-v6"))
     run()
     assert [(r.kind, r.name) for r in prune(store, dry_run=False) if r.kind == "table"] == [("table", table)]
-    assert not store.has(table) and store.count(graph_replies_of("crag-mock-api-v6").name) == rows
+    assert not store.has(table) and store.count(request_replies_of("crag-mock-api-v6").name) == rows
 
 
 def test_the_command_says_how_many_answers_are_old_and_plans_them_where_that_is_asked(

@@ -7,7 +7,7 @@ from smallgraph import ASKED, GRAMMAR, build
 
 from raypipe.kg.execute import run
 from raypipe.kg.language.parser import parser
-from raypipe.kg.language.time_words import moment
+from raypipe.text.moments import moment
 
 
 @pytest.fixture(scope="session")

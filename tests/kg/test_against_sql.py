@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from raypipe.kg.execute import run
 from raypipe.kg.graph import FolderBackend
-from raypipe.kg.language.time_words import moment
 from raypipe.kg.link import Linker
 from raypipe.kg.tables import Tables
+from raypipe.text.moments import moment
 
 pytestmark = pytest.mark.slow
 

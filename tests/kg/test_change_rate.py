@@ -8,9 +8,9 @@ import pytest
 from checkout import ROOT
 
 from raypipe.cli.main import main
-from raypipe.core.protocols import GraphRef
 from raypipe.kg.change_rate import ChangeRate, change_rates
 from raypipe.kg.graph_adapter import open_server
+from raypipe.kg.references import GraphRef
 from raypipe.memo.counts import CallCounts
 from raypipe.memo.disk import StoreMemo, memo_versions, merge_memo
 from raypipe.memo.keys import expired, period_of
@@ -65,7 +65,7 @@ def test_the_command_derives_periods_from_the_replies_that_a_store_keeps(tmp_pat
     path.write_text((ROOT / "conf/graphs.yaml").read_text())
     store = Store.create(str(tmp_path / "store"))
     refresh = {"movie": DAY, "music": DAY}
-    ref = GraphRef("crag-mock", "server", "http://x", "crag-mock-api-v5", GRAMMAR, {}, refresh)
+    ref = GraphRef("crag-mock", "http://x", "crag-mock-api-v5", "server", GRAMMAR, {}, refresh)
     now = [0.0]
 
     async def answer(route, body):
@@ -74,7 +74,7 @@ def test_the_command_derives_periods_from_the_replies_that_a_store_keeps(tmp_pat
         return ["Larks"] if route.startswith("/music/search") else None
 
     class Stub(LocalKit):
-        def graph(self, of):
+        def data(self, of):
             return open_server(of, answer, self.embedder, lambda: 0.0)
 
     async def days():
@@ -83,7 +83,7 @@ def test_the_command_derives_periods_from_the_replies_that_a_store_keeps(tmp_pat
             memo = StoreMemo(store.uri, memo_versions(store))
             kit = cached(Stub(None), memo, CallCounts(), clock=lambda: now[0])
             program = 'get_movie("velora")["revenue"]\nget_person("larks")["birth_place"]'
-            await kit.graph(ref).run(program, "03/05/2024, 23:18:31 PT")
+            await kit.data(ref).run(program, "03/05/2024, 23:18:31 PT")
 
     asyncio.run(days())
     merge_memo(store)

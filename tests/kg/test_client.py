@@ -17,9 +17,10 @@ from raypipe.kg.client import HttpLimits, ServerConnection
 from raypipe.kg.execute import run
 from raypipe.kg.graph import FolderBackend, GraphFault, ServerBackend
 from raypipe.kg.language.parser import parser
-from raypipe.kg.language.time_words import moment, when
+from raypipe.kg.language.time_words import when
 from raypipe.kg.link import Linker
 from raypipe.kg.server import serve
+from raypipe.text.moments import moment
 
 parse = parser(GRAMMAR)
 QUICK = HttpLimits(timeout_s=0.5, tries=3, wait_s=0.001, most_bytes=1000, at_once=4)

@@ -9,7 +9,7 @@ from checkout import ROOT
 from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
 from raypipe.core.errors import ConfError
-from raypipe.core.protocols import GraphRef
+from raypipe.kg.references import GraphRef
 from raypipe.memo.counts import CallCounts
 from raypipe.memo.memo import MemoryMemo, cached
 from raypipe.models.kit import LocalKit
@@ -42,7 +42,7 @@ def test_how_names_are_linked_is_the_entrys_to_say_and_identity(made):
     assert one != two
 
     def year(ref):
-        [result] = asyncio.run(LocalKit(None).graph(ref).run("get_movie(maze runner)[year]", TIME))
+        [result] = asyncio.run(LocalKit(None).data(ref).run("get_movie(maze runner)[year]", TIME))
         return result.values
 
     assert (year(loose), year(strict)) == ((2014,), ())
@@ -64,7 +64,7 @@ def test_an_entry_can_name_an_embedder_by_which_names_are_linked(made):
 
     def linked(written):
         tally = CallCounts()
-        graph = cached(LocalKit(None), memo, tally).graph(ref)
+        graph = cached(LocalKit(None), memo, tally).data(ref)
         [result] = asyncio.run(graph.run(f'get_movie("{written}")["year"]', TIME))
         counts.append((tally.vectors.computed, tally.vectors.cached))
         return [(link.name, link.level) for link in result.links]
@@ -94,10 +94,10 @@ def test_a_folder_that_was_edited_since_is_refused_where_it_is_opened(made, tmp_
     before = file.read_text()
     file.write_text(before.replace("2014", "2015"))
     with pytest.raises(ConfError, match=r"graph 'world': .* not what the recipe was resolved with") as caught:
-        LocalKit(None).graph(ref)
+        LocalKit(None).data(ref)
     assert ref.version in str(caught.value) and "Put back what was there" in str(caught.value)
     file.write_text(before)
-    LocalKit(None).graph(ref)
+    LocalKit(None).data(ref)
 
 
 def test_periods_are_words_or_seconds_and_no_identity(made):
@@ -112,7 +112,7 @@ def test_periods_are_words_or_seconds_and_no_identity(made):
 @pytest.mark.parametrize(
     ("entry", "said"),
     [
-        ({"kind": "cloud"}, "expected one of folder, server, facts"),
+        ({"kind": "cloud"}, "expected a graph, of kind folder or server"),
         ({"kind": "server", "where": "http://x"}, "version: expected for a server"),
         ({"kind": "folder", "version": "v"}, "version: expected for a server"),
         ({"kind": "server", "where": "here", "version": "v"}, "expected http://HOST:PORT"),

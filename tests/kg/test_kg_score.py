@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import raypipe
+from raypipe.api.kg_score import score_calls
 from raypipe.cli.main import main
 from raypipe.kg.server import serve
 from raypipe.kg.tables import load
@@ -41,7 +41,7 @@ def scored(graph, tmp_path):
         said = [{"query": q, "calls": c} for q, c in zip(golds, written, strict=False) if c is not None]
         for name, lines in (("gold", gold), ("said", said)):
             (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
-        return raypipe.score_calls(tmp_path / "gold.jsonl", tmp_path / "said.jsonl", where or graph)
+        return score_calls(tmp_path / "gold.jsonl", tmp_path / "said.jsonl", where or graph)
 
     return run
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from raypipe.core.errors import ConfError
-from raypipe.core.kg import MOST_NEAR
 from raypipe.kg.link import Linker, Strictness
 from raypipe.kg.normalize import fold, typed
+from raypipe.kg.records import MOST_NEAR
 from raypipe.kg.tables import Tables
 
 

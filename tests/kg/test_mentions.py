@@ -6,17 +6,17 @@ from contextlib import aclosing
 import pytest
 from smallgraph import ASKED, GRAMMAR, build
 
-from raypipe.core.kg import MOST_SEARCHES
-from raypipe.core.protocols import GraphRef
 from raypipe.core.records import Fault
 from raypipe.kg.client import ServerConnection
 from raypipe.kg.graph import GraphFault, ServerBackend
 from raypipe.kg.graph_adapter import find_mentions, open_server
-from raypipe.kg.language.time_words import moment
+from raypipe.kg.records import MOST_SEARCHES
+from raypipe.kg.references import GraphRef
 from raypipe.kg.server import serve
 from raypipe.models.kit import LocalKit
+from raypipe.text.moments import moment
 
-REF = GraphRef("small", "server", "", "small@1", GRAMMAR)
+REF = GraphRef("small", "", "small@1", "server", GRAMMAR)
 
 
 @pytest.fixture(scope="module")

@@ -22,8 +22,8 @@ from raypipe.kg.language.function_calls import (
     program_of,
 )
 from raypipe.kg.language.program import Bad, print_program
-from raypipe.kg.language.time_words import moment
 from raypipe.models.constraint import longest_reply
+from raypipe.text.moments import moment
 
 PROMPTS = ROOT / "conf/prompts/db3"
 SCHEMA = PROMPTS.parents[1] / "schemas/functions.yaml"

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from raypipe.core.errors import ConfError, DataError
-from raypipe.core.kg import MOST_NEAR, FactsRef, Near
 from raypipe.kg.public_data import FactsTable, build, facts_version, open_facts
+from raypipe.kg.records import MOST_NEAR, Near
+from raypipe.kg.references import FactsRef
 from raypipe.models.kit import LocalKit
 
 
@@ -153,6 +154,6 @@ def test_a_file_that_is_not_what_the_recipe_was_resolved_with_is_refused(tmp_pat
         open_facts(ref)
     kit = LocalKit(None)
     other = replace(ref, version=facts_version(tmp_path / "m.parquet"))
-    assert about(kit.facts(other), "Another Film", ("exact",))
+    assert about(kit.data(other), "Another Film", ("exact",))
     with pytest.raises(ConfError, match="expected " + ref.version):
-        kit.facts(ref)  # the same path in the same process
+        kit.data(ref)  # the same path in the same process

@@ -13,9 +13,9 @@ from raypipe.kg.client import ServerConnection
 from raypipe.kg.execute import run
 from raypipe.kg.graph import ServerBackend, open_folder
 from raypipe.kg.language.parser import parser
-from raypipe.kg.language.time_words import moment
 from raypipe.kg.server import serve
 from raypipe.synth import write
+from raypipe.text.moments import moment
 
 parse = parser(GRAMMAR)
 # What a question's rule makes of the values: the independent reading that the dataset itself is tested with.

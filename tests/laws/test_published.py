@@ -12,8 +12,9 @@ from raypipe.api.session import load_recipe
 from raypipe.core import config
 from raypipe.core.config import Conf
 from raypipe.core.errors import ConfError
-from raypipe.core.kg import FactsRef, PoolRef
 from raypipe.core.protocols import Model
+from raypipe.kg.references import FactsRef
+from raypipe.readers.example_pool import PoolRef
 from raypipe.steps.facts import FactsRule
 from raypipe.text.template import ByLabel
 

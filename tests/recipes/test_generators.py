@@ -215,8 +215,8 @@ def test_models_lists_what_a_recipe_needs_and_the_command_that_gets_it(capsys, t
     found = {m["name"]: m for m in json.loads(capsys.readouterr().out)["models"]}
     assert set(found) == {"llama-3-8b", "bge-base-en-v1.5", "bge-reranker-v2-m3", "llama-2-tokens"}
     assert {m["state"] for m in found.values()} == {"missing"}
-    assert {m["get"] for m in found.values()} == {"raypipe models standins .cache/standins"}
-    assert main(["models", "standins", str(tmp_path / ".cache/standins")]) == 0
+    assert {m["get"] for m in found.values()} == {"raypipe standins .cache/standins"}
+    assert main(["standins", str(tmp_path / ".cache/standins")]) == 0
     capsys.readouterr()
     assert main(["models", "db3-task1-700", "--models", str(copied), "--json"]) == 0
     found = {m["name"]: m for m in json.loads(capsys.readouterr().out)["models"]}

@@ -27,7 +27,7 @@ class Stub(LocalKit):
         super().__init__(None)
         self.answer, self.clock = answer, clock
 
-    def graph(self, ref):
+    def data(self, ref):
         return open_server(ref, self.answer, self.embedder, self.clock)
 
 

@@ -20,7 +20,7 @@ from raypipe.metrics.calibration import CalibrationReport
 from raypipe.metrics.certainty import Interval
 from raypipe.metrics.crag import CragScore, Rule
 from raypipe.metrics.kinds import MeasureSlice, MeasureSummary
-from raypipe.metrics.losses import Loss, PromptInjection
+from raypipe.metrics.losses import PromptInjection, places
 from raypipe.pipeline.recipe_tables import AnnState
 from raypipe.report.report import Estimate, EvalReport, FaultCount
 from raypipe.runs.plan.records import JudgePlan
@@ -112,7 +112,7 @@ Lost = record(
     "_LostQuestion",
     id=str,
     query=str,
-    lost=Loss,
+    lost=Literal[tuple(places())],
     step=str | None,  # name of the stage in the recipe; null: before any
     golds=list[str],
     answer=str,

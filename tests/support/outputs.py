@@ -201,16 +201,16 @@ OUTPUTS: Mapping[str, Any] = {
     "init": printed("Project", "`init --json`.", ProjectResult),
     "check-step": printed("StepCheckOutput", "`check-step --json`.", StepCheck, holds=bool),
     "validate": printed("Validate", "`validate --json`.", ValidateResult),
-    "models": printed("ModelNeeds", "`models RECIPE --json`.", ModelNeedsResult)
-    | printed(
+    "standins": printed(
         "StandinFolders",
-        "`models standins DIR --json`.",
+        "`standins DIR --json`.",
         chat=str,
         adapters=dict[str, str],  # name -> folder
         embedder=str,
         reranker=str,
         instructor=str,  # an embedder of the T5 shape
-    )
+    ),
+    "models": printed("ModelNeeds", "`models RECIPE --json`.", ModelNeedsResult)
     | printed("ModelAdded", "`models add SOURCE --json`.", ModelAddResult),
     "kg run": printed("GraphCalls", "`kg run --json`: a result for each line.", results=listed(parts.Call)),
     "kg score": printed(

@@ -26,6 +26,12 @@ def load(folder: Path) -> list[dict[str, Any]]:
     return [line for p in sorted(folder.glob("*.jsonl")) for line in json_lines(p.read_bytes())]
 
 
+@pytest.fixture(scope="session", name="load")
+def loader() -> Any:
+    """Reads the lines of a folder."""
+    return load
+
+
 @pytest.fixture(scope="session")
 def rows(small: tuple[Path, synth.SynthSummary]) -> list[dict[str, Any]]:
     return load(small[0])

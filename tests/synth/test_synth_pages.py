@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 from bs4 import BeautifulSoup
-from conftest import load
 
 from raypipe import synth
 from raypipe.core.errors import ConfError
@@ -116,12 +115,14 @@ def test_the_files_of_a_seed_change_with_the_version_alone(small: Small) -> None
     assert sha256(lines).hexdigest() == made[VERSION]
 
 
-def test_the_first_questions_do_not_depend_on_how_many_follow(small: Small, tmp_path: Path) -> None:
+def test_the_first_questions_do_not_depend_on_how_many_follow(
+    load: Any, small: Small, tmp_path: Path
+) -> None:
     synth.write(tmp_path / "few", 7, pages=20, seed=1, page_chars=2_000)
     assert load(tmp_path / "few") == load(small[0])[:7]
 
 
-def test_page_size_and_number_change_pages_but_no_question(rows: Rows, tmp_path: Path) -> None:
+def test_page_size_and_number_change_pages_but_no_question(load: Any, rows: Rows, tmp_path: Path) -> None:
     synth.write(tmp_path / "other", 7, pages=3, seed=1, page_chars=4_000)
     for a, b in zip(load(tmp_path / "other"), rows, strict=False):
         assert all(a[k] == b[k] for k in a if k not in ("search_results",))
@@ -225,7 +226,7 @@ def test_real_size_pages_are_distributed_like_the_given_ones(world: World) -> No
     assert 0.03 < share < 0.15  # 22 of 319 KB in the real ones
 
 
-def test_writing_again_replaces_an_earlier_data_set_whole(tmp_path: Path) -> None:
+def test_writing_again_replaces_an_earlier_data_set_whole(load: Any, tmp_path: Path) -> None:
     synth.write(tmp_path / "d", 6, pages=4, page_chars=2_000)
     synth.write(tmp_path / "d", 2, pages=4, page_chars=2_000)
     assert len(load(tmp_path / "d")) == 2

@@ -214,7 +214,7 @@ def record_of(place, session):
 
 
 def test_the_report_is_one_page_with_the_curves_that_loads_nothing(place, session):
-    from raypipe.report.experiments import finetune_page
+    from raypipe.report.training_pages import finetune_page
 
     text = finetune_page(record_of(place, session))
     assert "default-src &#39;none&#39;" in text and "http" not in text.replace("http-equiv", "")

@@ -22,7 +22,7 @@ from raypipe.core.errors import ConfError
 from raypipe.core.plain import to_json
 from raypipe.metrics.textfile import require_writable, write_text
 from raypipe.models.catalog import Catalog
-from raypipe.report.experiments import finetune_page
+from raypipe.report.training_pages import finetune_page
 from raypipe.store import Store, adapters
 from raypipe.store.adapters import RECIPE, adapter_file
 from raypipe.store.layout import ADAPTERS, TRAININGS

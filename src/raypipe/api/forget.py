@@ -92,11 +92,12 @@ def _with_labels(
     """The decision with folders of labels that hold it, adapters that were trained on them, and releases that
     these adapters answer: they end, since weights cannot be taken apart."""
     digests: dict[str, str] = {}
-    for folder in forgotten.label_folders(places):
-        digest, rows = forgotten.held_labels(folder, decision)
-        if rows:
-            digests[digest] = str(folder)
-            holdings.append(Holding("labels", str(folder), rows, "rows go"))
+    for kind, folders in forgotten.FOLDERS.items():
+        for folder in folders.find(places):
+            digest, rows = folders.held(folder, decision)
+            if rows:
+                digests[digest] = str(folder)
+                holdings.append(Holding(kind, str(folder), rows, "rows go"))
     adapters = trained_on(store.files, digests)
     for name in adapters:
         holdings.append(Holding("adapter", name, 0, "was trained on such labels, and goes"))
@@ -128,8 +129,9 @@ def _forget(
             decision = apply.apply(store, decision)
             for folder in filter(Path.is_dir, map(Path, decision.folders)):
                 forgotten.take_out(store, folder, decision)
-            for folder in filter(Path.is_dir, map(Path, decision.labels)):
-                forgotten.take_out_labels(folder, decision)
+            for folders in forgotten.FOLDERS.values():
+                for folder in folders.find(list(filter(Path.is_dir, map(Path, decision.labels)))):
+                    folders.take_out(folder, decision)
             apply.require_gone(store, decision)
             records.end(store, decision)
     return decision, holdings, finished

@@ -19,7 +19,6 @@ from raypipe.api.results import Result, as_json, outside_loop
 from raypipe.api.served import replies
 from raypipe.api.session import Session
 from raypipe.core.errors import ConfError, DataError
-from raypipe.core.kg import CallResult
 from raypipe.core.llm import Generated, Grammar, Sampling
 from raypipe.core.plain import to_json
 from raypipe.core.records import Fault, Question
@@ -30,12 +29,13 @@ from raypipe.kg.graph import GraphBackend, ServerBackend, open_folder
 from raypipe.kg.language.example_bank import Domain, example
 from raypipe.kg.language.parser import Parse, parser
 from raypipe.kg.language.program import Bad
-from raypipe.kg.language.time_words import moment
+from raypipe.kg.records import CallResult
 from raypipe.kg.tables import load
 from raypipe.metrics.textfile import filled
 from raypipe.readers.field_map import Fields
 from raypipe.readers.formats import Format
 from raypipe.recipes.resolve import prompt_file
+from raypipe.text.moments import moment
 from raypipe.text.thoughts import split_thoughts
 
 

@@ -22,10 +22,11 @@ from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError
 from raypipe.core.llm import Choice, Generated, Sampling
 from raypipe.kg.change_rate import ChangeRate, change_rates
+from raypipe.kg.references import REFRESH
 from raypipe.kg.schema import TABLES
 from raypipe.memo.keys import period_of
-from raypipe.memo.memo import graph_replies_of
-from raypipe.recipes.resolve import REFRESH, prompt_file
+from raypipe.memo.memo import request_replies_of
+from raypipe.recipes.resolve import prompt_file
 from raypipe.text.thoughts import split_thoughts
 
 PROMPT: Final = "weknow/refresh"
@@ -79,7 +80,7 @@ def observed_refresh(graph: str, store: Place = None, session: Session | None = 
     """
     session = session or Session()
     path, entry = _server(session, graph)
-    opened, table = session.store(store), graph_replies_of(entry["version"]).name
+    opened, table = session.store(store), request_replies_of(entry["version"]).name
     texts: dict[tuple[str, str, float], dict[int, str]] = {}
     if opened.has(table):
         kept = opened.scan(table, columns=["key", "text"], filter="key LIKE '%@%'")

@@ -21,10 +21,10 @@ from raypipe.kg.graph import GraphBackend
 from raypipe.kg.language.answer_rules import RULES
 from raypipe.kg.language.parser import Parse
 from raypipe.kg.language.program import Program
-from raypipe.kg.language.time_words import moment
 from raypipe.metrics.certainty import Interval, rate_interval
 from raypipe.metrics.textfile import TextLine, filled
 from raypipe.report.report import RunFolder
+from raypipe.text.moments import moment
 
 MEASURES = ("parsed", "exact", "result", "answer")
 SLICES = ("domain", "question_type")

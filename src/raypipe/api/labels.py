@@ -29,7 +29,7 @@ from raypipe.evaluation.truth_steps import WORDS, Words
 from raypipe.kg.language.program import Bad
 from raypipe.metrics.textfile import TextLine, require_file, require_writable, write_text
 from raypipe.recipes.resolve import prompt_file
-from raypipe.report.experiments import labels_page
+from raypipe.report.training_pages import labels_page
 from raypipe.text.fitted_on import row_digest
 
 HELD_OUT = 0.1  # share of questions that training is stopped by: open, no source says one

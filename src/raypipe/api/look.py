@@ -19,7 +19,7 @@ from raypipe.evaluation.export import export as write
 from raypipe.evaluation.fault_budget import RowFaults, row_faults, unread_rows
 from raypipe.evaluation.golds import documents_of, questions_of
 from raypipe.evaluation.result_table import read_table
-from raypipe.metrics.losses import Loss, Losses, of_report
+from raypipe.metrics.losses import Losses, of_report
 from raypipe.metrics.textfile import require_file
 from raypipe.pipeline.driver import Pipeline, TaskSizes
 from raypipe.pipeline.tasks import WorkerConfig, inline
@@ -66,7 +66,7 @@ class LossesResult(Result):
     losses: Losses
     questions: tuple[Mapping[str, Any], ...]  # the misses, in the order of the run
 
-    def at(self, place: Loss) -> LossesResult:
+    def at(self, place: str) -> LossesResult:
         """The same with the questions alone that were lost at one place."""
         return replace(self, questions=tuple(q for q in self.questions if q["lost"] == place))
 

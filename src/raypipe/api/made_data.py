@@ -18,7 +18,6 @@ from raypipe.api.results import Result, as_json, outside_loop
 from raypipe.api.served import ServedModel, replies, require_answering
 from raypipe.api.session import Place, Session, endpoint_addresses
 from raypipe.core.errors import ConfError, DataError, Unavailable
-from raypipe.core.kg import ExampleRow
 from raypipe.core.llm import Generated, Sampling
 from raypipe.core.protocols import Model
 from raypipe.core.records import ANSWERED, Fault, Gold, Question
@@ -35,7 +34,7 @@ from raypipe.models.entry import LLM
 from raypipe.models.kit import LocalKit
 from raypipe.pipeline.ingest_log import driving
 from raypipe.pipeline.tasks import TRIES
-from raypipe.readers.example_pool import write_pool
+from raypipe.readers.example_pool import ExampleRow, write_pool
 from raypipe.readers.field_map import Fields
 from raypipe.readers.formats import Format
 from raypipe.recipes.resolve import prompt_file

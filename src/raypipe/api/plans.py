@@ -16,6 +16,7 @@ from raypipe.api.results import Result, outside_loop
 from raypipe.api.run import evaluate, measured
 from raypipe.api.served import judge_model, open_judge
 from raypipe.api.session import Named, Place, Session
+from raypipe.api.starting_points import DATASETS
 from raypipe.cluster.capacity import declared_nodes, fitting, is_here
 from raypipe.cluster.placement import asked_by, placement, refuse
 from raypipe.core.errors import ConfError
@@ -36,7 +37,6 @@ from raypipe.runs.plan.assumed import Assumed, AssumedPlan, assumed_plan
 from raypipe.runs.plan.money import priced
 from raypipe.runs.plan.new_files import read_questions
 from raypipe.runs.plan.records import NewSources, Plan
-from raypipe.synth import write
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +171,6 @@ def calibrate(recipe: str | Path, session: Session) -> None:
         )
     with tempfile.TemporaryDirectory(prefix="raypipe-calibrate-") as folder:
         world = Path(folder) / "world"
-        write(world, QUESTIONS, pages=PAGES, seed=1, page_chars=PAGE_CHARS)
+        DATASETS["synth"](world, QUESTIONS, pages=PAGES, seed=1, page_chars=PAGE_CHARS)
         store, out = Path(folder) / "store", Path(folder) / "run"
         evaluate(recipe, world, store, out, session=session, check=False)

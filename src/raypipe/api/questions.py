@@ -23,7 +23,6 @@ from raypipe.core.index import Index
 from raypipe.core.plain import to_json
 from raypipe.core.records import Citation, Question, Source, digest, source_id
 from raypipe.evaluation.golds import FINAL, documents_of, questions_of, ranked_documents, require_questions
-from raypipe.kg.language.time_words import moment
 from raypipe.memo.disk import StoreMemo, memo_versions
 from raypipe.models.entry import REMOTE
 from raypipe.models.kit import LocalKit
@@ -39,6 +38,7 @@ from raypipe.serving.answerer import Answerer, NotReady
 from raypipe.serving.query import Listener, QueryRequest, QueryResult
 from raypipe.store import Store, StoreError
 from raypipe.store.index import MemoryIndex
+from raypipe.text.moments import moment
 
 if TYPE_CHECKING:
     import pyarrow as pa

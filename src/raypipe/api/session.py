@@ -225,22 +225,10 @@ def _file_name(path: Path, settings: Settings) -> str:
 def require_graphs(recipe: Recipe) -> Recipe:
     """The same recipe. Raises ConfError for a graph, public data or examples whose place is not known, or
     that are not what the recipe was resolved with; DataError for files that are none."""
-    from raypipe.core.kg import FactsRef, PoolRef
-    from raypipe.core.protocols import GraphRef
-    from raypipe.readers.example_pool import open_pool
+    from raypipe.core.references import Reference
 
-    if graphs := recipe.named(GraphRef):
-        from raypipe.kg.graph_adapter import require_graph  # .1 s, with a client of HTTP
-
-        for graph in graphs:
-            require_graph(graph)
-    if tables := recipe.named(FactsRef):
-        from raypipe.kg.public_data import require_facts
-
-        for facts in tables:
-            require_facts(facts)
-    for pool in recipe.named(PoolRef):
-        open_pool(pool)
+    for ref in recipe.named(Reference):
+        ref.require()
     return recipe
 
 

@@ -9,18 +9,23 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from raypipe.core.config import did_you_mean
+from raypipe.core.plugin_tables import registered
 from raypipe.core.plugins import is_path
 
 T = TypeVar("T")
 
 
-def one_of(*shipped: str) -> Callable[[str], str]:
-    """An argument type: one of these names, or the path of code from outside, MODULE:NAME."""
+def one_of(*shipped: str, kind: str | None = None) -> Callable[[str], str]:
+    """An argument type: one of these names, or of those that plugins add to a kind (a field of PluginTable),
+    or the path of code from outside, MODULE:NAME."""
 
     def read(text: str) -> str:
         if text in shipped or is_path(text):
             return text
-        hint = did_you_mean(text, shipped)
+        added = () if kind is None else registered(kind)
+        if text in added:
+            return text
+        hint = did_you_mean(text, [*shipped, *added])
         raise argparse.ArgumentTypeError(f"unknown value {text!r}; {hint}, or MODULE:NAME of your own")
 
     return read
@@ -44,7 +49,7 @@ def names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-FORMATS = ("crag", "beir", "synth", "qasper", "oag", "warc", "rows")
+FORMATS = ("crag", "beir", "qasper", "oag", "warc", "rows")
 NAMED: Mapping[str, Callable[[str], Any]] = {
     "int": int,
     "float": _number(float, math.isfinite, "a finite number", "float"),
@@ -55,8 +60,8 @@ NAMED: Mapping[str, Callable[[str], Any]] = {
     "share_or_0": _number(float, lambda x: 0 <= x <= 1, "a share from 0 to 1", "share from 0 to 1"),
     "rule": one_of("official", "accuracy"),
     "kind": one_of("crag", "qa", "qasper", "ranking"),
-    "format": one_of(*FORMATS),
-    "format_or_files": one_of(*FORMATS, "files"),
+    "format": one_of(*FORMATS, kind="readers"),
+    "format_or_files": one_of(*FORMATS, "files", kind="readers"),
 }
 
 

@@ -7,13 +7,13 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from raypipe.cli.arguments import SHARED, read_as
-from raypipe.cli.commands import COMMANDS, SUBCOMMANDS
+from raypipe.cli.commands import COMMANDS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,10 +40,10 @@ class Declared:
 
 
 def command(do: Callable[[Args], int]) -> Declared:
-    """Makes a function a command. Its name has the words: `_score_crag`. Its docstring says, of a command
-    below another, what it does; then it has a line to copy, which begins with raypipe, and the arguments."""
-    name = do.__name__.strip("_")
-    words = dashed if (dashed := name.replace("_", "-")) in COMMANDS else name.replace("_", " ")
+    """Makes a function a command. Its name has the words: `_score_crag`; two underscores are a dash. Its
+    docstring says, of a command below another, what it does; then it has a line to copy, which begins with
+    raypipe, and the arguments."""
+    words = do.__name__.strip("_").replace("__", "-").replace("_", " ")
     about, example, arguments = _DECLARED.fullmatch(_unfolded(do.__doc__ or "")).groups("")  # type: ignore[union-attr]
     return Declared(words, about, example, arguments, do)
 
@@ -56,11 +56,12 @@ def _unfolded(text: str) -> str:
     return re.sub(r"\n +", " ", inspect.cleandoc(text))
 
 
-def add(commands: dict[str, Commands], declared: Declared) -> None:
-    """Adds a command to a parser. `commands`: words -> the commands below them; "": those of the top."""
+def add(commands: dict[str, Commands], declared: Declared, groups: Mapping[str, str]) -> None:
+    """Adds a command to a parser. `commands`: words -> the commands below them; "": those of the top.
+    `groups`: two words that have commands below them -> what these do."""
     above, _, name = declared.words.rpartition(" ")
     about = declared.about or COMMANDS[name].about
-    made = below(commands, above).add_parser(
+    made = below(commands, above, groups).add_parser(
         name,
         help=about,
         description=about,
@@ -71,12 +72,12 @@ def add(commands: dict[str, Commands], declared: Declared) -> None:
     take(made, declared.arguments)
 
 
-def below(commands: dict[str, Commands], words: str) -> Commands:
+def below(commands: dict[str, Commands], words: str, groups: Mapping[str, str]) -> Commands:
     """The commands below others, such as those of `score`, which are made where they are not there."""
     if words not in commands:
         above, _, name = words.rpartition(" ")
-        about = COMMANDS[name].about if not above else SUBCOMMANDS[words]
-        made = below(commands, above).add_parser(name, help=about, description=about)
+        about = COMMANDS[name].about if not above else groups[words]
+        made = below(commands, above, groups).add_parser(name, help=about, description=about)
         commands[words] = made.add_subparsers(dest=words, metavar="COMMAND", required=True)
     return commands[words]
 
@@ -175,7 +176,7 @@ def called(function: Callable[..., T], args: Args, *first: Any, **more: Any) -> 
 
 def printed(args: Args, found: R, show: Callable[[R], object] | str, **more: Any) -> int:
     """Prints a result: with --json as one object, else as `show` does: a function of the result, or
-    MODULE.FUNCTION of raypipe.report, which writes the JSON to the console. Returns exit code 0."""
+    MODULE.FUNCTION of the package `report`, which writes the JSON to the console. Returns exit code 0."""
     if args.json:
         print_json(found.to_json())
     elif isinstance(show, str):
@@ -186,7 +187,8 @@ def printed(args: Args, found: R, show: Callable[[R], object] | str, **more: Any
 
 
 def on_console(show: str, *of: Any, **more: Any) -> None:
-    """Calls MODULE.FUNCTION of raypipe.report, which is imported now, with the console and what it prints."""
+    """Calls MODULE.FUNCTION of the package `report`, which is imported now, with the console and what it
+    prints."""
     module, _, name = show.partition(".")
     getattr(import_module(f"raypipe.report.{module}"), name)(console(), *of, **more)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from raypipe.core.plugin_tables import Command, Registry
 
 TABLE = """
 data: make, fetch and read data
-  synth (data): Write a CRAG-format dataset about an invented world, with its knowledge graph.
   download (data): Download the official CRAG or QASPER files: resumable, checked by digest.
   ingest (data): Read files into a store, each line once; the same bytes again change nothing.
   questions (data): Make test questions from documents of your own, for a person to review.
@@ -23,8 +23,6 @@ run: run a recipe over a store
   reprocess (runs): Recompute only what changed, and report which answers differ.
   sweep (training): Evaluate a recipe at several values of its fields, and compare them in one table.
   fit (training): Fit numbers of a recipe to one half of a run, and report on the other half.
-  labels (training): Make training labels for a step: its answers, judged against golds by a model.
-  finetune (training): Train a LoRA adapter on labels, check that it acts, and keep it in the store.
   rank (runs): Rank documents for queries and write a TREC run.
 look: see what ran, and how good it was
   why (look): Explain one answer of a finished eval: its evidence, prompts and replies, what was reused and
@@ -52,23 +50,12 @@ tools: this machine, models, graphs, files
     test.
   check-step (tools): Run the laws of steps on a step of your own, and compare it with its lock.
   models (tools): List a recipe's models: where they are, how large, how to get what is missing; add one.
-  kg (kg): Query a knowledge graph, serve one, and prepare examples of calls.
-  facts (kg): Convert public data to tables of facts.
   validate (tools): Find every problem of recipes and other configuration files, with its line.
   schema (tools): Print the JSON Schemas of configuration files.
   bench (tools): Measure speed next to other libraries, row by row; needs a checkout.
   completion (tools): Print the completion script of a shell.
 """
-"""The groups, each with its commands: NAME (MODULE): help line."""
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """One command."""
-
-    group: str
-    module: str  # of raypipe.cli; it declares this command, and may declare others
-    about: str  # one line that begins with a verb
+"""The groups, each with its commands: NAME (MODULE): help line. Plugins add others."""
 
 
 def _commands() -> dict[str, Command]:
@@ -77,7 +64,7 @@ def _commands() -> dict[str, Command]:
         head, _, about = line.partition(": ")
         if line.startswith(" "):
             name, module = head.split()
-            found[name] = Command(group, module.strip("()"), about)
+            found[name] = Command(group, f"raypipe.cli.{module.strip('()')}", about)
         else:
             group = head
     return found
@@ -85,6 +72,4 @@ def _commands() -> dict[str, Command]:
 
 GROUPS: Mapping[str, str] = dict(re.findall(r"(?m)^(\w+): (.+)$", TABLE))
 """Group -> what its commands do, in the order of `raypipe --help`."""
-COMMANDS: Mapping[str, Command] = _commands()
-SUBCOMMANDS = {"kg examples": "Draft calls with a model, and import corrected ones as examples."}
-"""Commands below one that have others below them."""
+COMMANDS: Registry[Command] = Registry("commands", _commands(), "a command")

@@ -1,4 +1,4 @@
-"""Commands that make, fetch, read or look at data: synth, download, ingest, parse, questions, examples."""
+"""Commands that make, fetch, read or look at data: download, ingest, parse, questions, examples."""
 
 from __future__ import annotations
 
@@ -11,27 +11,6 @@ from raypipe.core.errors import ConfError
 if TYPE_CHECKING:
     from raypipe.api.data import IngestResult
     from raypipe.api.made_data import MadeQuestionsResult, QuestionsPlan
-
-
-@command
-def _synth(args: Args) -> int:
-    """raypipe synth demo --questions 20 --pages 50 --seed 1 --page-chars 2000
-    folder DIR {path}
-    --questions N {required 1..}
-    --pages P {1..}: search results each (50)
-    --papers N {1..}: write a collection of papers for all questions in place of pages for each: corpus.jsonl,
-      queries.jsonl and qrels.trec; at most a question for 20 papers
-    --seed S {int = 1}: other worlds for other seeds (1)
-    --page-chars N {1000..}: characters of HTML a page, about (default: spread like real pages, 3 KB to 1.5
-      MB)
-    json
-    """
-    if args.papers is None:
-        pages = 50 if args.pages is None else args.pages
-        return printed(args, called(raypipe.synthesize, args, pages=pages), lambda made: print(made.title))
-    if args.pages is not None or args.page_chars is not None:
-        raise ConfError("--papers: expected without --pages and --page-chars, which are of questions' pages")
-    return printed(args, called(raypipe.synthesize_papers, args), lambda made: print(made.title))
 
 
 @command

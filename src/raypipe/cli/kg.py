@@ -6,7 +6,6 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-import raypipe
 from raypipe.cli.command import Args, called, command, console, printed, table
 from raypipe.core.errors import DataError
 
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
     from raypipe.api.kg_refresh import RefreshProposal
     from raypipe.api.kg_score import KgScoreResult
 
+SUBCOMMANDS = {"kg examples": "Draft calls with a model, and import corrected ones as examples."}
 SHOWN_ROWS = 10  # on a terminal; --json has them all
 
 
@@ -28,8 +28,10 @@ def _kg_run(args: Args) -> int:
     --time T {required -> asked_at}: time of the question: MM/DD/YYYY, HH:MM:SS PT
     json
     """
+    from raypipe.api.graphs import run_calls
+
     text = sys.stdin.read() if args.program == "-" else args.program
-    found = called(raypipe.run_calls, args, program=text)
+    found = called(run_calls, args, program=text)
     printed(args, found, _print_calls)
     failed = [(r.call, r.fault) for r in found.results if r.fault is not None]
     if failed:
@@ -67,7 +69,9 @@ def _kg_serve(args: Args) -> int:
     """
     import signal
 
-    with raypipe.serve_graph(args.graph, args.port) as url:
+    from raypipe.api.graphs import serve_graph
+
+    with serve_graph(args.graph, args.port) as url:
         print(f"serving {args.graph} at {url}; stop with Ctrl-C", flush=True)
         signal.pause()
     return 0
@@ -132,11 +136,12 @@ def _kg_score(args: Args) -> int:
     --out FILE {path}: write a JSON line for each question
     json
     """
+    from raypipe.api.kg_score import score_calls
     from raypipe.metrics.textfile import require_file, write_json_lines
 
     if args.out is not None:
         require_file(args.out, "--out")
-    found = called(raypipe.score_calls, args)
+    found = called(score_calls, args)
     if args.out is not None:
         write_json_lines(args.out, found.rows())
     return printed(args, found, _print_score)
@@ -191,5 +196,7 @@ def _facts_build(args: Args) -> int:
     --credits CSV {path}: with movielens: its file of casts and crews
     json
     """
+    from raypipe.api.graphs import build_facts
+
     use = f"use it with --graph {args.kind}={args.out}"
-    return printed(args, called(raypipe.build_facts, args), lambda found: print(found.title, use, sep="\n"))
+    return printed(args, called(build_facts, args), lambda found: print(found.title, use, sep="\n"))

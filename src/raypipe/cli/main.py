@@ -60,9 +60,10 @@ def parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
     top = _Parser(prog="raypipe", description=ABOUT)
     commands = {"": top.add_subparsers(dest="command", metavar="COMMAND", required=True)}
     for module in dict.fromkeys(COMMANDS[name].module for name in names):
-        for declared in vars(importlib.import_module(f"raypipe.cli.{module}")).values():
+        declares = vars(importlib.import_module(module))
+        for declared in declares.values():
             if isinstance(declared, Declared):
-                add(commands, declared)
+                add(commands, declared, declares.get("SUBCOMMANDS", {}))
     return top
 
 

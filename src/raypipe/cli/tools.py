@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import raypipe
@@ -14,12 +13,10 @@ from raypipe.core.errors import ConfError, DataError
 
 if TYPE_CHECKING:
     from raypipe.api.machine import EnvironmentResult
-    from raypipe.api.models import ModelAddResult, ModelNeedsResult, StandinsResult
-    from raypipe.api.schemas import Name
+    from raypipe.api.models import ModelAddResult, ModelNeedsResult
     from raypipe.api.starting_points import ProjectResult
     from raypipe.api.validate import ValidateResult
 
-SCHEMAS: tuple[Name, ...] = ("cluster", "finetune", "graphs", "models", "recipe")
 UNEQUAL = 7  # exit code: a gate failed, some output of a bench is not its peer's
 
 
@@ -57,7 +54,7 @@ def _init(args: Args) -> int:
 
 
 @command
-def _check_step(args: Args) -> int:
+def _check__step(args: Args) -> int:
     """raypipe check-step mypkg.steps:Shout --fields '{into: shout}'
     step MODULE:CLASS: the step, as a recipe names it
     --fields YAML {= {}}: its fields, as in a recipe
@@ -102,12 +99,13 @@ def _print_problems(found: ValidateResult) -> None:
 @command
 def _schema(args: Args) -> int:
     """raypipe schema --out schemas
-    name NAME? {cluster|finetune|graphs|models|recipe}: cluster, finetune, graphs, models, recipe (all)
+    name NAME?: cluster, graphs, models, recipe, or a folder of a plugin's files, such as finetune (all)
     --out DIR {path}: folder for NAME.json (default: print)
     """
+    from raypipe.api.schemas import schema_names
     from raypipe.metrics.textfile import require_writable
 
-    found = {name: raypipe.schema(name) for name in SCHEMAS if args.name in (None, name)}
+    found = {name: raypipe.schema(name) for name in ([args.name] if args.name else schema_names())}
     if args.out is None:
         print(json.dumps(found[args.name] if args.name else found, indent=1))
         return 0
@@ -146,17 +144,16 @@ def _bench(args: Args) -> int:
     return 0 if found.equal else UNEQUAL
 
 
-STANDINS, ADD = "standins", "add"
+ADD = "add"
 
 
 @command
 def _models(args: Args) -> int:
     """raypipe models db3-task1-700
-    recipe RECIPE: a name under conf/recipes, or a path; or: standins DIR; or: add SOURCE
-    folder DIR|SOURCE?: of standins: where to build tiny stand-ins; of add: ORG/NAME of a hub ($HF_ENDPOINT,
-      $HF_TOKEN), a folder, or URL#MODEL of a server; the entry goes to --models, else to models.yaml
+    recipe RECIPE: a name under conf/recipes, or a path; or: add SOURCE
+    folder SOURCE?: of add: ORG/NAME of a hub ($HF_ENDPOINT, $HF_TOKEN), a folder, or URL#MODEL of a server;
+      the entry goes to --models, else to models.yaml
     models llm
-    --trainable: of standins: the chat model can learn to end its replies, so that `finetune` can teach it
 
     of add:
     --name NAME {= ""}: in the models file (default: the model's own)
@@ -168,9 +165,8 @@ def _models(args: Args) -> int:
 
     json
     """
-    if (args.recipe in (STANDINS, ADD)) != (args.folder is not None):
-        ways = f"`raypipe models {STANDINS} DIR` or `raypipe models {ADD} SOURCE`"
-        raise ConfError(f"expected `raypipe models RECIPE`, {ways}")
+    if (args.recipe == ADD) != (args.folder is not None):
+        raise ConfError(f"expected `raypipe models RECIPE` or `raypipe models {ADD} SOURCE`")
     if args.folder is not None and args.llm is not None:
         raise ConfError(
             f"--llm: it stands in for the generators of a recipe; found {args.recipe}. Leave it out"
@@ -179,17 +175,7 @@ def _models(args: Args) -> int:
         from raypipe.api.models import add_model
 
         return printed(args, called(add_model, args, args.folder), _print_added)
-    from raypipe.api.models import build_standins
-
-    if args.recipe == STANDINS:
-        return printed(args, build_standins(Path(args.folder), args.trainable), _print_standins)
     return printed(args, called(raypipe.model_needs, args), _print_needs)
-
-
-def _print_standins(made: StandinsResult) -> None:
-    chat = made.made.chat
-    print(f"{chat.parent}: a chat model, {len(made.made.adapters)} adapters, an embedder, a reranker")
-    print("use them: raypipe eval RECIPE --models conf/models.standin.yaml ...")
 
 
 def _print_added(found: ModelAddResult) -> None:

@@ -1,7 +1,7 @@
 """Tasks on Ray Data: the actor pools, and the engines that run next to the pool that calls them.
 
-What a task computes and stores is in `pipeline.tasks`, what an engine is in `models.engine_actors`, what fits
-is checked by `capacity.py` before anything starts. One pool runs at a time, so a pool may take the whole
+What a task computes and stores is in `pipeline.tasks`, what an engine is in `models.engine_actors`, what
+fits is checked by `capacity.py` before anything starts. One pool runs at a time, so a pool may take the whole
 cluster and none waits for another. Where all pools are equal and hold no GPU, `warm_pool.py` keeps one.
 """
 

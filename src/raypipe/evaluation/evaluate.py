@@ -19,7 +19,6 @@ from raypipe.evaluation.fault_budget import RowFaults, retry, row_faults
 from raypipe.evaluation.golds import questions_of, require_questions, scoring_of
 from raypipe.evaluation.judge import Judge
 from raypipe.evaluation.judged_run import PersonLabels
-from raypipe.evaluation.labelling import holds_truths
 from raypipe.evaluation.losses import misses
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.oracle import require_stage
@@ -35,6 +34,7 @@ from raypipe.pipeline.ingest_log import driving
 from raypipe.pipeline.ingest_tasks import reading_of
 from raypipe.pipeline.recipe_tables import AnswerSources, require_measured, table_names
 from raypipe.recipes.serialize import to_plain
+from raypipe.recipes.step_contract import holds_golds
 from raypipe.report.report import EvalReport, RunFolder, write_report
 from raypipe.runs.changes import earlier_run
 from raypipe.runs.manifest import FORMAT, AnswerKey, Manifest, Origin, withdraw, write
@@ -110,7 +110,8 @@ def evaluate(
             answers = collect(pipeline, questions, sources, results, scoring.golds, done.seconds)
             scored = score_answers(store, answers, scoring, judge, labels, how.fresh, spend)
             done.memo_damaged += damaged
-            mark = how.oracle or ("labels" if holds_truths(pipeline.recipe) else "")
+            labels_made = any(holds_golds(s.step) for s in pipeline.recipe.question)
+            mark = how.oracle or ("labels" if labels_made else "")
             report = eval_report(pipeline, scored, plan, done, read, len(questions), recalls, mark, golds)
             results.about["store"] = store.uri
             withdraw(out)  # from here on the folder is not whole, until its manifest is there

@@ -23,7 +23,7 @@ from raypipe.pipeline.driver import Pipeline
 from raypipe.pipeline.ingest_log import driving
 from raypipe.pipeline.recipe_tables import table_names
 from raypipe.recipes.recipe import Recipe, faults_at
-from raypipe.recipes.step_contract import asked_models, graphs_of
+from raypipe.recipes.step_contract import asked_models, requested_by
 from raypipe.runs.prune import READS
 from raypipe.store import Store
 from raypipe.store.ids import filters
@@ -122,13 +122,13 @@ class AnswerFaults:
 
 
 def _asks(step: Step | CorpusStep) -> bool:
-    return bool(asked_models(step) or graphs_of(step))
+    return bool(asked_models(step) or requested_by(step))
 
 
 def _is_unanswered(step: Step, fault: Fault) -> bool:
     """Whether no reply came: a reply that cannot be read came, and most faults of a graph are of the call
     that a model wrote."""
-    if graphs_of(step):
+    if requested_by(step):
         return fault.transient or fault.reason == "bad_request"
     return fault.reason != "unreadable"
 

@@ -1,4 +1,5 @@
-"""What is forgotten, taken out of folders of runs (tables of results, predictions, pages) and of labels.
+"""What is forgotten, taken out of folders of runs (tables of results, predictions, pages); and of the folders
+that plugins write.
 
 A question whose answer rests on it keeps its verdict and its measures, so that the run can be compared as
 before, and loses the answer, its replies and prompts, and the passages that are gone.
@@ -7,19 +8,17 @@ before, and loses the answer, its replies and prompts, and the passages that are
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raypipe.core.errors import DataError
+from raypipe.core.plugin_tables import Registry
 from raypipe.core.records import parse_chunk_id
 from raypipe.evaluation.export import write_predictions
-from raypipe.evaluation.label_files import ABOUT, Label, read_labels, write_labels
-from raypipe.evaluation.label_files import ROWS as LABELS
 from raypipe.evaluation.result_table import each, metadata
 from raypipe.evaluation.view.pages import write_page
 from raypipe.metrics.textfile import replacing, write_json, write_text
@@ -150,34 +149,22 @@ def _pruned(value: Any, told: Mentions) -> Any:
     return "" if isinstance(value, str) and told(value) else value
 
 
-def label_folders(places: list[Path]) -> list[Path]:
-    """The folders of labels in these places and below them."""
-    found = dict.fromkeys(f.parent for place in places for f in sorted(place.rglob(ABOUT)))
-    return [f for f in found if (f / LABELS).is_file()]
+class TextFolders(Protocol):
+    """Folders outside of a store that hold texts of its questions, of a kind that a plugin writes."""
+
+    def find(self, places: Sequence[Path]) -> list[Path]:
+        """The folders of this kind in these places and below them."""
+        ...
+
+    def held(self, folder: Path, decision: ForgetDecision) -> tuple[str, int]:
+        """The digest of what a folder has, and how many of its rows hold what is forgotten."""
+        ...
+
+    def take_out(self, folder: Path, decision: ForgetDecision) -> None:
+        """Takes such rows out. The same call again changes nothing; a folder without any rows left loses its
+        files."""
+        ...
 
 
-def held_labels(folder: Path, decision: ForgetDecision) -> tuple[str, int]:
-    """The digest of the labels of a folder, and how many of them hold what is forgotten."""
-    labels = read_labels(folder)
-    return labels.digest, sum(_holds(x, decision) for x in labels.labels)
-
-
-def _holds(label: Label, decision: ForgetDecision) -> bool:
-    told = decision.mentions
-    if label.question_id in decision.target.questions:
-        return True
-    return told.within([asdict(m) for m in label.messages]) or told(label.label) or told(label.gold or "")
-
-
-def take_out_labels(folder: Path, decision: ForgetDecision) -> None:
-    """Takes such labels out. The same call again changes nothing; a folder without any labels left loses its
-    files."""
-    found = read_labels(folder)
-    left = [x for x in found.labels if not _holds(x, decision)]
-    if len(left) == len(found.labels):
-        return
-    if left:
-        write_labels(folder, left, found.recipe, found.data, found.about, found.questions)
-        return
-    for name in (ABOUT, LABELS):
-        (folder / name).unlink(missing_ok=True)
+FOLDERS: Registry[TextFolders] = Registry("forgets", {}, "TextFolders")
+"""Kind of such a folder -> what reads and rewrites it."""

@@ -33,9 +33,10 @@ from raypipe.evaluation.truth_steps import (
     WordJudge,
     Words,
 )
+from raypipe.kg.losses import graph_replies
 from raypipe.recipes.read_recipe import checked
 from raypipe.recipes.recipe import RANKING, Labels, Recipe, Stage
-from raypipe.recipes.step_contract import graph_replies, step_class
+from raypipe.recipes.step_contract import step_class
 from raypipe.runs.plan.standing import overlap
 from raypipe.steps.decide import Decide
 from raypipe.steps.generate import Generate
@@ -104,11 +105,6 @@ def labelling(
     whole = replace(recipe, name=name, file=f"{recipe.file}+labels-{step.into}", question=tuple(stages))
     named = WORDS if judge == WORDS else (judge or step.model).name
     return Labelling(checked(whole, Where(name)), recipe, step, named if judged else "")
-
-
-def holds_truths(recipe: Recipe) -> bool:
-    """Whether golds stand in a stage, as in a recipe that labels."""
-    return any(isinstance(s.step, Truths) for s in recipe.question)
 
 
 def _stage_of(recipe: Recipe, into: str | None) -> int:

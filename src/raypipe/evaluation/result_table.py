@@ -75,7 +75,7 @@ SCHEMA = pa.schema(
         ("seconds", _SCORES),  # stage -> its share of the task that answered it; null: an earlier run did
         ("measures", _SCORES),  # what the kind of the data measures -> value; null: no gold
         ("seen", _BOOL),  # a fit or adapter of the recipe has seen it: its scores are too good
-        ("lost", _TEXT),  # metrics.losses.Loss; null: right, or not scored
+        ("lost", _TEXT),  # metrics.losses.places; null: right, or not scored
         ("lost_step", _TEXT),  # the stage there; null: nothing is lost, or before any stage
     ]
 )

@@ -37,6 +37,7 @@ class Truths:
     golds: Mapping[str, tuple[str, ...]]  # question id -> truths
 
     version: ClassVar[int] = 1
+    holds_golds: ClassVar[bool] = True
 
     def reads(self) -> frozenset[str]:
         return frozenset()

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 
-from raypipe.core.kg import CallResult
 from raypipe.core.records import ABSTAINED
 from raypipe.kg.language.answer_rules import apply_rule, operands, plain
 from raypipe.kg.language.program import Bad, Empty, Program, print_program
+from raypipe.kg.records import CallResult
 
 
 @dataclass(frozen=True, slots=True)

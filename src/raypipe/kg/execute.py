@@ -18,16 +18,17 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Final
 
-from raypipe.core.kg import CallResult, Link, Value
 from raypipe.core.records import Fault
 from raypipe.kg.calls.core import LinkedCall, LinkedName
 from raypipe.kg.calls.registry import CALLS, PLACES, TIMES
 from raypipe.kg.graph import GraphBackend, GraphFault, ProgramTables, RowRequest
 from raypipe.kg.language import program as p
-from raypipe.kg.language.time_words import MONDAY, SUNDAY, Moment, When, when
+from raypipe.kg.language.time_words import MONDAY, SUNDAY, When, when
 from raypipe.kg.normalize import typed
+from raypipe.kg.records import CallResult, Link, Value
 from raypipe.kg.relation import MOST_ROWS, Relation, column_values, counted, first_rows
 from raypipe.kg.sentences import sentences
+from raypipe.text.moments import Moment
 
 MOST_AVERAGED: Final = 1_000_000
 MOST_STARS: Final = 200  # values that one `*` stands for

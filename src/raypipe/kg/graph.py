@@ -1,7 +1,7 @@
 """The backends of a knowledge graph: tables for each program, whole from a folder or fetched from a server.
 
-Any field of a server's response may be absent. Does not know HTTP: requests go through a `core.kg.Request`.
-What each call fetches stands next to it (`calls`).
+Any field of a server's response may be absent. Does not know HTTP: requests go through a
+`core.references.Request`. What each call fetches stands next to it (`calls`).
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from raypipe.core.kg import MOST_REQUESTS, Request, Vectors
 from raypipe.core.records import Fault
-from raypipe.kg.language.time_words import Moment, When
+from raypipe.core.references import Request
+from raypipe.kg.language.time_words import When
 from raypipe.kg.link import Linker, Strictness
+from raypipe.kg.records import MOST_REQUESTS, Vectors
 from raypipe.kg.tables import Tables, load
+from raypipe.text.moments import Moment
 
 Object: TypeAlias = Mapping[str, Any]
 

@@ -1,4 +1,4 @@
-"""Opens the graph that an entry of graphs.yaml names, as steps use it (`protocols.Graph`): to run
+"""Opens the graph that an entry of graphs.yaml names, as steps use it (`records.Graph`): to run
 programs, and to find its names in texts."""
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 from raypipe.core.errors import DataError
-from raypipe.core.kg import CallResult, Mention, Request, Vectors, require_place, require_version
-from raypipe.core.protocols import Embed, GraphRef, Model
+from raypipe.core.protocols import Embed, Model
 from raypipe.core.records import Fault
+from raypipe.core.references import Request
 from raypipe.kg.aliases import known_names, short_company, tickers_in
 from raypipe.kg.calls.movie import movies, people
 from raypipe.kg.calls.sports import fetch_soccer
@@ -31,10 +31,13 @@ from raypipe.kg.graph import (
     strings,
 )
 from raypipe.kg.language.parser import Parse, parser
-from raypipe.kg.language.time_words import Moment, When, moment
+from raypipe.kg.language.time_words import When
 from raypipe.kg.link import LEVELS, Linker, Strictness
 from raypipe.kg.normalize import fold
+from raypipe.kg.records import CallResult, Mention, Vectors
+from raypipe.kg.references import GraphRef
 from raypipe.kg.tables import Contents, read_files, tables_of, version_of
+from raypipe.text.moments import Moment, moment
 
 Clock: TypeAlias = Callable[[], float]
 """Seconds, from any origin."""
@@ -42,7 +45,7 @@ Clock: TypeAlias = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class GraphAdapter:
-    """`protocols.Graph` over tables or a server."""
+    """`records.Graph` over tables or a server."""
 
     ref: GraphRef
     graph: GraphBackend
@@ -77,20 +80,9 @@ class GraphAdapter:
         return dataclasses.replace(self, graph=graph)
 
 
-def require_graph(ref: GraphRef) -> None:
-    """Raises what opening a graph raises. A server is asked nothing: its version is what its entry says."""
-    require_location(ref)
-    if ref.kind == "folder":
-        _checked(ref)
-
-
-def require_location(ref: GraphRef) -> None:
-    require_place("graph", ref, "FOLDER; data of `raypipe synth` bring their own")
-
-
 def _checked(ref: GraphRef) -> Contents:
     contents = read_files(Path(ref.where))
-    require_version("graph", ref, version_of(contents))
+    ref.require_version(version_of(contents))
     return contents
 
 
@@ -138,11 +130,11 @@ async def find_mentions(graph: ServerBackend, text: str, now: Moment) -> list[Me
 
     A server has no list of its names, but its searches rank names by the words that they share with the
     query. So the whole text is sent to each, and the results are matched against it as with embedded tables.
-    Teams and clubs come from `kg.aliases`, clubs of other leagues from the last weekend's games. A share is
+    Teams and clubs come from `aliases`, clubs of other leagues from the last weekend's games. A share is
     found by its company's name or its ticker: each word that may be a ticker is looked up, and capitals tell
     one from a word.
 
-    Sends at most `core.kg.MOST_SEARCHES` requests. Raises GraphFault for
+    Sends at most `records.MOST_SEARCHES` requests. Raises GraphFault for
     a server that is down or replies with garbage."""
     rows = graph.open()
     await movies(rows, [text])

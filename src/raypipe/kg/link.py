@@ -17,9 +17,9 @@ from typing import Final
 import numpy as np
 
 from raypipe.core.errors import ConfError
-from raypipe.core.kg import MOST_NEAR, Level, Link, Mention, Vectors
 from raypipe.kg.aliases import known_names, mark_before, short_company, ticker
 from raypipe.kg.normalize import fold
+from raypipe.kg.records import MOST_NEAR, Level, Link, Mention, Vectors
 from raypipe.kg.schema import NAMES, NICKNAMES
 from raypipe.kg.tables import Tables, quoted
 

@@ -20,10 +20,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raypipe.core.errors import ConfError, DataError
-from raypipe.core.kg import FactsRef, Level, Near, require_place, require_version
 from raypipe.kg.aliases import short_company
 from raypipe.kg.link import NamePool, Strictness
 from raypipe.kg.normalize import fold
+from raypipe.kg.records import Level, Near
+from raypipe.kg.references import FactsRef
 from raypipe.kg.sentences import ordinal
 
 Kind: TypeAlias = Literal["oscar", "grammy", "movielens", "stocks"]
@@ -215,7 +216,7 @@ NamedTexts: TypeAlias = tuple[NamePool, Mapping[str, list[str]]]
 
 @dataclass(slots=True)
 class FactsTable:
-    """`core.kg.PublicFacts` over one table."""
+    """`records.PublicFacts` over one table."""
 
     years: dict[int, list[str]] = field(default_factory=dict)
     texts: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)  # text, names as written
@@ -265,18 +266,13 @@ def _named_texts(rows: Sequence[tuple[str, tuple[str, ...]]], company: bool) -> 
 def open_facts(ref: FactsRef) -> FactsTable:
     """Opens an entry's table. Raises ConfError for an entry without a location, or for a file that is not
     what its version says; DataError without a table."""
+    ref.require_place()
+    table, version = _read(Path(ref.where))
+    ref.require_version(version)
     found = FactsTable()
-    for row in require_facts(ref).to_pylist():
+    for row in table.to_pylist():
         found.add(row["text"], row["year"], row["names"] or ())
     return found
-
-
-def require_facts(ref: FactsRef) -> pa.Table:
-    """An entry's rows. Raises as `open_facts`."""
-    require_place("public data", ref, f"FILE; {_MAKE}")
-    table, version = _read(Path(ref.where))
-    require_version("public data", ref, version)
-    return table
 
 
 def facts_version(path: Path) -> str:

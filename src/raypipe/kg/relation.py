@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
-from raypipe.core import kg
 from raypipe.kg.graph import GraphFault
 from raypipe.kg.language.program import Cond, Nothing, Number, Star, Text, Value
-from raypipe.kg.language.time_words import Moment, when
+from raypipe.kg.language.time_words import when
 from raypipe.kg.normalize import fold
+from raypipe.kg.records import Value as GraphValue
 from raypipe.kg.schema import Kind
 from raypipe.kg.tables import Tables, named_values, quoted, read
+from raypipe.text.moments import Moment
 
 Sql = tuple[str, tuple[Any, ...]]
 Stars: TypeAlias = Mapping[int, Sequence[Any]]
@@ -97,7 +98,7 @@ class Column:
 # ---------------------------------------------------------------- projections
 
 
-def column_values(relation: Relation, column: Column, tables: Tables, limit: int) -> list[kg.Value]:
+def column_values(relation: Relation, column: Column, tables: Tables, limit: int) -> list[GraphValue]:
     """The first values of a column, by row, a list's items one by one; of the `limit`, nulls are dropped."""
     if column.kind == "list":
         items = f"({relation.sql}) AS r, json_each({column.sql}) AS j"

@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 from raypipe.core.digests import model_identity, stable
-from raypipe.core.kg import domain_of
 from raypipe.core.llm import Chat, Sampling
 from raypipe.core.protocols import Model, Role
 from raypipe.core.records import digest
+from raypipe.core.references import domain_of
 
 
 def vector_keys(identity: str, role: Role, texts: Sequence[str]) -> list[str]:
@@ -38,13 +38,11 @@ def reply_keys(model: Model, chats: Sequence[Chat], sampling: Sampling, adapter:
     return [digest(how, *(part for turn in chat for part in (turn.role, turn.content))) for chat in chats]
 
 
-def graph_reply_key(
-    version: str, path: str, body: Mapping[str, Any], period: float | None, now: float
-) -> str:
-    """The key of a server's reply, by the graph's version and the request. With a refresh period (seconds),
-    it names the one in which `now` lies, and the domain, so that changes can be counted by it.
+def request_key(version: str, path: str, body: Mapping[str, Any], period: float | None, now: float) -> str:
+    """The key of a server's reply, by the version of a reference and the request. With a refresh period
+    (seconds), it names the one in which `now` lies, and the domain, so that changes can be counted by it.
 
-    >>> graph_reply_key("v1", "/movie/get", {}, 60.0, 130.0).partition("@")[2]
+    >>> request_key("v1", "/movie/get", {}, 60.0, 130.0).partition("@")[2]
     '60.0*2*movie'
     """
     key = digest(version, path, json.dumps(dict(body), sort_keys=True), "")
@@ -67,9 +65,9 @@ def period_of(key: str) -> tuple[str, str, float, int] | None:
 def expired(key: str, now: float) -> bool:
     """Whether the refresh period of a server's reply is over, so that no run looks for its key again.
 
-    >>> [expired(graph_reply_key("v1", "", {}, period, 100.0), 130.0) for period in (None, 60.0, 120.0)]
+    >>> [expired(request_key("v1", "", {}, period, 100.0), 130.0) for period in (None, 60.0, 120.0)]
     [False, True, True]
-    >>> expired(graph_reply_key("v1", "", {}, 60.0, 130.0), 130.0)
+    >>> expired(request_key("v1", "", {}, 60.0, 130.0), 130.0)
     False
     """
     found = period_of(key)

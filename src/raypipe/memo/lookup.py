@@ -1,13 +1,13 @@
 """Looks up a store's memo without calling a model: for plans, and for the explanation of a row.
 
-Knows how keys are made (`memo.cached`) and where values lie (`memo.disk`); changes nothing.
+Knows how keys are made (`memo.memo.cached`) and where values lie (`memo.disk`); changes nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -15,17 +15,19 @@ import pyarrow as pa
 from raypipe.core import arrow
 from raypipe.core.errors import ConfError
 from raypipe.core.index import Index
-from raypipe.core.kg import Request
 from raypipe.core.kits import ForwardingKit
 from raypipe.core.llm import Chat, Chats, Generated, Generator, Replies, Sampling
-from raypipe.core.protocols import CorpusStep, Graph, GraphRef, Kit, Model, Step
+from raypipe.core.protocols import CorpusStep, Kit, Model, Step
 from raypipe.core.records import Fault, Question
+from raypipe.core.references import Reference, Request
 from raypipe.memo.counts import CallCounts
 from raypipe.memo.disk import intact
 from raypipe.memo.memo import Memo, MemoryMemo, MemoTable, Values, cached
 from raypipe.store.database import Store
 from raypipe.store.ids import missing
 from raypipe.store.layout import MEMO
+
+T = TypeVar("T")
 
 
 def lookup(store: Store, table: MemoTable, keys: Sequence[str], version: int | None = None) -> set[str]:
@@ -101,8 +103,8 @@ class CacheOnlyKit(ForwardingKit[Kit]):
 
     embedder = reranker = generator = _refused
 
-    def graph(self, ref: GraphRef) -> Graph:
-        """Reads tables, which costs no request. No request goes to a server."""
+    def data(self, ref: Reference[T]) -> T:
+        """Reads files, which costs no request. No request goes to a server."""
 
         def silent(request: Request) -> Request:
             async def ask(path: str, body: Mapping[str, Any]) -> Any:
@@ -110,7 +112,7 @@ class CacheOnlyKit(ForwardingKit[Kit]):
 
             return ask
 
-        return self._kit.graph(ref).through(silent, self.embedder)
+        return ref.through(self._kit.data(ref), silent, self.embedder)
 
 
 class ChatRecorder(ForwardingKit[Kit]):

@@ -11,23 +11,24 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
 from raypipe.core.digests import model_identity
-from raypipe.core.kg import Request, domain_of
 from raypipe.core.kits import ForwardingKit
 from raypipe.core.llm import Chats, Generated, Generator, Replies, Sampling
 from raypipe.core.plugins import is_path
-from raypipe.core.protocols import Embed, Graph, GraphRef, Kit, Model, Role, Score
+from raypipe.core.protocols import Embed, Kit, Model, Role, Score
 from raypipe.core.records import Fault, digest
+from raypipe.core.references import Reference, Request, domain_of
 from raypipe.core.singleflight import SingleFlight
 from raypipe.memo.counts import CallCount, CallCounts
-from raypipe.memo.keys import graph_reply_key, reply_keys, score_keys, vector_keys
+from raypipe.memo.keys import reply_keys, request_key, score_keys, vector_keys
 from raypipe.memo.salvage import Came, Send, each, in_pieces
 from raypipe.text.thoughts import thought_tokens
 
+T = TypeVar("T")
 Values: TypeAlias = np.ndarray
 """One value per key: (keys, dim) or (keys,) float32, or (keys,) of `llm.Generated` as objects."""
 
@@ -83,8 +84,8 @@ def replies_of(model: Model) -> MemoTable:
     return MemoTable(f"replies-{model_identity(replace(model, adapters=()))}")
 
 
-def graph_replies_of(version: str) -> MemoTable:
-    """The map that keeps what a graph's server of this version replied: JSON texts."""
+def request_replies_of(version: str) -> MemoTable:
+    """The map that keeps replies to a reference's requests, by its version: JSON texts."""
     return MemoTable(f"replies-{digest('graph', version)}")
 
 
@@ -153,7 +154,7 @@ def cached(
 
     `memo` None: nothing is kept between calls. The first request that is not cached loads the model. Kits
     that share `asking` also ask an equal request once while it is in flight: it counts as cached for the
-    callers that wait. `clock` (seconds) tells when a graph's replies have expired (`GraphRef.refresh`).
+    callers that wait. `clock` (seconds) tells when replies to requests have expired (`Reference.periods`).
     """
     return _Remembering(kit, memo, tally, SingleFlight() if asking is None else asking, clock)
 
@@ -218,9 +219,9 @@ class _Remembering(ForwardingKit[Kit]):
                 tokens.generated += reply.generated_tokens
                 tokens.thoughts += thought_tokens(reply.text, reply.generated_tokens)
 
-    def graph(self, ref: GraphRef) -> Graph:
+    def data(self, ref: Reference[T]) -> T:
         """Caches requests to a server one by one, for as long as their domain's replies hold."""
-        table = graph_replies_of(ref.version)
+        table, periods = request_replies_of(ref.version), ref.periods() or {}
 
         def wrap(request: Request) -> Request:
             async def asked(path: str, body: Mapping[str, Any]) -> Any:
@@ -230,17 +231,17 @@ class _Remembering(ForwardingKit[Kit]):
                     out[0] = Generated(text, "stop", 0, 0, 0)
                     return out
 
-                period = ref.refresh.get(domain_of(path))
+                period = periods.get(domain_of(path))
                 if period == 0:
                     self._tally.replies.computed += 1
                     return await request(path, body)
-                key = graph_reply_key(ref.version, path, body, period, self._clock())
+                key = request_key(ref.version, path, body, period, self._clock())
                 [reply] = await self._through(table, [key], ask, self._tally.replies, each)
                 return json.loads(reply.text)
 
             return asked
 
-        return self._kit.graph(ref).through(wrap, self.embedder)
+        return ref.through(self._kit.data(ref), wrap, self.embedder)
 
     async def _through(
         self, table: MemoTable, keys: list[str], ask: Send, count: CallCount, send: Salvage

@@ -20,10 +20,10 @@ import numpy as np
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError
 from raypipe.core.index import Index
-from raypipe.core.kg import ExampleRow, FactsRef, PoolRef, PublicFacts
 from raypipe.core.llm import Chat, Generator, ReplyPieces, Sampling
 from raypipe.core.plugins import is_path
-from raypipe.core.protocols import Embed, Graph, GraphRef, Model, ModelKind, Role, Score, Tokenize
+from raypipe.core.protocols import Embed, Model, ModelKind, Role, Score, Tokenize
+from raypipe.core.references import Reference
 from raypipe.models import load
 from raypipe.models.data_files import DataFiles
 from raypipe.models.device_errors import computing, loading
@@ -52,7 +52,7 @@ class LocalKit:
     them. None: this process starts a vLLM engine of its own, within `engine_limits`, on first use; use such a
     kit on one event loop, and `await close()` it. Calls to an engine that dies end in transient faults, and
     the next call starts another. `sink` gets each piece of a reply while it is written, for a chat that is
-    sent alone. `clock` (seconds) times graphs and the loading of models.
+    sent alone. `clock` (seconds) times calls of graphs and the loading of models.
     """
 
     def __init__(
@@ -231,14 +231,8 @@ class LocalKit:
             )
         return self._index
 
-    def graph(self, ref: GraphRef) -> Graph:
-        return self._data.graph(ref, self.embedder)
-
-    def facts(self, ref: FactsRef) -> PublicFacts:
-        return self._data.facts(ref)
-
-    def pool(self, ref: PoolRef) -> Sequence[ExampleRow]:
-        return self._data.pool(ref)
+    def data(self, ref: Reference[T]) -> T:
+        return self._data.open(ref, self.embedder)
 
     def loading_s(self) -> float:
         """Seconds that loading models took so far, with the imports of their libraries."""

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from raypipe.core.plugins import is_path
 from raypipe.readers import beir, files, formats, row_files, row_format
 from raypipe.readers.files import Span
 from raypipe.readers.formats import Format
 from raypipe.readers.row_format import RowFormat
 from raypipe.readers.rows import LIMITS, ReadCounts, Row, Seen
 
-CUTTABLE = ("crag", "synth", "beir", "warc", "rows", "captured")
-"""Formats whose rows stand alone. A question of OAG-QA names papers of other files."""
+CUTTABLE = ("beir", "warc", "rows")
+"""Formats whose rows stand alone, besides those of JSON lines. A question of OAG-QA names papers of other
+files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ def cut(paths: Sequence[Path], format: Format, shard_bytes: int, counts: ReadCou
     Of a file that can be cut a shard has about `shard_bytes`. One shard: the files cannot be read apart.
     """
     name = formats.format_name(format)
-    if is_path(format) or name not in CUTTABLE:
+    if name not in CUTTABLE and formats.lined(format) is None:
         return [_whole(formats.files_of(paths, format))]
     if name == "rows":
         return [s for file in row_files.find(paths) for s in _of_rows(file, shard_bytes)]

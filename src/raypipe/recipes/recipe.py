@@ -13,10 +13,10 @@ from typing import Any, Generic, TypeAlias, TypeVar, get_args
 
 from raypipe.core.digests import identifying, stable
 from raypipe.core.errors import ConfError
-from raypipe.core.kg import FactsRef
 from raypipe.core.plugins import Plugin
-from raypipe.core.protocols import CorpusStep, GraphRef, Model, Step
+from raypipe.core.protocols import CorpusStep, Model, Step
 from raypipe.core.records import Fault, Question, SourceKind, digest
+from raypipe.core.references import Reference
 from raypipe.recipes.step_contract import (
     N,
     embedder_of,
@@ -154,9 +154,9 @@ class Recipe:
         return any(searches_all(s.step) for s in self.question)
 
     def needs_passages(self) -> bool:
-        """Whether it answers from passages alone: it searches them, and asks no graph and no public data."""
+        """Whether it answers from passages alone: it searches them, and no reference brings evidence."""
         reads = {w for s in self.question for w in s.step.reads() if w.startswith("index.")}
-        return bool(reads) and not self.named(GraphRef) and not self.named(FactsRef)
+        return bool(reads) and not any(ref.is_evidence for ref in self.named(Reference))
 
     def models(self) -> tuple[Model, ...]:
         """Every model that a step names, each once, in the order in which they are met."""

@@ -1,4 +1,4 @@
-"""A web page as one text that loads nothing: template, styles and scripts of `report/web` put together.
+"""A web page as one text that loads nothing: template, styles and scripts of the folder `web` in one.
 
 Everything that came from data goes through Jinja's escaping, or is text that a script sets. Should anything
 slip through, the page's policy runs nothing but its own scripts, known by their hashes, and no script may
@@ -37,13 +37,13 @@ LOCKED = "base-uri 'none'; require-trusted-types-for 'script'; trusted-types 'no
 
 
 def read_part(name: str) -> str:
-    """A file of `report/web`."""
+    """A file of the folder `web`."""
     return resources.files("raypipe.report").joinpath("web", name).read_text(encoding="utf-8")
 
 
 @cache
 def joined(names: Sequence[str]) -> str:
-    """Some files of `report/web`, one after the other. Scripts share one scope: the first comes first."""
+    """Some files of the folder `web`, one after the other. Scripts share one scope: the first comes first."""
     return "\n" + "".join(map(read_part, names))
 
 
@@ -63,7 +63,7 @@ def _hash(text: str) -> str:
 
 @cache
 def templates() -> Environment:
-    """The templates of `report/web`, each compiled once in a process."""
+    """The templates of the folder `web`, each compiled once in a process."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined  # 20 ms that `score` does without
 
     env = Environment(

@@ -25,7 +25,7 @@ from raypipe.pipeline.recipe_tables import lacking, searched_at
 from raypipe.recipes.executor import QuestionExecutor, StageError
 from raypipe.recipes.recipe import Recipe, Stage, faults_at, row_key
 from raypipe.recipes.serialize import description
-from raypipe.recipes.step_contract import asked_models, graphs_of
+from raypipe.recipes.step_contract import asked_models, requested_by
 from raypipe.report.report import JSON_FORMAT, urls
 from raypipe.runs.manifest import AnswerKey, Manifest, answer_keys, find, reason
 from raypipe.runs.stage_records import Difference, differences, with_lines
@@ -244,7 +244,7 @@ def _steps(
             found.append(unknown)
             continue
         if stage.plugin is not None:  # its code is not imported
-            asks = asked_models(stage.step) or graphs_of(stage.step)
+            asks = asked_models(stage.step) or requested_by(stage.step)
             found.append(unknown if asks else replace(unknown, requests=0, computed=0, cached=0))
             question = as_answered(recipe, stage, question, answered)
             continue

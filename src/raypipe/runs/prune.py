@@ -32,9 +32,9 @@ from raypipe.runs.release import forget
 from raypipe.runs.roots import (
     Roots,
     adapters_named,
-    graph_tables,
     replies_given_up,
     replies_named,
+    request_tables,
     roots,
     tables_named,
 )
@@ -133,7 +133,7 @@ def _found(
     for digest in sorted(digests):
         if rows := store.count("answers", f"recipe = '{digest}'"):
             yield Removal("answers", digest, rows)
-    for table in sorted(graph_tables(kept.runs, kept.releases) & set(here) - set(gone)):
+    for table in sorted(request_tables(kept.runs, kept.releases) & set(here) - set(gone)):
         if ended := _ended(store, table, now):
             yield Removal("replies", table, len(ended))
     if sources := uncited(store):

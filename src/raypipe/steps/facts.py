@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from raypipe.core.digests import model_identity
-from raypipe.core.kg import MOST_NEAR, FactsRef, Level, Near
-from raypipe.core.kg import PublicFacts as Table
 from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach, Score
 from raypipe.core.records import ABSTAINED, ANSWERED, IDK, Question, Reply
+from raypipe.kg.records import MOST_NEAR, Level, Near
+from raypipe.kg.records import PublicFacts as Table
+from raypipe.kg.references import FactsRef
 from raypipe.text.html import storable
 from raypipe.text.template import REPLY, ByLabel
 
@@ -96,7 +97,7 @@ class Facts:
 
     def open(self, kit: Kit) -> Ask:
         rules = [s for s in self.table.values() if s is not None]
-        tables = {s.table.where: kit.facts(s.table) for s in rules}
+        tables = {s.table.where: kit.data(s.table) for s in rules}
         near = {s: made for s in rules if (made := _near(kit, s)) is not None}
         score = None if self.model is None else kit.reranker(self.model)
 

@@ -13,12 +13,13 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, get_args
 
 from raypipe.core.errors import DataError
-from raypipe.core.kg import MOST_REQUESTS, CallResult, Level
-from raypipe.core.protocols import Ask, Bound, Graph, GraphRef, GraphReplies, Kit, Reach
+from raypipe.core.protocols import Ask, Bound, Kit, Reach
 from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, IDK, SKIPPED_REPLY, TRACE, Fault, Question, Reply
 from raypipe.kg.language.answer_rules import RULES, apply_rule
-from raypipe.kg.language.time_words import moment
+from raypipe.kg.records import MOST_REQUESTS, CallResult, Graph, GraphReplies, Level
+from raypipe.kg.references import GraphRef
 from raypipe.text.html import storable
+from raypipe.text.moments import moment
 from raypipe.text.template import REPLY, ByLabel
 
 MOST_TRACED = 10  # values and requests of a line that its trace repeats
@@ -45,7 +46,7 @@ class KgQuery:
     into: str = "facts"
     rule: str | None = None  # reply whose label names the rule
     answer: str | None = None  # reply that the rule makes
-    certain: ByLabel[tuple[str, ...]] | None = None  # of core.kg.Level; None: all of them
+    certain: ByLabel[tuple[str, ...]] | None = None  # of kg.records.Level; None: all of them
     domain: str | None = None  # reply whose label is the domain
     trace: str | None = None  # reply that keeps what each line did
 
@@ -83,7 +84,7 @@ class KgQuery:
         return Bound(calls, reach, "never", likely=math.inf if calls else 0)
 
     def open(self, kit: Kit) -> Ask:
-        graph = kit.graph(self.graph)
+        graph = kit.data(self.graph)
 
         async def ask(questions: list[Question]) -> list[Question]:
             return list(await asyncio.gather(*(self._one(graph, q) for q in questions)))

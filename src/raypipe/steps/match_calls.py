@@ -9,13 +9,14 @@ from typing import ClassVar
 import numpy as np
 
 from raypipe.core.errors import DataError
-from raypipe.core.kg import MOST_SEARCHES
-from raypipe.core.protocols import Ask, Bound, GraphRef, Kit, Model, Reach
+from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach
 from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, SKIPPED_REPLY, Fault, Question, Reply
 from raypipe.kg.language import example_bank
 from raypipe.kg.language.example_bank import NO_CALLS, ExampleBank, MaskedQuestion
-from raypipe.kg.language.time_words import moment
+from raypipe.kg.records import MOST_SEARCHES
+from raypipe.kg.references import GraphRef
 from raypipe.text.html import storable
+from raypipe.text.moments import moment
 from raypipe.text.template import REPLY
 
 
@@ -62,7 +63,7 @@ class MatchCalls:
         return Bound(examples + 1 + searches, reach, "never", likely=likely, shared=examples)
 
     def open(self, kit: Kit) -> Ask:
-        graph, embed = kit.graph(self.graph), kit.embedder(self.embedder)
+        graph, embed = kit.data(self.graph), kit.embedder(self.embedder)
         examples = [example_bank.masked(q) for _, q in self.bank.flat]
 
         async def ask(questions: list[Question]) -> list[Question]:

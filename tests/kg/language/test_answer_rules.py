@@ -4,9 +4,9 @@ from datetime import date
 
 import pytest
 
-from raypipe.core.kg import CallResult
 from raypipe.core.records import Fault
 from raypipe.kg.language.answer_rules import RULES, apply_rule
+from raypipe.kg.records import CallResult
 
 TODAY = date(2024, 2, 29)
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from raypipe.core.kg import Mention
 from raypipe.kg.language.example_bank import ExampleBank, ExampleGroup, mask_question, masked, nearest
-from raypipe.kg.language.time_words import moment
+from raypipe.kg.records import Mention
+from raypipe.text.moments import moment
 
 NOW = moment("03/06/2024, 10:00:00 PT")
 BANK = ExampleBank(

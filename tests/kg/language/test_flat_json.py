@@ -7,7 +7,7 @@ import pytest
 
 from raypipe.kg.execute import run
 from raypipe.kg.language.function_calls import MOST_NAMES, flat_program
-from raypipe.kg.language.time_words import moment
+from raypipe.text.moments import moment
 from raypipe.text.replies import UnreadableReply
 
 ASKED = "03/05/2024, 10:00:00 PT"

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raypipe.core.errors import DataError
-from raypipe.kg.language.time_words import SUNDAY, add_months, moment, session_before, when
+from raypipe.kg.language.time_words import SUNDAY, add_months, session_before, when
+from raypipe.text.moments import moment
 
 TUESDAY = "03/05/2024, 10:00:00 PT"
 LATE = "03/05/2024, 23:18:31 PT"

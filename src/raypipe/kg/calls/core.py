@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from raypipe.kg.language.program import Cond
-from raypipe.kg.language.time_words import Moment, When
+from raypipe.kg.language.time_words import When
 from raypipe.kg.relation import ORDER, Relation, Stars
 from raypipe.kg.schema import Kind
 from raypipe.kg.tables import Tables, quoted
+from raypipe.text.moments import Moment
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,11 @@ from typing import Any, Final
 from raypipe.kg.aliases import team
 from raypipe.kg.calls.core import LinkedCall, numbered
 from raypipe.kg.graph import FetchedTables, RowRequest, mapping
-from raypipe.kg.language.time_words import Moment, When, month
+from raypipe.kg.language.time_words import When, month
 from raypipe.kg.relation import Relation
 from raypipe.kg.schema import Kind
 from raypipe.kg.tables import quoted
+from raypipe.text.moments import Moment
 
 
 def nba(call: LinkedCall) -> Relation:

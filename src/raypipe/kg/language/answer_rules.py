@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from typing import Final, TypeVar
 
-from raypipe.core.kg import CallResult, Value
 from raypipe.core.records import ABSTAINED, ANSWERED, IDK, INVALID, INVALID_QUESTION
+from raypipe.kg.records import CallResult, Value
 from raypipe.text.replies import ParsedReply
 
 NOTHING: Final = ParsedReply(IDK, ABSTAINED)

@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal, TypeAlias
 
-from raypipe.core.kg import Mention
+from raypipe.core.examples import ExampleFile, ShownExample
 from raypipe.core.records import Span
 from raypipe.kg.language.answer_rules import RULES
 from raypipe.kg.language.program import KINDS, Mean, Names, Program, Query, Text, print_program, quoted
-from raypipe.kg.language.time_words import Moment, When, when
+from raypipe.kg.language.time_words import When, when
+from raypipe.kg.records import Mention
+from raypipe.text.moments import Moment
 
 DOMAINS: Final = ("movie", "finance", "music", "sports", "open")
 Domain: TypeAlias = Literal["movie", "finance", "music", "sports", "open"]
@@ -57,7 +59,7 @@ class ExampleGroup:
 
 
 @dataclass(frozen=True)
-class ExampleBank:
+class ExampleBank(ExampleFile):
     """Groups of examples, as a file under examples/ has them."""
 
     examples: tuple[ExampleGroup, ...]
@@ -65,6 +67,16 @@ class ExampleBank:
     def __post_init__(self) -> None:
         if not self.examples:
             raise ValueError("examples: expected at least one, found none")
+
+    def count(self) -> int:
+        return len(self.flat)
+
+    def shown(self) -> tuple[ShownExample, ...]:
+        return tuple(
+            ShownExample(masked(q), shown_example(group, q), f"{i}", "")
+            for i, group in enumerate(self.examples)
+            for q in group.questions
+        )
 
     @cached_property
     def flat(self) -> tuple[tuple[ExampleGroup, str], ...]:

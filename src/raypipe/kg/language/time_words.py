@@ -17,29 +17,14 @@ import calendar
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import date, timedelta
 from typing import Final, Literal, TypeAlias
 
-from raypipe.core.errors import DataError
+from raypipe.text.moments import Moment
 
 Kind: TypeAlias = Literal["days", "latest", "earliest", "last", "next"]
 DAY: Final = timedelta(days=1)
 MONDAY, SUNDAY = 0, 6
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    local: datetime  # on the asker's clock, without a zone
-    eastern: datetime  # the same moment on New York's clock, without a zone
-
-    @classmethod
-    def at_noon(cls, year: int, month: int, day: int) -> Moment:
-        there = datetime(year, month, day, 12)
-        return cls(there, there + timedelta(hours=3))
-
-    @property
-    def day(self) -> date:
-        return self.local.date()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,37 +34,6 @@ class When:
     kind: Kind  # latest: up to the minute; earliest: the first there is; last, next: event before, after now
     first: date  # of days, both included; for the other kinds the asker's day
     last: date
-
-
-_STAMPS: Final = (
-    "%m/%d/%Y, %H:%M:%S", "%m/%d/%Y %H:%M:%S", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M",
-    "%m/%d/%Y, %H:%M", "%m/%d/%Y", "%Y-%m-%d",
-)  # fmt: skip
-_AHEAD: Final = {"PT": 0, "PST": 0, "PDT": 0, "ET": 3, "EST": 3, "EDT": 3}  # hours, of Pacific
-
-
-def moment(text: str) -> Moment:
-    """The moment in CRAG's "MM/DD/YYYY, HH:MM:SS PT", or an ISO date, also with a time. No zone: Pacific.
-
-    >>> moment("03/05/2024, 23:18:31 PT").eastern.isoformat(" ")
-    '2024-03-06 02:18:31'
-    """
-    stamp, _, zone = text.strip().rpartition(" ")
-    if not stamp or not zone.isalpha():
-        stamp, zone = text.strip(), "PT"
-    for form in _STAMPS:
-        try:
-            there = datetime.strptime(stamp, form)
-        except ValueError:
-            continue
-        if not 1000 <= there.year <= 9000:  # so that there are days before and after it
-            raise DataError(f"{text!r} is no time of asking: expected a year from 1000 to 9000")
-        if zone.upper() not in _AHEAD:
-            break
-        return Moment(there, there + timedelta(hours=3 - _AHEAD[zone.upper()]))
-    raise DataError(
-        f"{text!r} is no time of asking: expected MM/DD/YYYY, HH:MM:SS PT, or YYYY-MM-DD HH:MM:SS PT (or ET)"
-    )
 
 
 def when(

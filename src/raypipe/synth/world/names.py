@@ -162,7 +162,8 @@ class NameSource:
 @functools.cache
 def wording(name: str) -> dict[str, Any]:
     """The sentences of `words/NAME.yaml`."""
-    text = resources.files("raypipe.synth").joinpath("words", f"{name}.yaml").read_text(encoding="utf-8")
+    words = resources.files("raypipe.synth").joinpath("words")
+    text = words.joinpath(f"{name}.yaml").read_text(encoding="utf-8")
     # libyaml, where PyYAML has it, reads them ten times faster.
     tree: dict[str, Any] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     return tree

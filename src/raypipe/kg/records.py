@@ -1,53 +1,23 @@
-"""The entries of graphs.yaml: requests to knowledge graphs and public data with their results, and rows of
-training data that a prompt may show as examples. Plain values.
+"""What a knowledge graph and public data give: results of requests, names found, and their contracts.
 
-Knows the records alone. Tables, a server and the language of calls are in `kg`, the file of examples is read
-by `readers.example_pool`; a step meets them only through its kit (`protocols.Graph`, `protocols.Kit.pool`).
+Plain values. Tables, a server and the language of calls are in the other modules of this package; a step
+meets them through its kit alone (`protocols.Kit.data`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import numpy as np
 
-from raypipe.core.errors import ConfError
+from raypipe.core.protocols import Embed, Model
 from raypipe.core.records import Fault, Span
-
-if TYPE_CHECKING:
-    from raypipe.core.protocols import GraphRef
+from raypipe.core.references import Request
 
 Level: TypeAlias = Literal["exact", "substring", "tokens", "embedding"]
 Value: TypeAlias = str | int | float | bool
-
-
-@dataclass(frozen=True, slots=True)
-class FactsRef:
-    """One entry of graphs.yaml of kind facts, resolved: a table that `raypipe facts build` wrote."""
-
-    name: str  # in graphs.yaml; not identity
-    where: str  # the file; not identity
-    version: str  # digest of the file
-
-
-@dataclass(frozen=True, slots=True)
-class PoolRef:
-    """One entry of graphs.yaml of kind examples, resolved: a file of training rows."""
-
-    name: str  # in graphs.yaml; not identity
-    where: str  # the file; not identity
-    version: str  # digest of the file
-    size: int  # rows in it; `version` says it, too
-
-
-@dataclass(frozen=True, slots=True)
-class ExampleRow:
-    question: str
-    answer: str
-    document: str = ""  # url or id of the document that it asks about; "": of none
-    explanation: str = ""  # why the answer is right, where one was stored
 
 
 Vectors: TypeAlias = Callable[[Sequence[str]], Awaitable[np.ndarray]]
@@ -130,31 +100,33 @@ MOST_NEAR: Final = 50_000
 MOST_LINKED: Final = 25_000
 """Names that one program can have written: 20,000 characters hold 10,000, 64 lines with a `*` 200 each."""
 
-Request: TypeAlias = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
-"""Path and body of a request to a server -> its result, null included."""
+
+@dataclass(frozen=True, slots=True)
+class GraphReplies:
+    """The names of the replies around a program that is run over a graph."""
+
+    calls: str  # with the program
+    facts: str  # what it found
+    rule: str | None  # that names the rule; None: no rule
+    answer: str | None  # what the rule made of it; None: no rule
+    trace: str | None  # a line of JSON for each line of the program; None: none is kept
 
 
-def domain_of(path: str) -> str:
-    """The domain that a request is about, as refresh periods name it; "" where the path names none.
+class Graph(Protocol):
+    """A knowledge graph, opened. Any number of programs may run at once."""
 
-    >>> domain_of("/sports/nba/get_games_on_date")
-    'sports'
-    """
-    return path[1:].partition("/")[0]
+    async def run(self, program: str, asked_at: str, domain: str = "") -> list[CallResult]:
+        """The result of every line at the moment of asking. `domain` decides what `get_person` means where
+        its key does not. What a program says, or a graph that is down, never raises: that is a line's fault.
+        Raises DataError for a moment that cannot be read."""
+        ...
 
+    async def mentions(self, texts: Sequence[str], asked_at: Sequence[str]) -> list[list[Mention] | Fault]:
+        """The graph's names in each text, asked at its moment: in the text's order, the longest where they
+        overlap. A server that is down, or a moment that cannot be read there, is the text's fault."""
+        ...
 
-def require_place(what: str, ref: GraphRef | FactsRef | PoolRef, hint: str) -> None:
-    """Raises ConfError for an entry that nothing says the place of. `hint`: what the place is, and whence."""
-    if not ref.where:
-        raise ConfError(f"{what} {ref.name!r}: expected a location, as --graph {ref.name}={hint}")
-
-
-def require_version(what: str, ref: GraphRef | FactsRef | PoolRef, found: str) -> None:
-    """Raises ConfError for files that are not those that a recipe was resolved with: another process may see
-    other files under the same path, and a release outlives an edit."""
-    if found != ref.version:
-        raise ConfError(
-            f"{what} {ref.name!r}: {ref.where} is not what the recipe was resolved with: expected "
-            f"{ref.version}, found {found}. Put back what was there, and the same on every machine; or start "
-            f"again, and for a release run eval and promote again"
-        )
+    def through(self, wrap: Callable[[Request], Request], embedder: Callable[[Model], Embed]) -> Graph:
+        """The same graph with its requests going through a wrapper, as a memo's, where it has any; and with
+        vectors of names from this function, where names are linked by meaning."""
+        ...
