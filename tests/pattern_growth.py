@@ -3,7 +3,7 @@ is read.
 
 A backtracking matcher takes more than linear time in three ways. In a loop there are two ways round by the
 same text: exponential. Two loops one after the other take the same text, so that each cut between them is
-tried; or a search starts anew in each round of a loop and runs through what is left of it: polynomial. A
+tried; or a search starts again in each round of a loop and runs through the rest of it: polynomial. A
 matcher tries what is left only where it fails, so a loop counts that something unlucky can follow. Texts are
 of one character of each kind that the pattern tells apart. Possessive loops of single characters, atomic
 groups and look-arounds of one character are known; where others only forbid, they are left out, which may
@@ -34,7 +34,7 @@ def growth(pattern):
     safe = automaton.safe(states)
     restarts = (automaton.restarts(q, part, states) for part in loops for q in part - safe)
     cuts = (
-        p[1] == q[1] and not automaton.over(first, q, states) and in_turn(p, first, q, then, states)
+        p[1] == q[1] and not automaton.closed(first, q, states) and in_turn(p, first, q, then, states)
         for first, then in product(loops, loops)
         if first is not then
         for p, q in product(first, then)
@@ -81,7 +81,7 @@ class Automaton:
             self.sets[key] = _compiler.compile(_parser.SubPattern(state, [leaf]), flags)
         return self.sets[key].fullmatch(char.encode("latin-1") if self.bytes else char) is not None
 
-    def taken(self, leaf, flags):
+    def chars_of(self, leaf, flags):
         return frozenset(c for c in self.chars if self.has(leaf, flags, c))
 
     # ------------------------------------------------------------ building
@@ -113,7 +113,7 @@ class Automaton:
     def one(self, item, flags, a, b):
         op, value = item
         if op in SINGLE:
-            self.reads[a].append((self.taken(item, flags), b))
+            self.reads[a].append((self.chars_of(item, flags), b))
         elif op is sre.BRANCH:
             for branch in value[1]:
                 self.build(list(branch), flags, a, b)
@@ -130,7 +130,7 @@ class Automaton:
         elif op is sre.AT:
             self.link(a, b, place(value, flags))
         elif op in (sre.ASSERT, sre.ASSERT_NOT):
-            self.link(a, b, self.beside(op is sre.ASSERT, *value, flags))
+            self.link(a, b, self.around(op is sre.ASSERT, *value, flags))
             if value[0] > 0:  # what it looks at takes time, too
                 self.build(list(value[1]), flags, a, self.node())
         elif op is not sre.FAILURE:
@@ -140,7 +140,7 @@ class Automaton:
         """A possessive loop of single characters is left only where the next one is none of them."""
         body, leave = list(inner), None
         if op is sre.POSSESSIVE_REPEAT and (leaf := single(body)) is not None:
-            own = self.taken(leaf, flags)
+            own = self.chars_of(leaf, flags)
             leave = lambda before, next: next not in own  # noqa: E731
         for _ in range(least):
             to = self.node()
@@ -160,13 +160,13 @@ class Automaton:
             a = to
         self.link(a, b)
 
-    def beside(self, wanted, direction, inner, flags):
+    def around(self, wanted, direction, inner, flags):
         """The condition of a look-around on the characters next to it; None where they decide nothing."""
         chars = frozenset()
         for items in branches(list(inner)):
             leaf = items[0 if direction > 0 else -1] if items else None
             if leaf is not None and leaf[0] in SINGLE and (wanted or len(items) == 1):
-                chars |= self.taken(leaf, flags)
+                chars |= self.chars_of(leaf, flags)
             elif wanted:
                 return None
         return lambda before, next: ((next if direction > 0 else before) in chars) == wanted
@@ -243,7 +243,7 @@ class Automaton:
                 left += [(s, t) for t in rounds(pair[1]) for s in states[pair[0]] if s[1] == t[1]]
         return False
 
-    def over(self, part, q, states):
+    def closed(self, part, q, states):
         """Whether all rounds of a loop are within an atomic group that is closed at q: then none of them is
         tried again."""
         shared = frozenset.intersection(*(self.atoms[node] for node, _ in part))

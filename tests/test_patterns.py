@@ -17,13 +17,13 @@ CALLS = {"compile", "search", "match", "fullmatch", "sub", "subn", "split", "fin
 ROOT = Path(raypipe.__file__).parent
 
 
-class Filled(ast.NodeTransformer):
+class Filler(ast.NodeTransformer):
     """A pattern whose parts that no module knows are a word: a name that is only known later."""
 
     def __init__(self, names):
         self.names = names
 
-    def known(self, node):
+    def value_of(self, node):
         try:
             return eval(
                 compile(ast.fix_missing_locations(ast.Expression(node)), "pattern", "eval"), self.names
@@ -32,28 +32,28 @@ class Filled(ast.NodeTransformer):
             return None
 
     def visit_FormattedValue(self, node):
-        return ast.Constant("Word") if self.known(node.value) is None else node
+        return ast.Constant("Word") if self.value_of(node.value) is None else node
 
 
-def used(tree, names):
+def calls_in(tree, names):
     """The patterns of the calls of `re` in a module, compiled; None for one that only its caller knows."""
     for node in ast.walk(tree):
         if not (isinstance(node, ast.Call) and ast.unparse(node.func) in {f"re.{name}" for name in CALLS}):
             continue
-        pattern = Filled(names).known(Filled(names).visit(node.args[0]))
+        pattern = Filler(names).value_of(Filler(names).visit(node.args[0]))
         given = [*node.args[1:], *(k.value for k in node.keywords if k.arg == "flags")]
         said = {name for a in given for name in re.findall(r"re\.([A-Z]+)\b", ast.unparse(a))}
         flags = sum(getattr(re, name) for name in said)
         yield f"line {node.lineno}", None if pattern is None else re.compile(pattern, flags)
 
 
-def held(value, depth=3):
+def patterns_in(value, depth=3):
     """The compiled patterns in a value of a module, and in what it holds."""
     if isinstance(value, re.Pattern):
         yield value
     elif depth and isinstance(value, dict | list | tuple | set | frozenset):
         for inner in [*value, *(value.values() if isinstance(value, dict) else ())]:
-            yield from held(inner, depth - 1)
+            yield from patterns_in(inner, depth - 1)
 
 
 @pytest.fixture(scope="module")
@@ -68,8 +68,8 @@ def patterns():
         module = importlib.import_module(
             ".".join(["raypipe", *path.with_suffix("").parts]).removesuffix(".__init__")
         )
-        places = [(name, p) for name, value in vars(module).items() for p in held(value)]
-        for where, pattern in [*places, *used(ast.parse(text), vars(module))]:
+        places = [(name, p) for name, value in vars(module).items() for p in patterns_in(value)]
+        for where, pattern in [*places, *calls_in(ast.parse(text), vars(module))]:
             if pattern is None:
                 unknown.append(f"{path} {where}")
             else:

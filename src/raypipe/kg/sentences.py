@@ -14,7 +14,7 @@ from raypipe.kg.relation import FACTS, Relation
 
 MOST_SENTENCES: Final = 10  # rows described; a model reads no more (reference, section 2.6)
 MOST_CHARS: Final = 600  # of one value
-_HIDDEN: Final = frozenset("id order website associated_acts coordinates mottoeng".split())
+_HIDDEN: Final = frozenset({"id", "order", "website", "associated_acts", "coordinates", "mottoeng"})
 _MARKUP: Final = re.compile(  # a name in MediaWiki has 255 bytes at most
     r"<ref\b[^>]{0,1000}+>.*?(?:</ref>|\Z)|\[\[(?:[^\]|]{0,300}+\|)?|\]\]", re.DOTALL
 )

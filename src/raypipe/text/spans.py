@@ -207,9 +207,7 @@ _TODAY = re.compile(
 )
 _YES_NO = re.compile(r"^(?:is|are|was|were|did|do|does|has|have|had|can|could|will|would|should)\b")
 _SECOND_YES_NO = re.compile(r":\s*(?:is|was|did|does)\b")
-_BETWEEN = re.compile(
-    r"\A(?>.*?\b(?:between|of) )(?>.+? and ).+?,\s*(?:which|who|whose|what|did|is|was)\b"
-)
+_BETWEEN = re.compile(r"\A(?>.*?\b(?:between|of) )(?>.+? and ).+?,\s*(?:which|who|whose|what|did|is|was)\b")
 _EITHER = re.compile(r"\b(?!who or|what or|one or|more or)\w+ or (?!what\b|more\b|less\b|not\b)\w")
 
 

@@ -23,8 +23,8 @@ _MARKS = (
 )  # fmt: skip
 _LONGEST = max(map(len, _MARKS))
 MOST_CHARS = 500_000
-"""Of a reply that is read: what a window of 131,072 tokens holds. All that reads replies is linear in them, and
-takes some tenths of a second for so many."""
+"""Of a reply that is read: what a window of 131,072 tokens holds. All that reads replies is linear in their
+length, and takes some tenths of a second for so many."""
 _MARK = re.compile(f"{_OPEN.pattern}|{_CLOSE.pattern}", re.IGNORECASE)
 
 
