@@ -15,7 +15,7 @@ from reruns import CONF, FAKES, Bench, WorkerKit
 from raypipe.api.session import load_recipe
 from raypipe.cluster.file import Budget
 from raypipe.core import arrow
-from raypipe.core.errors import ConfError, FaultBudgetExceeded
+from raypipe.core.errors import ConfError, FaultBudgetExceeded, Unavailable
 from raypipe.core.records import Source, source_id
 from raypipe.evaluation.fault_budget import check, retry, row_faults
 from raypipe.pipeline.dead_letters import Suspects
@@ -110,6 +110,44 @@ def test_one_row_in_a_thousand_that_kills_stops_or_fills_its_worker_costs_one_ro
     assert len(tries) <= 3 and tries[-1] == "1", "in its part, twice, then alone"
     left = pipe.corpus.missing(pipe.recipe.texts_table, Ids.of(ids))
     assert not left, "and it is not tried by the next run"
+
+
+@dataclass(frozen=True)
+class NoMemory:
+    """Work whose workers are killed with whatever they do, as long as a file is there."""
+
+    task: object
+    file: str
+    worker: WorkerConfig
+
+    async def open(self, kit=None):
+        do = await replace(self.task, worker=self.worker).open(kit)
+
+        async def killed(part):
+            if os.path.exists(self.file):
+                os.kill(os.getpid(), signal.SIGKILL)
+            return await do(part)
+
+        return killed
+
+
+@pytest.mark.drill
+def test_rows_each_of_which_ends_its_worker_are_not_to_blame(sources, tmp_path, local_ray, pools, run_tasks):
+    local_ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    pipe, ids = sources
+    short = tmp_path / "short of memory"
+    short.touch()
+
+    def runner(verb, fill, parts):
+        work = NoMemory(fill, str(short), fill.worker)
+        return run_tasks(work, parts, pools.Pool(actors=1, cpus=0.5))
+
+    pipe = replace(pipe, runner=runner, worker=replace(pipe.worker, wait_s=0.01))
+    with pytest.raises(Unavailable, match=r"each of the 2 rows .*no row is blamed.* 3 workers tried"):
+        pipe.builder.build(pipe.corpus.texts(Ids.of(ids[:2])), _done())
+    short.unlink()
+    pipe.builder.build(pipe.corpus.texts(Ids.of(ids[:2])), _done())
+    assert pipe.store.missing(pipe.recipe.texts_table, "source", ids[:2]) == [] and stored_faults(pipe) == []
 
 
 @dataclass(frozen=True)

@@ -231,10 +231,10 @@ def test_a_machine_without_memory_for_parsers_loses_no_page(world, tmp_path):
     how = EvalOptions("crag", rule="official")
     with parsers_killed(), pytest.raises(Unavailable, match=r"No row is blamed"):
         evaluate(pipe, [world], tmp_path / "out", how)
-    pages = Ids.of(pipe.store.scan("sources", ["id"])["id"].to_pylist())
+    pages = Ids.of(pipe.store.scan("sources", ["id"], filter="kind != 'name'")["id"].to_pylist())
     with parsers_killed(), pytest.raises(Unavailable, match=r"No row is blamed.* 3 workers tried"):
         pipe.builder.build(pipe.corpus.texts(pages), RunCounters())
-    bench.run(FAKES)
+    evaluate(pipe, [world], tmp_path / "out", how)
     assert pipe.store.count("faults") == 0 and pipe.store.count(pipe.recipe.texts_table) == len(pages)
 
 

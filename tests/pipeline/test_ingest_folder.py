@@ -26,7 +26,7 @@ from raypipe.api.questions import rank
 from raypipe.api.session import Session
 from raypipe.cli.main import main
 from raypipe.core import arrow
-from raypipe.core.errors import ConfError, DataError
+from raypipe.core.errors import ConfError, DataError, WorkerBroken
 from raypipe.core.records import Question
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
@@ -167,6 +167,13 @@ def test_what_cannot_be_read_is_listed_with_its_reason(tmp_path, folder, capsys,
         f"docs/{name}": reason for name, reason in REFUSED.items()
     }
     assert {r["kind"] for r in rows} == {"files"} and all(r["detail"] for r in rows)
+
+
+def test_a_machine_without_memory_for_parsers_ends_the_read_and_the_next_reads_all(tmp_path, folder):
+    with parsers_killed(), pytest.raises(WorkerBroken, match="No row is blamed"):
+        read(tmp_path, folder)
+    well = read(tmp_path, folder).counts
+    assert (well["rows"], well["faults"], well["unchanged_files"]) == (6, len(REFUSED), 0)
 
 
 def test_a_second_read_opens_nothing_and_a_changed_file_alone_is_read(tmp_path, folder):

@@ -1,4 +1,4 @@
-"""A machine without memory for parsers, as a container at its limit: the kernel kills each of them."""
+"""A machine without memory for parsers, as a container at its limit: the kernel kills each that starts."""
 
 import threading
 from contextlib import contextmanager, suppress

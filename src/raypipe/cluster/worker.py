@@ -24,7 +24,7 @@ from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
 from raypipe.models.kit import LocalKit
 from raypipe.models.warm_up import warm_up
-from raypipe.pipeline.dead_letters import FailedRow
+from raypipe.pipeline.dead_letters import FailedRow, Suspects
 from raypipe.pipeline.tasks import HandedBack, RunTask, TableTask, Task, TaskResult, WorkerConfig
 from raypipe.recipes.executor import StageCounters
 from raypipe.store import Store
@@ -126,8 +126,8 @@ class Worker:
 
 
 def row_by_row(work: TableTask, task: Task, pool: Pool, limits: Timeouts) -> TaskResult | HandedBack:
-    """A task of which workers died: each row alone, then all that can be done. Raises what a worker raises,
-    and WorkerDied."""
+    """A task of which workers died: each row alone, then all that can be done; it comes back where no row
+    can. Raises what a worker raises, and WorkerDied."""
     worker = ray.remote(Worker).options(num_cpus=pool.cpus, num_gpus=pool.gpus or None, max_restarts=0)
     task = task.with_ids(Store.open(work.worker.store))
     lost: dict[str, FailedRow] = {}
@@ -150,6 +150,9 @@ def row_by_row(work: TableTask, task: Task, pool: Pool, limits: Timeouts) -> Tas
                 asked.setdefault(name, StageCounters()).calls.add(count.calls)
             if isinstance(tried, HandedBack):
                 return replace(tried, counts=asked)
+        if 1 < len(lost) == len(task.ids):
+            why = f"each of the {len(lost)} rows of a task ends its worker alone, so no row is blamed"
+            return HandedBack(task.name, why, "replace", Suspects(), asked)
         done: TaskResult | HandedBack = ray.get(actor.do.remote(replace(task, failed=lost)))
         for name, count in done.counts.items():  # what the trials computed is cached now, and was computed
             count.calls.add(asked.get(name, StageCounters()).calls)

@@ -125,10 +125,10 @@ class Sandbox:
         if not left:
             return None
         self.close()
-        return self._judged(why or child.end(), child.memory if child.killed else 0)
+        return self._verdict(why or child.end(), child.memory if child.killed else 0)
 
-    def _judged(self, why: Refused, memory: int) -> Refused:
-        """Why a child ended that had so many bytes when the system killed it. Raises WorkerBroken where no
+    def _verdict(self, why: Refused, memory: int) -> Refused:
+        """Returns why a child ended; `memory`: its bytes when the system killed it. Raises WorkerBroken where no
         other child is well. Where one is, but cannot have as much memory, the next run may."""
         if memory and self._trouble(memory):
             why = replace(why, transient=True)
@@ -183,7 +183,7 @@ class _Child:
 
     @property
     def killed(self) -> bool:
-        """Whether it ended by a signal that a system without memory sends, and so may others."""
+        """Whether it was killed from outside, as a system without memory does."""
         return self._process.returncode == -signal.SIGKILL and not self._stalled
 
     def answers(self, requests: Sequence[Parts], memory: int = 0) -> Iterator[bytes | Refused]:

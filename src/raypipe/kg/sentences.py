@@ -16,7 +16,7 @@ MOST_SENTENCES: Final = 10  # rows described; a model reads no more (reference, 
 MOST_CHARS: Final = 600  # of one value
 _HIDDEN: Final = frozenset(["id", "order", "website", "associated_acts", "coordinates", "mottoeng"])
 _MARKUP: Final = re.compile(  # a name in MediaWiki has 255 bytes at most
-    r"<ref\b[^>]{0,1000}+(?:(?<=/)>|>.*?(?:</ref>|\Z))|\[\[(?:[^\]|]{0,300}+\|)?|\]\]", re.DOTALL
+    r"<ref\b[^>]{0,1000}+>.*?(?:</ref>|\Z)|\[\[(?:[^\]|]{0,300}+\|)?|\]\]", re.DOTALL
 )
 
 Row = Mapping[str, Any]

@@ -34,9 +34,8 @@ FLOATS: Mapping[str, tuple[str, int]] = {
 """dtype -> how its bits are read, and those of the exponent: all are set in a value that is not finite."""
 
 _KEY = re.compile(r"\Abase_model\.model\.(?P<module>.+)\.lora_(?P<factor>[AB])\.weight")
-_PINNED = re.compile(
-    r"\A(sha256:[0-9a-f]{64}|[^@\s]+@[0-9a-f]{40})"
-)  # what names weights, as `Model.weights`
+_PINNED = re.compile(r"\A(sha256:[0-9a-f]{64}|[^@\s]+@[0-9a-f]{40})")
+"""What names weights, as `Model.weights`."""
 _AGAIN = "Train it again for this base, or correct the entry in models.yaml"
 
 

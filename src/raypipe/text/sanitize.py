@@ -106,7 +106,7 @@ def prompted_spans(
 
 
 _TAG = re.compile(r"<[^>]++>?")  # without its end it is none
-_ADDRESS = re.compile(r"https?://|\.com|\.cn")
+_ADDRESSES = ("http://", "https://", ".com", ".cn")
 
 
 def clean(text: str) -> str:
@@ -117,11 +117,22 @@ def clean(text: str) -> str:
     >>> clean("<p>See  <a href='x'>http://example.com</a></p>\\nor ask")
     'See example or ask'
     """
-    while True:
-        found = " ".join(_ADDRESS.sub("", _TAG.sub(lambda m: " " if m[0][-1] == ">" else m[0], text)).split())
-        if found == text:
-            return found
-        text = found
+    text = _TAG.sub(lambda m: " " if m[0][-1] == ">" else m[0], text)
+    return " ".join(_without_addresses(text).split())
+
+
+def _without_addresses(text: str) -> str:
+    """What is left where one goes may be another: `..comcom`."""
+    if not any(address in text for address in _ADDRESSES):
+        return text
+    kept: list[str] = []
+    for c in text:
+        kept.append(c)
+        for address in _ADDRESSES:
+            if c == address[-1] and "".join(kept[-len(address) :]) == address:
+                del kept[-len(address) :]
+                break
+    return "".join(kept)
 
 
 def colon(text: str) -> str:

@@ -50,7 +50,7 @@ def answer(request: bytes) -> bytes:
 
 def _answer(what: bytes, data: bytes) -> dict[str, Any]:
     if what == PROBE:
-        return _probed()
+        return _probe()
     if what == PAGE:
         return _open[0].page(int.from_bytes(data, "little"))
     while _open:
@@ -64,7 +64,7 @@ def _answer(what: bytes, data: bytes) -> dict[str, Any]:
     return found.about()
 
 
-def _probed() -> dict[str, Any]:
+def _probe() -> dict[str, Any]:
     made = pdfium.PdfDocument.new()
     made.new_page(595, 842).close()
     document = Pdf(made)

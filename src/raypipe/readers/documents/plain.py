@@ -77,11 +77,11 @@ def markdown(text: str) -> tuple[str, list[tuple[str, str]]]:
         else:
             sections[-1][1].append(line)
         before = line if not found and not line.lstrip().startswith(("-", "|", ">", "*")) else ""
-    named = [(" ".join(_MARKUP.sub(_shown, h).split()), "\n".join(lines)) for h, lines in sections]
+    named = [(" ".join(_MARKUP.sub(_label, h).split()), "\n".join(lines)) for h, lines in sections]
     return next((h for h, _ in named if h), ""), [(h, t) for h, t in named if t.strip()]
 
 
-def _shown(markup: re.Match[str]) -> str:
+def _label(markup: re.Match[str]) -> str:
     return markup[1] if markup[2] else _EMPHASIS.sub("", markup[0])
 
 
