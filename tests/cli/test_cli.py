@@ -727,4 +727,5 @@ def test_the_memory_of_a_gateway_is_what_help_says_it_is():
 def test_what_the_command_line_names_of_the_reports_is_there():
     for file in (Path(raypipe.__file__).parent / "cli").glob("*.py"):
         for module, name in re.findall(r'"(\w+)\.(print_\w+|show)"', file.read_text()):
-            assert hasattr(importlib.import_module(f"raypipe.report.{module}"), name), f"{file.name}: {name}"
+            found = importlib.import_module(f"raypipe.report.{module}")
+            assert hasattr(found, name), f"{file.name}: {name}"
