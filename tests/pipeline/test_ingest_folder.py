@@ -15,6 +15,7 @@ from pathlib import Path
 import papers
 import pyarrow.parquet as pq
 import pytest
+from no_memory import parsers_killed
 from papers import READABLE
 from reportlab.lib.pdfencrypt import StandardEncryption
 from reruns import FAKES, Bench
