@@ -285,7 +285,7 @@ def main() -> int:
     import ray
 
     from raypipe.cluster import connection
-    from raypipe.synth import write
+    from raypipe.contrib.world.write import write
 
     start, every, bad = time.monotonic(), Counter[str](), 0
     with tempfile.TemporaryDirectory(prefix="raypipe-faults-") as temporary:

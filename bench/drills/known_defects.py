@@ -125,10 +125,10 @@ DEFECTS = (
     ),
     Defect(
         "Two workers weigh answers by their own rows' tokens, not by those of the whole batch.",
-        "src/raypipe/training/loop.py",
+        "src/raypipe/contrib/finetune/loop.py",
         "for i in batch.rows)",
         "for i in share(batch.rows, group.rank, group.world))",
-        "tests/training/test_training_loop.py::test_gradients_of_two_workers_add_up_to_those_of_one",
+        "tests/contrib/finetune/test_training_loop.py::test_gradients_of_two_workers_add_up_to_those_of_one",
     ),
     # Keys: what decides a result is in its key, and nothing else.
     Defect(
@@ -403,16 +403,16 @@ DEFECTS = (
     # The knowledge graph.
     Defect(
         "After a year means after its first day.",
-        "src/raypipe/kg/relation.py",
+        "src/raypipe/contrib/crag/relation.py",
         'first if op in ("ge", "lt") else last',
         "first",
-        "tests/kg/test_execute.py::test_each_call_and_operator",
+        "tests/contrib/crag/test_execute.py::test_each_call_and_operator",
     ),
     Defect(
         "Of names that overlap in a question the shortest is linked.",
-        "src/raypipe/kg/link.py",
+        "src/raypipe/contrib/crag/link.py",
         "found.sort(key=lambda m: (m.span[0] - m.span[1], m.span[0]))",
         "found.sort(key=lambda m: (m.span[1] - m.span[0], m.span[0]))",
-        "tests/kg/test_link.py::test_of_names_that_overlap_in_a_text_the_longest_counts",
+        "tests/contrib/crag/test_link.py::test_of_names_that_overlap_in_a_text_the_longest_counts",
     ),
 )

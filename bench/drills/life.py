@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 from write_events import kind
 
 from raypipe.api.session import load_recipe
+from raypipe.contrib.world.write import write
 from raypipe.core.config import Conf
 from raypipe.core.plain import json_lines
 from raypipe.evaluation.evaluate import evaluate
@@ -35,7 +36,6 @@ from raypipe.runs.prune import prune
 from raypipe.runs.release import history, promote, releases
 from raypipe.store import Store
 from raypipe.store.keep import tables
-from raypipe.synth import write
 
 ROOT = Path(__file__).parents[2]
 QUESTIONS, PAGES, PAGE_CHARS = 4, 3, 1500

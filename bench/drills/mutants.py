@@ -108,7 +108,7 @@ def mutants(pages: Sequence[str], count: int, seed: int) -> Iterator[str]:
 def originals(folder: Path, data: str | None) -> list[str]:
     """Pages to break: of an invented world, and real ones."""
     from raypipe import readers
-    from raypipe.synth import write
+    from raypipe.contrib.world.write import write
 
     write(folder, 20, pages=30, seed=5, page_chars=3000)
     found = list(readers.open([folder], "synth", readers.ReadCounts()))

@@ -294,7 +294,7 @@ def _store(folder: Path) -> Store:
 
 def drills(given: argparse.Namespace, done: set[int]) -> list[dict[str, Any]]:
     """Runs all drills that are not done yet, each with its verdict."""
-    from raypipe.synth import write
+    from raypipe.contrib.world.write import write
 
     out: list[dict[str, Any]] = []
     cluster = Cluster()

@@ -20,7 +20,7 @@ import extract_sets
 from rich.console import Console
 
 import raypipe
-from raypipe.api.synth import synthesize
+from raypipe.contrib.world.api import synthesize
 from raypipe.core.errors import RaypipeError
 from raypipe.report.experiments import print_fit
 from raypipe.text.spans import read

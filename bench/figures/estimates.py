@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from raypipe.api.session import load_recipe
+from raypipe.contrib.world.write import write
 from raypipe.core.config import Conf
 from raypipe.core.plain import json_lines
 from raypipe.core.prices import Prices
@@ -32,7 +33,6 @@ from raypipe.pipeline.tasks import WorkerConfig, inline
 from raypipe.report.progress import Progress
 from raypipe.report.wording import hours, ranged, seconds
 from raypipe.store import Store
-from raypipe.synth import write
 
 ROOT = Path(__file__).parents[2]
 CONF = Conf((ROOT / "conf",))

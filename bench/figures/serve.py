@@ -39,8 +39,8 @@ import ray
 from fastapi import FastAPI, Request, Response
 from ray import serve
 
-from raypipe import synth
 from raypipe.api.session import load_recipe
+from raypipe.contrib.world import write as synth
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.records import Question

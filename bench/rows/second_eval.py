@@ -15,6 +15,7 @@ from bench_rows import BenchRow, Contest
 from machine import Machine
 
 from raypipe.api.session import load_recipe
+from raypipe.contrib.world.write import write
 from raypipe.core.config import Conf
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
@@ -22,7 +23,6 @@ from raypipe.pipeline.driver import Pipeline, TaskSizes
 from raypipe.pipeline.tasks import WorkerConfig, inline
 from raypipe.report.progress import Progress
 from raypipe.store import Store
-from raypipe.synth import write
 
 ROOT = Path(__file__).parents[2]
 FAKES = ROOT / "tests" / "support" / "fakes.yaml"

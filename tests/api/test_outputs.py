@@ -8,10 +8,10 @@ import pytest
 from checkout import ROOT, SUPPORT
 from outputs import file_of, schemas
 
-from raypipe.api.kg_refresh import RefreshProposal
-from raypipe.api.synth import StandinsResult
 from raypipe.cli.main import main, parser
-from raypipe.models.standins import Standins
+from raypipe.contrib.crag.api.kg_refresh import RefreshProposal
+from raypipe.contrib.world.api import StandinsResult
+from raypipe.contrib.world.standins import Standins
 from raypipe.report.report import JSON_FORMAT
 
 FAKES = str(SUPPORT / "fakes.yaml")

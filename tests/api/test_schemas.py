@@ -11,10 +11,11 @@ from jsonschema import Draft7Validator
 from raypipe.api.schemas import schema, schema_names
 
 CONF = ROOT / "conf"
+CONTRIB = ROOT / "src/raypipe/contrib"
 FILES = {
     "recipe": sorted((CONF / "recipes").glob("*.yaml")),
-    "finetune": sorted((CONF / "finetune").glob("*.yaml")),
-    "examples": sorted((CONF / "examples").glob("*.yaml")),
+    "finetune": sorted((CONTRIB / "finetune/conf/finetune").glob("*.yaml")),
+    "examples": sorted((CONTRIB / "crag/conf/examples").glob("*.yaml")),
     "cluster": sorted((CONF / "clusters").glob("*.yaml")),
     "models": sorted(CONF.glob("models*.yaml")),
     "graphs": [CONF / "graphs.yaml"],

@@ -145,8 +145,8 @@ def test_a_commands_module_declares_it_alone_or_with_its_group(name):
 def test_choices_of_the_command_line_are_those_of_the_code():
     from typing import get_args
 
-    from raypipe.kg.language.example_bank import Domain
-    from raypipe.kg.public_data import KINDS
+    from raypipe.contrib.crag.language.example_bank import Domain
+    from raypipe.contrib.crag.public_data import KINDS
 
     sources = commands()["facts build"]._option_string_actions["--source"].choices
     domains = commands()["kg examples import"]._option_string_actions["--domain"].choices
@@ -174,7 +174,7 @@ def test_the_command_writes_schemas(capsys, tmp_path):
 SLOW = {
     "ray", "torch", "transformers", "vllm", "FlagEmbedding", "lancedb", "fastapi", "pydantic", "httpx",
     "uvicorn", "tokenizers", "lark", "bs4", "rich.progress", "raypipe.evaluation.evaluate",
-    "raypipe.runs.plan.planner", "raypipe.serving", "raypipe.synth",
+    "raypipe.runs.plan.planner", "raypipe.serving", "raypipe.contrib.world",
 }  # fmt: skip
 
 

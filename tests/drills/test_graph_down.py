@@ -11,13 +11,13 @@ from checkout import ROOT, SUPPORT, TESTS
 
 from raypipe.api.session import load_recipe
 from raypipe.cli.main import main
+from raypipe.contrib.crag.references import GraphRef
+from raypipe.contrib.crag.server import serve
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.plan_eval import expired_answers
-from raypipe.kg.references import GraphRef
-from raypipe.kg.server import serve
 from raypipe.memo.disk import merge_memo
 from raypipe.memo.memo import request_replies_of
 from raypipe.pipeline.driver import Pipeline, TaskSizes
@@ -74,7 +74,7 @@ def test_a_row_answered_without_the_graph_stays_to_do_until_the_graph_is_back(pi
     assert pipeline.store.count("answers") == 0
     [fault] = pipeline.store.dataset("faults").to_table().to_pylist()
     assert (fault["id"], fault["reason"], fault["transient"]) == ("q", "unreachable", True)
-    tables = runpy.run_path(str(TESTS / "kg/smallgraph.py"))["build"]().tables
+    tables = runpy.run_path(str(TESTS / "contrib/crag/smallgraph.py"))["build"]().tables
     with serve(tables) as url:
         again, questions = pipe(url)
         assert again.recipe.digest() == pipeline.recipe.digest(), "where a graph lies is no identity"
@@ -124,7 +124,7 @@ def answered(pipe, tmp_path):
         assert done.replies["calls"].text == CALLS[domain] and done.replies["facts"].label == "answered"
         return pipeline, questions
 
-    with serve(runpy.run_path(str(TESTS / "kg/smallgraph.py"))["build"]().tables) as url:
+    with serve(runpy.run_path(str(TESTS / "contrib/crag/smallgraph.py"))["build"]().tables) as url:
         yield made
 
 

@@ -10,9 +10,9 @@ from reruns import FAKES, Bench
 
 from raypipe.api.compare import compare
 from raypipe.cli.main import main
+from raypipe.contrib.world.write import write
 from raypipe.runs.release import live
 from raypipe.store import Store
-from raypipe.synth import write
 
 pytestmark = pytest.mark.slow
 

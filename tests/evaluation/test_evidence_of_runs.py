@@ -13,6 +13,7 @@ from reruns import CONF, FAKES, MODELS, Bench
 
 from raypipe.api.session import load_recipe, swap_steps
 from raypipe.cli.main import main
+from raypipe.contrib.world.write import write
 from raypipe.core.errors import ConfError
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
@@ -25,7 +26,6 @@ from raypipe.recipes.read_recipe import swapped
 from raypipe.report.report import RunFolder
 from raypipe.runs.release import live
 from raypipe.store import Store
-from raypipe.synth import write
 
 pytestmark = pytest.mark.slow
 

@@ -15,6 +15,7 @@ import pytest
 from reruns import Bench
 
 from raypipe.api.look import losses as losses_of
+from raypipe.contrib.crag.steps.kg_query import KgQuery
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import ABSTAINED, ANSWERED, SKIPPED_REPLY, Citation, Question, Reply
 from raypipe.evaluation.eval_report import verdicts
@@ -31,7 +32,6 @@ from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.report.report import JudgeLine, RunFolder
 from raypipe.steps.bm25 import Bm25
 from raypipe.steps.decide import Decide
-from raypipe.steps.kg_query import KgQuery
 from raypipe.store import Store
 
 ASKED = "Who keeps the lantern of Orvik?"

@@ -10,6 +10,7 @@ from reruns import CONF, Bench
 from rich.console import Console
 
 from raypipe.api.session import load_recipe
+from raypipe.contrib.world.write import write
 from raypipe.core.errors import ConfError
 from raypipe.core.plain import to_json
 from raypipe.core.prices import Prices, TokenPrice
@@ -22,7 +23,6 @@ from raypipe.pipeline.ingest import ingest
 from raypipe.report.experiments import print_points, print_sweep
 from raypipe.runs.plan import planner
 from raypipe.store.keep import tables
-from raypipe.synth import write
 
 VALUES = ["split.parent_chars=500,700", "rerank.top=5,10"]
 PRICES = Prices(machines=1.0, unpriced=())

@@ -39,15 +39,6 @@ LAYERS: tuple[dict[str, str], ...] = (
 )  # fmt: skip
 SRC = Path(__file__).parents[2] / "src" / "raypipe"  # also where this file is run as a script
 LEVEL = {package: n for n, layer in enumerate(LAYERS, 1) for package in layer}
-PLUGINS = (
-    "contrib", "kg", "synth", "training", "api.graphs", "api.kg_refresh", "api.kg_score", "api.synth",
-    "api.finetune", "api.finetune_inputs", "api.labels", "api.training_questions", "cli.finetune", "cli.kg",
-    "cli.synth", "evaluation.forgotten_labels", "evaluation.label_files", "evaluation.labelling",
-    "evaluation.leaks", "evaluation.training_labels", "evaluation.truth_steps", "models.standins",
-    "report.training_pages",
-    "steps.demote", "steps.facts", "steps.function_calls", "steps.kg_query", "steps.match_calls",
-)  # fmt: skip
-"""What the tables of plugin folders name: all of it counts as contrib, wherever it lies."""
 
 # Which packages may import a heavy library. `store` and `memo` are the only ones that know LanceDB.
 HEAVY = {
@@ -67,11 +58,9 @@ HEAVY = {
 def package(dotted: str) -> str:
     """The package in LAYERS that a module belongs to.
 
-    >>> package("kg.language.parser"), package("steps.facts"), package("core.records")
-    ('contrib', 'contrib', 'core')
+    >>> package("contrib.crag.link"), package("core.records")
+    ('contrib', 'core')
     """
-    if any(dotted == name or dotted.startswith(f"{name}.") for name in PLUGINS):
-        return "contrib"
     return dotted.split(".")[0]
 
 

@@ -282,7 +282,7 @@ MISSING = """
     python jobs/eval.py local --nothing; docs/none.md
 """
 THERE = """
-    raypipe.kg.language.parser;
+    raypipe.contrib.crag.language.parser;
     core.records.Question; Question.due; records.Question; raypipe COMMAND; --seed
     raypipe eval RECIPE --judge MODEL; plan --refresh; raypipe kg run; conf/prompts/SYSTEM/NAME.yaml
     conf/recipes/; bench/drills/kills.py --kills 3; python jobs/eval.py local --data x; two words

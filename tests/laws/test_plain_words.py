@@ -34,7 +34,7 @@ SETTINGS = [
     for f in sorted((ROOT / folder).rglob("*.yaml"))
     if ROOT / "conf" / "prompts" not in f.parents
 ] + [ROOT / name for name in ("Makefile", "Dockerfile", "pyproject.toml", "conf/grammar/calls.lark")]
-DATA = {SRC / "synth"}  # packages whose strings are texts of an invented world
+DATA = {SRC / "contrib/world"}  # packages whose strings are texts of an invented world
 
 
 def said(file):

@@ -12,6 +12,7 @@ from checkout import ROOT, SUPPORT
 from raypipe import readers
 from raypipe.api.session import load_recipe
 from raypipe.cli.main import main
+from raypipe.contrib.world.write import write
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
@@ -23,7 +24,6 @@ from raypipe.recipes.executor import QuestionExecutor, build
 from raypipe.report.progress import Progress
 from raypipe.store import Store
 from raypipe.store.index import MemoryIndex
-from raypipe.synth import write
 
 CONF = Conf((ROOT / "conf",))
 FAKES = str(SUPPORT / "fakes.yaml")

@@ -25,7 +25,7 @@ SMALL = TaskSizes(12, 1)
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory):
-    from raypipe.synth import write
+    from raypipe.contrib.world.write import write
 
     home = tmp_path_factory.mktemp("caps")
     write(home / "world", 4, pages=3, seed=4, page_chars=1000)
@@ -146,7 +146,7 @@ QUESTIONS, CAP, WORKERS, CALLS_EACH = 20, 6, 2, 2
 def test_over_ray_a_cap_ends_with_8_and_the_same_command_goes_on_to_the_end(
     capsys, local_ray, monkeypatch, tmp_path
 ):
-    from raypipe.synth import write
+    from raypipe.contrib.world.write import write
 
     write(tmp_path / "world", QUESTIONS, pages=1, seed=6, page_chars=1000)
     conf = CONF.folders[0]

@@ -25,13 +25,13 @@ from checkout import ROOT
 from shared_engine import REAPER, VLLM, engines_end, living, ours
 
 from raypipe.api.session import load_recipe
+from raypipe.contrib.crag.server import serve as serve_graph
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
 from raypipe.core.llm import Generated, Message, Sampling
 from raypipe.evaluation.evaluate import Evaluation, evaluate
 from raypipe.evaluation.options import EvalOptions
-from raypipe.kg.server import serve as serve_graph
 from raypipe.memo.counts import CallCounts
 from raypipe.memo.disk import StoreMemo, memo_versions
 from raypipe.memo.memo import cached
@@ -210,7 +210,7 @@ def test_the_ten_real_questions_each_get_an_answer_with_its_evidence(ten):
 def graphs(tmp_path_factory):
     """A small knowledge graph behind the mock API, and tables of public data: name -> where it is."""
     public = publicdata.tables(tmp_path_factory.mktemp("public"))
-    with serve_graph(runpy.run_path(str(ROOT / "tests/kg/smallgraph.py"))["build"]().tables) as url:
+    with serve_graph(runpy.run_path(str(ROOT / "tests/contrib/crag/smallgraph.py"))["build"]().tables) as url:
         yield {"crag-mock": url, **public}
 
 

@@ -15,6 +15,7 @@ from raypipe.api.experiments import fit_fuse
 from raypipe.api.look import export_run
 from raypipe.api.session import load_recipe
 from raypipe.cli.main import main
+from raypipe.contrib.world.collection import write_collection
 from raypipe.core import arrow, config
 from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
@@ -31,7 +32,6 @@ from raypipe.recipes.executor import QuestionExecutor, build
 from raypipe.report.progress import Progress
 from raypipe.store import Store
 from raypipe.store.index import MemoryIndex
-from raypipe.synth.collection import write_collection
 from raypipe.text.sanitize import clean
 
 CONF = Conf((ROOT / "conf",))

@@ -8,10 +8,10 @@ import yaml
 from checkout import ROOT, SUPPORT
 
 from raypipe.api.session import Session, from_environment, load_recipe
+from raypipe.contrib.crag.references import GraphRef
 from raypipe.core.config import Conf, Where
 from raypipe.core.errors import ConfError
 from raypipe.core.records import Citation, Question, Reply
-from raypipe.kg.references import GraphRef
 from raypipe.recipes.read_recipe import from_tree
 from raypipe.recipes.recipe import ranking_of, row_key
 from raypipe.recipes.resolve import resolvers

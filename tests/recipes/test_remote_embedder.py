@@ -15,6 +15,7 @@ from raypipe.api.indexes import build_ann, open_docs
 from raypipe.api.pipelines import in_process
 from raypipe.api.served import FAR, distance, require_unchanged
 from raypipe.api.session import Session, from_environment
+from raypipe.contrib.world.write import write
 from raypipe.core import arrow
 from raypipe.core.errors import ConfError, Unavailable
 from raypipe.models.fake import HashEmbedder
@@ -26,7 +27,6 @@ from raypipe.runs.release import live, promote
 from raypipe.store import Store
 from raypipe.store.index import LanceIndex
 from raypipe.store.keep import tables
-from raypipe.synth import write
 
 pytestmark = pytest.mark.slow
 

@@ -10,6 +10,7 @@ import pytest
 from reruns import FAKES, Bench
 
 from raypipe.cli.main import main
+from raypipe.contrib.world.write import write
 from raypipe.core import arrow
 from raypipe.core.errors import ConfError
 from raypipe.models.kit import LocalKit
@@ -21,7 +22,6 @@ from raypipe.runs.release import live, promote, releases, rollback, summary
 from raypipe.store import Store, StoreError
 from raypipe.store.index import LanceIndex
 from raypipe.store.keep import drop, tagged
-from raypipe.synth import write
 
 pytestmark = pytest.mark.slow
 

@@ -13,6 +13,15 @@ from typing import Any
 import yaml
 from checkout import ROOT, SUPPORT
 
+from raypipe.contrib.crag.graph_adapter import tables_version
+from raypipe.contrib.crag.language.example_bank import ExampleBank, ExampleGroup
+from raypipe.contrib.crag.public_data import facts_version
+from raypipe.contrib.crag.references import FactsRef, GraphRef
+from raypipe.contrib.crag.steps.demote import Demote
+from raypipe.contrib.crag.steps.facts import Facts, FactsRule
+from raypipe.contrib.crag.steps.function_calls import FunctionCalls
+from raypipe.contrib.crag.steps.kg_query import KgQuery
+from raypipe.contrib.crag.steps.match_calls import MatchCalls
 from raypipe.core import arrow
 from raypipe.core.digests import model_identity
 from raypipe.core.records import (
@@ -25,10 +34,6 @@ from raypipe.core.records import (
     Source,
     source_id,
 )
-from raypipe.kg.graph_adapter import tables_version
-from raypipe.kg.language.example_bank import ExampleBank, ExampleGroup
-from raypipe.kg.public_data import facts_version
-from raypipe.kg.references import FactsRef, GraphRef
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import fine
 from raypipe.recipes.laws import Trial, run
@@ -47,19 +52,14 @@ from raypipe.steps.bm25 import Bm25
 from raypipe.steps.clean import Clean
 from raypipe.steps.compress import Compress
 from raypipe.steps.decide import Decide
-from raypipe.steps.demote import Demote
 from raypipe.steps.dense import Dense
 from raypipe.steps.embed import Embed
 from raypipe.steps.embed_document import EmbedDocument
 from raypipe.steps.examples import Examples
 from raypipe.steps.extract import Extract
-from raypipe.steps.facts import Facts, FactsRule
-from raypipe.steps.function_calls import FunctionCalls
 from raypipe.steps.fuse import Fuse
 from raypipe.steps.generate import Generate
 from raypipe.steps.iterate import Iterate
-from raypipe.steps.kg_query import KgQuery
-from raypipe.steps.match_calls import MatchCalls
 from raypipe.steps.parse import Parse
 from raypipe.steps.rerank import Rerank
 from raypipe.steps.shortlist import Shortlist

@@ -23,9 +23,6 @@ from raypipe.api.compare import CompareResult
 from raypipe.api.data import ParsedFile, Preview
 from raypipe.api.experiments import RepeatsResult, SweepResult
 from raypipe.api.forget import ForgetResult
-from raypipe.api.graphs import FactsResult
-from raypipe.api.kg_refresh import RefreshProposal
-from raypipe.api.kg_score import CallRate
 from raypipe.api.look import LossesResult, Shape
 from raypipe.api.machine import EnvironmentResult
 from raypipe.api.made_data import ExamplePoolResult, QuestionsPlan
@@ -34,6 +31,11 @@ from raypipe.api.reproduce import ReproduceResult, Reproductions
 from raypipe.api.starting_points import ProjectResult
 from raypipe.api.validate import ValidateResult
 from raypipe.api.view import RunsResult, ViewFile
+from raypipe.contrib.crag.api.graphs import FactsResult
+from raypipe.contrib.crag.api.kg_refresh import RefreshProposal
+from raypipe.contrib.crag.api.kg_score import CallRate
+from raypipe.contrib.world.collection import CollectionSummary
+from raypipe.contrib.world.write import SynthSummary
 from raypipe.evaluation.fault_budget import RowCounts, RowFault
 from raypipe.evaluation.fit_decide import DecideFitReport
 from raypipe.evaluation.fit_fuse import FuseFitReport
@@ -48,7 +50,6 @@ from raypipe.runs.changes import Changes
 from raypipe.runs.explain import Explanation
 from raypipe.runs.plan.assumed import AssumedPlan
 from raypipe.runs.prune import Removal
-from raypipe.synth import CollectionSummary, SynthSummary
 
 OUTPUTS: Mapping[str, Any] = {
     "synth": printed("Synth", "`synth --json`.", SynthSummary)

@@ -128,8 +128,11 @@ class Sandbox:
         return self._verdict(why or child.end(), child.memory if child.killed else 0)
 
     def _verdict(self, why: Refused, memory: int) -> Refused:
-        """Returns why a child ended; `memory`: its bytes if the system killed it. Raises WorkerBroken where no
-        other child is well. Where one is, but cannot have as much memory, the next run may."""
+        """Returns why a child ended, which had `memory` bytes if the system killed it.
+
+        Raises WorkerBroken where no other child is well. Where one is, but cannot have as much memory, the
+        next run may.
+        """
         if memory and self._trouble(memory):
             why = replace(why, transient=True)
         if self._child is None and (found := self._trouble()):

@@ -1,22 +1,25 @@
 """What this folder adds to raypipe."""
 
+from pathlib import Path
+
 from raypipe.core.plugin_tables import Command, PluginTable
 
-GRAPH, PUBLIC_DATA = "raypipe.kg.references:GraphRef", "raypipe.kg.references:FactsRef"
-PATH = "raypipe.kg.losses:GraphPath"
-COMMANDS = "raypipe.cli.kg"
+GRAPH, PUBLIC_DATA = "raypipe.contrib.crag.references:GraphRef", "raypipe.contrib.crag.references:FactsRef"
+PATH = "raypipe.contrib.crag.losses:GraphPath"
+COMMANDS = "raypipe.contrib.crag.cli"
 
 TABLE = PluginTable(
     locked=True,
+    conf=str(Path(__file__).with_name("conf")),
     question_steps={
-        "match_calls": "raypipe.steps.match_calls:MatchCalls",
-        "function_calls": "raypipe.steps.function_calls:FunctionCalls",
-        "kg_query": "raypipe.steps.kg_query:KgQuery",
-        "demote": "raypipe.steps.demote:Demote",
-        "facts": "raypipe.steps.facts:Facts",
+        "match_calls": "raypipe.contrib.crag.steps.match_calls:MatchCalls",
+        "function_calls": "raypipe.contrib.crag.steps.function_calls:FunctionCalls",
+        "kg_query": "raypipe.contrib.crag.steps.kg_query:KgQuery",
+        "demote": "raypipe.contrib.crag.steps.demote:Demote",
+        "facts": "raypipe.contrib.crag.steps.facts:Facts",
     },
     entries={"folder": GRAPH, "server": GRAPH, "facts": PUBLIC_DATA},
-    files={"examples": "raypipe.kg.language.example_bank:ExampleBank"},
+    files={"examples": "raypipe.contrib.crag.language.example_bank:ExampleBank"},
     loss_stages={"kg_query": PATH},
     loss_places={
         "program": "the graph's program could not be read or run",

@@ -1,13 +1,16 @@
 """What this folder adds to raypipe."""
 
+from pathlib import Path
+
 from raypipe.core.plugin_tables import Command, PluginTable
 
-COMMANDS = "raypipe.cli.finetune"
+COMMANDS = "raypipe.contrib.finetune.cli"
 
 TABLE = PluginTable(
     locked=True,
-    files={"finetune": "raypipe.training.preset:Preset"},
-    forgets={"labels": "raypipe.evaluation.forgotten_labels:FOLDERS"},
+    conf=str(Path(__file__).with_name("conf")),
+    files={"finetune": "raypipe.contrib.finetune.preset:Preset"},
+    forgets={"labels": "raypipe.contrib.finetune.forgotten_labels:FOLDERS"},
     commands={
         "labels": Command(
             "run",

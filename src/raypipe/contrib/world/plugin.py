@@ -2,12 +2,12 @@
 
 from raypipe.core.plugin_tables import Command, PluginTable
 
-COMMANDS = "raypipe.cli.synth"
+COMMANDS = "raypipe.contrib.world.cli"
 
 TABLE = PluginTable(
-    readers={"synth": "raypipe.synth.format:FORMAT"},
+    readers={"synth": "raypipe.contrib.world.format:FORMAT"},
     markers={"synth.json": "synth"},
-    datasets={"synth": "raypipe.synth.write:write"},
+    datasets={"synth": "raypipe.contrib.world.write:write"},
     commands={
         "synth": Command(
             "data",
