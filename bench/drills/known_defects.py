@@ -133,17 +133,17 @@ DEFECTS = (
     # Keys: what decides a result is in its key, and nothing else.
     Defect(
         "A query and a passage of one text share a cached vector.",
-        "src/raypipe/memo/keys.py",
+        "src/raypipe/store/memo/keys.py",
         "digest(identity, role, text)",
         "digest(identity, text)",
-        "tests/memo/test_memo.py::test_another_role_or_model_is_another_request",
+        "tests/store/memo/test_memo.py::test_another_role_or_model_is_another_request",
     ),
     Defect(
         "Replies of an adapter are cached by its name, whatever its weights are.",
-        "src/raypipe/memo/keys.py",
+        "src/raypipe/store/memo/keys.py",
         "weights = dict(model.adapters).get(adapter, adapter)",
         "weights = adapter",
-        "tests/memo/test_memo_replies.py::"
+        "tests/store/memo/test_memo_replies.py::"
         "test_another_adapter_beside_it_asks_nothing_again_and_other_weights_under_its_name_do",
     ),
     Defect(
@@ -394,10 +394,10 @@ DEFECTS = (
     ),
     Defect(
         "Rows are blamed although all rows of their task fail.",
-        "src/raypipe/pipeline/dead_letters.py",
+        "src/raypipe/runs/pipeline/dead_letters.py",
         "if not tried.passed and rows > 1:",
         "if not tried.passed and rows > 9:",
-        "tests/pipeline/test_dead_letters.py::"
+        "tests/runs/pipeline/test_dead_letters.py::"
         "test_rows_all_of_which_fail_are_not_to_blame_also_not_for_the_second_worker",
     ),
     # The knowledge graph.

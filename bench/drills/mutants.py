@@ -27,9 +27,9 @@ from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.records import Question, Source, source_id
 from raypipe.evaluation.fault_budget import row_faults
-from raypipe.pipeline.driver import Pipeline, TaskSizes
-from raypipe.pipeline.tasks import WorkerConfig, inline
-from raypipe.report.progress import Progress
+from raypipe.evaluation.report.progress import Progress
+from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
+from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.store import Store, put
 from raypipe.text.html import storable
 from raypipe.text.page_parser import PageLimits

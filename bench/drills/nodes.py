@@ -73,7 +73,7 @@ pools:
 # A raylet is there a while before the head counts it.
 JOINED = """
 import sys, time, ray
-from raypipe.cluster import connection
+from raypipe.runs.cluster import connection
 connection.connect(sys.argv[1])
 deadline = time.monotonic() + float(sys.argv[3])
 while ray.cluster_resources().get("CPU", 0) < int(sys.argv[2]):

@@ -22,7 +22,7 @@ from rich.console import Console
 import raypipe
 from raypipe.contrib.world.api import synthesize
 from raypipe.core.errors import RaypipeError
-from raypipe.report.experiments import print_fit
+from raypipe.evaluation.report.experiments import print_fit
 from raypipe.text.spans import read
 
 PAGES, PAGE_CHARS = 5, 1500  # of a question

@@ -27,11 +27,11 @@ from raypipe.core.plain import json_lines
 from raypipe.core.prices import Prices
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
-from raypipe.pipeline.counters import Caps
-from raypipe.pipeline.driver import Pipeline, TaskSizes
-from raypipe.pipeline.tasks import WorkerConfig, inline
-from raypipe.report.progress import Progress
-from raypipe.report.wording import hours, ranged, seconds
+from raypipe.evaluation.report.progress import Progress
+from raypipe.evaluation.report.wording import hours, ranged, seconds
+from raypipe.runs.pipeline.counters import Caps
+from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
+from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.store import Store
 
 ROOT = Path(__file__).parents[2]

@@ -35,11 +35,11 @@ from raypipe.contrib.world.write import write
 from raypipe.core.config import Conf
 from raypipe.core.plain import json_lines
 from raypipe.core.records import Question
-from raypipe.memo.memo import MemoryMemo
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import QuestionExecutor
 from raypipe.recipes.recipe import Recipe
 from raypipe.steps.decide import Decide
+from raypipe.store.memo.memo import MemoryMemo
 
 CONF = Conf((Path(__file__).parents[2] / "conf",))
 HELD = "/3"  # ends the name of a template's held-out wording

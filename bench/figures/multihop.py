@@ -47,9 +47,6 @@ from raypipe.core.digests import model_identity
 from raypipe.core.llm import Chat, Sampling
 from raypipe.core.protocols import Ask, Kit, Model
 from raypipe.core.records import Question, parse_chunk_id
-from raypipe.memo.counts import CallCounts
-from raypipe.memo.disk import StoreMemo, memo_versions, merge_memo
-from raypipe.memo.memo import Memo, MemoryMemo, cached
 from raypipe.models.fake import Scripted, echo
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import QuestionExecutor, build
@@ -59,6 +56,9 @@ from raypipe.steps.fuse import Fuse
 from raypipe.steps.iterate import Iterate
 from raypipe.store import Store
 from raypipe.store.index import MemoryIndex
+from raypipe.store.memo.counts import CallCounts
+from raypipe.store.memo.disk import StoreMemo, memo_versions, merge_memo
+from raypipe.store.memo.memo import Memo, MemoryMemo, cached
 from raypipe.text.moments import moment
 from raypipe.text.pack import pack
 

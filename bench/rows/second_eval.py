@@ -19,9 +19,9 @@ from raypipe.contrib.world.write import write
 from raypipe.core.config import Conf
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
-from raypipe.pipeline.driver import Pipeline, TaskSizes
-from raypipe.pipeline.tasks import WorkerConfig, inline
-from raypipe.report.progress import Progress
+from raypipe.evaluation.report.progress import Progress
+from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
+from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.store import Store
 
 ROOT = Path(__file__).parents[2]

@@ -8,11 +8,11 @@ import pytest
 from checkout import ROOT, SUPPORT
 from outputs import file_of, schemas
 
-from raypipe.cli.main import main, parser
+from raypipe.api.cli.main import main, parser
 from raypipe.contrib.crag.api.kg_refresh import RefreshProposal
 from raypipe.contrib.world.api import StandinsResult
 from raypipe.contrib.world.standins import Standins
-from raypipe.report.report import JSON_FORMAT
+from raypipe.evaluation.report.report import JSON_FORMAT
 
 FAKES = str(SUPPORT / "fakes.yaml")
 SCHEMAS = dict(schemas())

@@ -7,7 +7,7 @@ from importlib import import_module
 import pytest
 from checkout import ROOT
 
-from raypipe.cli.command import Declared
+from raypipe.api.cli.command import Declared
 from raypipe.core.plugin_tables import GROUP, registered, tables
 from raypipe.core.references import Reference
 from raypipe.evaluation.loss_paths import EvidencePath

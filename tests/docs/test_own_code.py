@@ -10,8 +10,8 @@ import pytest
 from checkout import ROOT
 from reruns import FAKES
 
+from raypipe.api.cli.main import main
 from raypipe.api.session import load_recipe
-from raypipe.cli.main import main
 from raypipe.core.errors import ConfError, DataError
 from raypipe.metrics import crag
 from raypipe.metrics.crag import Prediction

@@ -9,10 +9,10 @@ import pytest
 from checkout import ROOT
 from reruns import CONF, Bench
 
+from raypipe.api.cli.main import main
 from raypipe.api.schemas import schema
 from raypipe.api.session import load_recipe
 from raypipe.api.validate import validate
-from raypipe.cli.main import main
 from raypipe.core import plugin_tables
 from raypipe.core.errors import ConfError
 from raypipe.core.plugin_tables import registered, tables

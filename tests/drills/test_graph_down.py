@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 from checkout import ROOT, SUPPORT, TESTS
 
+from raypipe.api.cli.main import main
 from raypipe.api.session import load_recipe
-from raypipe.cli.main import main
 from raypipe.contrib.crag.references import GraphRef
 from raypipe.contrib.crag.server import serve
 from raypipe.core import arrow
@@ -18,14 +18,14 @@ from raypipe.core.config import Conf
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.plan_eval import expired_answers
-from raypipe.memo.disk import merge_memo
-from raypipe.memo.memo import request_replies_of
-from raypipe.pipeline.driver import Pipeline, TaskSizes
-from raypipe.pipeline.ingest import ingest
-from raypipe.pipeline.tasks import WorkerConfig, inline
-from raypipe.report.progress import Progress
+from raypipe.evaluation.report.progress import Progress
+from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
+from raypipe.runs.pipeline.ingest import ingest
+from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.runs.prune import Removal, prune
 from raypipe.store import Store
+from raypipe.store.memo.disk import merge_memo
+from raypipe.store.memo.memo import request_replies_of
 
 pytestmark = pytest.mark.slow
 

@@ -13,15 +13,15 @@ from checkout import ROOT
 from reruns import CONF, FAKES, Bench, WorkerKit
 
 from raypipe.api.session import load_recipe
-from raypipe.cluster.file import Budget
 from raypipe.core import arrow
 from raypipe.core.errors import ConfError, FaultBudgetExceeded, Unavailable
 from raypipe.core.records import Source, source_id
 from raypipe.evaluation.fault_budget import check, retry, row_faults
-from raypipe.pipeline.dead_letters import Suspects
-from raypipe.pipeline.driver import Pipeline, TaskSizes
-from raypipe.pipeline.tasks import HandedBack, WorkerConfig, inline
-from raypipe.report.progress import Progress
+from raypipe.evaluation.report.progress import Progress
+from raypipe.runs.cluster.file import Budget
+from raypipe.runs.pipeline.dead_letters import Suspects
+from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
+from raypipe.runs.pipeline.tasks import HandedBack, WorkerConfig, inline
 from raypipe.store import Store, put
 from raypipe.store.ids import Ids
 
@@ -198,7 +198,7 @@ def test_a_worker_whose_device_fails_is_replaced_and_its_rows_go_to_another(
 
 
 def _done():
-    from raypipe.pipeline.counters import RunCounters
+    from raypipe.runs.pipeline.counters import RunCounters
 
     return RunCounters()
 
@@ -288,7 +288,7 @@ def test_rows_in_are_rows_done_dead_letters_and_rows_to_do_and_a_retry_does_them
 def test_too_many_faults_are_exit_code_6_after_everything_else_is_stored(world, tmp_path, capsys, local_ray):
     import json
 
-    from raypipe.cli.main import main
+    from raypipe.api.cli.main import main
 
     bench = Bench(tmp_path, world)
     lines = bench.lines()

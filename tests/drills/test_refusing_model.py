@@ -5,7 +5,7 @@ import json
 import pytest
 from chat_server import serving
 
-from raypipe.cli.main import main
+from raypipe.api.cli.main import main
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
 

@@ -15,8 +15,8 @@ from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.fault_budget import row_faults
 from raypipe.evaluation.golds import questions_of
 from raypipe.evaluation.options import EvalOptions
-from raypipe.pipeline.driver import Pipeline
-from raypipe.pipeline.tasks import inline
+from raypipe.runs.pipeline.driver import Pipeline
+from raypipe.runs.pipeline.tasks import inline
 from raypipe.store import Store, StoreError
 from raypipe.store.errors import StoreUnavailable
 from raypipe.store.files import claims

@@ -15,10 +15,10 @@ from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
+from raypipe.evaluation.report.progress import Progress
 from raypipe.models.load import EndpointAddress
-from raypipe.pipeline.driver import Pipeline, TaskSizes
-from raypipe.pipeline.tasks import WorkerConfig, inline
-from raypipe.report.progress import Progress
+from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
+from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.store import Store
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from raypipe.cli.main import main
+from raypipe.api.cli.main import main
 from raypipe.core.errors import DataError
 from raypipe.evaluation.compare import NOISE, compare
 from raypipe.evaluation.scored_run import ScoredRun, scored_run

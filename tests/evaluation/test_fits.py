@@ -13,9 +13,9 @@ import pytest
 from outputs import schemas
 from reruns import FAKES, Bench
 
+from raypipe.api.cli.main import main
 from raypipe.api.compare import compare
 from raypipe.api.experiments import DecideFitResult, fit_decide, fit_fuse
-from raypipe.cli.main import main
 from raypipe.contrib.world.write import write
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.plugins import Plugin

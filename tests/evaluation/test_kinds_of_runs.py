@@ -14,8 +14,8 @@ import pytest
 from outputs import schemas
 from reruns import FAKES, Bench
 
+from raypipe.api.cli.main import main
 from raypipe.api.compare import compare
-from raypipe.cli.main import main
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Hit, Question
 from raypipe.evaluation.evaluate import Evaluation, evaluate
@@ -25,10 +25,10 @@ from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.result_table import each
 from raypipe.metrics.losses import GoldText
 from raypipe.metrics.ranking import read_qrels, score
-from raypipe.pipeline.ingest import ingest
-from raypipe.pipeline.ingest_log import kinds_of
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import from_plain
+from raypipe.runs.pipeline.ingest import ingest
+from raypipe.runs.pipeline.ingest_log import kinds_of
 
 pytestmark = pytest.mark.slow
 

@@ -18,9 +18,9 @@ from raypipe.evaluation import sweep as sweeping
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.golds import questions_of
 from raypipe.evaluation.options import EvalOptions
-from raypipe.pipeline.counters import Caps
-from raypipe.pipeline.ingest import ingest
-from raypipe.report.experiments import print_points, print_sweep
+from raypipe.evaluation.report.experiments import print_points, print_sweep
+from raypipe.runs.pipeline.counters import Caps
+from raypipe.runs.pipeline.ingest import ingest
 from raypipe.runs.plan import planner
 from raypipe.store.keep import tables
 

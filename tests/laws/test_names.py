@@ -120,7 +120,7 @@ def words():
 @cache
 def options():
     """Words of a command -> its options, and the names of its commands."""
-    from raypipe.cli.main import parser
+    from raypipe.api.cli.main import parser
 
     found = {}
     for path, command in commands(parser()):

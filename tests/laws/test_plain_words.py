@@ -84,7 +84,7 @@ def test_no_refused_word_on_a_page(file):
 
 
 def test_no_refused_word_in_any_help_text():
-    from raypipe.cli.main import parser
+    from raypipe.api.cli.main import parser
 
     helps = [
         Piece(ROOT / " ".join(("raypipe", *words)), 1, folded(command.format_help()))

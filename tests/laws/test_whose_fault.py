@@ -13,15 +13,15 @@ import pytest
 from no_memory import parsers_killed
 from reruns import FAKES, Bench, WorkerKit
 
-from raypipe.cluster.file import Budget
 from raypipe.core.errors import FaultBudgetExceeded, OutOfMemory, Unavailable, WorkerBroken
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.fault_budget import check, row_faults
 from raypipe.evaluation.golds import questions_of
 from raypipe.evaluation.options import EvalOptions
 from raypipe.models.device_errors import computing, loading
-from raypipe.pipeline.counters import RunCounters
-from raypipe.pipeline.tasks import WorkerConfig, inline
+from raypipe.runs.cluster.file import Budget
+from raypipe.runs.pipeline.counters import RunCounters
+from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.store.ids import Ids
 
 pytestmark = pytest.mark.slow

@@ -12,9 +12,9 @@ from warcio.warcwriter import WARCWriter
 
 from raypipe import readers
 from raypipe.core.errors import DataError
-from raypipe.pipeline.ingest import ingest
+from raypipe.evaluation.report.progress import Progress
 from raypipe.readers import ReadCounts
-from raypipe.report.progress import Progress
+from raypipe.runs.pipeline.ingest import ingest
 from raypipe.store import Store
 
 VELORA = "https://a.example/velora"

@@ -32,16 +32,16 @@ from raypipe.core.digests import model_identity
 from raypipe.core.llm import Generated, Message, Sampling
 from raypipe.evaluation.evaluate import Evaluation, evaluate
 from raypipe.evaluation.options import EvalOptions
-from raypipe.memo.counts import CallCounts
-from raypipe.memo.disk import StoreMemo, memo_versions
-from raypipe.memo.memo import cached
+from raypipe.evaluation.report.progress import Progress
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import EndpointAddress
-from raypipe.pipeline.driver import Pipeline, TaskSizes
-from raypipe.pipeline.tasks import WorkerConfig, inline
-from raypipe.report.progress import Progress
+from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
+from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.steps.generate import Generate
 from raypipe.store import Store
+from raypipe.store.memo.counts import CallCounts
+from raypipe.store.memo.disk import StoreMemo, memo_versions
+from raypipe.store.memo.memo import cached
 
 pytestmark = [
     pytest.mark.engine,
@@ -118,7 +118,7 @@ def store(tmp_path_factory):
 def run(recipe, team, store, data, out, fresh=False, on_ray=True, **place) -> tuple[Pipeline, Evaluation]:
     """An eval whose answers are made on Ray, beside the job's engine, or in this process by the same engine.
     The corpus half, which is tested elsewhere, is done in this process."""
-    from raypipe.cluster import pools
+    from raypipe.runs.cluster import pools
 
     def runner(verb, fill, parts):
         there = team.engines.answer if on_ray and verb == "answer" else None

@@ -10,22 +10,22 @@ import pytest
 from leftbytes import files_with
 from reruns import FAKES, Bench
 
+from raypipe.api.cli.main import main
 from raypipe.api.forget import forget
 from raypipe.api.session import Session, from_environment
-from raypipe.cli.main import main
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.plain import json_lines
+from raypipe.evaluation.report.progress import Progress
+from raypipe.evaluation.report.report import RunFolder
 from raypipe.evaluation.result_table import read_table
-from raypipe.memo.disk import memo_tables
-from raypipe.pipeline.ingest import ingest
-from raypipe.pipeline.ingest_folder import ingest_folder
-from raypipe.report.progress import Progress
-from raypipe.report.report import RunFolder
 from raypipe.runs.manifest import read, withdraw
+from raypipe.runs.pipeline.ingest import ingest
+from raypipe.runs.pipeline.ingest_folder import ingest_folder
 from raypipe.runs.release import history, live, promote, releases
 from raypipe.store import Reading, Store, StoreError
 from raypipe.store.files import Files
 from raypipe.store.layout import CAPTURED
+from raypipe.store.memo.disk import memo_tables
 from raypipe.store.segments import read_segments, write_segment
 
 pytestmark = pytest.mark.slow

@@ -10,10 +10,10 @@ from reruns import FAKES, Bench, TaskSizes
 from rich.console import Console
 
 from raypipe.evaluation.golds import questions_of
-from raypipe.pipeline.tasks import Workers, inline
+from raypipe.evaluation.report.plans import print_plan
 from raypipe.recipes.recipe import Stage
-from raypipe.report.plans import print_plan
 from raypipe.runs.manifest import answer_keys, read, recent
+from raypipe.runs.pipeline.tasks import Workers, inline
 from raypipe.runs.plan.planner import plan
 from raypipe.runs.plan.store_state import left, left_answers
 from raypipe.runs.stage_records import chains

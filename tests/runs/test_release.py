@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from reruns import FAKES, Bench
 
-from raypipe.cli.main import main
+from raypipe.api.cli.main import main
 from raypipe.contrib.world.write import write
 from raypipe.core import arrow
 from raypipe.core.errors import ConfError
@@ -58,7 +58,7 @@ def test_live_follows_promote_and_rollback_while_another_embedder_is_indexed(tmp
     seen = []
 
     def asks_between_parts(verb, fill, parts):
-        from raypipe.pipeline.tasks import inline
+        from raypipe.runs.pipeline.tasks import inline
 
         for part in inline(verb, fill, parts):
             seen.append(ask(store, questions))

@@ -14,9 +14,9 @@ from http_app import OPEN
 from reruns import CONF, FAKES, Bench, refusing
 
 from raypipe.api.captured import captured_span, write_captured
+from raypipe.api.cli.main import main
 from raypipe.api.endpoint import ServeArgs
 from raypipe.api.session import from_environment
-from raypipe.cli.main import main
 from raypipe.core import arrow
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Question

@@ -14,7 +14,6 @@ from raypipe.core.config import Conf
 from raypipe.core.errors import ConfError
 from raypipe.core.llm import Generated
 from raypipe.core.records import Question
-from raypipe.memo.memo import MemoryMemo
 from raypipe.models.kit import LocalKit
 from raypipe.runs.forget.mentions import words
 from raypipe.serving.access import ApiKeys, CaptureConfig, RequestLimits, ServerConfig
@@ -24,6 +23,7 @@ from raypipe.serving.http import create_app
 from raypipe.serving.key_filters import KeyFilter, read_key_filters
 from raypipe.serving.query import Filters, QueryRequest, host_matches
 from raypipe.store import Store
+from raypipe.store.memo.memo import MemoryMemo
 
 RECIPE = load_recipe(str(SUPPORT / "fakes.yaml"), None, Conf((ROOT / "conf",)))
 ACME, BLUE = "the-key-of-acme-here", "the-key-of-blue-here"
@@ -167,7 +167,7 @@ def test_two_keys_with_filters_see_nothing_of_one_another(filled, halves, two, c
 
 
 def test_a_cached_value_of_one_corpus_is_not_found_by_another():
-    from raypipe.memo.memo import MemoTable
+    from raypipe.store.memo.memo import MemoTable
 
     async def scene():
         import numpy as np

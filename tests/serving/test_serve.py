@@ -23,9 +23,9 @@ from load import fire
 from reruns import CONF, MODELS
 from serve_config import builder, unknown
 
+from raypipe.api.cli.main import main
 from raypipe.api.endpoint import ServeArgs, check_host
 from raypipe.api.session import load_recipe
-from raypipe.cli.main import main
 from raypipe.core.errors import ConfError
 from raypipe.recipes.serialize import to_plain
 from raypipe.runs.release import live, promote, rollback

@@ -11,7 +11,6 @@ from typing_extensions import TypedDict
 
 from raypipe.api.reproduce import CheckedNumber
 from raypipe.api.run import RunResult
-from raypipe.cluster.placement import Placement
 from raypipe.contrib.crag.api.kg_score import CallRate
 from raypipe.contrib.finetune.engine_check import EngineReplies
 from raypipe.contrib.finetune.estimate import MemoryNeed, TrainingEstimate
@@ -20,13 +19,14 @@ from raypipe.contrib.finetune.loop import LookPoint, StepPoint
 from raypipe.contrib.finetune.model import Device, FourBit
 from raypipe.contrib.finetune.training_labels import LabelExample, LabelPath, MixLine
 from raypipe.core.index import AnnRecall
+from raypipe.evaluation.report.report import Estimate, EvalReport, FaultCount
 from raypipe.metrics.calibration import CalibrationReport
 from raypipe.metrics.certainty import Interval
 from raypipe.metrics.crag import CragScore, Rule
 from raypipe.metrics.kinds import MeasureSlice, MeasureSummary
 from raypipe.metrics.losses import PromptInjection, places
-from raypipe.pipeline.recipe_tables import AnnState
-from raypipe.report.report import Estimate, EvalReport, FaultCount
+from raypipe.runs.cluster.placement import Placement
+from raypipe.runs.pipeline.recipe_tables import AnnState
 from raypipe.runs.plan.records import JudgePlan
 from raypipe.serving.http.reply_types import AnswerResponse
 from raypipe.text.made_questions import MadeKind
@@ -183,7 +183,7 @@ StepPlan = record(
 )
 PlacedPool = record(
     "_PlacedPool",
-    "The fields of `cluster.placement.Placement`, and their sum.",
+    "The fields of `runs.cluster.placement.Placement`, and their sum.",
     Placement,
     required_gib=float,
     arithmetic=str,

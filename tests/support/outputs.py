@@ -40,12 +40,12 @@ from raypipe.evaluation.fault_budget import RowCounts, RowFault
 from raypipe.evaluation.fit_decide import DecideFitReport
 from raypipe.evaluation.fit_fuse import FuseFitReport
 from raypipe.evaluation.judge_check import JudgeCheck
+from raypipe.evaluation.report.report import JudgeLine, ReplacedRows
 from raypipe.metrics.certainty import Interval
 from raypipe.metrics.crag import CragScore, Rule
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
 from raypipe.readers import BadLine, ReadCounts
 from raypipe.recipes.check import StepCheck
-from raypipe.report.report import JudgeLine, ReplacedRows
 from raypipe.runs.changes import Changes
 from raypipe.runs.explain import Explanation
 from raypipe.runs.plan.assumed import AssumedPlan

@@ -29,6 +29,7 @@ from raypipe.evaluation.fit_decide import DecideFitReport
 from raypipe.evaluation.fit_fuse import FuseFitReport
 from raypipe.evaluation.golds import kind_of_data, require_questions, stored_questions
 from raypipe.evaluation.options import EvalOptions
+from raypipe.evaluation.report.experiments import fit_page
 from raypipe.evaluation.scored_run import scored_run
 from raypipe.evaluation.sweep import PlannedPoint, Repeats, Sweep, repeats
 from raypipe.metrics.certainty import MARGIN
@@ -36,7 +37,6 @@ from raypipe.metrics.textfile import replaced, require_file, require_writable, w
 from raypipe.readers.formats import kind_of
 from raypipe.readers.object_store import is_remote
 from raypipe.recipes.recipe import Recipe
-from raypipe.report.experiments import fit_page
 from raypipe.runs.plan import planner
 from raypipe.runs.plan.new_files import read_questions
 from raypipe.runs.plan.records import Plan

@@ -10,7 +10,6 @@ from raypipe.api.results import Result
 from raypipe.api.session import Place, Session
 from raypipe.core.errors import ConfError
 from raypipe.evaluation import forgotten
-from raypipe.memo.disk import merge_memo
 from raypipe.runs.forget import apply, records
 from raypipe.runs.forget.find import find
 from raypipe.runs.forget.records import ForgetDecision, Holding
@@ -19,6 +18,7 @@ from raypipe.runs.roots import releases_naming
 from raypipe.store import Store, StoreError
 from raypipe.store.adapters import trained_on
 from raypipe.store.keep import unfinished
+from raypipe.store.memo.disk import merge_memo
 
 
 @dataclass(frozen=True, slots=True)

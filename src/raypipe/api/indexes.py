@@ -20,9 +20,9 @@ from raypipe.core.index import AnnRecall
 from raypipe.core.plain import to_json
 from raypipe.evaluation import ann as measuring
 from raypipe.evaluation.fault_budget import unread_rows
-from raypipe.pipeline.driver import Pipeline
-from raypipe.pipeline.recipe_tables import AnnStage, ann_stages, require_recall, whole_corpus
 from raypipe.recipes.recipe import Recipe
+from raypipe.runs.pipeline.driver import Pipeline
+from raypipe.runs.pipeline.recipe_tables import AnnStage, ann_stages, require_recall, whole_corpus
 from raypipe.store import Store
 from raypipe.store.ids import Ids
 from raypipe.store.sources import sizes

@@ -18,16 +18,16 @@ from raypipe.evaluation.export import FileShape
 from raypipe.evaluation.export import export as write
 from raypipe.evaluation.fault_budget import RowFaults, row_faults, unread_rows
 from raypipe.evaluation.golds import documents_of, questions_of
+from raypipe.evaluation.report.progress import Progress
+from raypipe.evaluation.report.report import RunFolder
 from raypipe.evaluation.result_table import read_table
 from raypipe.metrics.losses import Losses, of_report
 from raypipe.metrics.textfile import require_file
-from raypipe.pipeline.driver import Pipeline, TaskSizes
-from raypipe.pipeline.tasks import WorkerConfig, inline
 from raypipe.recipes.serialize import description
-from raypipe.report.progress import Progress
-from raypipe.report.report import RunFolder
 from raypipe.runs import explain
 from raypipe.runs.manifest import answer_keys, read
+from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
+from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.store import Store
 
 

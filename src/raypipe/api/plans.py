@@ -17,8 +17,6 @@ from raypipe.api.run import evaluate, measured
 from raypipe.api.served import judge_model, open_judge
 from raypipe.api.session import Named, Place, Session
 from raypipe.api.starting_points import DATASETS
-from raypipe.cluster.capacity import declared_nodes, fitting, is_here
-from raypipe.cluster.placement import asked_by, placement, refuse
 from raypipe.core.errors import ConfError
 from raypipe.core.plain import to_json
 from raypipe.core.records import Gold
@@ -31,6 +29,8 @@ from raypipe.metrics.kinds import GoldForm, gold_form
 from raypipe.metrics.named_kinds import open_kind
 from raypipe.readers.formats import Format
 from raypipe.recipes.recipe import Recipe
+from raypipe.runs.cluster.capacity import declared_nodes, fitting, is_here
+from raypipe.runs.cluster.placement import asked_by, placement, refuse
 from raypipe.runs.manifest import recent
 from raypipe.runs.plan import planner
 from raypipe.runs.plan.assumed import Assumed, AssumedPlan, assumed_plan

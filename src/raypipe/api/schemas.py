@@ -14,7 +14,6 @@ import typing
 from collections.abc import Mapping
 from typing import Any, Literal, Union
 
-from raypipe.cluster.file import Cluster
 from raypipe.core.errors import ConfError
 from raypipe.core.llm import Grammar, JsonSchema
 from raypipe.core.protocols import Model
@@ -22,6 +21,7 @@ from raypipe.core.references import Reference
 from raypipe.models.entry import ModelEntry
 from raypipe.recipes.resolve import ENTRIES, FILES, FITTED, file_record
 from raypipe.recipes.verbs import CORPUS_STEPS, QUESTION_STEPS
+from raypipe.runs.cluster.file import Cluster
 from raypipe.text.template import ByLabel, Prompt
 
 Tree = dict[str, Any]

@@ -14,7 +14,6 @@ import yaml
 
 from raypipe.api.results import Result, as_json
 from raypipe.api.session import Session
-from raypipe.cluster.file import Cluster
 from raypipe.core import config
 from raypipe.core.config import MisplacedValue, Where
 from raypipe.core.errors import ConfError, RaypipeError
@@ -26,6 +25,7 @@ from raypipe.recipes import check
 from raypipe.recipes.read_recipe import problems as recipe_problems
 from raypipe.recipes.read_recipe import read_tree
 from raypipe.recipes.resolve import ENTRIES, FILES, resolvers
+from raypipe.runs.cluster.file import Cluster
 from raypipe.steps.answer_probability import AnswerProbability
 from raypipe.steps.fuse import FusionWeights
 from raypipe.text.evidence import Fitted

@@ -29,7 +29,7 @@ class Command:
     """A command of the command line."""
 
     group: str  # of `raypipe --help`: data, run, look, release, serve or tools
-    module: str  # that declares it, and may declare others (`cli.command.command`)
+    module: str  # that declares it, and may declare others (`api.cli.command.command`)
     about: str  # one line that begins with a verb
 
 

@@ -24,26 +24,26 @@ from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, SKIPPED, Fault, Gol
 from raypipe.evaluation.fault_budget import AnswerFaults
 from raypipe.evaluation.golds import FINAL, documents_of, golds_of, ranked_documents
 from raypipe.evaluation.losses import LossFinder, RankingLossFinder, RoutingCheck
+from raypipe.evaluation.report.report import answer_of
 from raypipe.evaluation.result_table import ResultTable, needed_texts, quotes_of, row
-from raypipe.memo.counts import CallCounts
-from raypipe.memo.disk import StoreMemo, memo_versions
-from raypipe.memo.lookup import ChatRecorder
-from raypipe.memo.memo import Memo, cached
 from raypipe.metrics.crag import Prediction, pair
 from raypipe.metrics.kinds import GoldForm
 from raypipe.metrics.losses import LostAt, PromptInjection, Routing, followed
 from raypipe.metrics.ranking import ranked
 from raypipe.models.kit import LocalKit
-from raypipe.pipeline.driver import Pipeline
-from raypipe.pipeline.recipe_tables import AnswerSources, searched
 from raypipe.recipes.fits import fits_of, has_seen
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import models_of
-from raypipe.report.report import answer_of
+from raypipe.runs.pipeline.driver import Pipeline
+from raypipe.runs.pipeline.recipe_tables import AnswerSources, searched
 from raypipe.steps.generate import Generate
 from raypipe.store import Store
 from raypipe.store.index import LanceIndex
 from raypipe.store.layouts import folder_roots, layouts_at, layouts_of
+from raypipe.store.memo.counts import CallCounts
+from raypipe.store.memo.disk import StoreMemo, memo_versions
+from raypipe.store.memo.lookup import ChatRecorder
+from raypipe.store.memo.memo import Memo, cached
 
 AT_ONCE = 100  # answers in memory: some 40 kB each with fifty citations and twenty hits
 HEADINGS = ("title", "heading")

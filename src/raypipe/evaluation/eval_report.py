@@ -20,19 +20,7 @@ from raypipe.evaluation.collect import Collected
 from raypipe.evaluation.golds import Scoring
 from raypipe.evaluation.judge import Judge, Spend
 from raypipe.evaluation.judged_run import PersonLabels, label_line, labelled
-from raypipe.metrics import kinds
-from raypipe.metrics.calibration import stated_calibration
-from raypipe.metrics.crag import Marks, Prediction
-from raypipe.metrics.losses import Losses, losses
-from raypipe.metrics.named_kinds import kind_id
-from raypipe.pipeline.counters import Counts, RunCounters
-from raypipe.pipeline.driver import Pipeline
-from raypipe.pipeline.ingest_log import IngestSummary
-from raypipe.recipes.executor import StageCounters
-from raypipe.recipes.fits import fits_of, has_seen
-from raypipe.recipes.recipe import Recipe
-from raypipe.recipes.step_contract import answer_cut, answering, asked_models
-from raypipe.report.report import (
+from raypipe.evaluation.report.report import (
     AnswerCut,
     CostReport,
     EvalReport,
@@ -42,6 +30,18 @@ from raypipe.report.report import (
     LabelLine,
     StepLine,
 )
+from raypipe.metrics import kinds
+from raypipe.metrics.calibration import stated_calibration
+from raypipe.metrics.crag import Marks, Prediction
+from raypipe.metrics.losses import Losses, losses
+from raypipe.metrics.named_kinds import kind_id
+from raypipe.recipes.executor import StageCounters
+from raypipe.recipes.fits import fits_of, has_seen
+from raypipe.recipes.recipe import Recipe
+from raypipe.recipes.step_contract import answer_cut, answering, asked_models
+from raypipe.runs.pipeline.counters import Counts, RunCounters
+from raypipe.runs.pipeline.driver import Pipeline
+from raypipe.runs.pipeline.ingest_log import IngestSummary
 from raypipe.runs.plan.money import asking, estimated, spent
 from raypipe.runs.plan.records import Plan
 from raypipe.store import Store

@@ -23,23 +23,23 @@ from raypipe.evaluation.losses import misses
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.oracle import require_stage
 from raypipe.evaluation.plan_eval import oracle_recipe, plan_eval
+from raypipe.evaluation.report.report import EvalReport, RunFolder, write_report
 from raypipe.evaluation.result_table import ResultTable
 from raypipe.evaluation.view.pages import write_page
-from raypipe.memo.disk import memo_versions
-from raypipe.memo.mend import mend_memo
-from raypipe.pipeline.counters import RunCounters, WallClock
-from raypipe.pipeline.driver import Pipeline
-from raypipe.pipeline.ingest import ingest
-from raypipe.pipeline.ingest_log import driving
-from raypipe.pipeline.ingest_tasks import reading_of
-from raypipe.pipeline.recipe_tables import AnswerSources, require_measured, table_names
 from raypipe.recipes.serialize import to_plain
 from raypipe.recipes.step_contract import holds_golds
-from raypipe.report.report import EvalReport, RunFolder, write_report
 from raypipe.runs.changes import earlier_run
 from raypipe.runs.manifest import FORMAT, AnswerKey, Manifest, Origin, withdraw, write
+from raypipe.runs.pipeline.counters import RunCounters, WallClock
+from raypipe.runs.pipeline.driver import Pipeline
+from raypipe.runs.pipeline.ingest import ingest
+from raypipe.runs.pipeline.ingest_log import driving
+from raypipe.runs.pipeline.ingest_tasks import reading_of
+from raypipe.runs.pipeline.recipe_tables import AnswerSources, require_measured, table_names
 from raypipe.runs.plan.records import Plan
 from raypipe.runs.stage_records import describe, models_of
+from raypipe.store.memo.disk import memo_versions
+from raypipe.store.memo.mend import mend_memo
 
 NOWHERE = Origin()
 COUNTED = ("questions", "citations", "distinct_pages", "empty_pages", "chunks", "without_truth")

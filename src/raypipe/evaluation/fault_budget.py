@@ -15,15 +15,15 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raypipe.cluster.file import Budget
 from raypipe.core.errors import FaultBudgetExceeded
 from raypipe.core.protocols import CorpusStep, Step
 from raypipe.core.records import FAULT, Fault, Question, faults_of
-from raypipe.pipeline.driver import Pipeline
-from raypipe.pipeline.ingest_log import driving
-from raypipe.pipeline.recipe_tables import table_names
 from raypipe.recipes.recipe import Recipe, faults_at
 from raypipe.recipes.step_contract import asked_models, requested_by
+from raypipe.runs.cluster.file import Budget
+from raypipe.runs.pipeline.driver import Pipeline
+from raypipe.runs.pipeline.ingest_log import driving
+from raypipe.runs.pipeline.recipe_tables import table_names
 from raypipe.runs.prune import READS
 from raypipe.store import Store
 from raypipe.store.ids import filters

@@ -19,10 +19,10 @@ from raypipe.core.errors import DataError
 from raypipe.core.plugin_tables import Registry
 from raypipe.core.records import parse_chunk_id
 from raypipe.evaluation.export import write_predictions
+from raypipe.evaluation.report.report import RunFolder
 from raypipe.evaluation.result_table import each, metadata
 from raypipe.evaluation.view.pages import write_page
 from raypipe.metrics.textfile import replacing, write_json, write_text
-from raypipe.report.report import RunFolder
 from raypipe.runs.changes import earlier_run
 from raypipe.runs.forget.apply import moved
 from raypipe.runs.forget.mentions import Mentions

@@ -20,9 +20,9 @@ from raypipe.core.records import FAULT, RANKED, SKIPPED, SKIPPED_REPLY, Gold, Qu
 from raypipe.evaluation.loss_paths import GoldEvidence, RecipePaths, SourcesHolding, evidence_path
 from raypipe.metrics.losses import GoldText, LostAt, Routing, read_through, router_scores
 from raypipe.metrics.squad import normalized
-from raypipe.pipeline.driver import Pipeline
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import Shown, shown_of
+from raypipe.runs.pipeline.driver import Pipeline
 
 AT_ONCE = 10  # questions whose passages are in memory: some 400 kB each with 200 hits of 2,000 characters
 PAGES_AT_ONCE = 8  # sources whose content is: some 300 kB each

@@ -18,11 +18,11 @@ from raypipe.evaluation.golds import Scoring, StoredQuestions, golds_of
 from raypipe.evaluation.judge import Judge, ModelJudge, judge_plan
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.oracle import with_oracle
-from raypipe.pipeline.counters import RunCounters
-from raypipe.pipeline.driver import Pipeline
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import requested_by
 from raypipe.runs.manifest import Manifest
+from raypipe.runs.pipeline.counters import RunCounters
+from raypipe.runs.pipeline.driver import Pipeline
 from raypipe.runs.plan.money import priced
 from raypipe.runs.plan.planner import plan
 from raypipe.runs.plan.records import JudgePlan, Plan

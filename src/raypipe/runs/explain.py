@@ -15,23 +15,23 @@ from raypipe.core.errors import DataError
 from raypipe.core.llm import Generated, Message
 from raypipe.core.protocols import Kit, Step
 from raypipe.core.records import TRACE, Fault, Question, Span, chunk_id, faults_of
-from raypipe.memo.counts import CallCounts
-from raypipe.memo.disk import StoreMemo, memo_versions
-from raypipe.memo.lookup import CacheOnlyKit, ChatRecorder, NotCached, RecordingMemo, lookup
-from raypipe.memo.memo import cached
+from raypipe.evaluation.report.report import JSON_FORMAT, urls
 from raypipe.models.kit import LocalKit
-from raypipe.pipeline.dead_letters import final_last
-from raypipe.pipeline.recipe_tables import lacking, searched_at
 from raypipe.recipes.executor import QuestionExecutor, StageError
 from raypipe.recipes.recipe import Recipe, Stage, faults_at, row_key
 from raypipe.recipes.serialize import description
 from raypipe.recipes.step_contract import asked_models, requested_by
-from raypipe.report.report import JSON_FORMAT, urls
 from raypipe.runs.manifest import AnswerKey, Manifest, answer_keys, find, reason
+from raypipe.runs.pipeline.dead_letters import final_last
+from raypipe.runs.pipeline.recipe_tables import lacking, searched_at
 from raypipe.runs.stage_records import Difference, differences, with_lines
 from raypipe.store import Store, StoreError
 from raypipe.store.ids import Ids, stand_in
 from raypipe.store.index import LanceIndex
+from raypipe.store.memo.counts import CallCounts
+from raypipe.store.memo.disk import StoreMemo, memo_versions
+from raypipe.store.memo.lookup import CacheOnlyKit, ChatRecorder, NotCached, RecordingMemo, lookup
+from raypipe.store.memo.memo import cached
 from raypipe.store.sources import all_sources, by_source
 
 LISTED = 10  # ids in a message

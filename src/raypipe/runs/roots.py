@@ -13,12 +13,12 @@ from raypipe.core.config import did_you_mean
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError
 from raypipe.core.protocols import Model
-from raypipe.memo.memo import replies_of, request_replies_of
 from raypipe.recipes.serialize import fields_of, references_in
 from raypipe.runs.changes import LOOKED_BACK
 from raypipe.runs.manifest import Manifest, recent
 from raypipe.runs.release import Release, history, releases
 from raypipe.store import Store, read_now
+from raypipe.store.memo.memo import replies_of, request_replies_of
 
 EVERY_RUN = 1_000_000  # more than a store has
 

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from raypipe.core import arrow
 from raypipe.core.records import Citation, Layout, Question
-from raypipe.pipeline.recipe_tables import searched
 from raypipe.recipes.recipe import Recipe
 from raypipe.runs.captured import OWN_ID
+from raypipe.runs.pipeline.recipe_tables import searched
 from raypipe.runs.release import Release
 from raypipe.serving.query import Filters, host_matches, narrow
 from raypipe.store import Reading, Store

@@ -7,16 +7,16 @@ import math
 import pytest
 from checkout import ROOT
 
-from raypipe.cli.main import main
+from raypipe.api.cli.main import main
 from raypipe.contrib.crag.change_rate import ChangeRate, change_rates
 from raypipe.contrib.crag.graph_adapter import open_server
 from raypipe.contrib.crag.references import GraphRef
-from raypipe.memo.counts import CallCounts
-from raypipe.memo.disk import StoreMemo, memo_versions, merge_memo
-from raypipe.memo.keys import expired, period_of
-from raypipe.memo.memo import cached
 from raypipe.models.kit import LocalKit
 from raypipe.store import Store
+from raypipe.store.memo.counts import CallCounts
+from raypipe.store.memo.disk import StoreMemo, memo_versions, merge_memo
+from raypipe.store.memo.keys import expired, period_of
+from raypipe.store.memo.memo import cached
 
 GRAMMAR = (ROOT / "conf/grammar/calls.lark").read_text("utf-8")
 DAY = 86400.0

@@ -10,9 +10,9 @@ from raypipe.api.session import load_recipe
 from raypipe.contrib.crag.references import GraphRef
 from raypipe.core.config import Conf
 from raypipe.core.errors import ConfError
-from raypipe.memo.counts import CallCounts
-from raypipe.memo.memo import MemoryMemo, cached
 from raypipe.models.kit import LocalKit
+from raypipe.store.memo.counts import CallCounts
+from raypipe.store.memo.memo import MemoryMemo, cached
 
 TIME = "03/05/2024, 10:00:00 PT"
 

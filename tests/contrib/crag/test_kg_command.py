@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from smallgraph import build
 
-from raypipe.cli.main import main
+from raypipe.api.cli.main import main
 from raypipe.contrib.crag.server import serve
 
 TIME = "03/05/2024, 23:18:31 PT"

@@ -5,7 +5,7 @@ import json
 import pytest
 from checkout import SUPPORT
 
-from raypipe.cli.main import main
+from raypipe.api.cli.main import main
 from raypipe.contrib.crag.language.example_bank import ExampleBank
 from raypipe.contrib.world.write import write
 from raypipe.core.config import Where, build, read_yaml

@@ -6,7 +6,7 @@ import pytest
 import yaml
 from checkout import ROOT, SUPPORT
 
-from raypipe.cli.main import main
+from raypipe.api.cli.main import main
 from raypipe.contrib.crag.api.kg_refresh import HELD
 from raypipe.contrib.crag.language.example_bank import DOMAINS
 from raypipe.contrib.crag.schema import TABLES

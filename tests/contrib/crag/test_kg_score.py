@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from raypipe.cli.main import main
+from raypipe.api.cli.main import main
 from raypipe.contrib.crag.api.kg_score import score_calls
 from raypipe.contrib.crag.server import serve
 from raypipe.contrib.crag.tables import load

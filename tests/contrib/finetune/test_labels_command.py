@@ -15,7 +15,7 @@ from checkout import ROOT, SUPPORT, TESTS
 from label_script import NAMES, QUESTION, asked
 from outputs import schemas
 
-from raypipe.cli.main import main
+from raypipe.api.cli.main import main
 from raypipe.contrib.finetune.label_files import read_labels
 from raypipe.contrib.world.write import write
 

@@ -31,9 +31,9 @@ from raypipe.core.records import IDK, INVALID_QUESTION, Gold, Reply
 from raypipe.evaluation.evaluate import Evaluation, evaluate
 from raypipe.evaluation.golds import golds_of, questions_of
 from raypipe.evaluation.options import EvalOptions
-from raypipe.pipeline.driver import TaskSizes
 from raypipe.recipes.resolve import prompt_file
 from raypipe.runs import release
+from raypipe.runs.pipeline.driver import TaskSizes
 from raypipe.runs.plan.records import Plan
 from raypipe.store import Store
 

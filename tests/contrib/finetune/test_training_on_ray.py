@@ -79,7 +79,7 @@ def workers_of(pid):
 
 DRIVER = """
 import pickle, sys
-from raypipe.cluster import connection
+from raypipe.runs.cluster import connection
 from raypipe.contrib.finetune.workers import train_on_ray
 job = pickle.load(open(sys.argv[1], "rb"))
 connection.connect("local")

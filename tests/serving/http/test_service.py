@@ -14,7 +14,6 @@ from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.errors import Overloaded, Unavailable
 from raypipe.core.records import Question, Source, source_id
-from raypipe.memo.memo import MemoryMemo
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import CorpusExecutor
 from raypipe.serving.access import RequestLimits
@@ -24,6 +23,7 @@ from raypipe.serving.http.requests import DocumentBody
 from raypipe.serving.query import Filters
 from raypipe.serving.serve_kit import ServeKit
 from raypipe.serving.store_snapshot import StoreSnapshot
+from raypipe.store.memo.memo import MemoryMemo
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from raypipe.cli.command import Args, called, command, console, printed, table
+from raypipe.api.cli.command import Args, called, command, console, printed, table
 from raypipe.core.errors import DataError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def _kg_run(args: Args) -> int:
 
 
 def _print_calls(found: CallsResult) -> None:
-    from raypipe.report.console import say
+    from raypipe.evaluation.report.console import say
 
     out = console()
     for result in found.results:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from raypipe.cli.command import Args, called, command, console, printed, say_data, session
+from raypipe.api.cli.command import Args, called, command, console, printed, say_data, session
 
 if TYPE_CHECKING:
     from raypipe.contrib.finetune.finetune import FinetuneResult
@@ -35,7 +35,7 @@ def _labels(args: Args) -> int:
     --out DIR: folder (default: $RAYPIPE_HOME/runs/STORE/labels/RECIPE-STEP/TIME)
     json
     """
-    from raypipe.cli.runs import printer, show
+    from raypipe.api.cli.runs import printer, show
     from raypipe.contrib.finetune.labels import make_labels, plan_labels
 
     say_data(args)

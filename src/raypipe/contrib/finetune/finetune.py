@@ -148,10 +148,10 @@ def _train(
     folder: str,
 ) -> None:  # fmt: skip
     """Trains, checks that the adapter acts, and puts it into the store."""
-    from raypipe.cluster import connection
     from raypipe.contrib.finetune.engine_check import require_effect
     from raypipe.contrib.finetune.model import write_adapter
     from raypipe.contrib.finetune.workers import train_on_ray
+    from raypipe.runs.cluster import connection
 
     connection.connect(session.settings.ray)
     began, told = time.monotonic(), list[tuple[int, float]]()  # step, and when it was done

@@ -9,10 +9,10 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from raypipe.report import web_page
-from raypipe.report.console import say, show
-from raypipe.report.progress import clock
-from raypipe.report.wording import cut, share
+from raypipe.evaluation.report import web_page
+from raypipe.evaluation.report.console import say, show
+from raypipe.evaluation.report.progress import clock
+from raypipe.evaluation.report.wording import cut, share
 
 SHOWN_CHARS = 80  # of a reply
 STEPS_SHOWN = 60  # of the page's table: evenly spaced where there are more

@@ -33,10 +33,10 @@ from raypipe.core.records import (
     digest,
 )
 from raypipe.evaluation.collect import Unasked
-from raypipe.memo.lookup import ChatRecorder
-from raypipe.pipeline.driver import Pipeline
-from raypipe.pipeline.recipe_tables import searched
+from raypipe.runs.pipeline.driver import Pipeline
+from raypipe.runs.pipeline.recipe_tables import searched
 from raypipe.store.index import LanceIndex
+from raypipe.store.memo.lookup import ChatRecorder
 from raypipe.text.fitted_on import part_of
 from raypipe.text.replies import abstains
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from raypipe.cli.command import Args, called, command, printed
+from raypipe.api.cli.command import Args, called, command, printed
 from raypipe.core.errors import ConfError
 
 if TYPE_CHECKING:

@@ -18,12 +18,11 @@ import pyarrow.compute as pc
 
 from raypipe.core import arrow
 from raypipe.core.plain import json_lines
-from raypipe.memo.disk import note_loss
-from raypipe.pipeline.ingest_log import outdate
-from raypipe.pipeline.tombstones import write_tombstone
 from raypipe.runs.forget.mentions import Mentions
 from raypipe.runs.forget.records import ForgetDecision, save
 from raypipe.runs.forget.target import Target
+from raypipe.runs.pipeline.ingest_log import outdate
+from raypipe.runs.pipeline.tombstones import write_tombstone
 from raypipe.runs.release import forget as forget_release
 from raypipe.runs.release import history, repoint, succeed
 from raypipe.runs.roots import roots
@@ -40,6 +39,7 @@ from raypipe.store.layout import (
     MANIFESTS,
     RELEASES,
 )
+from raypipe.store.memo.disk import note_loss
 from raypipe.store.rewrite import Change, Rows, held, keep_only, rewrite, untag_made, versions
 from raypipe.store.sources import merge_sizes
 from raypipe.store.tables import OF_MEMO

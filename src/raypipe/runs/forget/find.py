@@ -25,13 +25,13 @@ from raypipe.core.records import (
     SourceKind,
     digest,
 )
-from raypipe.pipeline.ingest_log import reads_with
-from raypipe.pipeline.tombstones import FORMAT, PARTS, Tombstone
 from raypipe.runs.forget.apply import held_segments
 from raypipe.runs.forget.memo_rows import Followed, follow, memo_rows
 from raypipe.runs.forget.mentions import RUN, Mentions, OwnWords
 from raypipe.runs.forget.records import ForgetDecision, Holding
 from raypipe.runs.forget.target import Target
+from raypipe.runs.pipeline.ingest_log import reads_with
+from raypipe.runs.pipeline.tombstones import FORMAT, PARTS, Tombstone
 from raypipe.runs.roots import roots
 from raypipe.store import Store
 from raypipe.store.ids import rows

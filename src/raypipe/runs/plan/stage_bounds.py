@@ -14,9 +14,9 @@ import numpy as np
 
 from raypipe.core.protocols import Bound, CorpusBound, CorpusStep, Reach, Step
 from raypipe.core.records import Question
-from raypipe.memo.memo import ENTRY_BYTES, REPLY_BYTES
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import bound_of, corpus_bound_of, models_of, requested_by, table_of
+from raypipe.store.memo.memo import ENTRY_BYTES, REPLY_BYTES
 
 KEY_BYTES = 40  # of a cached value: its digest and its place; spans and source of a chunk take as much
 CHAR_BYTES = 4  # of a token of a reply, about

@@ -1,7 +1,7 @@
 """Whether the cached values that stored answers were made from still stand: the memo is asked, row by row.
 
 A stage asks nothing about a row that a run answered with the same chain, if what it asked then is still
-cached. That is so unless a memo table has lost values (`memo.disk`), or replies of a graph expire. Then
+cached. That is so unless a memo table has lost values (`store.memo.disk`), or replies of a graph expire. Then
 the stage is run over the stored answer with what is cached alone. Sends no request.
 """
 
@@ -17,15 +17,15 @@ from raypipe.core.batches import batches
 from raypipe.core.protocols import Ask, Step
 from raypipe.core.records import Question
 from raypipe.core.references import domain_of
-from raypipe.memo.counts import CallCounts
-from raypipe.memo.disk import StoreMemo, has_lost, memo_versions
-from raypipe.memo.lookup import CacheOnlyKit, NoReply, NotCached
-from raypipe.memo.memo import MemoTable, cached, replies_of, request_replies_of, scores_of, vectors_of
-from raypipe.pipeline.driver import Pipeline
-from raypipe.pipeline.recipe_tables import tables_now
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import asked_models, requested_by
+from raypipe.runs.pipeline.driver import Pipeline
+from raypipe.runs.pipeline.recipe_tables import tables_now
 from raypipe.store.index import LanceIndex
+from raypipe.store.memo.counts import CallCounts
+from raypipe.store.memo.disk import StoreMemo, has_lost, memo_versions
+from raypipe.store.memo.lookup import CacheOnlyKit, NoReply, NotCached
+from raypipe.store.memo.memo import MemoTable, cached, replies_of, request_replies_of, scores_of, vectors_of
 
 AHEAD_S = 3600.0
 """A graph's reply that expires within that time counts as expired: a run may take as long. One that takes

@@ -14,7 +14,7 @@ from fastapi import Depends, FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 
 from raypipe.core.errors import ConfError, Overloaded, Unavailable
-from raypipe.report import web_page
+from raypipe.evaluation.report import web_page
 from raypipe.serving.access import ServerConfig
 from raypipe.serving.capture import Capture, RedactionFailed, UnknownAnswer
 from raypipe.serving.http import errors, openai, requests, stream
