@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from raypipe.cluster.file import Budget
 from raypipe.core.errors import FaultBudgetExceeded
 from raypipe.core.protocols import CorpusStep, Step
-from raypipe.core.records import FAULT, Fault, Question, faults_of
+from raypipe.core.records import FAULT, UNREADABLE, Fault, Question, faults_of
 from raypipe.pipeline.driver import Pipeline
 from raypipe.pipeline.ingest_log import driving
 from raypipe.pipeline.recipe_tables import table_names
@@ -130,7 +130,7 @@ def _is_unanswered(step: Step, fault: Fault) -> bool:
     that a model wrote."""
     if graphs_of(step):
         return fault.transient or fault.reason == "bad_request"
-    return fault.reason != "unreadable"
+    return fault.reason != UNREADABLE
 
 
 def check(budget: Budget, faults: RowFaults) -> None:
