@@ -6,6 +6,7 @@ import pytest
 from chat_server import serving
 
 from raypipe.api.cli.main import main
+from raypipe.evaluation.result_table import each
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
 
@@ -79,6 +80,8 @@ def test_answers_of_a_later_step_are_named_and_a_model_that_refuses_most_chats_e
         assert code == 6 and "generate:llm got no reply for 4 of 6 rows" in said
         page = (tmp_path / "out/report.html").read_text()
         assert "Answered by: " in page and page.count(SAID) == 1, "the rows are packed"
+        replies = [r for row in each(tmp_path / "out/results.parquet") for r in row["replies"]]
+        assert sum(r["step"] == "llm" and SAID in (r["fault"] or "") for r in replies) == 4
         assert "answered by a later step" in said and said.count(SAID) == 2
         again, rest = evaluate(server.url)
         assert again == 6 and "0 new answers, 6 reused" in rest, "what is stored is looked at, too"

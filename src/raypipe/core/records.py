@@ -165,6 +165,9 @@ class Reply:
     fault: Fault | None = None  # what went wrong, where the label is fault, or kept, and the step knows
 
 
+UNREADABLE: Final = "unreadable"
+"""Reason of a fault where a model replied, and its step cannot read what it said."""
+
 SKIPPED_REPLY = Reply(text="", label=SKIPPED)
 
 

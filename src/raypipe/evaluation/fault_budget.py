@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from raypipe.core.errors import FaultBudgetExceeded
 from raypipe.core.protocols import CorpusStep, Step
-from raypipe.core.records import FAULT, Fault, Question, faults_of
+from raypipe.core.records import FAULT, UNREADABLE, Fault, Question, faults_of
 from raypipe.recipes.recipe import Recipe, faults_at
 from raypipe.recipes.step_contract import asked_models, requested_by
 from raypipe.runs.cluster.file import Budget
@@ -130,7 +130,7 @@ def _is_unanswered(step: Step, fault: Fault) -> bool:
     that a model wrote."""
     if requested_by(step):
         return fault.transient or fault.reason == "bad_request"
-    return fault.reason != "unreadable"
+    return fault.reason != UNREADABLE
 
 
 def check(budget: Budget, faults: RowFaults) -> None:

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from raypipe.contrib.crag.language.function_calls import flat_program, program_of
 from raypipe.core.protocols import Ask, Bound, Kit, Reach
-from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, SKIPPED_REPLY, Fault, Question, Reply
+from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, SKIPPED_REPLY, UNREADABLE, Fault, Question, Reply
 from raypipe.steps.rows import row_by_row
 from raypipe.text.html import storable
 from raypipe.text.replies import UnreadableReply
@@ -58,6 +58,6 @@ class FunctionCalls:
                 calls = Reply(storable(program), ABSTAINED if program == "None" else ANSWERED)
                 rule = SKIPPED_REPLY if name is None else Reply(name, name)
             except UnreadableReply as e:
-                fault = Fault("function_calls", "unreadable", storable(str(e)), transient=False)
+                fault = Fault("function_calls", UNREADABLE, storable(str(e)), transient=False)
                 calls = Reply(said.text, FAULT, fault=fault)
         return replace(question, replies={**question.replies, self.into: calls, self.rule: rule})
