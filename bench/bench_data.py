@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import bz2
-import json
 import os
 import tempfile
 from functools import cache
 from pathlib import Path
 
-from raypipe import synth
+from raypipe.contrib.world import write as synth
+from raypipe.core.plain import json_lines
 from raypipe.text.html import to_text
 from raypipe.text.windows import character_windows, sentences
 
@@ -34,8 +34,8 @@ def questions_file(quick: bool) -> bytes:
 @cache
 def pages(quick: bool) -> tuple[str, ...]:
     """The distinct pages of these questions; quick: four of them."""
-    lines = bz2.decompress(questions_file(quick)).decode().splitlines()
-    found = (r["page_result"] for line in lines for r in json.loads(line).get("search_results", ()))
+    lines = json_lines(bz2.decompress(questions_file(quick)))
+    found = (r["page_result"] for line in lines for r in line.get("search_results", ()))
     distinct = tuple(dict.fromkeys(page for page in found if page))
     return distinct[:4] if quick else distinct
 
@@ -47,7 +47,7 @@ def texts(quick: bool) -> tuple[str, ...]:
 
 def queries(quick: bool) -> list[str]:
     """The questions of the file."""
-    return [json.loads(line)["query"] for line in bz2.decompress(questions_file(quick)).decode().splitlines()]
+    return [line["query"] for line in json_lines(bz2.decompress(questions_file(quick)))]
 
 
 def chunks(quick: bool, count: int, chars: int = 700) -> list[str]:

@@ -20,21 +20,22 @@ from typing import Any, TypeAlias
 from write_events import kind
 
 from raypipe.api.session import load_recipe
+from raypipe.contrib.world.write import write
 from raypipe.core.config import Conf
+from raypipe.core.plain import json_lines
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
-from raypipe.pipeline.driver import Pipeline, TaskSizes
-from raypipe.pipeline.ingest import ingest
-from raypipe.pipeline.tasks import Runner, WorkerConfig, inline
+from raypipe.evaluation.report.progress import Progress
 from raypipe.recipes.step_contract import asked_models
-from raypipe.report.progress import Progress
 from raypipe.runs.manifest import read
+from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
+from raypipe.runs.pipeline.ingest import ingest
+from raypipe.runs.pipeline.tasks import Runner, WorkerConfig, inline
 from raypipe.runs.plan.records import Plan
 from raypipe.runs.prune import prune
 from raypipe.runs.release import history, promote, releases
 from raypipe.store import Store
 from raypipe.store.keep import tables
-from raypipe.synth import write
 
 ROOT = Path(__file__).parents[2]
 QUESTIONS, PAGES, PAGE_CHARS = 4, 3, 1500
@@ -71,11 +72,11 @@ def write_world(folder: Path) -> None:
     """The dataset `first.jsonl`, and `second.jsonl`, where one question of the same id cites fewer pages."""
     write(folder / "synth", QUESTIONS, pages=PAGES, seed=3, page_chars=PAGE_CHARS)
     files = sorted((folder / "synth").glob("questions*.jsonl"))
-    lines = [line for file in files for line in file.read_text().splitlines()]
-    (folder / "first.jsonl").write_text("\n".join(lines) + "\n")
-    changed = json.loads(lines[0])
-    changed["search_results"] = changed["search_results"][:1]
-    (folder / "second.jsonl").write_text("\n".join([json.dumps(changed), *lines[1:]]) + "\n")
+    first, *others = [line for file in files for line in json_lines(file.read_text())]
+    changed = {**first, "search_results": first["search_results"][:1]}
+    for name, line in (("first", first), ("second", changed)):
+        written = [json.dumps(x) + "\n" for x in (line, *others)]
+        (folder / f"{name}.jsonl").write_text("".join(written))
 
 
 @dataclass(frozen=True, slots=True)

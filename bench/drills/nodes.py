@@ -32,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from kills import environment, note
 from life import ROOT, contents
 
+from raypipe.core.plain import json_lines
 from raypipe.store import Store
 
 RECIPE, MODELS = ROOT / "tests" / "support" / "fakes.yaml", ROOT / "conf" / "models.yaml"
@@ -72,7 +73,7 @@ pools:
 # A raylet is there a while before the head counts it.
 JOINED = """
 import sys, time, ray
-from raypipe.cluster import connection
+from raypipe.runs.cluster import connection
 connection.connect(sys.argv[1])
 deadline = time.monotonic() + float(sys.argv[3])
 while ray.cluster_resources().get("CPU", 0) < int(sys.argv[2]):
@@ -293,7 +294,7 @@ def _store(folder: Path) -> Store:
 
 def drills(given: argparse.Namespace, done: set[int]) -> list[dict[str, Any]]:
     """Runs all drills that are not done yet, each with its verdict."""
-    from raypipe.synth import write
+    from raypipe.contrib.world.write import write
 
     out: list[dict[str, Any]] = []
     cluster = Cluster()
@@ -340,7 +341,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("nodes.jsonl"), help="done ones are not repeated")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the cluster is taken down
-    here = [json.loads(x) for x in given.out.read_text().splitlines()] if given.out.exists() else []
+    here = json_lines(given.out.read_text()) if given.out.exists() else []
     here = [d for d in here if d["seed"] == given.seed]
     here += drills(given, {d["drill"] for d in here})
     bad = [d for d in here if not d["equal"]]

@@ -21,17 +21,18 @@ from pathlib import Path
 from typing import Any
 
 from raypipe.api.session import load_recipe
+from raypipe.contrib.world.write import write
 from raypipe.core.config import Conf
+from raypipe.core.plain import json_lines
 from raypipe.core.prices import Prices
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
-from raypipe.pipeline.counters import Caps
-from raypipe.pipeline.driver import Pipeline, TaskSizes
-from raypipe.pipeline.tasks import WorkerConfig, inline
-from raypipe.report.progress import Progress
-from raypipe.report.wording import hours, ranged, seconds
+from raypipe.evaluation.report.progress import Progress
+from raypipe.evaluation.report.wording import hours, ranged, seconds
+from raypipe.runs.pipeline.counters import Caps
+from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
+from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.store import Store
-from raypipe.synth import write
 
 ROOT = Path(__file__).parents[2]
 CONF = Conf((ROOT / "conf",))
@@ -56,7 +57,7 @@ def measured(home: Path, questions: int, pages: int) -> Iterator[tuple[str, dict
     if not world.exists():
         write(world, questions, pages=pages, seed=9, page_chars=1500)
     (home / "models.yaml").write_text(MODELS)
-    rows: dict[str, Any] = dict(map(json.loads, kept.read_text().splitlines())) if kept.exists() else {}
+    rows: dict[str, Any] = dict(json_lines(kept.read_text())) if kept.exists() else {}
     store, silent = Store.create(str(home / "store")), Progress(io.StringIO(), silent=True)
     place = WorkerConfig(store.uri, "transformers", "cpu", 1)
     for sets in CHANGES:

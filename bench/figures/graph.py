@@ -26,19 +26,20 @@ from typing import Any, cast
 
 from raypipe import readers
 from raypipe.api.session import load_recipe
+from raypipe.contrib.crag.references import GraphRef
+from raypipe.contrib.crag.server import serve
+from raypipe.contrib.crag.steps.kg_query import KgQuery
+from raypipe.contrib.crag.steps.match_calls import MatchCalls
+from raypipe.contrib.crag.tables import load
+from raypipe.contrib.world.write import write
 from raypipe.core.config import Conf
-from raypipe.core.protocols import GraphRef
+from raypipe.core.plain import json_lines
 from raypipe.core.records import Question
-from raypipe.kg.server import serve
-from raypipe.kg.tables import load
-from raypipe.memo.memo import MemoryMemo
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import QuestionExecutor
 from raypipe.recipes.recipe import Recipe
 from raypipe.steps.decide import Decide
-from raypipe.steps.kg_query import KgQuery
-from raypipe.steps.match_calls import MatchCalls
-from raypipe.synth import write
+from raypipe.store.memo.memo import MemoryMemo
 
 CONF = Conf((Path(__file__).parents[2] / "conf",))
 HELD = "/3"  # ends the name of a template's held-out wording
@@ -77,7 +78,7 @@ async def answered(recipe: Recipe, questions: list[Question]) -> tuple[list[Ques
 def measured(folder: Path, questions: int, seed: int, behind: bool) -> dict[str, Any]:
     """Outcomes of the questions of one invented world."""
     write(folder, questions, pages=1, seed=seed, page_chars=1000)
-    lines = [json.loads(x) for x in (folder / "questions.jsonl").read_text("utf-8").splitlines()]
+    lines = json_lines((folder / "questions.jsonl").read_text("utf-8"))
     rows = [
         r.question for r in readers.open([folder], "synth", readers.ReadCounts()) if r.question is not None
     ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import bz2
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,6 +20,7 @@ from raypipe.api.session import load_recipe
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
+from raypipe.core.plain import json_lines
 from raypipe.core.records import Citation, Question, Source, source_id
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor
@@ -38,8 +38,7 @@ Found = list[list[tuple[str, float]]]
 
 
 def asked(quick: bool) -> list[Asked]:
-    lines = bz2.decompress(questions_file(quick)).decode().splitlines()[: 1 if quick else QUESTIONS]
-    rows = [json.loads(line) for line in lines]
+    rows = json_lines(bz2.decompress(questions_file(quick)))[: 1 if quick else QUESTIONS]
     return [(r["query"], [p["page_result"] for p in r["search_results"] if p["page_result"]]) for r in rows]
 
 

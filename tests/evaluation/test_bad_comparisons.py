@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from checkout import ROOT, SUPPORT
 
-from raypipe.cli.main import main
+from raypipe.api.cli.main import main
 
 LAUGHS = "\n".join(
     [f"a0: &a0 [{'x, ' * 9}x]", *(f"a{i}: &a{i} [{f'*a{i - 1}, ' * 9}x]" for i in range(1, 9))]
@@ -30,7 +30,6 @@ FILES = {
     "half.jsonl": [{"id": "q0", "query": "who 0?", "prediction": "ann"}],
     "oddlabels.jsonl": [{"id": "q0", "prediction": "ann", "label": "maybe"}],
     "strangers.jsonl": [{"id": "q0", "prediction": "nobody said this", "label": "right"}],
-    "usage.jsonl": [{"event": "request", "method": "POST", "ms": "soon"}],
 }  # fmt: skip
 TEXTS = {
     "cycle.yaml": "about: x\nquestion: &q [*q]\n", "laughs.yaml": f"question: []\n{LAUGHS}\n",
@@ -80,7 +79,7 @@ BAD = {  # a command in which {name} is something of `at` -> exit code, what it 
     "compare {run} {here}/foreign": (3, "found another Parquet file"),
     "compare {run} {here}/cut": (3, "expected the table of a finished eval"),
     "compare {run} {here}/torn": (3, "torn/manifest.json"),
-    "compare {run} {here}": (3, "expected the table of a finished eval"),
+    "compare {run} {here}": (3, "expected the --out folder of a finished eval"),
     "compare {run} {run} --measure ndcg_cut_10": (2, "kind crag has no such"),
     "compare {run} {run} --margin nan": (2, "expected a number above 0"),
     "compare {run} {run} --rule offical": (2, "did you mean 'official'"),
@@ -90,7 +89,6 @@ BAD = {  # a command in which {name} is something of `at` -> exit code, what it 
     "compare {run} {run} --labels {here}/oddlabels.jsonl": (3, "a label of right, wrong, unclear, or null"),
     "compare {run} {run} --rejudge": (2, "names no judge to take for all"),
     "compare {run} {run} --trim no-such-tokenizer": (2, "no such model"),
-    "compare live shadow --store {here}/store": (2, "has no shadow"),
     "compare {run} live --store {here}/store": (2, "has no such release"),
     # gates
     "promote {run} --gate better": (2, "nothing is live to compare with"),
@@ -101,9 +99,6 @@ BAD = {  # a command in which {name} is something of `at` -> exit code, what it 
     "promote {run} --gate score>=lots": (2, "or METRIC, one of"),
     "promote {run} --gate not-worse:nan": (2, "or METRIC, one of"),
     "promote {run} --gate score>=0.1 --min-scored nan": (2, "expected a share from 0 to 1"),
-    "promote {run} --canary 0.05": (2, "expected one gate that ends it"),
-    "promote {run} --canary 1.5 --gate better": (2, "expected a share above 0 and at most 1"),
-    "promote {run} --as dead": (2, "expected live, or live@NAME"),
     "promote {here}/absent --gate better": (3, "found no such folder"),
     "promote {here}/torn": (3, "torn/manifest.json"),
     "promote {run} --store {here}/absent": (2, "absent"),
@@ -166,10 +161,6 @@ BAD = {  # a command in which {name} is something of `at` -> exit code, what it 
     # files and operation
     "validate {here}": (2, "{here}"),
     "validate locall": (2, "did you mean"),
-    "usage {here}/usage.jsonl": (3, "usage.jsonl:1: expected a request with numbers"),
-    "usage {here}/absent": (3, "No such file"),
-    "trial {run} --store {here}/store": (2, "expected DIR and --shadow SHARE together"),
-    "trial --stop --store {here}/store": (2, "no canary and no shadow"),
     "forget https://nowhere.example/ --dry-run --store {here}/store": (3, "found no such thing as"),
     "forget https://nowhere.example/ --store {here}/store": (2, "--dry-run --yes is required"),
     "eval {fakes} --data captured:7 --store {here}/store": (2, "expected captured:7d"),

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from chat_server import serving
 from checkout import ROOT, SUPPORT
+from reruns import refusing
 
 from raypipe.api.scores import score_crag
 from raypipe.api.served import JudgeKit
@@ -17,6 +18,7 @@ from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import CapReached, DataError
+from raypipe.core.kits import ForwardingKit
 from raypipe.core.llm import STEP
 from raypipe.core.prices import JUDGE, Prices, TokenPrice
 from raypipe.core.records import Fault, Gold
@@ -24,23 +26,24 @@ from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.judge import PROMPTS, ModelJudge, judge_plan, judged
 from raypipe.evaluation.judged_run import add_label, read_labels
 from raypipe.evaluation.options import EvalOptions
+from raypipe.evaluation.report.progress import Progress
+from raypipe.evaluation.report.report import RunFolder
 from raypipe.evaluation.result_table import each
 from raypipe.evaluation.scored_run import scored_run
-from raypipe.memo.counts import CallCount, CallCounts, Tokens
 from raypipe.metrics.crag import CragScore, Prediction, mark
 from raypipe.models import catalog
 from raypipe.models.fake import Scripted
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import EndpointAddress
-from raypipe.pipeline.counters import Caps, RunCounters
-from raypipe.pipeline.driver import Pipeline, TaskSizes
-from raypipe.pipeline.tasks import WorkerConfig, inline
 from raypipe.recipes.resolve import prompt_file
-from raypipe.report.progress import Progress
-from raypipe.report.report import RunFolder
+from raypipe.runs.pipeline.counters import Caps, RunCounters
+from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
+from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.runs.plan.money import estimated
 from raypipe.runs.plan.records import JudgePlan, Plan
 from raypipe.store import Store
+from raypipe.store.memo.counts import CallCount, CallCounts, Tokens
+from raypipe.store.memo.memo import replies_of
 
 CONF = Conf((ROOT / "conf",))
 FAKES = str(SUPPORT / "fake_models.yaml")
@@ -104,6 +107,38 @@ def test_no_reply_is_unscored_unless_another_truth_was_met():
     _, said, marks, _ = ask(rows, by_truth({"five": DOWN, "six": WRONG, "4": RIGHT}))
     assert said.no_reply == 1 and said.faults == {"unreachable": 2}
     assert marks.score.n_unscored == 1 and marks.score.n_correct == 1
+
+
+class UnwrittenOnce(ForwardingKit):
+    """A kit whose store takes no reply for a moment after the first call of a model."""
+
+    def __init__(self, kit, store, table):
+        super().__init__(kit)
+        self.asked, self._store, self._table = [], store, table
+
+    def generator(self, model):
+        async def generate(chats, sampling, adapter=None):
+            if not self.asked:
+                held = ExitStack()
+                held.enter_context(refusing(self._store, f"_memo/{self._table}"))
+                threading.Timer(0.1, held.close).start()
+            self.asked += chats
+            return await self._kit.generator(model)(chats, sampling, adapter)
+
+        return generate
+
+    async def close(self):
+        await self._kit.close()
+
+
+def test_replies_that_the_store_does_not_take_for_a_moment_are_kept_and_not_paid_twice(tmp_path):
+    store, rows = Store.create(str(tmp_path)), [Prediction(f"q{i}", "four", ("five",)) for i in range(3)]
+    model, texts = judge().model, {r.question: f"question {r.question}" for r in rows}
+    kit = UnwrittenOnce(LocalKit(None), store, replies_of(model).name)
+    _, line = judge(kit=kit).ask(store, rows, texts, False)
+    assert len(kit.asked) == line.computed == 3
+    _, again = judge().ask(store, rows, texts, False)
+    assert (again.computed, again.cached) == (0, 3)
 
 
 def test_the_accuracy_rule_shows_all_truths_at_once():

@@ -16,16 +16,17 @@ from raypipe.api.scores import score_crag
 from raypipe.core.errors import DataError
 from raypipe.core.records import Citation, Fault, Gold, Hit, Question, Quote, Reply, chunk_id, source_id
 from raypipe.evaluation.export import write_predictions
+from raypipe.evaluation.report.report import EvalReport, RunFolder
 from raypipe.evaluation.result_table import (
     TEXTS,
     ResultTable,
     each,
+    metadata,
     needed_texts,
     read_table,
     row,
 )
 from raypipe.metrics.crag import mark, pair
-from raypipe.report.report import EvalReport, RunFolder
 
 PAGE, OTHER = source_id("page", "<p>one</p>"), source_id("page", "<p>two</p>")
 FIRST, SECOND = (Hit(chunk_id(s, (3, 9)), s, (3, 9), {"bm25": 1.5}) for s in (OTHER, PAGE))
@@ -69,12 +70,12 @@ def folder(tmp_path: Path) -> RunFolder:
         for batch in (QUESTIONS[:2], QUESTIONS[2:]):
             table.add([row(q, GOLDS.get(q.id), text) for q in batch])
         table.finish(rows, report)
-    write_predictions(made)
+    write_predictions(made, "r1")
     return made
 
 
 def test_a_row_for_each_question_with_its_verdict_and_evidence(folder: RunFolder) -> None:
-    rows = {r["id"]: r for r in each(folder.results)}
+    rows = {r["id"]: r for r in each(folder.results, "r1")}
     assert list(rows) == ["q1", "q2", "q3", "q4", "q5"]
     verdicts = {id: (r["verdict"], r["reason"]) for id, r in rows.items()}
     assert verdicts == {
@@ -92,7 +93,9 @@ def test_a_row_for_each_question_with_its_verdict_and_evidence(folder: RunFolder
     assert first["quotes"] == [{"source": PAGE, "start": 4, "end": 6, "text": "text of 4-6"}]
     assert first["confidence"] == 0.9 and first["replies"][0]["logprob"] == -0.5
     assert rows["q4"]["answer"] is None
-    assert rows["q4"]["faults"] == [{"step": "dense", "reason": "timeout", "transient": True}]
+    assert rows["q4"]["faults"] == [
+        {"step": "dense", "reason": "timeout", "detail": "5 s", "transient": True}
+    ]
 
 
 VERDICTS = ["id", "verdict", "reason", "lost", "measures"]
@@ -120,9 +123,8 @@ def plain(row: tuple) -> list:
 def test_each_verdict_is_read_by_other_programs(read, folder: RunFolder, ran) -> None:
     run = RunFolder(ran.folder / "out")
     for file in (folder.results, run.results):
-        assert [plain(row) for row in read(file)] == [
-            plain(tuple(row[c] for c in VERDICTS)) for row in each(file)
-        ]
+        rows = each(file, metadata(file)["run"])
+        assert [plain(row) for row in read(file)] == [plain(tuple(row[c] for c in VERDICTS)) for row in rows]
     counts = Counter(row[1] for row in read(run.results))
     report = json.loads(run.report.read_text())
     right = counts["exact"] + counts["correct"]

@@ -16,12 +16,12 @@ from xml.etree import ElementTree
 import pytest
 from hostile_run import hostile_run
 
+from raypipe.evaluation.report.report import RunFolder
+from raypipe.evaluation.report.web_page import script_json
 from raypipe.evaluation.result_table import each
 from raypipe.evaluation.view.pages import IN_ONE_FILE, MOST_BYTES, ShownParts, run_page
 from raypipe.evaluation.view.rows import TOP, RunTable, block
 from raypipe.metrics.calibration import stated_calibration
-from raypipe.report.report import RunFolder
-from raypipe.report.web_page import script_json
 from raypipe.runs.manifest import read
 from raypipe.runs.stage_records import recipe_lines
 
@@ -94,7 +94,7 @@ def test_the_blocks_have_all_that_the_table_knows_and_each_text_once(folder: Run
 def test_a_page_without_all_candidates_keeps_those_that_are_ranked_cited_gold_or_among_the_first(
     folder: RunFolder,
 ) -> None:
-    run = RunTable(folder.results)
+    run = RunTable(folder.results, read(folder.path).run)
     for id in run.ids:
         row = run.row(id)
         whole, used = (block([run], [id], brief=b)["rows"][0][0] for b in (False, True))

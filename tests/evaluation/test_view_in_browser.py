@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from hostile_run import hostile_run
+from reruns import rename_run
 
 from raypipe.api.view import write_view
 from raypipe.core.records import parse_chunk_id
@@ -59,8 +60,7 @@ def two(ran, tmp_path_factory):
     """A run, and its copy under another id."""
     home = tmp_path_factory.mktemp("two")
     folders = [shutil.copytree(ran.folder / "out", home / name) for name in ("one", "two")]
-    manifest = json.loads((folders[1] / "manifest.json").read_text())
-    (folders[1] / "manifest.json").write_text(json.dumps({**manifest, "run": "f" * 32}))
+    rename_run(folders[1], "f" * 32)
     return folders
 
 

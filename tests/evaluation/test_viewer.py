@@ -12,9 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from reruns import rename_run
 
+from raypipe.api.cli.main import main
 from raypipe.api.view import list_runs, write_view
-from raypipe.cli.main import main
 from raypipe.core.errors import ConfError, DataError
 from raypipe.evaluation.judged_run import read_labels
 from raypipe.evaluation.result_table import each
@@ -32,8 +33,7 @@ def folders(ran: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("viewed")
     shutil.copytree(ran.folder / "out", home / "one")
     shutil.copytree(ran.folder / "out", home / "deep/two")
-    manifest = json.loads((home / "deep/two/manifest.json").read_text())
-    (home / "deep/two/manifest.json").write_text(json.dumps({**manifest, "run": "f" * 32}))
+    rename_run(home / "deep/two", "f" * 32)
     return home
 
 

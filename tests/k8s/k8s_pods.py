@@ -217,26 +217,26 @@ def the_endpoint_asks_for_a_key(trees: Trees) -> Iterator[str]:
                 yield f"{tree['metadata']['name']}: auth"
 
 
-TENANTS = "RAYPIPE_TENANTS"
+KEY_FILTERS = "RAYPIPE_KEY_FILTERS"
 
 
-def _tenant_entries(trees: Trees) -> list[Tree]:
-    """Where a container of the endpoint gets its tenants."""
+def _filter_entries(trees: Trees) -> list[Tree]:
+    """Returns where a container of the endpoint gets the filters of keys."""
     found = [c for p in serving_pods(trees) for c in p["spec"]["containers"]]
-    return [e for c in found for e in c["env"] if e["name"] == TENANTS]
+    return [e for c in found for e in c["env"] if e["name"] == KEY_FILTERS]
 
 
 @rule(
-    at(_tenant_entries, "name", to="OTHER_TENANTS"),
-    at(_tenant_entries, "valueFrom", "secretKeyRef", "optional", gone=True),
-    at(_tenant_entries, "valueFrom", "secretKeyRef", "name", to="raypipe-env"),
-    at(_tenant_entries, "valueFrom", "secretKeyRef", "key", to="keys"),
+    at(_filter_entries, "name", to="OTHER_FILTERS"),
+    at(_filter_entries, "valueFrom", "secretKeyRef", "optional", gone=True),
+    at(_filter_entries, "valueFrom", "secretKeyRef", "name", to="raypipe-env"),
+    at(_filter_entries, "valueFrom", "secretKeyRef", "key", to="keys"),
 )
-def tenants_come_from_a_secret_that_need_not_be_there(trees: Trees) -> Iterator[str]:
-    expected = [{"name": "raypipe-tenants", "key": "tenants.yaml", "optional": True}]
+def filters_of_keys_come_from_a_secret_that_need_not_be_there(trees: Trees) -> Iterator[str]:
+    expected = [{"name": "raypipe-key-filters", "key": "keys.yaml", "optional": True}]
     for pod in serving_pods(trees):
         for c in pod["spec"]["containers"]:
-            named = [e.get("valueFrom", {}).get("secretKeyRef") for e in c["env"] if e["name"] == TENANTS]
+            named = [e.get("valueFrom", {}).get("secretKeyRef") for e in c["env"] if e["name"] == KEY_FILTERS]
             if named != expected:
                 yield f"{c['name']}: {named}"
 
@@ -270,7 +270,7 @@ OWN_KEYS = [{"secretRef": {"name": "raypipe-env", "optional": True}}]
 )
 def every_container_is_told_where_things_are(trees: Trees) -> Iterator[str]:
     for c in ray_containers(trees):
-        said = {e["name"]: e.get("value") for e in c["env"] if e["name"] not in (KEYS, TENANTS)}
+        said = {e["name"]: e.get("value") for e in c["env"] if e["name"] not in (KEYS, KEY_FILTERS)}
         serves = any(c in p["spec"]["containers"] for p in serving_pods(trees))
         code = {"PYTHONPATH": "/opt/raypipe"} if serves else {}  # where serve/app.py is
         if said != {**PLACES, **code} or c.get("envFrom") != OWN_KEYS:

@@ -21,13 +21,13 @@ from k8s_lines import flipped, free, leaves, problems, render, strict
 from k8s_trees import RULES, cluster_of, containers, gpu_groups, of_kind, worker_groups
 from serve_config import builder, unknown
 
+from raypipe.api.cli.main import parser
 from raypipe.api.endpoint import ServeArgs
-from raypipe.cli.main import parser
-from raypipe.cluster import capacity
-from raypipe.cluster.file import Cluster
 from raypipe.core import config as conf
 from raypipe.core.config import Where
 from raypipe.readers.download import CRAG
+from raypipe.runs.cluster import capacity
+from raypipe.runs.cluster.file import Cluster
 from raypipe.serving.access import ServerConfig
 
 pytestmark = pytest.mark.slow
@@ -281,28 +281,15 @@ def test_the_overlay_live_follows_releases_and_differs_from_ha_in_its_arguments_
     assert others[0] == others[1]
 
 
-def test_the_overlay_tenants_differs_from_live_in_that_no_pod_starts_without_their_secret(rendered):
-    mine, live = render(K8S / "overlays/tenants"), render(K8S / "overlays/live")
-    entries = [e for c in containers(of_kind(mine, "RayService")) for e in c["env"]]
-    named = [e["valueFrom"]["secretKeyRef"] for e in entries if e["name"] == "RAYPIPE_TENANTS"]
-    assert len(named) == 2 and not any(ref["optional"] for ref in named)
-    for ref in named:
-        ref["optional"] = True
-    assert mine == live
-
-
-@pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince20")
-def test_the_secret_of_the_docs_makes_tenants_whose_quotas_are_counted_once(monkeypatch):
+def test_the_secret_of_the_docs_makes_filters_of_keys():
     text = (ROOT / "docs/operations.md").read_text()
-    file = textwrap.dedent(re.search(r"# tenants\.yaml\n((?:    .*\n)+)", text).group(1))
+    file = textwrap.dedent(re.search(r"# keys\.yaml\n((?:    .*\n)+)", text).group(1))
     keys = iter(f"a-key-of-{n}-with-16-characters" for n in range(9))
-    monkeypatch.setenv("RAYPIPE_TENANTS", re.sub(r"KEY\d", lambda _: next(keys), file))
-    monkeypatch.setenv("RAYPIPE_KEYS", KEY)
-    built = builder()({"recipe": "local", "store": "/data/store", "gateways": 3})
-    counted = built._bound_deployment.init_args[-1]._bound_deployment
-    assert (counted.name, counted.num_replicas) == ("quotas", 1)
-    [tenants] = counted.init_args
-    assert {t.name for t in tenants} == {"acme", "blue"} and all(t.limited for t in tenants)
+    given = re.sub(r"KEY\d", lambda _: next(keys), file)
+    server = ServeArgs().server_config({"RAYPIPE_KEY_FILTERS": given, "RAYPIPE_KEYS": KEY})
+    assert [(f.name, f.filters.hosts, len(f.keys.digests)) for f in server.key_filters] == [
+        ("acme", ("acme.example",), 2), ("blue", ("blue.example",), 1),
+    ]  # fmt: skip
 
 
 def test_every_file_is_named_by_a_kustomization():

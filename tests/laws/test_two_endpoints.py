@@ -16,11 +16,11 @@ from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
+from raypipe.evaluation.report.progress import Progress
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import EndpointAddress
-from raypipe.pipeline.driver import Pipeline, TaskSizes
-from raypipe.pipeline.tasks import WorkerConfig, inline
-from raypipe.report.progress import Progress
+from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
+from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.store import Store
 
 CONF = Conf((ROOT / "conf",))

@@ -11,18 +11,18 @@ from buckets import bucket_of
 from collection_bench import RANKS, papers, queries, write_beir
 from reruns import SIZES, Bench
 
-from raypipe.cli.main import main
+from raypipe.api.cli.main import main
 from raypipe.core.errors import DataError
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
+from raypipe.evaluation.report.progress import Progress
 from raypipe.evaluation.result_table import each
 from raypipe.evaluation.view.run_list import RemoteRuns, RunList
 from raypipe.evaluation.view.viewer import Viewer
-from raypipe.pipeline.driver import Pipeline
-from raypipe.pipeline.recipe_tables import postings_tables
-from raypipe.pipeline.tasks import WorkerConfig, inline
 from raypipe.readers.object_store import TRIES, copy_with_retries, download, upload
-from raypipe.report.progress import Progress
+from raypipe.runs.pipeline.driver import Pipeline
+from raypipe.runs.pipeline.recipe_tables import postings_tables
+from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.runs.release import live, promote
 from raypipe.store import Store, StoreError
 
@@ -116,6 +116,22 @@ def test_a_folder_is_sent_whole_and_its_manifest_last(bucket, tmp_path):
     upload(tmp_path, there.as_uri(), last=["manifest.json"])  # a clock that is finer than S3's
     times = {p.name: p.stat().st_mtime_ns for p in there.rglob("*") if p.is_file()}
     assert max(times, key=times.get) == "manifest.json" and len(times) == 3
+
+
+def test_a_folder_that_is_sent_over_another_is_not_whole_until_all_of_it_is_there(tmp_path):
+    here, there = tmp_path / "here", tmp_path / "there"
+    for name in ("a.txt", "manifest.json", "z.txt"):
+        here.mkdir(exist_ok=True)
+        (here / name).write_text("one")
+    upload(here, there.as_uri(), last=["manifest.json"])
+    (there / "z.txt").unlink()
+    (there / "z.txt").mkdir()  # it breaks off there
+    with pytest.raises(DataError, match="cannot be written"):
+        upload(here, there.as_uri(), last=["manifest.json"])
+    assert not (there / "manifest.json").exists()
+    (there / "z.txt").rmdir()
+    upload(here, there.as_uri(), last=["manifest.json"])
+    assert (there / "manifest.json").read_text() == "one"
 
 
 def test_what_is_not_there_is_said_with_its_address(bucket, tmp_path):

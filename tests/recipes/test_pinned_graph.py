@@ -7,22 +7,22 @@ import json
 import pytest
 from checkout import ROOT
 
+from raypipe.api.cli.main import main
 from raypipe.api.session import load_recipe
-from raypipe.cli.main import main
 from raypipe.core.config import Conf
 from raypipe.core.errors import ConfError
 from raypipe.core.records import Question
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
+from raypipe.evaluation.report.progress import Progress
 from raypipe.models.kit import LocalKit
-from raypipe.pipeline.driver import Pipeline, TaskSizes
-from raypipe.pipeline.tasks import WorkerConfig, inline
-from raypipe.report.progress import Progress
 from raypipe.runs.manifest import read
+from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
+from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.runs.release import promote
 from raypipe.serving.answerer import NotReady
 from raypipe.serving.query import QueryRequest
-from raypipe.serving.release_follower import ReleaseFollowers
+from raypipe.serving.release_follower import ReleaseFollower
 from raypipe.store import Store
 
 pytestmark = pytest.mark.slow
@@ -101,12 +101,12 @@ def test_a_release_answers_from_the_folder_that_it_was_made_with_or_says_why_not
 
         return asyncio.run(ask()).answer
 
-    running = ReleaseFollowers(LocalKit(None, "transformers"), place.store.uri)
+    running = ReleaseFollower(LocalKit(None, "transformers"), place.store.uri)
     assert online(running) == "2018"
     place.file.write_text(AFTER)
     assert online(running) == "2018", "tables that are open stay as they were"
     with pytest.raises(NotReady, match=r"graph 'world': .*Put back what was there"):
-        online(ReleaseFollowers(LocalKit(None, "transformers"), place.store.uri))
+        online(ReleaseFollower(LocalKit(None, "transformers"), place.store.uri))
     ask = ["ask", "live", QUESTION, "--store", place.store.uri]
     capsys.readouterr()
     assert main(ask) == 2

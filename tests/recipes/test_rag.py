@@ -45,14 +45,15 @@ def pages(tmp_path):
 
 @pytest.fixture
 def asked(tmp_path, pages):
-    """Asks `rag` a language model that replies with `text` to every chat: the result, and the chats."""
+    """Asks `rag` a language model that replies with `text` to every chat, or to those alone of one word: the
+    result, and the chats."""
 
     def run(text, status=200):
         bodies = []
 
         def reply(request, body):
             bodies.append(body)
-            if status == 200 or body["max_tokens"] == 1:  # 1: is it served?
+            if status == 200 or body["messages"] == [{"role": "user", "content": "ready"}]:
                 request.reply(text)
             else:
                 request.send("{}", status)
@@ -87,7 +88,7 @@ def test_where_the_language_model_abstains_no_sentence_takes_its_place(asked):
 
 
 def test_where_the_language_model_fails_the_sentence_answers_and_says_so(asked):
-    found, _ = asked("", status=400)
+    found, _ = asked("yes", status=400)
     assert found.question.replies["llm"].label == "fault"
     assert found.question.replies["extract"].quotes and found.question.origin in ("extract", "")
 

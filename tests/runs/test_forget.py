@@ -5,23 +5,28 @@ import json
 import shutil
 
 import lance
+import pyarrow.parquet as pq
 import pytest
 from leftbytes import files_with
 from reruns import FAKES, Bench
 
+from raypipe.api.cli.main import main
 from raypipe.api.forget import forget
 from raypipe.api.session import Session, from_environment
-from raypipe.cli.main import main
 from raypipe.core.errors import ConfError, DataError
+from raypipe.core.plain import json_lines
+from raypipe.evaluation.report.progress import Progress
+from raypipe.evaluation.report.report import RunFolder
 from raypipe.evaluation.result_table import read_table
-from raypipe.memo.disk import memo_tables
-from raypipe.pipeline.ingest import ingest
-from raypipe.pipeline.ingest_folder import ingest_folder
-from raypipe.report.progress import Progress
-from raypipe.runs.manifest import read
+from raypipe.runs.manifest import read, withdraw
+from raypipe.runs.pipeline.ingest import ingest
+from raypipe.runs.pipeline.ingest_folder import ingest_folder
 from raypipe.runs.release import history, live, promote, releases
 from raypipe.store import Reading, Store, StoreError
 from raypipe.store.files import Files
+from raypipe.store.layout import CAPTURED
+from raypipe.store.memo.disk import memo_tables
+from raypipe.store.segments import read_segments, write_segment
 
 pytestmark = pytest.mark.slow
 
@@ -136,6 +141,38 @@ def test_no_byte_of_a_page_is_left_and_everything_else_is_as_before(copy):
     assert plan["generate:plain"].max_calls == 0, "a reply to a prompt that shows no page stays"
     with pytest.raises(DataError, match=r"found no such thing as"):
         forgotten(copy, URL)
+
+
+def test_what_a_killed_eval_left_in_its_folder_goes_whole_and_other_evals_there_do_not(copy):
+    store, runs = Store.open(str(copy.folder / "store")), copy.folder / "runs"
+    for name, uri in (("killed", store.uri), ("others", str(copy.folder / "elsewhere"))):
+        shutil.copytree(runs / "two", runs / name)
+        run = RunFolder(runs / name)
+        table = pq.read_table(run.results)
+        about = {**table.schema.metadata, b"run": b"0" * 32, b"store": uri.encode()}
+        pq.write_table(table.replace_schema_metadata(about), run.results)
+        withdraw(run.path)
+    shutil.copyfile(runs / "killed/results.parquet", runs / "one/results.parquet")  # an older raypipe's
+    listed = {h.name: h.does for h in forgotten(copy, URL, dry_run=True).holdings if h.kind == "run"}
+    assert [name for name, does in listed.items() if "killed eval" in does] == [
+        str(runs / "killed"), str(runs / "one"),
+    ]  # fmt: skip
+    forgotten(copy, URL)
+    assert list((runs / "killed").iterdir()) == list((runs / "one").iterdir()) == []
+    assert {name.partition("/")[0] for name in files_with(MARKER, store.uri, runs)} == {"others"}
+
+
+def test_a_separator_of_lines_in_a_text_cuts_no_line_of_what_stays(copy):
+    store, runs = Store.open(str(copy.folder / "store")), copy.folder / "runs"
+    asked = [f"what is\u2028new, and\x85what {said}?" for said in ("else", MARKER)]
+    lines = [{"format": 1, "answer_id": str(n) * 36, "query": q} for n, q in enumerate(asked)]
+    name = write_segment(store.files, CAPTURED, lines, 1e9)
+    notes = runs / "one/notes.jsonl"
+    notes.write_text("".join(json.dumps({"q": q}, ensure_ascii=False) + "\n" for q in asked))
+    forgotten(copy, URL)
+    assert list(read_segments(store.files, CAPTURED, [name])) == lines[:1]
+    assert json_lines(notes.read_text()) == [{"q": asked[0]}]
+    assert files_with(MARKER, store.uri, runs) == []
 
 
 def rows_of_memos(store):

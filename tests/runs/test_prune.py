@@ -8,20 +8,21 @@ from pathlib import Path
 import pytest
 from reruns import FAKES, MODELS, Bench
 
-from raypipe.cli.main import main
+from raypipe.api.cli.main import main
 from raypipe.core.errors import ConfError
 from raypipe.core.records import Fault
-from raypipe.pipeline.dead_letters import faults_table
 from raypipe.runs import roots
 from raypipe.runs.changes import compared_with
-from raypipe.runs.manifest import read, recent
+from raypipe.runs.manifest import read, recent, remove
+from raypipe.runs.pipeline.dead_letters import faults_table
 from raypipe.runs.prune import prune, uncited
-from raypipe.runs.release import promote
+from raypipe.runs.release import promote, releases, rollback
 from raypipe.store import Store, begin, commit, write_part
 from raypipe.store.adapters import RECIPE, adapter_folder, adapter_names, put_adapter, training_lease
+from raypipe.store.files import Files
 from raypipe.store.ids import Ids
 from raypipe.store.keep import tag, tagged, unfinished
-from raypipe.store.layout import MANIFESTS, RELEASES
+from raypipe.store.layout import ANSWER_KEYS, MANIFESTS, RELEASES
 from raypipe.store.sources import sizes
 
 pytestmark = pytest.mark.slow
@@ -74,6 +75,39 @@ def test_the_tags_of_a_killed_promote_go_and_hold_nothing_back(bench, store):
     assert ("tag", "r0001-0123abcd") in gone and any(kind == "table" for kind, _ in gone)
     left = {name for table in release.tables for name in tagged(store, table)}
     assert left == {release.id}
+
+
+class KilledAfter(Files):
+    """Files of a process that is killed when it has removed one whose name begins so."""
+
+    def __init__(self, uri, name):
+        super().__init__(uri)
+        self._name = name
+
+    def remove(self, name):
+        super().remove(name)
+        if name.startswith(self._name):
+            raise KeyboardInterrupt
+
+
+def test_what_says_that_a_release_or_a_run_is_whole_goes_before_the_rest_of_it(bench, store):
+    for name, recipe in (("one", EDITED), ("two", SURE)):
+        bench.run(recipe, out=name)
+    first, second = (promote(store, read(bench.folder / name), []) for name in ("one", "two"))
+    rollback(store)
+    store.files = KilledAfter(store.uri, f"{RELEASES}/r")
+    with pytest.raises(KeyboardInterrupt):
+        prune(store, dry_run=False)
+    assert [r.id for r in releases(store)] == [first.id]
+    assert second.id in tagged(store, "answers"), "while it was listed, it could be opened"
+    store.files, run = KilledAfter(store.uri, f"{MANIFESTS}/"), read(bench.folder / "two").run
+    with pytest.raises(KeyboardInterrupt):
+        remove(store, run)
+    assert run not in {r.run for r in recent(store, 9)} and f"{run}.arrow" in store.files.names(ANSWER_KEYS)
+    store.files = Files(store.uri)
+    prune(store, dry_run=False)
+    assert set(tagged(store, "answers")) == {first.id}
+    assert f"{run}.arrow" not in store.files.names(ANSWER_KEYS)
 
 
 def test_a_run_of_another_raypipe_holds_nothing_back(bench, store):

@@ -9,24 +9,19 @@ from typing import ClassVar
 
 import httpx
 import pytest
-from http_app import OPEN, ask, listening, served
+from http_app import ask, listening, served
 from load import fire
 from reruns import FAKES
 
-from raypipe.cli.main import main
 from raypipe.core.errors import Unavailable
 from raypipe.models.kit import LocalKit
-from raypipe.pipeline.ingest import ingest
 from raypipe.runs.manifest import read
+from raypipe.runs.pipeline.ingest import ingest
 from raypipe.runs.prune import prune
 from raypipe.runs.release import live, promote, rollback
-from raypipe.serving.access import ApiKeys, ServerConfig
 from raypipe.serving.answerer import Answerer, NotReady
-from raypipe.serving.http import create_app
-from raypipe.serving.release_follower import POLL_S, REOPEN_S, ReleaseFollowers
-from raypipe.serving.tenants import Tenant
+from raypipe.serving.release_follower import POLL_S, REOPEN_S, ReleaseFollower
 from raypipe.store import Store
-from raypipe.store.layout import LIVE
 
 pytestmark = pytest.mark.slow
 
@@ -43,7 +38,7 @@ def two(bench):
 
 
 def app_over(store):
-    return served(ReleaseFollowers(LocalKit(None, "transformers"), store.uri))
+    return served(ReleaseFollower(LocalKit(None, "transformers"), store.uri))
 
 
 def test_before_the_first_release_it_is_not_ready_and_with_it_ready_without_a_restart(two):
@@ -90,39 +85,17 @@ def test_promote_and_roll_back_are_followed_and_no_request_fails_or_mixes_two_re
         assert models[c.body["versions"]["recipe"]] in c.body["versions"]["models"]
 
 
-def test_a_tenant_has_a_release_of_its_own_with_a_memo_of_its_own(two, bench, capsys):
-    store, (first, second) = two
-    followers = ReleaseFollowers(LocalKit(None, "transformers"), store.uri, memo_bytes=1 << 20)
+def test_each_release_has_a_memo_of_its_own(two, bench):
+    store, runs = two
+    app = served(ReleaseFollower(LocalKit(None, "transformers"), store.uri, memo_bytes=1 << 20))
     query = bench.lines()[0]["query"]
-    keys = {name: f"the-key-of-{name}-is-long" for name in ("acme", "blue")}
-    acme = Tenant("acme", ApiKeys.of([keys["acme"]]), releases=("live@acme", LIVE))
-    tenants = (acme, Tenant("blue", ApiKeys.of([keys["blue"]])))
-    config = ServerConfig(limits=OPEN.limits, tenants=tenants)
-    app = create_app(followers, config, followers=followers)
-
-    def asked(name, **headers):
-        reply = ask(app, {"query": query}, authorization=f"Bearer {keys[name]}", **headers)
-        if reply.status_code == 200:
-            calls.append(reply.json()["usage"]["scored"])
-            return reply.json()["versions"]["recipe"]
-        return reply.status_code
-
-    calls = []
-    promote(store, first, [])
-    assert (asked("acme"), asked("blue")) == (503, first.digest), "nothing is live@acme"
-    assert asked("blue") == first.digest and calls[0] > 0 == calls[1], "the same question asks no model again"
-    assert main(["promote", str(bench.folder / "two"), "--as", "live@acme"]) == 0
-    assert "live@acme in " in capsys.readouterr().out
-    time.sleep(POLL_S)
-    assert (asked("acme"), asked("blue")) == (second.digest, first.digest)
-    assert calls[2] > 0 == calls[3], "what one release computed is no other's"
-    assert asked("acme", **{"raypipe-release": LIVE}) == first.digest
-    assert asked("blue", **{"raypipe-release": "live@acme"}) == 403
-    assert main(["rollback", "--as", "live@acme", "--store", store.uri]) == 2
-    assert "no earlier release of live@acme" in capsys.readouterr().err
-    assert main(["releases", "--store", store.uri]) == 0
-    assert "live@acme" in capsys.readouterr().out
-    assert live(store).run == first.run and live(store, "live@acme").run == second.run
+    for run in (*runs, runs[0]):
+        promote(store, run, [])
+        time.sleep(POLL_S)
+        replies = [ask(app, {"query": query}).json() for _ in range(2)]
+        assert {r["versions"]["recipe"] for r in replies} == {run.digest}
+        first, again = (r["usage"]["scored"] for r in replies)
+        assert first > 0 == again, "what one release computed is no other's; the same asks no model again"
 
 
 def test_a_release_that_cannot_be_opened_is_not_followed_and_the_log_says_why(two, caplog):
@@ -143,7 +116,7 @@ def test_a_release_that_cannot_be_opened_is_not_followed_and_the_log_says_why(tw
 def test_models_that_no_open_release_names_are_closed(two):
     store, runs = two
     kit = LocalKit(None, "transformers")
-    app = served(ReleaseFollowers(kit, store.uri, close_after_s=0))
+    app = served(ReleaseFollower(kit, store.uri, close_after_s=0))
     held = []
     for run in (*runs, *runs):
         promote(store, run, [])
@@ -174,7 +147,7 @@ class Elsewhere(LocalKit):
 def test_a_release_whose_model_is_unavailable_is_followed_once_it_is_back(two):
     store, (first, second) = two
     promote(store, first, [])
-    app = served(ReleaseFollowers(Elsewhere(None, "transformers"), store.uri))
+    app = served(ReleaseFollower(Elsewhere(None, "transformers"), store.uri))
     assert ask(app, {"query": "x"}).json()["versions"]["recipe"] == first.digest
     promote(store, second, [])
     time.sleep(POLL_S)
@@ -207,7 +180,7 @@ class Broken(LocalKit):
 def test_a_release_whose_model_a_library_cannot_load_is_tried_again_after_a_while(two, caplog, monkeypatch):
     store, (first, second) = two
     promote(store, first, [])
-    app = served(ReleaseFollowers(Broken(None, "transformers"), store.uri))
+    app = served(ReleaseFollower(Broken(None, "transformers"), store.uri))
     assert ask(app, {"query": "x"}).json()["versions"]["recipe"] == first.digest
     release = promote(store, second, [])
     Broken.load[:] = [RuntimeError("out of memory")]
@@ -225,7 +198,7 @@ def test_a_release_whose_model_a_library_cannot_load_is_tried_again_after_a_whil
 def test_a_request_waits_for_a_release_that_is_being_opened_and_not_for_long(two, monkeypatch):
     store, (first, second) = two
     promote(store, first, [])
-    followed = ReleaseFollowers(Broken(None, "transformers"), store.uri).of(LIVE)
+    followed = ReleaseFollower(Broken(None, "transformers"), store.uri)
     monkeypatch.setattr("raypipe.serving.release_follower.OPEN_WAIT_S", 0.1)
     monkeypatch.setattr("raypipe.serving.release_follower.POLL_S", 0.0)
 
@@ -244,7 +217,7 @@ def test_a_request_waits_for_a_release_that_is_being_opened_and_not_for_long(two
 def test_a_pointer_or_a_release_that_is_damaged_or_gone_stops_no_answers(two, caplog):
     store, (first, second) = two
     promote(store, first, [])
-    followed = ReleaseFollowers(LocalKit(None, "transformers"), store.uri).of(LIVE)
+    followed = ReleaseFollower(LocalKit(None, "transformers"), store.uri)
 
     def current():
         followed._polled_at = -POLL_S  # the next look is due
@@ -258,7 +231,7 @@ def test_a_pointer_or_a_release_that_is_damaged_or_gone_stops_no_answers(two, ca
         assert current() == first.digest
         assert any("cannot be read" in r.getMessage() for r in caplog.records)
         with pytest.raises(NotReady):
-            asyncio.run(ReleaseFollowers(LocalKit(None, "transformers"), store.uri).current())
+            asyncio.run(ReleaseFollower(LocalKit(None, "transformers"), store.uri).current())
     store.files.write("_releases/live.json", pointer)
     promote(store, second, [])
     assert current() == second.digest
@@ -267,7 +240,7 @@ def test_a_pointer_or_a_release_that_is_damaged_or_gone_stops_no_answers(two, ca
 def test_a_request_that_began_with_one_release_ends_with_it(two):
     store, (first, second) = two
     promote(store, first, [])
-    followed = ReleaseFollowers(LocalKit(None, "transformers"), store.uri).of(LIVE)
+    followed = ReleaseFollower(LocalKit(None, "transformers"), store.uri)
 
     async def scene():
         pinned = await followed.current()

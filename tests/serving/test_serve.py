@@ -9,7 +9,6 @@ import pickle
 import re
 import socket
 import tarfile
-import time
 from contextlib import ExitStack, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -18,15 +17,15 @@ import httpx
 import pytest
 import yaml
 from checkout import ROOT
-from endpoint import AUTH, FEW, KEY, QUESTIONS, SURE, live_endpoint, until
+from endpoint import AUTH, KEY, PART, QUESTIONS, SURE, live_endpoint, until
 from http_app import events
 from load import fire
 from reruns import CONF, MODELS
 from serve_config import builder, unknown
 
+from raypipe.api.cli.main import main
 from raypipe.api.endpoint import ServeArgs, check_host
 from raypipe.api.session import load_recipe
-from raypipe.cli.main import main
 from raypipe.core.errors import ConfError
 from raypipe.recipes.serialize import to_plain
 from raypipe.runs.release import live, promote, rollback
@@ -261,18 +260,14 @@ def test_its_first_lines_name_the_log_that_has_a_line_for_each_request_and_the_s
 
 
 @pytest.mark.ray
-def test_a_quota_is_counted_once_for_both_gateways(running):
-    few = {"authorization": f"Bearer {FEW}"}
-    begin = time.monotonic()  # one at a time: its share of the slots is one of a gateway
-    came = asyncio.run(fire(running.url, [{"query": running.jobs[0].text}] * 16, 1, few))
-    back = (time.monotonic() - begin) / 10  # requests: six a minute come back evenly
-    assert {r.status for r in came} == {200, 429}
-    assert 6 <= sum(r.status == 200 for r in came) <= 6 + back
-    refused = next(r for r in came if r.status == 429)
-    assert "6 requests a minute are used up" in str(refused.body)
-    assert {r.status for r in running.fire(8, 4)} == {200}, "other keys are answered"
-    gateways = {p.pid for p in running.replicas("gateway")}
-    assert len(gateways) == 2 and len(running.replicas("quotas")) == 1
+def test_a_key_with_a_filter_searches_its_part_alone(running):
+    with running.client() as client:
+        body = {"query": running.jobs[0].text, "include": ["hits"]}
+        whole, part = (
+            client.post("/v1/answer", json=body, headers=headers).json()
+            for headers in ({}, {"authorization": f"Bearer {PART}"})
+        )
+    assert whole["hits"] and part["hits"] == []
 
 
 @pytest.mark.ray

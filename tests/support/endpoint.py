@@ -25,8 +25,8 @@ from raypipe.store import Store
 
 KEY = "the-key-of-these-tests"
 AUTH = {"authorization": f"Bearer {KEY}"}
-FEW = "the-key-of-a-tenant-with-few"
-TENANTS = f"tenants: {{few: {{keys: [{FEW}], share: 0.01, requests_per_minute: 6}}}}"
+PART = "the-key-of-a-part-of-the-store"
+KEY_FILTERS = f"filters: {{part: {{keys: [{PART}], hosts: [nowhere.example]}}}}"
 QUESTIONS = 100
 SURE = FAKES.replace("threshold: 0.5\n", "threshold: 0.0\n")
 OTHER = SURE.replace("hash-embedder", "other-embedder").replace("top: 10}", "top: 3}")
@@ -43,7 +43,7 @@ class Released:
 
 
 def released_runs(tmp_path_factory):
-    from raypipe.synth import write
+    from raypipe.contrib.world.write import write
 
     world = tmp_path_factory.mktemp("hundred")
     write(world, QUESTIONS, pages=5, seed=11, page_chars=1000)
@@ -99,7 +99,7 @@ class Running:
     def secrets(self):
         """Keys and questions that stand in a log."""
         whole = self.logs()
-        return [x for x in (KEY, FEW, *(q.text for q in self.jobs)) if x in whole]
+        return [x for x in (KEY, PART, *(q.text for q in self.jobs)) if x in whole]
 
     def refuses(self, words, digest):
         """Waits until the log has these words, while every question is answered by the recipe."""
@@ -166,7 +166,7 @@ class started:
             "RAYPIPE_CONF": str(ROOT / "conf"),
             "RAYPIPE_HOME": str(self.log.parent / "home"),
             "RAYPIPE_KEYS": f"{KEY},another-key-for-rotation",
-            "RAYPIPE_TENANTS": TENANTS,
+            "RAYPIPE_KEY_FILTERS": KEY_FILTERS,
         }
         command = [sys.executable, "-m", "raypipe", "serve", *self.words, "--port", str(self.port)]
         with self.log.open("wb") as out:

@@ -3,19 +3,23 @@
 import copy
 import io
 import json
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import pyarrow.parquet as pq
 from checkout import ROOT, SUPPORT
 
 from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
 from raypipe.core.kits import ForwardingKit
+from raypipe.core.plain import json_lines
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
-from raypipe.pipeline.driver import Pipeline, TaskSizes
-from raypipe.pipeline.tasks import WorkerConfig, inline
-from raypipe.report.progress import Progress
+from raypipe.evaluation.report.progress import Progress
+from raypipe.evaluation.report.report import RunFolder
+from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
+from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.store import Store
 
 CONF = Conf((ROOT / "conf",))
@@ -30,6 +34,32 @@ other-reranker: {kind: reranker, loader: overlap, dtype: bfloat16}
 
 
 SIZES = TaskSizes(50, 4)
+
+
+@contextmanager
+def refusing(store, folder):
+    """A store without one of its folders: a file stands in its place, so none is written or read there."""
+    place = Path(store.uri) / folder
+    aside = place.with_name(f".{place.name}.aside")
+    place.mkdir(parents=True, exist_ok=True)
+    place.rename(aside)
+    place.write_bytes(b"")
+    try:
+        yield
+    finally:
+        place.unlink()
+        aside.rename(place)
+
+
+def rename_run(folder, run):
+    """Gives the run of a folder another id, as a second eval of the same questions has it."""
+    files = RunFolder(folder)
+    for file in (files.manifest, files.report):
+        file.write_text(json.dumps({**json.loads(file.read_text()), "run": run}))
+    table = pq.read_table(files.results)
+    pq.write_table(
+        table.replace_schema_metadata({**table.schema.metadata, b"run": run.encode()}), files.results
+    )
 
 
 class WorkerKit(ForwardingKit):
@@ -88,7 +118,7 @@ class Bench:
 
     def lines(self):
         files = sorted(self.world.glob("questions*.jsonl"))
-        return [json.loads(line) for f in files for line in f.read_text().splitlines()]
+        return [line for f in files for line in json_lines(f.read_text())]
 
     def data(self, lines):
         file = self.folder / "data.jsonl"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from raypipe.metrics.certainty import MARGIN
 from raypipe.metrics.crag import Rule, rule_id
 from raypipe.runs import release
 from raypipe.runs.manifest import find
-from raypipe.runs.trials import ROLES, TrialEvidence, read_trial, side_values
 
 _RELEASE = re.compile(r"live|r\d+-\w+")
 
@@ -41,8 +39,8 @@ def compare(
 ) -> CompareResult:  # fmt: skip
     """Compares each run with the first: better, worse, same, or cannot tell.
 
-    A run is the folder of a finished eval; a file of predictions; a release of `store`, by its id or as
-    `live`; or `live` and `shadow` (or `canary`): what both sides of a trial answered to live questions.
+    A run is the folder of a finished eval, a file of predictions, or a release of `store`, by its id or as
+    `live`.
     `rule` scores folders and files; None: of a folder its own, of a file official. `margin` is how far apart
     two runs of the same quality may lie; `group` a label whose values are groups of questions that count as
     one each. `rejudge` names a judge that is asked about the answers of all runs ("": the first run's), and
@@ -61,14 +59,8 @@ def compare(
     people = None if labels is None else read_labels(Path(labels))
     judge = _first_judge(runs[0], rule) if rejudge == "" else rejudge
     again = (judge, trim, people) != (None, None, None)  # no run's own verdicts are taken
-    trials = traffic_runs(runs, session, store)
-    if trials and (rule is not None or again):
-        raise ConfError(
-            "both sides of a trial are scored as questions came in; expected no --rule, --rejudge, "
-            "--trim or --labels with them"
-        )
-    scored = trials
-    for run in () if trials else runs:
+    scored = list[ScoredRun]()
+    for run in runs:
         alike = scored[0].rule if scored and judge is not None and rule is None else rule
         if again and Path(run).exists():
             judged = opened(session, Path(run), alike, judge, trim)
@@ -77,40 +69,6 @@ def compare(
             scored.append(_scored(session, run, alike, again, store))
     chosen = unseen_alone(scored) if unseen else scored
     return CompareResult(comparing.compare(chosen, margin, group, measure))
-
-
-def traffic_runs(runs: Sequence[str | Path], session: Session, store: Place) -> list[ScoredRun]:
-    """Both sides of a trial over the questions that they answered, for `live` and `shadow` or `canary`; none,
-    for other runs. Raises ConfError where there is no such trial, and DataError without a question that has a
-    gold."""
-    roles = [r for r in ROLES if r in map(str, runs)]
-    if not roles or Path(roles[0]).exists():
-        return []
-    if sorted(map(str, runs)) != sorted(["live", roles[0]]):
-        raise ConfError(f"expected `live {roles[0]}`, the two sides of one trial; found {len(runs)} runs")
-    opened_store = session.store(store)
-    trial = read_trial(opened_store, roles[0])
-    if trial is None:
-        raise ConfError(f"{opened_store.uri} has no {roles[0]}; `raypipe trial` says how the last ended")
-    evidence = TrialEvidence(opened_store, trial)
-    truths = evidence.read()
-    pairs = {q: p for q, p in evidence.first.items() if q in truths}
-    if not pairs:
-        raise DataError(
-            f"both releases answered {len(evidence.first)} questions, none of which has a gold: a "
-            "stored one, or a text that a user gave (/v1/feedback). `raypipe trial` says how many they "
-            "answered alike"
-        )
-    values = {
-        "live": {q: side_values(p.live, truths[q]) for q, p in pairs.items()},
-        roles[0]: {q: side_values(p.trial, truths[q]) for q, p in pairs.items()},
-    }
-    ids = {"live": trial.live, roles[0]: trial.release}
-    none: dict[str, Mapping[str, str]] = {q: {} for q in pairs}
-    return [
-        ScoredRun(f"{name} ({ids[name]})", "official", "", values[name], none, kind="qa")
-        for name in map(str, runs)
-    ]
 
 
 def _scored(session: Session, run: str | Path, rule: Rule | None, again: bool, store: Place) -> ScoredRun:

@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Literal
 
 from raypipe.api.served import require_answering, require_same, require_unchanged
 from raypipe.api.session import Session, Settings, endpoint_addresses, require_graphs
-from raypipe.cluster.capacity import declared_nodes, preflight, sized, startable
-from raypipe.cluster.file import Cluster
 from raypipe.core import config
 from raypipe.core.errors import ConfError, Unavailable
+from raypipe.evaluation.report.progress import heartbeat
 from raypipe.models import load
 from raypipe.models.load import EngineLimits
-from raypipe.pipeline.recipe_tables import lacks_passages, nothing_to_search, searched
-from raypipe.pipeline.tasks import WorkerConfig
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import from_plain
-from raypipe.report.progress import heartbeat
+from raypipe.runs.cluster.capacity import declared_nodes, preflight, sized, startable
+from raypipe.runs.cluster.file import Cluster
+from raypipe.runs.pipeline.recipe_tables import lacks_passages, nothing_to_search, searched
+from raypipe.runs.pipeline.tasks import WorkerConfig
 from raypipe.runs.release import live_now
 from raypipe.serving.access import MEMO_MB, ApiKeys, CaptureConfig, RequestLimits, ServerConfig
-from raypipe.serving.tenants import read_tenants, tenants_in
+from raypipe.serving.key_filters import key_filters_in, read_key_filters
 from raypipe.store import Store, StoreError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 KEYS = "RAYPIPE_KEYS"
-TENANTS = "RAYPIPE_TENANTS"  # what a file of tenants would say, as a Secret gives it to a pod
+KEY_FILTERS = "RAYPIPE_KEY_FILTERS"  # what a file of filters would say, as a Secret gives it to a pod
 UNTIL = "Until then only documents that requests bring are searched"
 
 
@@ -56,7 +56,7 @@ class ServeArgs:
     limits: RequestLimits = field(default_factory=RequestLimits)
     llm: str | None = None  # URL#MODEL of a server that stands in the place of every generator
     capture: CaptureConfig | None = None  # which answers are written into the store; None: none
-    tenants: str | None = None  # file of tenants: keys with a name, a share, quotas, releases and filters
+    key_filters: str | None = None  # file of keys that may search a part of the store, each with its filter
     memo_mb: int = MEMO_MB  # memory of a gateway for what models computed about its store; 0: none is kept
 
     def __post_init__(self) -> None:
@@ -148,14 +148,14 @@ class ServeArgs:
         given = [k.strip() for k in environ.get(KEYS, "").split(",") if k.strip()]
         if self.keys is not None:
             given += _in_file(Path(self.keys))
-        tenants = () if self.tenants is None else read_tenants(Path(self.tenants))
-        if self.tenants is None and (text := environ.get(TENANTS, "").strip()):
-            tenants = tenants_in(config.read_value(text, f"${TENANTS}"), f"${TENANTS}")
-        for what, found in (("keys", given), ("tenants", tenants)):
+        filters = () if self.key_filters is None else read_key_filters(Path(self.key_filters))
+        if self.key_filters is None and (text := environ.get(KEY_FILTERS, "").strip()):
+            filters = key_filters_in(config.read_value(text, f"${KEY_FILTERS}"), f"${KEY_FILTERS}")
+        for what, found in (("keys", given), ("key filters", filters)):
             if found and self.auth == "none":
                 raise ConfError(f"auth none and {what}: expected one of them, found both")
         keys = ApiKeys(open=True) if self.auth == "none" else ApiKeys.of(given)
-        return ServerConfig(keys, self.limits, self.page, self.log, self.capture, self.memo_mb, tenants)
+        return ServerConfig(keys, self.limits, self.page, self.log, self.capture, self.memo_mb, filters)
 
     def cluster_file(self, settings: Settings) -> Cluster:
         cluster = self.session(settings).cluster_file()
@@ -177,7 +177,7 @@ def _in_file(path: Path) -> list[str]:
 def check_address(endpoint: ServeArgs, host: str, port: int, settings: Settings) -> None:
     """Raises ConfError for an address that others reach without keys, and for a port that is taken."""
     server = endpoint.server_config(settings.keys)
-    if not server.tenants:
+    if not server.key_filters:
         check_host(host, server.keys)
     check_port(host, port)
 
@@ -223,7 +223,7 @@ def serve(endpoint: ServeArgs, host: str, port: int, say: Callable[[str], None],
     say(endpoint.about_store(settings))
     with ExitStack() as ends:
         with heartbeat(say, "starting Ray") as now:
-            from raypipe.cluster import connection  # Ray takes a second to import
+            from raypipe.runs.cluster import connection  # Ray takes a second to import
             from raypipe.serving.ray import start, stop
 
             application = replace(endpoint, log=str(log)).application(settings)

@@ -13,7 +13,7 @@ import yaml
 
 from raypipe.api.captured import open_data
 from raypipe.api.data import ingest
-from raypipe.api.paths import Data, deliver, run_folder, several
+from raypipe.api.paths import SWEEP, Data, deliver, run_folder, several
 from raypipe.api.pipelines import offline_pipeline, prices_of
 from raypipe.api.release import finished
 from raypipe.api.results import Result, outside_loop
@@ -30,6 +30,7 @@ from raypipe.evaluation.fit_decide import DecideFitReport
 from raypipe.evaluation.fit_fuse import FuseFitReport
 from raypipe.evaluation.golds import kind_of_data, require_questions, stored_questions
 from raypipe.evaluation.options import EvalOptions
+from raypipe.evaluation.report.experiments import fit_page
 from raypipe.evaluation.scored_run import scored_run
 from raypipe.evaluation.sweep import PlannedPoint, Repeats, Sweep, repeats
 from raypipe.metrics.certainty import MARGIN
@@ -37,7 +38,6 @@ from raypipe.metrics.textfile import replaced, require_file, require_writable, w
 from raypipe.readers.formats import kind_of
 from raypipe.readers.object_store import is_remote
 from raypipe.recipes.recipe import Recipe
-from raypipe.report.experiments import fit_page
 from raypipe.runs.plan import planner
 from raypipe.runs.plan.new_files import read_questions
 from raypipe.runs.plan.records import NewSources, Plan
@@ -131,12 +131,15 @@ def _out(run: str | Path, out: str | Path | None, name: str) -> Path:
 def _written(found: F, what: str) -> F:
     """The same fit, once its file and next to it what it is worth are written."""
     file, report = found.file, found.to_json()
+    table, page = (file.with_suffix(ending) for ending in (".json", ".html"))
+    for earlier in (table, page):
+        earlier.unlink(missing_ok=True)  # of another fit
     with replaced(file) as out:
         verb = "decide" if isinstance(found, DecideFitResult) else "fuse"
         out.write(f"# {what}. Made by `raypipe fit {verb}`; {file.stem}.html says what it is worth.\n")
         out.write(yaml.safe_dump(to_json(found.fitted), sort_keys=False, width=_WIDTH, allow_unicode=True))
-    write_json(file.with_suffix(".json"), report)
-    write_text(file.with_suffix(".html"), fit_page(report))
+    write_json(table, report)
+    write_text(page, fit_page(report))
     return found
 
 
@@ -206,9 +209,10 @@ def sweep(
         of_run = {"rule": how.rule, "judge": how.judge, "kind": how.kind, "only": some}
         return evaluate(one, (), filled, where, session, **of_run).evaluation
 
+    (folder / SWEEP).unlink(missing_ok=True)  # of another sweep, whose runs are replaced
     done = sweeping.sweep(found, run, ids, unseen, seed, margin, folder, by)
     result = SweepResult(name, plans, done, folder)
-    write_json(folder / "sweep.json", result.to_json())
+    write_json(folder / SWEEP, result.to_json())
     deliver(out, folder)
     return result
 
@@ -260,8 +264,10 @@ def evaluate_repeatedly(
     found, given, uri, folder = opened(session, recipe, data, store, out)
     asks = any(m.kind == "generator" for m in found.models())  # nothing else answers otherwise to the same
     folders = [folder / f"repeat-{n}" for n in range(1, times + 1)]
+    summary = folder / "repeats.json"
+    summary.unlink(missing_ok=True)  # of other runs, which are replaced
     for n, place in enumerate(folders):
         evaluate(found, given, uri, place, session, fresh=fresh or (asks and n > 0), **options)
     result = RepeatsResult(folder, repeats([scored_run(place, "official") for place in folders]))
-    write_json(folder / "repeats.json", result.to_json())
+    write_json(summary, result.to_json())
     return result

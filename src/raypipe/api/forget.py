@@ -10,7 +10,6 @@ from raypipe.api.results import Result
 from raypipe.api.session import Place, Session
 from raypipe.core.errors import ConfError
 from raypipe.evaluation import forgotten
-from raypipe.memo.disk import merge_memo
 from raypipe.runs.forget import apply, records
 from raypipe.runs.forget.find import find
 from raypipe.runs.forget.records import ForgetDecision, Holding
@@ -19,6 +18,7 @@ from raypipe.runs.roots import releases_naming
 from raypipe.store import Store, StoreError
 from raypipe.store.adapters import trained_on
 from raypipe.store.keep import unfinished
+from raypipe.store.memo.disk import merge_memo
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +79,8 @@ def _found(store: Store, name: str, reason: str, places: list[Path]) -> tuple[Fo
         if rows or files:
             folders.append(folder)
             does = "rows lose their answer, prompts and passages; the page is written again"
+            if not forgotten.is_whole(folder):
+                does = "was left by a killed eval: its files go, and the same eval writes them again"
             holdings.append(Holding("run", str(folder), len(rows), does))
     decision = replace(decision, folders=tuple(map(str, folders)))
     return _with_labels(store, decision, holdings, places), holdings
@@ -90,11 +92,12 @@ def _with_labels(
     """The decision with folders of labels that hold it, adapters that were trained on them, and releases that
     these adapters answer: they end, since weights cannot be taken apart."""
     digests: dict[str, str] = {}
-    for folder in forgotten.label_folders(places):
-        digest, rows = forgotten.held_labels(folder, decision)
-        if rows:
-            digests[digest] = str(folder)
-            holdings.append(Holding("labels", str(folder), rows, "rows go"))
+    for kind, folders in forgotten.FOLDERS.items():
+        for folder in folders.find(places):
+            digest, rows = folders.held(folder, decision)
+            if rows:
+                digests[digest] = str(folder)
+                holdings.append(Holding(kind, str(folder), rows, "rows go"))
     adapters = trained_on(store.files, digests)
     for name in adapters:
         holdings.append(Holding("adapter", name, 0, "was trained on such labels, and goes"))
@@ -126,8 +129,9 @@ def _forget(
             decision = apply.apply(store, decision)
             for folder in filter(Path.is_dir, map(Path, decision.folders)):
                 forgotten.take_out(store, folder, decision)
-            for folder in filter(Path.is_dir, map(Path, decision.labels)):
-                forgotten.take_out_labels(folder, decision)
+            for folders in forgotten.FOLDERS.values():
+                for folder in folders.find(list(filter(Path.is_dir, map(Path, decision.labels)))):
+                    folders.take_out(folder, decision)
             apply.require_gone(store, decision)
             records.end(store, decision)
     return decision, holdings, finished

@@ -12,12 +12,12 @@ from typing import TypeAlias
 from raypipe.api.session import Settings
 from raypipe.core.errors import ConfError
 from raypipe.core.records import digest
+from raypipe.evaluation.report.report import RunFolder
 from raypipe.readers import row_files
 from raypipe.readers.field_map import Fields, checked, parse
 from raypipe.readers.formats import Format, looks_like
 from raypipe.readers.object_store import download, is_remote, upload
 from raypipe.readers.row_format import RowFormat
-from raypipe.report.report import RunFolder
 
 Data: TypeAlias = str | Path | Sequence[str | Path]
 """One file, folder or URI, or several."""
@@ -91,8 +91,11 @@ def unused(runs: Path, now: time.struct_time) -> Path:
     return runs / next(n for n in names if n not in taken)
 
 
+SWEEP = "sweep.json"  # of a sweep's folder: what came of it
+
+
 def deliver(given: str | Path | None, folder: Path) -> None:
-    """Copies a finished run's folder to the object store that `given` names, its manifest last."""
+    """Copies the folder of a finished run or sweep to the object store that `given` names, manifests last."""
     if given and is_remote(str(given)):
-        upload(folder, str(given), last=[RunFolder(folder).manifest.name])
+        upload(folder, str(given), last=[RunFolder(folder).manifest.name, SWEEP])
         print(f"sent to {given}", file=sys.stderr)

@@ -1,25 +1,19 @@
-"""Releases: which finished run answers live questions; and trials: a run that answers some of them next to
-the live release, as a canary or as a shadow."""
+"""Releases: which finished run answers live questions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raypipe.api.results import Result, as_json
 from raypipe.api.session import Place, Session
 from raypipe.core.errors import ConfError
-from raypipe.core.plain import to_json
-from raypipe.runs import release, trial_verdict
+from raypipe.runs import release
 from raypipe.runs.gates import MIN_SCORED, Gate, gate
 from raypipe.runs.manifest import Manifest, find, read
-from raypipe.runs.release import check_pointer
-from raypipe.runs.trial_verdict import TrialReport
-from raypipe.runs.trials import ReleaseTrial, begin_trial, trials
 from raypipe.store import Store
-from raypipe.store.layout import LIVE
 
 if TYPE_CHECKING:
     from raypipe.evaluation.scored_run import ScoredRun
@@ -36,10 +30,9 @@ class ReleaseResult(Result):
     SCHEMA = COLUMNS
     release: release.Release
     store: str  # URI of the store in which it is live
-    pointer: str = LIVE  # that names it
 
     def to_json(self) -> dict[str, Any]:
-        summary = release.summary(self.release, {self.pointer: self.release.id})
+        summary = release.summary(self.release, self.release.id)
         return as_json(**summary, store=self.store)
 
 
@@ -50,10 +43,9 @@ class ReleasesResult(Result):
     SCHEMA = COLUMNS
     releases: tuple[release.Release, ...]
     live: str  # id; "": nothing is live
-    pointers: Mapping[str, str] = field(default_factory=dict)  # pointer -> id
 
     def rows(self) -> Sequence[Mapping[str, Any]]:
-        return [release.summary(r, self.pointers) for r in self.releases]
+        return [release.summary(r, self.live) for r in self.releases]
 
     def to_json(self) -> dict[str, Any]:
         return as_json(releases=self.rows())
@@ -71,7 +63,7 @@ class PruneResult(Result):
 
 def promote(
     run: str | Path, gates: Sequence[str] = (), store: Place = None, min_scored: float | None = None,
-    session: Session | None = None, against: str | Path | None = None, pointer: str = LIVE,
+    session: Session | None = None, against: str | Path | None = None,
 ) -> ReleaseResult:  # fmt: skip
     """Makes a finished run the live release, if it passes the gates.
 
@@ -81,24 +73,22 @@ def promote(
 
     The gates `better`, `not-worse` and `not-worse:M` hold the run against the live release's, or against the
     run in the folder `against`, over the questions of both. Raises GateFailed; then the live release stays.
-    `pointer`: `live`, or `live@NAME` for tenants.
     """
     from raypipe.evaluation.relative_gate import check
     from raypipe.evaluation.scored_run import scored_run
 
-    check_pointer(pointer)
     manifest, opened = finished(run, store, session)
-    relative, bounds = gates_of(gates)
+    relative, bounds = _gates_of(gates)
     if against is not None and not relative:
         raise ConfError(
             "--against: it is what the gates better and not-worse compare with, found neither. Name one, "
             "such as --gate better"
         )
     for g in relative:
-        check(g, scored_run(Path(run), manifest.rule), _other(g, opened, against, pointer))
+        check(g, scored_run(Path(run), manifest.rule), _other(g, opened, against))
     least = MIN_SCORED if min_scored is None else min_scored
-    made = release.promote(opened, manifest, bounds, least, [g.text for g in relative], pointer)
-    return ReleaseResult(made, opened.uri, pointer)
+    made = release.promote(opened, manifest, bounds, least, [g.text for g in relative])
+    return ReleaseResult(made, opened.uri)
 
 
 def finished(run: str | Path, store: Place, session: Session | None) -> tuple[Manifest, Store]:
@@ -107,7 +97,7 @@ def finished(run: str | Path, store: Place, session: Session | None) -> tuple[Ma
     return manifest, (session or Session()).store(manifest.store if store is None else store)
 
 
-def gates_of(texts: Sequence[str]) -> tuple[list[RelativeGate], list[Gate]]:
+def _gates_of(texts: Sequence[str]) -> tuple[list[RelativeGate], list[Gate]]:
     """The gates that hold a run against another, and the bounds on its own numbers."""
     from raypipe.runs.gates import relative_gate
 
@@ -115,12 +105,12 @@ def gates_of(texts: Sequence[str]) -> tuple[list[RelativeGate], list[Gate]]:
     return [g for _, g in found if g], [gate(text) for text, g in found if g is None]
 
 
-def _other(gate: RelativeGate, store: Store, against: str | Path | None, pointer: str) -> ScoredRun:
+def _other(gate: RelativeGate, store: Store, against: str | Path | None) -> ScoredRun:
     from raypipe.evaluation.scored_run import scored_run, stored_run
 
     if against is not None:
         return scored_run(Path(against), "official")
-    live = release.live(store, pointer)
+    live = release.live(store)
     if live is None:
         raise ConfError(f"gate {gate.text}: nothing is live to compare with; name a run with --against DIR")
     manifest = find(store, live.run)
@@ -132,19 +122,17 @@ def _other(gate: RelativeGate, store: Store, against: str | Path | None, pointer
     return stored_run(store, manifest)
 
 
-def rollback(store: Place = None, session: Session | None = None, pointer: str = LIVE) -> ReleaseResult:
-    """Makes the release before the live one live again. Raises ConfError where there is none. `pointer`:
-    `live`, or `live@NAME` for tenants."""
+def rollback(store: Place = None, session: Session | None = None) -> ReleaseResult:
+    """Makes the release before the live one live again. Raises ConfError where there is none."""
     opened = (session or Session()).store(store)
-    return ReleaseResult(release.rollback(opened, check_pointer(pointer)), opened.uri, pointer)
+    return ReleaseResult(release.rollback(opened), opened.uri)
 
 
 def releases(store: Place = None, session: Session | None = None) -> ReleasesResult:
     """Lists the releases of a store, oldest first."""
     opened = (session or Session()).store(store)
     now = release.live(opened)
-    pointers = {name: ids[-1] for name, ids in release.pointed(opened).items()}
-    return ReleasesResult(tuple(release.releases(opened)), now.id if now else "", pointers)
+    return ReleasesResult(tuple(release.releases(opened)), now.id if now else "")
 
 
 def prune(
@@ -161,79 +149,3 @@ def prune(
     opened = (session or Session()).store(store)
     found = pruning.prune(opened, dry_run, abandoned=abandon, replies=replies)
     return PruneResult(dry_run, tuple(found))
-
-
-@dataclass(frozen=True, slots=True)
-class TrialResult(Result):
-    """The canary and the shadow as they do now, those that were stopped, else how the last trial ended; a
-    row for each."""
-
-    SCHEMA = "role release live share:float64 gate verdict why questions:int64 same:int64"
-    store: str  # URI
-    running: tuple[TrialReport, ...]
-    ended: TrialReport | None  # the last; None: none has
-    stopped: tuple[TrialReport, ...] = ()  # by this call, the canary before the shadow
-
-    @property
-    def over(self) -> tuple[TrialReport, ...]:
-        """Those that this call stopped, else the last that ended; () where none has."""
-        return self.stopped or ((self.ended,) if self.ended else ())
-
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        for r in (*self.running, *self.over):
-            yield {**to_json(r), **to_json(r.trial)}
-
-
-def start_canary(
-    run: str | Path, share: float, gates: Sequence[str] = (), store: Place = None,
-    min_scored: float | None = None, session: Session | None = None,
-) -> TrialResult:  # fmt: skip
-    """Has a finished run answer a share of the live questions, above 0 and at most 1, until its gate ends it.
-
-    Of the `gates` one is `better`, `not-worse` or `not-worse:M`: it ends the canary, which then goes live or
-    is rolled back by the endpoints that follow the live release. The others are bounds that the run passes
-    before, as in `promote`. Raises ConfError without such a gate, where nothing is live, and for another
-    canary; GateFailed.
-    """
-    manifest, opened = finished(run, store, session)
-    ends, bounds = gates_of(gates)
-    if len(ends) != 1:
-        found = ", ".join(g.text for g in ends) or "none"
-        raise ConfError(
-            "canary: expected one gate that ends it, --gate better, --gate not-worse or --gate not-worse:M; "
-            f"found {found}"
-        )
-    least = MIN_SCORED if min_scored is None else min_scored
-    begin_trial(opened, manifest, "canary", share, ends[0].text, bounds, least)
-    return _found(opened)
-
-
-def start_shadow(
-    run: str | Path, share: float, store: Place = None, session: Session | None = None
-) -> ReleaseTrial:
-    """Has a finished run answer a share of the live questions again, after the reply of the live release was
-    sent. Raises ConfError as `start_canary`."""
-    manifest, opened = finished(run, store, session)
-    trial, _ = begin_trial(opened, manifest, "shadow", share, "")
-    return trial
-
-
-def show_trials(store: Place = None, session: Session | None = None) -> TrialResult:
-    """Says how the canary and the shadow of a store do, and how the last trial ended."""
-    return _found((session or Session()).store(store))
-
-
-def stop_trials(store: Place = None, session: Session | None = None) -> TrialResult:
-    """Ends the canary and the shadow of a store; the live release stays. Raises ConfError where there is
-    none."""
-    opened = (session or Session()).store(store)
-    running = trials(opened)
-    if not running:
-        raise ConfError(f"{opened.uri}: there is no canary and no shadow to stop")
-    stopped = tuple(trial_verdict.stop_trial(opened, t, "it was stopped by hand") for t in running)
-    return replace(_found(opened), stopped=stopped)
-
-
-def _found(store: Store) -> TrialResult:
-    running = tuple(trial_verdict.report_on(store, t) for t in trials(store))
-    return TrialResult(store.uri, running, trial_verdict.last_report(store))

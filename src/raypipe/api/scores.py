@@ -9,12 +9,12 @@ from typing import Any
 
 from raypipe.api.results import Result
 from raypipe.api.session import Session
+from raypipe.evaluation.report.report import RunFolder
 from raypipe.metrics.crag import Rule
 from raypipe.metrics.files import score_ranking_files, score_to_json
 from raypipe.metrics.named_kinds import open_kind
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
 from raypipe.metrics.textfile import require_file, write_json_lines
-from raypipe.report.report import RunFolder
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,12 @@ def score_qa(predictions: str | Path) -> ScoreResult:
     """
     from raypipe.metrics.files import score_qa_file
 
-    path = Path(predictions)
-    file = RunFolder(path).predictions if path.is_dir() else path
+    file = Path(predictions)
+    if file.is_dir():
+        from raypipe.runs.manifest import read
+
+        read(file)  # raises where its eval was killed
+        file = RunFolder(file).predictions
     found = score_qa_file(file, open_kind("qa"))
     names = ("measure", "mean", "scored", "of")
     return ScoreResult(found, tuple({name: m[name] for name in names} for m in found["measures"]))

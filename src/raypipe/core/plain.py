@@ -1,8 +1,9 @@
-"""Records as JSON takes them."""
+"""Records as JSON takes them, and values from lines of JSON."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,3 +22,16 @@ def to_json(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [to_json(v) for v in value]
     return str(value) if isinstance(value, Path) else value
+
+
+def json_lines(text: str | bytes) -> list[Any]:
+    r"""Returns the values of lines of JSON, without blank lines. A line ends at a line feed and nowhere else.
+
+    Texts are written as they are, so other separators, such as U+2028, may stand inside one. Raises
+    ValueError.
+
+    >>> json_lines('["a\u2028b"]\n\n{"c": 1}\n') == [["a\u2028b"], {"c": 1}]
+    True
+    """
+    whole = text.decode() if isinstance(text, bytes) else text
+    return [json.loads(line) for line in whole.split("\n") if line.strip()]

@@ -204,6 +204,12 @@ class Question:
         return tuple(dict.fromkeys(s for c in self.citations for s in c.sources()))
 
 
+def faults_of(question: Question) -> list[Fault]:
+    """The faults of a question and of its replies, each once."""
+    replies = (r.fault for r in question.replies.values() if r.fault is not None)
+    return list(dict.fromkeys((*question.faults, *replies)))
+
+
 AnswerKind: TypeAlias = Literal["extractive", "abstractive", "boolean", "none"]
 """How an annotator answered: with spans of the paper, in own words, yes or no, or that it has no answer."""
 

@@ -11,12 +11,13 @@ import email.utils
 import inspect
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
-from typing import Final, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 from raypipe.core.errors import Unavailable, WorkerBroken
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 RETRY_STATUSES: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529})
@@ -72,6 +73,17 @@ async def until_available(work: Callable[[], Awaitable[T] | T], backoff: Backoff
         else:
             backoff.reset()
             return done
+
+
+def retrying(
+    call: Callable[P, Awaitable[T]], tries: int, first_s: float = 1.0
+) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Returns the same call, made as `until_available` does, with a backoff of its own each time."""
+
+    async def made(*args: P.args, **named: P.kwargs) -> T:
+        return await until_available(lambda: call(*args, **named), Backoff(tries, first_s))
+
+    return made
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float:

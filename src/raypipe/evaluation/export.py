@@ -13,11 +13,11 @@ from typing import Any, Literal
 
 from raypipe.core.errors import DataError
 from raypipe.core.records import IDK, digest, parse_chunk_id
+from raypipe.evaluation.report.report import RunFolder
 from raypipe.evaluation.result_table import about, each, read_table
 from raypipe.evaluation.view.pages import read_report
 from raypipe.metrics.ranking import write_run
 from raypipe.metrics.textfile import replaced, write_json_lines
-from raypipe.report.report import RunFolder
 from raypipe.runs.manifest import Manifest, read
 from raypipe.runs.stage_records import recipe_text, recipe_values
 
@@ -58,15 +58,15 @@ def export(
     return {"lines": len(best), "failed": sum(not names for names in best.values())}
 
 
-def write_predictions(folder: RunFolder) -> None:
-    write_json_lines(folder.predictions, prediction_lines(folder))
+def write_predictions(folder: RunFolder, run: str) -> None:
+    write_json_lines(folder.predictions, prediction_lines(folder, run))
 
 
-def prediction_lines(folder: RunFolder) -> Iterator[dict[str, Any]]:
-    """The lines of predictions.jsonl, one for each question."""
-    known = about(folder.results)
+def prediction_lines(folder: RunFolder, run: str | None = None) -> Iterator[dict[str, Any]]:
+    """The lines of predictions.jsonl, one for each question. `run` as `open_table` has it."""
+    known = about(folder.results, run)
     judge, rule = known["judge"], known["rule"]
-    for row in each(folder.results):
+    for row in each(folder.results, run):
         line = {
             "id": row["id"],
             "query": row["query"],
@@ -132,7 +132,8 @@ def log_run(folder: RunFolder, client: Any, experiment: str) -> MlflowRun:
     """Logs a finished run with a client of MLflow, whole or not at all: one that broke off is deleted and
     logged again, one that is there is left as it is. Raises DataError for a folder of no finished run."""
     about(folder.results)  # raises for a folder without a table
-    manifest, report = read(folder.path), read_report(folder)
+    manifest = read(folder.path)
+    report = read_report(folder, manifest.run)
     metrics = {_name(key): float(value) for key, value in _numbers(report) if value is not None}
     params = params_of(manifest)
     kept = (folder.page, folder.report, folder.results, folder.predictions, folder.manifest)

@@ -1,4 +1,5 @@
-"""What is forgotten, taken out of folders of runs (tables of results, predictions, pages) and of labels.
+"""What is forgotten, taken out of folders of runs (tables of results, predictions, pages); and of the folders
+that plugins write.
 
 A question whose answer rests on it keeps its verdict and its measures, so that the run can be compared as
 before, and loses the answer, its replies and prompts, and the passages that are gone.
@@ -7,21 +8,21 @@ before, and loses the answer, its replies and prompts, and the passages that are
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from raypipe.core.errors import DataError
+from raypipe.core.plugin_tables import Registry
 from raypipe.core.records import parse_chunk_id
 from raypipe.evaluation.export import write_predictions
-from raypipe.evaluation.label_files import ABOUT, Label, read_labels, write_labels
-from raypipe.evaluation.label_files import ROWS as LABELS
-from raypipe.evaluation.result_table import each
+from raypipe.evaluation.report.report import RunFolder
+from raypipe.evaluation.result_table import each, metadata
 from raypipe.evaluation.view.pages import write_page
-from raypipe.metrics.textfile import replacing, write_text
-from raypipe.report.report import RunFolder
+from raypipe.metrics.textfile import replacing, write_json, write_text
 from raypipe.runs.changes import earlier_run
 from raypipe.runs.forget.apply import moved
 from raypipe.runs.forget.mentions import Mentions
@@ -36,23 +37,36 @@ TEXTS = (".json", ".html", ".md", ".txt")
 
 
 def run_folders(places: list[Path], store: Store) -> list[Path]:
-    """The folders of finished runs of a store, in these places and below them; it may have been moved."""
-    found = dict.fromkeys(f.parent for place in places for f in sorted(place.rglob("manifest.json")))
+    """The folders of runs of a store, in these places and below them, also of evals that were killed. The
+    store may have been moved."""
+    found = dict.fromkeys(f.parent for place in places for f in sorted(place.rglob("results.parquet")))
     known = {n.removesuffix(".json").partition("-")[2] for n in store.files.names(MANIFESTS)}
-    return [f for f in found if (f / "results.parquet").is_file() and _is_of(f, store.uri, known)]
+    return [f for f in found if _is_of(RunFolder(f), store.uri, known)]
 
 
-def _is_of(folder: Path, store: str, runs: set[str]) -> bool:
+def _is_of(run: RunFolder, store: str, runs: set[str]) -> bool:
     try:
-        tree = json.loads((folder / "manifest.json").read_text())
-        return tree["store"] == store or tree["run"] in runs
-    except (ValueError, KeyError, TypeError, OSError):
+        tree = json.loads(run.manifest.read_text()) if run.manifest.is_file() else metadata(run.results)
+        return tree.get("store") == store or tree["run"] in runs
+    except (DataError, ValueError, KeyError, TypeError, AttributeError, OSError):
         return False  # another program's file of this name
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether the files of a run's folder are those of its manifest. Else the same eval writes them again."""
+    try:
+        return read(folder).run == metadata(RunFolder(folder).results)["run"]
+    except DataError:
+        return False
 
 
 def resting(folder: Path, decision: ForgetDecision) -> list[str]:
     """Ids of the questions of a run whose rows hold it, or rest on it."""
-    return [row["id"] for row in each(RunFolder(folder).results) if _rests(row, decision)]
+    return [row["id"] for row in _rows(RunFolder(folder).results) if _rests(row, decision)]
+
+
+def _rows(table: Path) -> Iterator[dict[str, Any]]:
+    return each(table, metadata(table)["run"])
 
 
 def _rests(row: dict[str, Any], decision: ForgetDecision) -> bool:
@@ -81,12 +95,16 @@ def held_files(folder: Path, decision: ForgetDecision) -> list[Path]:
 def take_out(store: Store, folder: Path, decision: ForgetDecision) -> None:
     """Takes it out of one folder. The same call again changes nothing."""
     run, told = RunFolder(folder), decision.mentions
-    _table(run.results, decision)
-    write_predictions(run)
-    text = moved(json.loads(run.manifest.read_text()), decision)
     for file in held_files(folder, decision):
         _file(file, told)
+    if not is_whole(folder):
+        for file in (run.manifest, run.results, run.predictions, run.report, run.page):
+            file.unlink(missing_ok=True)
+        return
+    _table(run.results, decision)
     manifest = read(folder)
+    write_predictions(run, manifest.run)
+    text = moved(json.loads(run.manifest.read_text()), decision)
     asked = set(answer_keys(store, manifest.run))
     write_page(run, manifest, earlier_run(store, asked))
     if text is not None:
@@ -94,7 +112,7 @@ def take_out(store: Store, folder: Path, decision: ForgetDecision) -> None:
 
 
 def _table(path: Path, decision: ForgetDecision) -> None:
-    if not any(_rests(row, decision) for row in each(path)):
+    if not any(_rests(row, decision) for row in _rows(path)):
         return
     schema = pq.read_schema(path)
     with (
@@ -113,15 +131,13 @@ def _table(path: Path, decision: ForgetDecision) -> None:
 
 def _file(file: Path, told: Mentions) -> None:
     """Takes lines out of a file of lines, entries out of JSON; another file goes."""
-    text = file.read_text(errors="replace")
+    text = file.read_bytes().decode("utf-8", "replace")
     if file.suffix in LINES:
-        left = [line for line in text.splitlines(keepends=True) if not told(line)]
+        write_text(file, "\n".join(line for line in text.split("\n") if not told(line)))
     elif file.suffix == ".json":
-        left = [json.dumps(_pruned(json.loads(text), told), ensure_ascii=False, indent=1), "\n"]
+        write_json(file, _pruned(json.loads(text), told))
     else:
         file.unlink()
-        return
-    write_text(file, "".join(left))
 
 
 def _pruned(value: Any, told: Mentions) -> Any:
@@ -133,34 +149,22 @@ def _pruned(value: Any, told: Mentions) -> Any:
     return "" if isinstance(value, str) and told(value) else value
 
 
-def label_folders(places: list[Path]) -> list[Path]:
-    """The folders of labels in these places and below them."""
-    found = dict.fromkeys(f.parent for place in places for f in sorted(place.rglob(ABOUT)))
-    return [f for f in found if (f / LABELS).is_file()]
+class TextFolders(Protocol):
+    """Folders outside of a store that hold texts of its questions, of a kind that a plugin writes."""
+
+    def find(self, places: Sequence[Path]) -> list[Path]:
+        """The folders of this kind in these places and below them."""
+        ...
+
+    def held(self, folder: Path, decision: ForgetDecision) -> tuple[str, int]:
+        """The digest of what a folder has, and how many of its rows hold what is forgotten."""
+        ...
+
+    def take_out(self, folder: Path, decision: ForgetDecision) -> None:
+        """Takes such rows out. The same call again changes nothing; a folder without any rows left loses its
+        files."""
+        ...
 
 
-def held_labels(folder: Path, decision: ForgetDecision) -> tuple[str, int]:
-    """The digest of the labels of a folder, and how many of them hold what is forgotten."""
-    labels = read_labels(folder)
-    return labels.digest, sum(_holds(x, decision) for x in labels.labels)
-
-
-def _holds(label: Label, decision: ForgetDecision) -> bool:
-    told = decision.mentions
-    if label.question_id in decision.target.questions:
-        return True
-    return told.within([asdict(m) for m in label.messages]) or told(label.label) or told(label.gold or "")
-
-
-def take_out_labels(folder: Path, decision: ForgetDecision) -> None:
-    """Takes such labels out. The same call again changes nothing; a folder without any labels left loses its
-    files."""
-    found = read_labels(folder)
-    left = [x for x in found.labels if not _holds(x, decision)]
-    if len(left) == len(found.labels):
-        return
-    if left:
-        write_labels(folder, left, found.recipe, found.data, found.about, found.questions)
-        return
-    for name in (ABOUT, LABELS):
-        (folder / name).unlink(missing_ok=True)
+FOLDERS: Registry[TextFolders] = Registry("forgets", {}, "TextFolders")
+"""Kind of such a folder -> what reads and rewrites it."""

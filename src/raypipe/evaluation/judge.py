@@ -20,14 +20,16 @@ from raypipe.core.llm import Chat, Generated, Generator, Sampling
 from raypipe.core.plugins import Plugin
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault, Gold
-from raypipe.memo.counts import CallCounts
-from raypipe.memo.disk import StoreMemo, memo_versions, merge_memo
-from raypipe.memo.memo import cached
+from raypipe.core.retry import retrying
+from raypipe.evaluation.report.report import JudgeLine
 from raypipe.metrics.crag import Prediction, Rule, open_truths
 from raypipe.models.kit import LocalKit
-from raypipe.report.report import JudgeLine
+from raypipe.runs.pipeline.tasks import TRIES
 from raypipe.runs.plan.records import JudgePlan
 from raypipe.store import Store
+from raypipe.store.memo.counts import CallCounts
+from raypipe.store.memo.disk import StoreMemo, memo_versions, merge_memo
+from raypipe.store.memo.memo import cached
 from raypipe.text.replies import parse_response
 from raypipe.text.sanitize import escape_markup
 from raypipe.text.template import Prompt
@@ -60,7 +62,7 @@ class ModelJudge:
         that is cached is used; `spend`: of a cap, which is asked before each CAPPED_AT_ONCE calls."""
         tally = CallCounts()
         memo = StoreMemo(store.uri, memo_versions(store), fresh)
-        generate = cached(self.kit, memo, tally).generator(self.model)
+        generate = retrying(cached(self.kit, memo, tally).generator(self.model), TRIES)
 
         async def ask() -> tuple[Mapping[str, str], JudgeLine]:
             try:

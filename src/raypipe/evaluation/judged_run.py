@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from raypipe.core.errors import DataError
+from raypipe.evaluation.report.report import JudgeLine, LabelLine, RunFolder
 from raypipe.metrics import crag
 from raypipe.metrics.files import read_predictions
 from raypipe.metrics.textfile import filled
-from raypipe.report.report import JudgeLine, LabelLine, RunFolder
 
 if TYPE_CHECKING:
     from raypipe.evaluation.judge import Judge
@@ -148,16 +148,16 @@ def judged_run(path: Path, rule: crag.Rule | None = None) -> JudgedRun:
     from raypipe.evaluation.result_table import about, each
     from raypipe.runs.manifest import read
 
-    results = RunFolder(path).results
-    known, rows, texts = about(results), list[crag.Prediction](), dict[str, str]()
+    results, manifest = RunFolder(path).results, read(path)
+    known, rows, texts = about(results, manifest.run), list[crag.Prediction](), dict[str, str]()
     own = bool(known["rule"]) and (rule is None or crag.rule_id(rule) == known["rule"])
-    for r in each(results):
+    for r in each(results, manifest.run):
         if r["golds"]:
             said = r["judge_response"] if own else None
             rows.append(crag.Prediction(r["id"], r["answer"], tuple(r["golds"]), said, r["labels"]))
             texts[r["id"]] = r["query"]
     by, judge = (known["rule"].partition("@")[0], known["judge"]) if own else (rule or crag.DEFAULT_RULE, "")
-    return JudgedRun(str(path), by, judge, "", tuple(rows), texts, read(path))
+    return JudgedRun(str(path), by, judge, "", tuple(rows), texts, manifest)
 
 
 def trimmed(run: JudgedRun, cut: Callable[[str], str], name: str) -> JudgedRun:

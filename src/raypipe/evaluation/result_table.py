@@ -18,10 +18,11 @@ import pyarrow.parquet as pq
 
 from raypipe.core.errors import DataError
 from raypipe.core.records import Gold, Layout, Question, Quote, chunk_id
+from raypipe.evaluation.report.report import EVAL_AGAIN, EvalReport, answer_of, ranking, urls
 from raypipe.metrics.crag import Prediction
 from raypipe.metrics.losses import LostAt, shared
 from raypipe.metrics.textfile import replacing
-from raypipe.report.report import EVAL_AGAIN, EvalReport, answer_of, ranking, urls
+from raypipe.runs.manifest import read
 from raypipe.store.layouts import file_address
 from raypipe.text.places import place
 
@@ -38,6 +39,7 @@ def _records(**fields: pa.DataType) -> pa.DataType:
 
 _REPLIES = _records(
     step=_TEXT, text=_TEXT, label=_TEXT, confidence=_FLOAT, logprob=_FLOAT,
+    fault=_TEXT,  # its reason and detail; null: nothing went wrong
     # of a language model's reply, where the memo still has it; finish: stop, or length: it was cut
     prompt=_records(role=_TEXT, content=_TEXT), prompt_tokens=_INT, generated_tokens=_INT, finish=_TEXT,
 )  # fmt: skip
@@ -68,12 +70,12 @@ SCHEMA = pa.schema(
         ("replies", _REPLIES),
         ("hits", _HITS),  # the ranking, best first, then the candidates that did not make it
         ("quotes", _records(source=_TEXT, **_SPAN, text=_TEXT)),
-        ("faults", _records(step=_TEXT, reason=_TEXT, transient=_BOOL)),
+        ("faults", _records(step=_TEXT, reason=_TEXT, detail=_TEXT, transient=_BOOL)),
         ("degraded", pa.list_(_TEXT)),  # steps left out because of time or a dead service
         ("seconds", _SCORES),  # stage -> its share of the task that answered it; null: an earlier run did
         ("measures", _SCORES),  # what the kind of the data measures -> value; null: no gold
         ("seen", _BOOL),  # a fit or adapter of the recipe has seen it: its scores are too good
-        ("lost", _TEXT),  # metrics.losses.Loss; null: right, or not scored
+        ("lost", _TEXT),  # metrics.losses.places; null: right, or not scored
         ("lost_step", _TEXT),  # the stage there; null: nothing is lost, or before any stage
     ]
 )
@@ -111,7 +113,7 @@ def row(
         "replies": [
             {
                 "step": s, "text": r.text, "label": r.label, "confidence": r.confidence, "logprob": r.logprob,
-                **prompts.get(s, {}),
+                "fault": r.fault and f"{r.fault.reason}: {r.fault.detail}", **prompts.get(s, {}),
             }
             for s, r in question.replies.items()
         ],
@@ -121,7 +123,7 @@ def row(
             for q in quotes_of(question)
             for start, end in [q.span]
         ],
-        "faults": [{"step": f.step, "reason": f.reason, "transient": f.transient} for f in question.faults],
+        "faults": [asdict(f) for f in question.faults],
         "degraded": list(question.degraded),
         "seconds": None if seconds is None else list(seconds.items()),
         "seen": seen,
@@ -217,35 +219,60 @@ class ResultTable:
                 out.write_table(table.cast(schema))
 
 
-def open_table(path: Path, columns: Sequence[str] = ()) -> pq.ParquetFile:
-    """The table of a finished run, which has these columns; (): all of SCHEMA. Raises DataError for a file
-    that is none."""
+def open_table(path: Path, columns: Sequence[str] = (), run: str | None = None) -> pq.ParquetFile:
+    """Opens the table of a run, which has these columns; (): all of SCHEMA. `run`: whose it must be; None:
+    that of the manifest next to it, so that a folder whose eval was killed is none of a finished run.
+
+    Raises DataError for a file that is none, for a folder without a manifest, and for the table of another
+    run.
+    """
+    found = _opened(path)
+    if lacking := [c for c in columns or SCHEMA.names if c not in found.schema_arrow.names]:
+        raise DataError(f"{path}: expected the columns {', '.join(SCHEMA.names)}; {lacking[0]!r} is missing")
+    own, named = _about(found)["run"], read(path.parent).run if run is None else run
+    if own != named:
+        raise DataError(
+            f"{path}: expected the table of run {named[:8]}, found that of run {own[:8]}: another eval into "
+            f"this folder has begun or was killed. {EVAL_AGAIN}"
+        )
+    return found
+
+
+def _opened(path: Path) -> pq.ParquetFile:
     try:
         found = pq.ParquetFile(path)
     except (OSError, pa.ArrowInvalid) as e:
         what = "none" if isinstance(e, FileNotFoundError) else e
         raise DataError(f"{path}: expected the table of a finished eval, found: {what}. {EVAL_AGAIN}") from e
-    if b"run" not in (found.schema_arrow.metadata or {}):
+    if "run" not in _about(found):
         raise DataError(f"{path}: expected the table of a finished eval, found another Parquet file")
-    if lacking := [c for c in columns or SCHEMA.names if c not in found.schema_arrow.names]:
-        raise DataError(f"{path}: expected the columns {', '.join(SCHEMA.names)}; {lacking[0]!r} is missing")
     return found
 
 
+def _about(table: pq.ParquetFile) -> dict[str, str]:
+    return {k.decode(): v.decode() for k, v in (table.schema_arrow.metadata or {}).items()}
+
+
 def read_table(path: Path, columns: Sequence[str] = ()) -> pa.Table:
-    """The table of a finished run, or some columns of it. Raises DataError."""
+    """Reads the table of a finished run, or some columns of it. Raises DataError as `open_table`."""
     with open_table(path, columns) as found:
         return found.read(list(columns) or None)
 
 
-def about(path: Path) -> dict[str, str]:
-    """What the table of a finished run says of the run: its rule, judge, kind, ... Raises DataError."""
-    with open_table(path, ["id"]) as found:
-        return {k.decode(): v.decode() for k, v in found.schema_arrow.metadata.items()}
+def about(path: Path, run: str | None = None) -> dict[str, str]:
+    """Returns what the table of a run says of it: rule, judge, kind, ... Raises DataError as `open_table`."""
+    with open_table(path, ["id"], run) as found:
+        return _about(found)
 
 
-def each(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of the table of a finished run, a batch at a time in memory. Raises DataError."""
-    with open_table(path, ["id"]) as found:
+def metadata(path: Path) -> dict[str, str]:
+    """Returns the same of any table of results, whether or not its folder is whole. Raises DataError."""
+    with _opened(path) as found:
+        return _about(found)
+
+
+def each(path: Path, run: str | None = None) -> Iterator[dict[str, Any]]:
+    """Yields the rows of a run's table, a batch at a time in memory. Raises DataError as `open_table`."""
+    with open_table(path, ["id"], run) as found:
         for batch in found.iter_batches(100):
             yield from batch.to_pylist(maps_as_pydicts="strict")

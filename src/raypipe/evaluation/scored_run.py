@@ -18,13 +18,13 @@ from raypipe.evaluation.judged_run import (
     require_distinct,
     require_readable,
 )
+from raypipe.evaluation.report.report import RunFolder
 from raypipe.evaluation.result_table import about, each
 from raypipe.metrics import crag
 from raypipe.metrics.losses import shared
 from raypipe.metrics.named_kinds import answer_values, verdict_values
 from raypipe.recipes.fits import fits_of, has_seen
 from raypipe.recipes.serialize import description
-from raypipe.report.report import RunFolder
 from raypipe.runs.manifest import Manifest, answer_keys, read
 from raypipe.store import Store
 
@@ -61,14 +61,14 @@ def scored_run(path: Path, rule: crag.Rule) -> ScoredRun:
         )
     if not path.is_dir():
         return judged_again(judged_run(path, rule), None)
-    folder = RunFolder(path)
+    results, manifest = RunFolder(path).results, read(path)
     values: dict[str, Mapping[str, float]] = {}
     verdicts: dict[str, str] = {}
     labels: dict[str, Mapping[str, str]] = {}
     texts: dict[str, str] = {}
     seen: set[str] = set()
     people = 0
-    for row in each(folder.results):
+    for row in each(results, manifest.run):
         people += row["reason"] == "person"
         if row["seen"]:
             seen.add(row["id"])
@@ -77,9 +77,9 @@ def scored_run(path: Path, rule: crag.Rule) -> ScoredRun:
             texts[row["id"]] = row["query"]
         if row["verdict"] is not None:
             verdicts[row["id"]] = row["verdict"]
-    known = about(folder.results)
+    known = about(results, manifest.run)
     return ScoredRun(
-        str(path), known["rule"], known["judge"], values, labels, read(path), kind=known["kind"],
+        str(path), known["rule"], known["judge"], values, labels, manifest, kind=known["kind"],
         verdicts=verdicts, seen=frozenset(seen), people=people, texts=texts,
     )  # fmt: skip
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -64,6 +65,7 @@ def _fetch(system: FileSystem, info: FileInfo, here: Path, uri: str) -> None:
         copy_with_retries(copy)
     except OSError as e:
         raise DataError(f"{uri}: {info.path} broke off: {e}. Start again") from e
+    sign.unlink(missing_ok=True)
     staged.replace(here)
     sign.write_text(wanted)
 
@@ -85,14 +87,18 @@ def copy_with_retries(copy: Callable[[], None], pause: Callable[[float], None] =
 
 
 def upload(folder: Path, uri: str, last: Iterable[str] = ()) -> None:
-    """Copies every file of a folder to a prefix, those named in `last` after all others: once they are there,
-    all are. Raises DataError if it cannot be written."""
+    """Copies every file of a folder to a prefix, those named in `last` after all others. An earlier folder's
+    are removed there first, so once they are there, all are. Raises DataError if it cannot be written."""
     ending = tuple(last)
     files = sorted(p for p in folder.rglob("*") if p.is_file())
     try:
         system, path = FileSystem.from_uri(uri)
+        targets = {f: f"{path.rstrip('/')}/{f.relative_to(folder).as_posix()}" for f in files}
+        for file in (f for f in files if f.name in ending):
+            with suppress(FileNotFoundError):
+                system.delete_file(targets[file])
         for file in sorted(files, key=lambda p: p.name in ending):
-            target = f"{path.rstrip('/')}/{file.relative_to(folder).as_posix()}"
+            target = targets[file]
             if isinstance(system, LocalFileSystem):  # an object store has no folders to make
                 system.create_dir(target.rpartition("/")[0])
 

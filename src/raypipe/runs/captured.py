@@ -86,20 +86,20 @@ class Feedback:
 
 
 class AnswerIds:
-    """Draws and checks ids of answers: `seconds-drawn-mac` in hex, without a dash. The signature is over who
-    asked, too: an id that another tenant sends is one that was never drawn."""
+    """Draws and checks ids of answers: `seconds-drawn-mac` in hex, without a dash. The signature is over the
+    name of the key's filter, too: an id that another key sends is one that was never drawn."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
 
     def draw(self, now: float, asker: str) -> str:
-        """An id that no other answer has, for the tenant that asked."""
+        """Draws an id that no other answer has, for the key that asked."""
         head = f"{int(now):08x}{secrets.token_hex(DRAWN_CHARS // 2)}"
         return head + self._mac(head, asker)
 
     def given_at(self, id: str, asker: str) -> float | None:
-        """When the answer was given, in seconds since the epoch; None for an id that was not drawn here for
-        this tenant."""
+        """Returns when the answer was given, in seconds since the epoch; None for an id that was not drawn
+        here for this key."""
         head, mac = id[:-MAC_CHARS], id[-MAC_CHARS:]
         if len(id) != 8 + DRAWN_CHARS + MAC_CHARS or not id.isascii():
             return None

@@ -19,10 +19,10 @@ from raypipe.core import arrow, config
 from raypipe.core.config import Where
 from raypipe.core.errors import DataError, RaypipeError
 from raypipe.core.plain import to_json
+from raypipe.evaluation.report.report import EVAL_AGAIN, FaultCount, RunFolder, StepLine
 from raypipe.metrics.kinds import MeasureSummary
 from raypipe.metrics.textfile import write_text
 from raypipe.recipes.recipe import titled
-from raypipe.report.report import EVAL_AGAIN, FaultCount, RunFolder, StepLine
 from raypipe.runs.stage_records import Difference, ModelRecord, StageRecord
 from raypipe.store import Store
 from raypipe.store.layout import ANSWER_KEYS, MANIFESTS
@@ -109,7 +109,8 @@ def reason(old: Manifest | None, new: StageRecord, own: Mapping[str, Difference]
 
 
 def write(store: Store, manifest: Manifest, keys: Sequence[AnswerKey], folder: Path) -> None:
-    """Keeps a run in the store and in its own folder, there last: a folder with a manifest is a whole one."""
+    """Keeps a run in the store and in its own folder, there last: a folder with a manifest is a whole one
+    (`withdraw`)."""
     plain = [dataclasses.asdict(k) | {"measures": k.measures and list(k.measures.items())} for k in keys]
     rows = pa.Table.from_pylist(plain, schema=_KEYS)
     store.files.write(f"{ANSWER_KEYS}/{manifest.run}.arrow", arrow.file_of(rows))
@@ -118,6 +119,13 @@ def write(store: Store, manifest: Manifest, keys: Sequence[AnswerKey], folder: P
     number = int(last[0].partition("-")[0]) + 1 if last else 1  # names sort in the order of runs; clocks jump
     store.files.write(f"{MANIFESTS}/{number:015d}-{manifest.run}.json", text.encode())
     write_text(RunFolder(folder).manifest, text)
+
+
+def withdraw(folder: Path) -> None:
+    """Removes the manifest of a run's folder, before another run replaces its files."""
+    run = RunFolder(folder)
+    run.manifest.unlink(missing_ok=True)
+    run.changes.unlink(missing_ok=True)  # of this manifest against an earlier one
 
 
 _KEYS = pa.schema(
@@ -170,11 +178,11 @@ def _stored(store: Store, name: str) -> Manifest | None:
 
 
 def remove(store: Store, run: str) -> None:
-    """Removes the manifest of a run and the keys of its answers."""
-    store.files.remove(f"{ANSWER_KEYS}/{run}.arrow")
+    """Removes the manifest of a run, which was written last, and then the keys of its answers."""
     for name in store.files.names(MANIFESTS):
         if name.endswith(f"-{run}.json"):
             store.files.remove(f"{MANIFESTS}/{name}")
+    store.files.remove(f"{ANSWER_KEYS}/{run}.arrow")
 
 
 def remove_keys_without_manifest(store: Store) -> None:

@@ -22,19 +22,17 @@ from datetime import timedelta
 import pyarrow.compute as pc
 
 from raypipe.core.errors import ConfError
-from raypipe.memo.disk import note_loss
-from raypipe.memo.keys import expired
-from raypipe.pipeline.counters import forget_runs
-from raypipe.pipeline.ingest_log import driving
 from raypipe.runs import manifest
 from raypipe.runs.manifest import Manifest, answer_keys
+from raypipe.runs.pipeline.counters import forget_runs
+from raypipe.runs.pipeline.ingest_log import driving
 from raypipe.runs.release import forget
 from raypipe.runs.roots import (
     Roots,
     adapters_named,
-    graph_tables,
     replies_given_up,
     replies_named,
+    request_tables,
     roots,
     tables_named,
 )
@@ -55,6 +53,8 @@ from raypipe.store.keep import (
     untag,
 )
 from raypipe.store.layout import INGESTED
+from raypipe.store.memo.disk import note_loss
+from raypipe.store.memo.keys import expired
 from raypipe.store.sources import merge_sizes
 from raypipe.store.tables import OF_MEMO, OF_SOURCES
 
@@ -133,7 +133,7 @@ def _found(
     for digest in sorted(digests):
         if rows := store.count("answers", f"recipe = '{digest}'"):
             yield Removal("answers", digest, rows)
-    for table in sorted(graph_tables(kept.runs, kept.releases) & set(here) - set(gone)):
+    for table in sorted(request_tables(kept.runs, kept.releases) & set(here) - set(gone)):
         if ended := _ended(store, table, now):
             yield Removal("replies", table, len(ended))
     if sources := uncited(store):
@@ -183,11 +183,11 @@ def uncited(store: Store) -> list[str]:
 
 def _remove(store: Store, kept: Roots, found: Sequence[Removal], now: float, young: timedelta) -> None:
     names = {kind: [r.name for r in found if r.kind == kind] for kind in KINDS}
-    for name in (*names["tag"], *names["release"]):
-        for table in tables(store):
-            untag(store, table, name)
     for name in names["release"]:
         forget(store, name)
+    for name in names["tag"]:
+        for table in tables(store):
+            untag(store, table, name)
     for table in names["table"]:
         if table.startswith(OF_MEMO):
             note_loss(store, table, "pruned")  # before: a kill in between costs a looser plan

@@ -7,7 +7,6 @@ a reader sees one release or the other. Knows manifests and the store; runs noth
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,15 +14,15 @@ from typing import Any
 
 from raypipe.core.errors import ConfError
 from raypipe.metrics.kinds import MeasureSummary
-from raypipe.pipeline.recipe_tables import searched_at
 from raypipe.recipes.recipe import Recipe, titled
 from raypipe.recipes.serialize import description
 from raypipe.runs.gates import MIN_SCORED, Gate, check, scored_of
 from raypipe.runs.manifest import Manifest, answer_keys
+from raypipe.runs.pipeline.recipe_tables import searched_at
 from raypipe.runs.store_records import read_record, write_record
 from raypipe.store import Store, StoreError
 from raypipe.store.index import IndexSpec
-from raypipe.store.keep import tag
+from raypipe.store.keep import tables, tag, untag
 from raypipe.store.layout import LIVE, RELEASES
 from raypipe.store.tables import check_run
 
@@ -78,7 +77,6 @@ def promote(
     gates: Sequence[Gate],
     min_scored: float = MIN_SCORED,
     passed: Sequence[str] = (),
-    pointer: str = LIVE,
 ) -> Release:
     """Makes a finished run the live one. The same run again changes nothing.
 
@@ -98,52 +96,37 @@ def promote(
     keys = answer_keys(store, manifest.run) if gates else {}
     check(manifest, gates, min_scored, sorted(q for q, k in keys.items() if k.verdict == "unscored"))
     with store.lease("release", f"promote {manifest.run}"):
-        before = live(store, pointer)
+        before = live(store)
         if before is not None and before.run == manifest.run:
             return before
-        release = make_release(store, manifest, (*(g.text for g in gates), *passed))
-        go_live(store, release.id, pointer)
+        id = _next_id(store, manifest.run)
+        release = Release(
+            FORMAT, id, manifest.run, manifest.recipe["name"], manifest.digest, manifest.recipe,
+            manifest.tables, manifest.score, (*(g.text for g in gates), *passed), time.time(),
+            manifest.lead, manifest.measures, manifest.seen,
+        )  # fmt: skip
+        release.opened(store)
+        for table, version in manifest.tables.items():
+            tag(store, table, id, version)
+        write_record(store, f"{RELEASES}/{id}.json", release)
+        _point(store, (*history(store), id))
     return release
 
 
-def make_release(store: Store, manifest: Manifest, gates: Sequence[str]) -> Release:
-    """The release of a finished run, which is not live yet; the caller holds the lease `release`. Raises
-    StoreError if a table that the run searched is not there at its version."""
-    id = _next_id(store, manifest.run)
-    release = Release(
-        FORMAT, id, manifest.run, manifest.recipe["name"], manifest.digest, manifest.recipe,
-        manifest.tables, manifest.score, tuple(gates), time.time(),
-        manifest.lead, manifest.measures, manifest.seen,
-    )  # fmt: skip
-    release.opened(store)
-    for table, version in manifest.tables.items():
-        tag(store, table, id, version)
-    write_record(store, f"{RELEASES}/{release.id}.json", release)
-    return release
-
-
-def go_live(store: Store, id: str, pointer: str = LIVE) -> None:
-    """Makes a release the live one; the caller holds the lease `release`."""
-    _point(store, [*_history(store, pointer), id], pointer)
-
-
-def rollback(store: Store, pointer: str = LIVE) -> Release:
+def rollback(store: Store) -> Release:
     """Makes the release before the live one live again. Raises ConfError if there is none."""
     with store.lease("release", "rollback"):
-        history = _history(store, pointer)
-        if len(history) < 2:
-            of = "" if pointer == LIVE else f" of {pointer}"
-            raise ConfError(
-                f"{store.uri}: no earlier release{of} to go back to; `raypipe releases` lists them"
-            )
-        _point(store, history[:-1], pointer)
-    return release_of(store, history[-2])
+        ids = history(store)
+        if len(ids) < 2:
+            raise ConfError(f"{store.uri}: no earlier release to go back to; `raypipe releases` lists them")
+        _point(store, ids[:-1])
+    return release_of(store, ids[-2])
 
 
-def live(store: Store, pointer: str = LIVE) -> Release | None:
-    """The release that answers; None before the first. `pointer`: `live`, or `live@NAME` of a tenant."""
-    history = _history(store, pointer)
-    return release_of(store, history[-1]) if history else None
+def live(store: Store) -> Release | None:
+    """The release that answers; None before the first."""
+    ids = history(store)
+    return release_of(store, ids[-1]) if ids else None
 
 
 def live_now(store: Store) -> Release:
@@ -159,29 +142,26 @@ def releases(store: Store) -> list[Release]:
 
 
 def history(store: Store) -> tuple[str, ...]:
-    """Ids of the releases that `rollback` goes back through, of every pointer; of each the live one last."""
-    return tuple(dict.fromkeys(id for ids in pointed(store).values() for id in ids))
+    """Ids of the releases that `rollback` goes back through, the live one last."""
+    found = read_record(store, f"{RELEASES}/{LIVE}.json", _Pointer, MEND)
+    return () if found is None else found.history
 
 
 def forget(store: Store, id: str) -> None:
-    """Removes the file of a release that is not in the history; its tags are taken off before."""
+    """Removes a release that is not in the history: its file, which was written last, and then its tags."""
     store.files.remove(f"{RELEASES}/{id}.json")
-
-
-def pointed(store: Store) -> dict[str, tuple[str, ...]]:
-    """Pointer -> ids of the releases that `rollback` goes back through, the live one last."""
-    names = [n.removesuffix(".json") for n in store.files.names(RELEASES)]
-    return {n: tuple(_history(store, n)) for n in names if _is_pointer(n)}
+    for table in tables(store):
+        untag(store, table, id)
 
 
 def repoint(store: Store, names: Mapping[str, str | None]) -> None:
     """Puts other releases in the place of some, by their ids; None: the one before it answers."""
-    for pointer, history in pointed(store).items():
-        left = [new for id in history if (new := names.get(id, id)) is not None]
-        if not left:
-            store.files.remove(f"{RELEASES}/{pointer}.json")
-        elif tuple(left) != history:
-            _point(store, left, pointer)
+    before = history(store)
+    after = tuple(new for id in before if (new := names.get(id, id)) is not None)
+    if not after:
+        store.files.remove(f"{RELEASES}/{LIVE}.json")
+    elif after != before:
+        _point(store, after)
 
 
 def succeed(store: Store, id: str, made: Mapping[str, Mapping[str, int]]) -> tuple[str, Mapping[str, int]]:
@@ -201,35 +181,13 @@ def _next_id(store: Store, run: str) -> str:
     return check_run(f"r{number:04d}-{run[:8]}")
 
 
-_TENANT = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
-
-
-def check_pointer(name: str) -> str:
-    """The name of a pointer to a release: `live`, or `live@NAME`. Raises ConfError for another."""
-    base, at, tenant = name.partition("@")
-    if base != LIVE or (at and not _TENANT.fullmatch(tenant)):
-        raise ConfError(
-            f"pointer {name!r}: expected live, or live@NAME with a name of small letters, digits and -"
-        )
-    return name
-
-
-def _is_pointer(name: str) -> bool:
-    return name == LIVE or name.startswith(f"{LIVE}@")
-
-
 def _ids(store: Store) -> list[str]:
     names = [n.removesuffix(".json") for n in store.files.names(RELEASES)]
-    return [n for n in names if not _is_pointer(n)]
+    return [n for n in names if n != LIVE]
 
 
-def _history(store: Store, pointer: str = LIVE) -> list[str]:
-    found = read_record(store, f"{RELEASES}/{pointer}.json", _Pointer, MEND)
-    return [] if found is None else list(found.history)
-
-
-def _point(store: Store, history: list[str], pointer: str = LIVE) -> None:
-    write_record(store, f"{RELEASES}/{pointer}.json", _Pointer(history[-1], tuple(history)))
+def _point(store: Store, history: tuple[str, ...]) -> None:
+    write_record(store, f"{RELEASES}/{LIVE}.json", _Pointer(history[-1], history))
 
 
 def release_of(store: Store, id: str) -> Release:
@@ -246,14 +204,13 @@ def release_of(store: Store, id: str) -> Release:
     return found
 
 
-def summary(release: Release, now: Mapping[str, str]) -> dict[str, Any]:
-    """A release as `releases --json` lists it. `now`: pointer -> id of the release that it names."""
+def summary(release: Release, live_id: str) -> dict[str, Any]:
+    """A release as `releases --json` lists it. `live_id`: of the live one."""
     scored, questions = scored_of(release.score)
     lead = release.measures.get(release.lead)
     return {
         "id": release.id,
-        "live": now.get(LIVE) == release.id,
-        "pointers": sorted(name for name, id in now.items() if id == release.id),
+        "live": release.id == live_id,
         "run": release.run,
         "recipe": release.title,
         "digest": release.digest,

@@ -18,14 +18,14 @@ from dataclasses import asdict, replace
 from typing import Any, Literal, TypeAlias
 
 from raypipe.core import plugins
-from raypipe.core.errors import ConfError, RaypipeError
+from raypipe.core.errors import ConfError, RaypipeError, Unavailable
 from raypipe.core.records import Citation, Question, Source
 from raypipe.readers.rows import source_of
 from raypipe.runs import captured
 from raypipe.serving.access import CaptureConfig
 from raypipe.serving.query import QueryRequest, QueryResult
 from raypipe.store import Store
-from raypipe.store.layout import CAPTURED, FEEDBACK, TRIAL_PAIRS
+from raypipe.store.layout import CAPTURED, FEEDBACK
 from raypipe.store.segments import sweep_segments, write_segment
 
 FLUSH_S = 5.0
@@ -43,7 +43,7 @@ log = logging.getLogger("raypipe.serving.capture")
 
 
 class UnknownAnswer(Exception):
-    """Feedback for an answer that was not captured for this tenant, or is no longer kept."""
+    """Feedback for an answer that was not captured for this key, or is no longer kept."""
 
 
 class Capture:
@@ -57,13 +57,14 @@ class Capture:
         self._ids = captured.answer_ids(self._store)
         self._redact: Redact = redaction(config.redact)
         self._waiting: list[captured.CapturedAnswer] = []
-        self._bytes = 0
+        self._owed: list[dict[str, Any]] = []  # lines of which a write failed, to be written with the next
+        self._bytes = 0  # of both
         self._writer: asyncio.Task[None] | None = None  # kept here: a loop holds its tasks weakly
         self._swept_at = 0.0
         self._closing = asyncio.Event()
 
     def choose(self, asker: str) -> str | None:
-        """The id of an answer to a tenant that is to be captured; None for one that is not."""
+        """Draws the id of an answer that is to be captured; None for one that is not."""
         id = self._ids.draw(self._clock(), asker)
         return id if captured.share_of(id) < self._config.rate else None
 
@@ -71,7 +72,10 @@ class Capture:
         """The result with the id of the answer, which is captured, unless it was late before any search."""
         if request.answer_id is None or result.asked is None:
             return result
-        if len(self._waiting) >= WAITING_ROWS or self._bytes + request.nbytes > WAITING_BYTES:
+        if (
+            len(self._waiting) + len(self._owed) >= WAITING_ROWS
+            or self._bytes + request.nbytes > WAITING_BYTES
+        ):
             self._count("dropped")
             return result
         answered = captured_answer(request.answer_id, self._clock(), request, result, result.asked)
@@ -84,7 +88,7 @@ class Capture:
     async def feedback(
         self, asker: str, answer_id: str, verdict: captured.Said | None, text: str | None
     ) -> None:
-        """Keeps what a user of a tenant says of an answer to it: it is on disk when this returns. Raises
+        """Keeps what a user says of an answer to the same key: it is on disk when this returns. Raises
         UnknownAnswer, and RedactionFailed where the text cannot be kept."""
         now = self._clock()
         given = self._ids.given_at(answer_id, asker)
@@ -106,29 +110,43 @@ class Capture:
 
     async def _write(self) -> None:
         """Writes what waits after FLUSH_S, or at once when closing, until nothing waits."""
-        while self._waiting:
+        while self._waiting or self._owed:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._closing.wait(), FLUSH_S)
             await self._write_waiting()
 
     async def _write_waiting(self) -> None:
-        rows, self._waiting, self._bytes = self._waiting, [], 0
-        lines = await asyncio.to_thread(self._lines, rows)
+        """Writes what waits. Where the store is unavailable it waits for the next try, which is the last one
+        when closing."""
+        rows, self._waiting, size = self._waiting, [], self._bytes
+        self._owed += await asyncio.to_thread(self._lines, rows)
+        event: Event = "written"
         now = self._clock()
         try:
-            if lines:
-                await asyncio.to_thread(write_segment, self._store.files, CAPTURED, lines, now)
-                for _ in lines:
-                    self._count("written")
-            if now - self._swept_at >= SWEEP_S:
-                self._swept_at = now
-                before = captured.since_days(self._config.retention_days, now)
-                for folder in (CAPTURED, FEEDBACK, TRIAL_PAIRS):
-                    await asyncio.to_thread(sweep_segments, self._store.files, folder, before)
+            if self._owed:
+                await asyncio.to_thread(write_segment, self._store.files, CAPTURED, self._owed, now)
+        except Exception as e:  # of any kind: rows that come later are to be written
+            log.error("%d captured answers cannot be written: %s", len(self._owed), e)
+            if isinstance(e, Unavailable) and not self._closing.is_set():
+                return
+            event = "dropped"
+        for _ in self._owed:
+            self._count(event)
+        self._owed, self._bytes = [], self._bytes - size
+        await self._sweep(now)
+
+    async def _sweep(self, now: float) -> None:
+        """Removes what is older than the retention, once in SWEEP_S."""
+        if now - self._swept_at < SWEEP_S:
+            return
+        before = captured.since_days(self._config.retention_days, now)
+        try:
+            for folder in (CAPTURED, FEEDBACK):
+                await asyncio.to_thread(sweep_segments, self._store.files, folder, before)
         except RaypipeError as e:
-            for _ in lines:
-                self._count("dropped")
-            log.error("%d captured answers cannot be written: %s", len(lines), e)
+            log.error("captured answers that are too old cannot be removed: %s", e)
+            return
+        self._swept_at = now
 
     def _lines(self, rows: Sequence[captured.CapturedAnswer]) -> list[dict[str, Any]]:
         lines = []

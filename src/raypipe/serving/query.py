@@ -38,9 +38,10 @@ def narrow(question: Question, filters: Filters) -> Question:
         return question
     cited = [c for c in question.citations if host_matches(c.url, filters.hosts)]
     if filters.sources:
+        wanted = frozenset(filters.sources)
 
         def kept(source: str | None) -> str | None:
-            return source if source in filters.sources else None
+            return source if source in wanted else None
 
         cited = [replace(c, page=kept(c.page), snippet=kept(c.snippet), name=kept(c.name)) for c in cited]
     return replace(question, citations=tuple(c for c in cited if c.sources()))
@@ -84,9 +85,13 @@ class QueryRequest:
     include_prompts: bool = False  # return the chats that language models got
     include_passages: bool = False  # return the texts of the ranking
     answer_id: str | None = None  # that a captured answer gets; None: it is not captured
-    asker: str = ""  # name of the tenant that asks, whose the answer's id is
-    scope: Filters = field(default_factory=Filters)  # what may be searched, whatever `filters` say
-    corpus: str = ""  # whose cached values are looked up and kept; "": those of the whole store
+    asker: str = ""  # name of the filter of the key that asks: the answer's id is signed for it
+    key_filter: Filters = field(default_factory=Filters)  # what may be searched, whatever `filters` say
+
+    @property
+    def corpus(self) -> str:
+        """Whose cached values are looked up and kept; "": those of the whole store."""
+        return self.asker if self.key_filter else ""
 
     @property
     def nbytes(self) -> int:

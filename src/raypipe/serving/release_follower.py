@@ -9,14 +9,12 @@ import time
 import weakref
 
 from raypipe.core.errors import Overloaded, RaypipeError, Unavailable
-from raypipe.core.protocols import Model
-from raypipe.memo.memo import MemoryMemo
 from raypipe.recipes.serialize import from_plain
-from raypipe.runs.release import Release, live
+from raypipe.runs.release import live
 from raypipe.serving.answerer import Answerer, NotReady
 from raypipe.serving.serve_kit import SharedKit
 from raypipe.store import Store
-from raypipe.store.layout import LIVE
+from raypipe.store.memo.memo import MemoryMemo
 
 POLL_S = 1.0
 """Between two reads of the pointer to the live release: a small file, some milliseconds."""
@@ -49,9 +47,13 @@ class ReleaseFollower:
     release names are closed: a release is open until the last request that it answers has ended.
     """
 
-    def __init__(self, all: ReleaseFollowers, pointer: str) -> None:
-        """`all`: opens its releases, and closes models that no release of any pointer names."""
-        self._all, self._pointer = all, pointer
+    def __init__(
+        self, kit: SharedKit, store: str, memo_bytes: int = 0,
+        close_after_s: float = CLOSE_AFTER_S,
+    ) -> None:  # fmt: skip
+        """`memo_bytes`: of what each release's models computed about the store; 0: nothing is kept."""
+        self._kit, self._store = kit, store
+        self._memo_bytes, self._close_after_s = memo_bytes, close_after_s
         self._open: weakref.WeakSet[Answerer] = weakref.WeakSet()  # some request or the current one holds it
         self._close_at = math.inf
         self._current: Answerer | None = None
@@ -59,21 +61,18 @@ class ReleaseFollower:
         self._poll_lock = asyncio.Lock()
         self._poll_task: asyncio.Task[None] | None = None  # kept here: a loop holds its tasks weakly
         self._refused = ("", 0.0)  # id of the release that failed to open; when it is tried again
-        of = "" if pointer == LIVE else f" --as {pointer}"
-        self._why = f"no release is {pointer}; `raypipe promote DIR{of}` releases a finished eval"
+        self._why = "no release is live; `raypipe promote DIR` releases a finished eval"
 
     async def current(self) -> Answerer:
+        """Returns the answerer of the live release. Raises NotReady before the first release."""
         if self._current is None:
             await self._poll_if_due()
         elif self._poll_due() and (self._poll_task is None or self._poll_task.done()):
             self._poll_task = asyncio.ensure_future(self._poll_if_due())
             await asyncio.wait({self._poll_task}, timeout=OPEN_WAIT_S)
         if self._current is None:
-            raise NotReady(f"{self._all.store}: {self._why}")
+            raise NotReady(f"{self._store}: {self._why}")
         return self._current
-
-    def models(self) -> tuple[Model, ...]:
-        return () if self._current is None else tuple(self._current.recipe.models())
 
     async def _poll_if_due(self) -> None:
         async with self._poll_lock:
@@ -85,11 +84,9 @@ class ReleaseFollower:
         return time.monotonic() - self._polled_at >= POLL_S
 
     async def _poll(self) -> None:
-        if time.monotonic() >= self._close_at and self._current is not None and len(self._open) <= 1:
-            self._close_at = math.inf  # no request is answered by a release that is over
-            await self._all.close_unnamed()
+        await self._close_unnamed()
         try:
-            release = await asyncio.to_thread(lambda: live(Store.open(self._all.store), self._pointer))
+            release = await asyncio.to_thread(lambda: live(Store.open(self._store)))
         except (RaypipeError, OSError) as e:  # a damaged or missing file; a network that is down
             self._stay("the pointer to the live release", e)
             return
@@ -98,7 +95,9 @@ class ReleaseFollower:
         if self._current is not None and release.id == self._current.release:
             return
         try:
-            opened = await self._all.open(release)
+            recipe, memo = from_plain(release.recipe), bounded_memo(self._memo_bytes)
+            opened = Answerer(recipe, self._kit, self._store, memo, release, degrades=True)
+            await opened.check()
         except OSError as e:  # temporary: the next poll tries again
             self._stay(f"release {release.id}", e)
             return
@@ -106,7 +105,7 @@ class ReleaseFollower:
             # Missing tables do not come back. An unavailable model does: the next poll tries again.
             if isinstance(e, NotReady) or not isinstance(e, Unavailable | Overloaded):
                 self._refused = (release.id, time.monotonic() + REOPEN_S)
-                self._close_at = time.monotonic() + self._all.close_after_s
+                self._close_at = time.monotonic() + self._close_after_s
             own = isinstance(e, RaypipeError)
             self._why = f"release {release.id} cannot be opened: {e if own else f'{type(e).__name__}: {e}'}"
             log.error("release %s is not followed: %s", release.id, e, exc_info=not own)
@@ -114,46 +113,20 @@ class ReleaseFollower:
         before, self._current = self._current, opened
         self._open.add(opened)
         if before is not None:
-            self._close_at = time.monotonic() + self._all.close_after_s
+            self._close_at = time.monotonic() + self._close_after_s
         log.info("release %s answers now, before it %s", opened.release, before and before.release)
+
+    async def _close_unnamed(self) -> None:
+        """Closes the models of releases that are over, once no request is answered by one."""
+        if time.monotonic() < self._close_at or self._current is None or len(self._open) > 1:
+            return
+        self._close_at = math.inf
+        try:
+            await self._kit.keep(self._current.recipe.models())
+        except Exception:  # of a replica or an engine that ends badly: what is live answers all the same
+            log.exception("models of releases that are over could not be closed")
 
     def _stay(self, what: str, error: Exception) -> None:
         if self._current is None:
             raise NotReady(str(error)) from error
         log.error("%s cannot be read, %s stays: %s", what, self._current.release, error)
-
-
-class ReleaseFollowers:
-    """Follows each pointer that is asked, over one set of models: they stay while a release of any pointer,
-    or the one on trial, names them."""
-
-    def __init__(
-        self, kit: SharedKit, store: str, memo_bytes: int = 0,
-        close_after_s: float = CLOSE_AFTER_S,
-    ) -> None:  # fmt: skip
-        """`memo_bytes`: of what each release's models computed about the store; 0: nothing is kept."""
-        self.store, self.close_after_s = store, close_after_s
-        self._kit, self._memo_bytes = kit, memo_bytes
-        self._followers: dict[str, ReleaseFollower] = {}
-        self.on_trial: tuple[Model, ...] = ()  # models of the release on trial
-
-    def of(self, pointer: str) -> ReleaseFollower:
-        return self._followers.setdefault(pointer, ReleaseFollower(self, pointer))
-
-    async def current(self) -> Answerer:
-        """The answerer of the live release (`ReleaseFollower.current`)."""
-        return await self.of(LIVE).current()
-
-    async def open(self, release: Release) -> Answerer:
-        """A release whose tables and models are open. Raises as `Answerer.check` does."""
-        recipe, memo = from_plain(release.recipe), bounded_memo(self._memo_bytes)
-        opened = Answerer(recipe, self._kit, self.store, memo, release, degrades=True)
-        await opened.check()
-        return opened
-
-    async def close_unnamed(self) -> None:
-        named = [m for f in self._followers.values() for m in f.models()]
-        try:
-            await self._kit.keep(dict.fromkeys((*named, *self.on_trial)))
-        except Exception:  # of a replica or an engine that ends badly: what is live answers all the same
-            log.exception("models of releases that are over could not be closed")

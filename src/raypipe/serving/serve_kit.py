@@ -1,20 +1,13 @@
 """The kit that requests share: one set of models, for each request its own index and sink; and the gateway's,
 whose models are in deployments of their own. Knows that a call is awaited, and nothing else of Ray.
-
-Work in the background yields to requests: each call to a model waits until no request is answered. A shadow's
-second answer shares models and processor with the live ones. It is made of calls of some milliseconds each;
-when none of them begins while a request is in flight, a request waits for one of them at most. A contextvar
-says what is background, so one kit serves both.
 """
 
 from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import Any, Protocol, Self
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -22,10 +15,13 @@ from raypipe.core.errors import ConfError, RaypipeError, Unavailable
 from raypipe.core.index import Index
 from raypipe.core.kits import ForwardingKit
 from raypipe.core.llm import Chat, Generated, Generator, Sampling
-from raypipe.core.protocols import Embed, Graph, GraphRef, Kit, Model, Role, Score
+from raypipe.core.protocols import Embed, Kit, Model, Role, Score
 from raypipe.core.records import Fault
+from raypipe.core.references import Reference
 from raypipe.models.kit import LocalKit
 from raypipe.text.thoughts import DraftText
+
+T = TypeVar("T")
 
 
 class SharedKit(Kit, Protocol):
@@ -89,57 +85,6 @@ class WithoutGenerators(ForwardingSharedKit):
             raise Unavailable(f"{model.name} is not asked")
 
         return refuse
-
-
-LOOK_S = 0.005
-"""Between two looks whether requests are in flight: well below the time of a request."""
-
-background: ContextVar[bool] = ContextVar("background", default=False)
-"""Whether this task's calls yield."""
-
-
-class InFlight:
-    def __init__(self) -> None:
-        self.requests = 0
-
-    @contextmanager
-    def one(self) -> Iterator[None]:
-        self.requests += 1
-        try:
-            yield
-        finally:
-            self.requests -= 1
-
-    async def none(self) -> None:
-        """Returns when none is. Looks again and again, since a request's own pages run on another loop."""
-        while self.requests:
-            await asyncio.sleep(LOOK_S)
-
-
-class YieldingKit(ForwardingSharedKit):
-    def __init__(self, kit: SharedKit, in_flight: InFlight) -> None:
-        super().__init__(kit)
-        self._in_flight = in_flight
-
-    def _yielding(self, call: Any) -> Any:
-        async def yielding(*args: Any, **kwargs: Any) -> Any:
-            if background.get():
-                await self._in_flight.none()
-            return await call(*args, **kwargs)
-
-        return yielding
-
-    def embedder(self, model: Model) -> Embed:
-        embed: Embed = self._yielding(self._kit.embedder(model))
-        return embed
-
-    def reranker(self, model: Model) -> Score:
-        score: Score = self._yielding(self._kit.reranker(model))
-        return score
-
-    def generator(self, model: Model) -> Generator:
-        generate: Generator = self._yielding(self._kit.generator(model))
-        return generate
 
 
 HEALTH_S = 2.0
@@ -241,5 +186,5 @@ class ServeKit(ForwardingSharedKit):
 
         return generate
 
-    def graph(self, ref: GraphRef) -> Graph:
-        return self._kit.graph(ref).through(lambda request: request, self.embedder)
+    def data(self, ref: Reference[T]) -> T:
+        return ref.through(self._kit.data(ref), lambda request: request, self.embedder)

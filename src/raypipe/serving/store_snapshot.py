@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from raypipe.core import arrow
 from raypipe.core.records import Citation, Layout, Question
-from raypipe.pipeline.recipe_tables import searched
 from raypipe.recipes.recipe import Recipe
 from raypipe.runs.captured import OWN_ID
+from raypipe.runs.pipeline.recipe_tables import searched
 from raypipe.runs.release import Release
 from raypipe.serving.query import Filters, host_matches, narrow
 from raypipe.store import Reading, Store
@@ -54,14 +54,14 @@ class CitationCatalog:
         """Source id -> the urls that cite it, each once, by question id and rank."""
         with self._lock:
             if self._urls is None:
-                found: dict[str, list[str]] = {}
+                found: dict[str, dict[str, None]] = {}  # one error page can have thousands of addresses
                 table = self._store.scan("questions", ["id", "citations"], self._version).sort_by("id")
                 for cited in table["citations"].to_pylist():
                     for c in sorted(cited or (), key=lambda c: c["rank"]):
                         for source in (c["page"], c["snippet"], c["name"]):
-                            if source is not None and c["url"] not in (urls := found.setdefault(source, [])):
-                                urls.append(c["url"])
-                self._urls = found
+                            if source is not None:
+                                found.setdefault(source, {})[c["url"]] = None
+                self._urls = {source: list(urls) for source, urls in found.items()}
             return self._urls
 
 
@@ -97,12 +97,11 @@ class StoreSnapshot:
         else:
             weakref.finalize(self, lease.end)
 
-    def resolve(self, question: Question, filters: Filters, scope: Filters) -> Question:
+    def resolve(self, question: Question, filters: Filters, key_filter: Filters) -> Question:
         """The stored question with this id or text, which has citations of its own; else the question itself,
         about the whole store. A given time overrides the stored one.
 
-        For who may search a part of the store alone, its `scope`, the stored question counts where that part
-        has some of what it cites.
+        With a key's filter the stored question counts where the filter lets some of its citations through.
         """
         asked = question
         for column in ("id", "text"):
@@ -113,11 +112,11 @@ class StoreSnapshot:
                 asked_at = question.asked_at or first.asked_at
                 question = replace(first, asked_at=asked_at, due=question.due)
                 break
-        if scope and not (question.citations is not None and narrow(question, scope).citations):
-            question = replace(asked, citations=self._catalog.citations(asked.id, scope))
+        if key_filter and not (question.citations is not None and narrow(question, key_filter).citations):
+            question = replace(asked, citations=self._catalog.citations(asked.id, key_filter))
         if question.citations is None and filters:
             question = replace(question, citations=self._catalog.citations(question.id, filters))
-        return narrow(narrow(question, scope), filters)
+        return narrow(narrow(question, key_filter), filters)
 
     def urls(self, sources: set[str]) -> dict[str, str]:
         return self._catalog.urls(sources)

@@ -50,14 +50,14 @@ class Decide:
     def reads(self) -> frozenset[str]:
         by = self.prefer.reads() if isinstance(self.prefer, ByLabel) else frozenset()
         fitted = frozenset() if self.fitted is None else self.fitted.reads()
-        return by | fitted | self._replies()
+        return by | fitted | {f"replies.{r}" for r in self.prefers()}
 
     def writes(self) -> frozenset[str]:
-        confident = frozenset() if self.fitted is None else self._replies()
-        return frozenset({"answer", "outcome", "origin"}) | confident
+        confident = () if self.fitted is None else self.prefers()
+        return frozenset({"answer", "outcome", "origin", *(f"replies.{r}" for r in confident)})
 
-    def _replies(self) -> frozenset[str]:
-        return frozenset(f"replies.{r}" for names in self._tables() for r in names)
+    def prefers(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(r for names in self._tables() for r in names))
 
     def bound(self, question: Question, reach: Reach) -> Bound:
         return Bound(0, reach)

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from raypipe.core.plain import json_lines
 from raypipe.store.errors import StoreError
 from raypipe.store.files import Files
 from raypipe.store.layout import MARK
@@ -48,14 +49,14 @@ def read_segments(files: Files, folder: str, names: Iterable[str]) -> Iterator[d
     """The lines of these files, in order. A file that another process removes meanwhile has none. Raises
     StoreError for a line that is none of raypipe's."""
     for name in names:
-        for line in (files.read(f"{folder}/{name}") or b"").splitlines():
-            try:
-                yield dict(json.loads(line))
-            except (ValueError, TypeError) as e:
-                raise StoreError(
-                    f"{files.uri}/{folder}/{name}: expected lines of JSON that raypipe wrote ({e}). Remove "
-                    "the file"
-                ) from e
+        try:
+            lines = [dict(line) for line in json_lines(files.read(f"{folder}/{name}") or b"")]
+        except (ValueError, TypeError) as e:
+            raise StoreError(
+                f"{files.uri}/{folder}/{name}: expected lines of JSON that raypipe wrote ({e}). Remove the "
+                "file"
+            ) from e
+        yield from lines
 
 
 def sweep_segments(files: Files, folder: str, before: float) -> int:

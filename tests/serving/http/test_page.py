@@ -16,8 +16,8 @@ from http_app import OPEN, listening, served
 from raypipe.models.kit import LocalKit
 from raypipe.serving.access import ApiKeys
 from raypipe.serving.answerer import Answerer
+from raypipe.serving.key_filters import KeyFilter
 from raypipe.serving.query import Filters
-from raypipe.serving.tenants import Tenant
 
 KEY = "a-key-with-length"
 SHOTS = os.environ.get("RAYPIPE_SCREENSHOTS")  # a folder that gets pictures for the documentation
@@ -190,8 +190,8 @@ def test_what_a_page_says_is_text_and_its_address_is_no_script(page):
 
 
 def test_an_endpoint_with_keys_asks_for_one(browser, filled, job):
-    part = Tenant("acme", ApiKeys.of([KEY + "-of-a-part"]), scope=Filters(("a.example",)))
-    config = replace(OPEN, keys=ApiKeys.of([KEY]), tenants=(part,))
+    part = KeyFilter("acme", ApiKeys.of([KEY + "-of-a-part"]), Filters(("a.example",)))
+    config = replace(OPEN, keys=ApiKeys.of([KEY]), key_filters=(part,))
     with listening(
         served(Answerer(filled.recipe, LocalKit(None, "transformers"), filled.store.uri), config)
     ) as url:

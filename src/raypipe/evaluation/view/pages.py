@@ -16,6 +16,9 @@ from raypipe.core.batches import batches
 from raypipe.core.errors import DataError, RaypipeError
 from raypipe.evaluation.compare import compare, same_question
 from raypipe.evaluation.judged_run import PersonLabels
+from raypipe.evaluation.report import plot, web_page
+from raypipe.evaluation.report.report import EVAL_AGAIN, RunFolder
+from raypipe.evaluation.report.wording import calibration_line, cost_rows, told_apart
 from raypipe.evaluation.scored_run import scored_run
 from raypipe.evaluation.view.rows import (
     BLOCK,
@@ -32,9 +35,6 @@ from raypipe.evaluation.view.rows import (
 from raypipe.metrics.certainty import PairedDifference, paired
 from raypipe.metrics.losses import funnel
 from raypipe.metrics.textfile import write_text
-from raypipe.report import plot, web_page
-from raypipe.report.report import EVAL_AGAIN, RunFolder
-from raypipe.report.wording import calibration_line, cost_rows, told_apart
 from raypipe.runs.manifest import Manifest
 from raypipe.runs.stage_records import recipe_lines, recipe_text
 
@@ -72,7 +72,7 @@ def run_page(
     folder: RunFolder, manifest: Manifest, earlier: Manifest | None, shown: ShownParts
 ) -> tuple[str, str]:
     """The page and its content security policy. Raises DataError for a folder without table or report."""
-    report, run = read_report(folder), RunTable(folder.results)
+    report, run = read_report(folder, manifest.run), RunTable(folder.results, manifest.run)
     try:
         ids = run.ids if shown.served else run.ids[:MOST_ROWS]
         lines = [line_of(run.row(id), report["lead"] or "score", shown.labels) for id in ids]
@@ -82,8 +82,8 @@ def run_page(
         run.close()
 
 
-def read_report(folder: RunFolder) -> dict[str, Any]:
-    """report.json of a run. Raises DataError."""
+def read_report(folder: RunFolder, run: str) -> dict[str, Any]:
+    """report.json of a run. Raises DataError, also for that of another run."""
     try:
         found: dict[str, Any] = json.loads(folder.report.read_text(encoding="utf-8"))
     except (OSError, ValueError) as e:
@@ -91,6 +91,11 @@ def read_report(folder: RunFolder) -> dict[str, Any]:
         raise DataError(
             f"{folder.report}: expected the report of a finished eval, found: {what}. {EVAL_AGAIN}"
         ) from e
+    if found["run"] != run:
+        raise DataError(
+            f"{folder.report}: expected the report of run {run[:8]}, found that of run {found['run'][:8]}: "
+            f"another eval into this folder has begun or was killed. {EVAL_AGAIN}"
+        )
     return found
 
 
@@ -230,10 +235,10 @@ class OpenPair:
 def open_pair(one: tuple[RunFolder, Manifest], two: tuple[RunFolder, Manifest]) -> OpenPair:
     """Joins two runs. Raises DataError for folders without a table and for runs without a common question."""
     folders, manifests = (one[0], two[0]), (one[1], two[1])
-    report = read_report(folders[0])
+    report = read_report(folders[0], manifests[0].run)
     lead = report["lead"] or "score"
     spans = {m["measure"]: m["high"] - m["low"] for m in report["measures"]}
-    a, b = (RunTable(f.results) for f in folders)
+    a, b = (RunTable(f.results, m.run) for f, m in (one, two))
     common = [id for id in a.ids if id in b and same_question(a.row(id)["query"], b.row(id)["query"])]
     if not common:
         first = [next(iter(t.ids), "none") for t in (a, b)]

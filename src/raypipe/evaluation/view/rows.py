@@ -196,9 +196,9 @@ Part = Literal["prompts", "pages"]
 class RunTable:
     """The results of a finished run, its rows by id. Reads a row group at a time."""
 
-    def __init__(self, path: Path) -> None:
-        """Raises DataError for a file that is no table of results."""
-        self.about, file = about(path), open_table(path, ["id"])
+    def __init__(self, path: Path, run: str) -> None:
+        """Raises DataError for a file that is not the table of this run."""
+        self.about, file = about(path, run), open_table(path, ["id"], run)
         self._file = file
         self._place: dict[str, tuple[int, int]] = {}
         for group in range(self._file.num_row_groups):

@@ -17,20 +17,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe.core import arrow
-from raypipe.memo.disk import note_loss
-from raypipe.pipeline.ingest_log import outdate
-from raypipe.pipeline.tombstones import write_tombstone
+from raypipe.core.plain import json_lines
 from raypipe.runs.forget.mentions import Mentions
 from raypipe.runs.forget.records import ForgetDecision, save
 from raypipe.runs.forget.target import Target
+from raypipe.runs.pipeline.ingest_log import outdate
+from raypipe.runs.pipeline.tombstones import write_tombstone
 from raypipe.runs.release import forget as forget_release
-from raypipe.runs.release import pointed, repoint, succeed
+from raypipe.runs.release import history, repoint, succeed
 from raypipe.runs.roots import roots
-from raypipe.runs.trials import remove_trial, trials
 from raypipe.store import Store, StoreError, read_now
 from raypipe.store.adapters import remove_adapter
 from raypipe.store.files import Files
-from raypipe.store.keep import tables, tag, tagged, untag
+from raypipe.store.keep import tag, tagged, untag
 from raypipe.store.layout import (
     ANSWER_KEYS,
     CAPTURED,
@@ -39,9 +38,8 @@ from raypipe.store.layout import (
     INGESTED,
     MANIFESTS,
     RELEASES,
-    TRIAL_PAIRS,
-    TRIAL_REPORTS,
 )
+from raypipe.store.memo.disk import note_loss
 from raypipe.store.rewrite import Change, Rows, held, keep_only, rewrite, untag_made, versions
 from raypipe.store.sources import merge_sizes
 from raypipe.store.tables import OF_MEMO
@@ -49,11 +47,6 @@ from raypipe.store.tables import OF_MEMO
 FOLLOW_S = 3.0
 """Between the switch to releases without it and the removal of the old versions: an endpoint that is asked
 reads the pointer each second (`release_follower.POLL_S`), and opens tables in less than a second."""
-
-
-LINES = (CAPTURED, TRIAL_PAIRS, TRIAL_REPORTS)
-"""Folders of captured answers, and of pairs and reports of trials. A line goes whole: it is one answer; the
-feedback about it goes with it."""
 
 
 def check_readers(store: Store, decision: ForgetDecision) -> None:
@@ -129,7 +122,7 @@ def _uncite(decision: ForgetDecision) -> Change:
 def _releases(store: Store, decision: ForgetDecision) -> bool:
     """Puts releases without it in the place of those that hold it; whether what answers has changed."""
     assert decision.made is not None
-    before = pointed(store)
+    before = history(store)
     names: dict[str, str | None] = {}
     there = {n.removesuffix(".json") for n in store.files.names(RELEASES)}
     for id in decision.releases:
@@ -143,15 +136,9 @@ def _releases(store: Store, decision: ForgetDecision) -> bool:
             tag(store, table, successor, version)
         names[id] = successor
     repoint(store, names)
-    for trial in trials(store):  # its pairs are of releases that end
-        if not {trial.release, trial.live}.isdisjoint(decision.releases):
-            remove_trial(store, trial)
     for id in decision.releases:
-        tagged_too = {t for t in tables(store) if id in tagged(store, t)}
-        for table in {t for t in decision.newest if store.has(t)} | tagged_too:
-            untag(store, table, id)
         forget_release(store, id)
-    return before != pointed(store)
+    return before != history(store)
 
 
 def _manifests(files: Files, decision: ForgetDecision) -> None:
@@ -235,16 +222,17 @@ Lines = list[dict[str, Any]]
 
 
 def _holding(files: Files, target: Target, told: Mentions) -> Iterator[tuple[str, Lines, Lines]]:
-    """Each file with such lines: its name, the lines that stay, and those that go."""
+    """Yields each file with such lines: its name, the lines that stay, and those that go. A line goes whole:
+    it is one answer."""
     named = {*target.sources, *target.questions, *target.urls}
-    for name in [f"{folder}/{n}" for folder in LINES for n in files.names(folder)]:
+    for name in (f"{CAPTURED}/{n}" for n in files.names(CAPTURED)):
         lines = _lines(files.read(name))
         if gone := [line for line in lines if told.within(line, named)]:
             yield name, [line for line in lines if line not in gone], gone
 
 
 def _take_out_lines(files: Files, decision: ForgetDecision) -> None:
-    """Takes these lines out of all files. The same again changes nothing."""
+    """Takes these lines out of all files, and the feedback about them. The same again changes nothing."""
     for name, left, gone in _holding(files, decision.target, decision.mentions):
         answers = {str(line.get("answer_id")) for line in gone}
         for place in (f"{FEEDBACK}/{n}" for n in files.names(FEEDBACK)):  # first: by these it is found
@@ -263,10 +251,5 @@ def _write_lines(files: Files, name: str, lines: Lines) -> None:
 
 
 def _lines(raw: bytes | None) -> Lines:
-    """The objects of a file: one a line, or the whole file."""
-    text = (raw or b"").decode("utf-8", "replace")
-    try:
-        found = [json.loads(line) for line in text.splitlines() if line.strip()]
-    except ValueError:
-        found = [json.loads(text)]
-    return [x for x in found if isinstance(x, dict)]
+    """Objects of a file, one a line."""
+    return [x for x in json_lines((raw or b"").decode("utf-8", "replace")) if isinstance(x, dict)]

@@ -25,15 +25,14 @@ from raypipe.core.records import (
     SourceKind,
     digest,
 )
-from raypipe.pipeline.ingest_log import reads_with
-from raypipe.pipeline.tombstones import FORMAT, PARTS, Tombstone
 from raypipe.runs.forget.apply import held_segments
 from raypipe.runs.forget.memo_rows import Followed, follow, memo_rows
 from raypipe.runs.forget.mentions import RUN, Mentions, OwnWords
 from raypipe.runs.forget.records import ForgetDecision, Holding
 from raypipe.runs.forget.target import Target
+from raypipe.runs.pipeline.ingest_log import reads_with
+from raypipe.runs.pipeline.tombstones import FORMAT, PARTS, Tombstone
 from raypipe.runs.roots import roots
-from raypipe.runs.trials import trials
 from raypipe.store import Store
 from raypipe.store.ids import rows
 from raypipe.store.keep import tables
@@ -231,10 +230,6 @@ class _Search:
         for id in decision.releases:
             does = f"ends; a release without it takes its place ({live[id].name})"
             yield Holding("release", id, len(live[id].tables), does)
-        for trial in trials(self.store):
-            if not {trial.release, trial.live}.isdisjoint(decision.releases):
-                does = f"ends: release {trial.release} or {trial.live} does"
-                yield Holding("trial", trial.role, 1, does)
         for name, lines in held_segments(self.store.files, decision.target, decision.mentions).items():
             yield Holding("captured", name, lines, "lines go, and what users said of these answers")
         for note in decision.notes:

@@ -17,13 +17,7 @@ from raypipe.core import arrow
 from raypipe.core.errors import ConfError, RaypipeError
 from raypipe.core.protocols import Step
 from raypipe.core.records import TRACE, Question, Reply
-from raypipe.memo.counts import CallCounts
-from raypipe.memo.disk import StoreMemo, memo_tables, memo_versions
-from raypipe.memo.keys import score_keys, vector_keys
-from raypipe.memo.lookup import CacheOnlyKit, NotCached, RecordingMemo, lookup
-from raypipe.memo.memo import MemoTable, cached
 from raypipe.models.kit import LocalKit
-from raypipe.pipeline.recipe_tables import searched, searched_at
 from raypipe.recipes.executor import StageError
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.serialize import description
@@ -31,8 +25,14 @@ from raypipe.runs.explain import as_answered, through
 from raypipe.runs.forget.mentions import Mentions
 from raypipe.runs.forget.target import Target
 from raypipe.runs.manifest import Manifest, answer_keys
+from raypipe.runs.pipeline.recipe_tables import searched, searched_at
 from raypipe.store import Store, StoreError
 from raypipe.store.index import IndexSpec, LanceIndex
+from raypipe.store.memo.counts import CallCounts
+from raypipe.store.memo.disk import StoreMemo, memo_tables, memo_versions
+from raypipe.store.memo.keys import score_keys, vector_keys
+from raypipe.store.memo.lookup import CacheOnlyKit, NotCached, RecordingMemo, lookup
+from raypipe.store.memo.memo import MemoTable, cached
 
 ROWS = 4096  # replies looked through at a time
 

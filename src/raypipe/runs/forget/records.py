@@ -10,9 +10,9 @@ from typing import Any
 from raypipe.core import config
 from raypipe.core.config import Where
 from raypipe.core.records import Question
-from raypipe.pipeline.tombstones import Tombstone, without_sources
 from raypipe.runs.forget.mentions import Mentions
 from raypipe.runs.forget.target import Target
+from raypipe.runs.pipeline.tombstones import Tombstone, without_sources
 from raypipe.runs.store_records import write_record
 from raypipe.store import Store
 from raypipe.store.layout import FORGETTING
@@ -23,7 +23,7 @@ from raypipe.store.rewrite import Rows
 class Holding:
     """One thing that holds what is forgotten, or rests on it."""
 
-    kind: str  # table, memo, answers, release, trial, run, labels, adapter, captured, note, kept
+    kind: str  # table, memo, answers, release, run, labels, adapter, captured, note, kept
     name: str
     rows: int  # that go, or are changed
     does: str  # what becomes of it, for people

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from raypipe.core.errors import DataError
 from raypipe.core.records import digest
-from raypipe.pipeline.tombstones import PARTS
+from raypipe.runs.pipeline.tombstones import PARTS
 from raypipe.store import Store
 from raypipe.store.ids import rows
 from raypipe.store.rewrite import versions

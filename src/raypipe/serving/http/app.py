@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
@@ -14,91 +14,81 @@ from fastapi import Depends, FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 
 from raypipe.core.errors import ConfError, Overloaded, Unavailable
-from raypipe.report import web_page
+from raypipe.evaluation.report import web_page
 from raypipe.serving.access import ServerConfig
 from raypipe.serving.capture import Capture, RedactionFailed, UnknownAnswer
 from raypipe.serving.http import errors, openai, requests, stream
 from raypipe.serving.http.errors import RequestRefused, to_problem
-from raypipe.serving.http.limits import Admission, authorize, read_body, until_disconnect, who_asks
+from raypipe.serving.http.limits import BytesInFlight, Slots, authorize, read_body, until_disconnect
 from raypipe.serving.http.middleware import ObservedApp, RequestMetrics, request_id
 from raypipe.serving.http.openai import ChatBody
 from raypipe.serving.http.openapi import ROUTES, openapi_document
 from raypipe.serving.http.reply_types import AnswerResponse, FeedbackResponse, IndexResponse
 from raypipe.serving.http.requests import AnswerBody, B, BatchBody, FeedbackBody, RetrieveBody
 from raypipe.serving.http.stream import answer_response, retrieve_response
+from raypipe.serving.key_filters import KeyFilter
 from raypipe.serving.query import NULL_LISTENER, AnswererProtocol, Listener, QueryRequest, ReleaseRouter
-from raypipe.serving.release_follower import ReleaseFollowers
-from raypipe.serving.tenants import QuotaCounter
 from raypipe.store import StoreError
-from raypipe.store.layout import LIVE
 
 BATCH_CONCURRENCY = 4
 """Questions of one batch that are answered at the same time: a batch takes the slot of one request."""
 
 
-RELEASE_HEADER = "raypipe-release"
-"""Names the pointer that answers a request, of those that its key may ask."""
+PARSED_AT_ONCE = 1 << 18
+"""Bytes of a body that is parsed between two other requests: at worst .05 s. Larger ones are on a thread."""
 
 
 class Routes:
     """The routes of `openapi.ROUTES`, by name.
 
-    A tenant with filters has a corpus of its own. Its questions are answered from the sources that match,
-    whatever the request says; its cached values are under its own name, and its answers are neither captured
-    nor tried on other releases. Nor is what `live@NAME` answers. Tenants without filters share the store.
+    A key with a filter has a corpus of its own: its questions are answered from the sources that match,
+    whatever the request says; its cached values are under the filter's name; its answers are not captured.
     """
 
     def __init__(
-        self, router: ReleaseRouter, followers: ReleaseFollowers | None, config: ServerConfig,
-        metrics: RequestMetrics, admission: Admission, capture: Capture | None,
-    ) -> None:  # fmt: skip
-        self._router, self._followers, self._capture = router, followers, capture
-        self._limits, self._metrics, self._admission = config.limits, metrics, admission
+        self, router: ReleaseRouter, config: ServerConfig, metrics: RequestMetrics, capture: Capture | None
+    ) -> None:
+        self._router, self._limits, self._metrics, self._capture = router, config.limits, metrics, capture
+        self._slots = Slots(config.limits.max_ongoing_requests)
         self._document = openapi_document()
+        self._in_flight = BytesInFlight(config.limits.max_bytes_in_flight, metrics)
+        self._large_bodies = asyncio.Lock()  # one at a time: of hostile JSON 25 times its bytes are made
 
     async def _body(self, kind: type[B], request: Request) -> B:
-        tenant = who_asks(request)
-        await self._admission.admit(tenant)
-        return requests.parse_body(kind, await read_body(request, self._limits), self._limits)
+        body = await read_body(request, self._limits, self._in_flight)
+        if len(body) <= PARSED_AT_ONCE:
+            return requests.parse_body(kind, body, self._limits)
+        async with self._large_bodies:
+            return await asyncio.to_thread(requests.parse_body, kind, body, self._limits)
 
     async def _answerer(self, request: Request) -> AnswererProtocol:
-        """What answers the pointer of a request. Refuses one that its key may not ask, and for a tenant with
-        filters a recipe that reads past them."""
-        tenant, named = who_asks(request), pointer_of(request)
-        if self._followers is None and named != LIVE:
-            raise _not_allowed("This endpoint serves one recipe and no releases.")
-        if named not in tenant.releases:
-            raise _not_allowed(f"This key may ask {', '.join(tenant.releases)}.")
-        if self._followers is None or (named == LIVE and not tenant.scope):
-            found = await self._router.current()
-        else:
-            found = await self._followers.of(named).current()
-        if tenant.scope and found.recipe.searches_all():
-            raise _not_allowed("This release searches the whole store, and this key may search a part of it.")
-        return found
+        """Returns what answers a request. Refuses a recipe that reads past the key's filter."""
+        answerer = await self._router.current()
+        if key_filter(request).filters and answerer.recipe.searches_all():
+            detail = "This recipe searches the whole store, and this key may search a part of it."
+            raise RequestRefused(HTTPStatus.FORBIDDEN, detail)
+        return answerer
 
     def _query(
         self, request: Request, query: str, options: requests.QueryOptions,
         include: Collection[requests.Include] = (),
     ) -> QueryRequest:  # fmt: skip
         asked = requests.query_request(query, options, self._limits.deadline_s, include)
-        tenant = who_asks(request)
-        return replace(asked, asker=tenant.name, scope=tenant.scope, corpus=tenant.corpus)
+        key = key_filter(request)
+        return replace(asked, asker=key.name, key_filter=key.filters)
 
     async def answer(self, request: Request) -> Response:
         body = await self._body(AnswerBody, request)
         answerer = await self._answerer(request)
         if body.stream:
             return await self._stream(request, partial(self._answer, answerer, body), stream.encode_events)
-        async with self._admission.slot(who_asks(request)):
+        with self._slots.slot():
             answer = self._answer(answerer, body, NULL_LISTENER, request)
             return JSONResponse(await until_disconnect(request, answer))
 
     async def batch(self, request: Request) -> Response:
         body = await self._body(BatchBody, request)
         answerer, turns = await self._answerer(request), asyncio.Semaphore(BATCH_CONCURRENCY)
-        if len(body.queries) > 1:
-            await self._admission.admit(who_asks(request), len(body.queries) - 1)
 
         async def answer_one(query: requests.QueryBody) -> Any:
             async with turns:
@@ -107,14 +97,14 @@ class Routes:
                 except Exception as e:
                     return {"problem": errors.problem_body(to_problem(e))}
 
-        async with self._admission.slot(who_asks(request)):
+        with self._slots.slot():
             answers = await until_disconnect(request, asyncio.gather(*(answer_one(q) for q in body.queries)))
         return JSONResponse({"answers": answers})
 
     async def retrieve(self, request: Request) -> Response:
         body = await self._body(RetrieveBody, request)
         answerer = await self._answerer(request)
-        async with self._admission.slot(who_asks(request)):
+        with self._slots.slot():
             try:
                 query = self._query(request, body.query, body)
                 ranked = await until_disconnect(request, answerer.retrieve(query))
@@ -135,9 +125,10 @@ class Routes:
             raise openai.unknown_model()
         query = requests.QueryBody(query=body.query(), **dict(body.raypipe))
         if body.stream:
-            encode = partial(openai.chunks, id, body)
+            counts = body.stream_options is not None and body.stream_options.include_usage
+            encode = partial(openai.chunks, id, body.model, counts)
             return await self._stream(request, partial(self._answer, answerer, query), encode)
-        async with self._admission.slot(who_asks(request)):
+        with self._slots.slot():
             answer = await until_disconnect(request, self._answer(answerer, query, NULL_LISTENER, request))
         return JSONResponse(openai.completion(id, body.model, answer))
 
@@ -147,18 +138,16 @@ class Routes:
     ) -> AnswerResponse:  # fmt: skip
         """The response to one question; `whole`: it is all that the request asks."""
         asked = self._query(request, query.query, query, query.include)
-        if self._capture is not None and pointer_of(request) == LIVE and not asked.scope:
+        if self._capture is not None and not asked.key_filter:
             asked = replace(asked, answer_id=self._capture.choose(asked.asker))
         result = await answerer.answer(asked, listener)
         if self._capture is not None:
             result = self._capture.keep(asked, result)
         self._metrics.question_answered(result)
-        tokens = result.usage["prompt_tokens"] + result.usage["generated_tokens"]
-        await self._admission.spend(who_asks(request), tokens)
-        q, fields = result.question, request.state.log_fields
         if whole:
-            fields |= {"outcome": q.outcome, "degraded": list(q.degraded), "release": result.release}
-        fields |= {"questions": fields.get("questions", 0) + 1, "tokens": fields.get("tokens", 0) + tokens}
+            q = result.question
+            fields = {"outcome": q.outcome, "degraded": list(q.degraded), "release": result.release}
+            request.state.log_fields.update(fields)
         return answer_response(result, query.include)
 
     async def _stream(
@@ -166,22 +155,23 @@ class Routes:
         encode: Callable[[AsyncIterator[stream.Event | None]], AsyncIterator[bytes]],
     ) -> Response:  # fmt: skip
         """One question as a stream. Its slot is taken here, so that a refusal is still a status, and released
-        with the answer: a client that does not read it takes no slot from others."""
-        slot = AsyncExitStack()
-        await slot.enter_async_context(self._admission.slot(who_asks(request)))
+        with the answer, as are its bytes: a client that does not read it takes nothing from others."""
+        slot = ExitStack()
+        slot.enter_context(self._slots.slot())
+        slot.enter_context(request.state.held.pop_all())
 
         async def work(listener: Listener) -> AnswerResponse:
-            async with slot:
+            with slot:
                 return await answer(listener, request)
 
-        return stream.ClosingStream(encode(stream.event_stream(request, work)), slot.aclose)
+        return stream.ClosingStream(encode(stream.event_stream(request, work)), slot.close)
 
     async def feedback(self, request: Request) -> Response:
         body = await self._body(FeedbackBody, request)
         if self._capture is None:
             raise RequestRefused(HTTPStatus.NOT_FOUND, "This endpoint captures no answers.")
         try:
-            await self._capture.feedback(who_asks(request).name, body.answer_id, body.verdict, body.text)
+            await self._capture.feedback(key_filter(request).name, body.answer_id, body.verdict, body.text)
         except UnknownAnswer:
             detail = "Unknown answer: expected the answer_id of a reply to this key that is still kept."
             raise RequestRefused(HTTPStatus.NOT_FOUND, detail) from None
@@ -194,7 +184,7 @@ class Routes:
 
     async def index(self, request: Request) -> Response:
         answerer = await self._answerer(request)
-        snapshot, whole = await answerer.snapshot(), not who_asks(request).scope
+        snapshot, whole = await answerer.snapshot(), not key_filter(request).filters
         rows = await asyncio.to_thread(snapshot.row_counts)
         recipe = answerer.recipe
         shown: IndexResponse = {
@@ -227,33 +217,36 @@ class Routes:
         return JSONResponse({"status": "ready", "unavailable": unavailable})
 
 
-def pointer_of(request: Request) -> str:
-    """The pointer that a request asks: the tenant's first unless it names one."""
-    return request.headers.get(RELEASE_HEADER, "") or who_asks(request).releases[0]
+def key_filter(request: Request) -> KeyFilter:
+    """Returns the filter of the key of a request."""
+    found: KeyFilter = request.state.key_filter
+    return found
 
 
-def _not_allowed(why: str) -> RequestRefused:
-    return RequestRefused(HTTPStatus.FORBIDDEN, why)
+def holding(route: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    """Returns the route so that what its request holds is given back once it is answered."""
+
+    async def handle(request: Request) -> Response:
+        with ExitStack() as request.state.held:
+            return await route(request)
+
+    return handle
 
 
 def create_app(
     router: ReleaseRouter, config: ServerConfig | None = None, metrics: RequestMetrics | None = None,
-    proxy_sets_id: bool = False, capture: Capture | None = None, followers: ReleaseFollowers | None = None,
-    quotas: QuotaCounter | None = None, before_first: Callable[[], Awaitable[None]] | None = None,
+    proxy_sets_id: bool = False, capture: Capture | None = None,
+    before_first: Callable[[], Awaitable[None]] | None = None,
 ) -> FastAPI:  # fmt: skip
     """The app. The page and the two health routes need no key: they show no question and no answer.
     `proxy_sets_id` as in `ObservedApp`; `capture` gets the answers, None: they are not captured;
-    `followers` have the releases of tenants, and `quotas` count what these ask; None: this gateway does;
     `before_first` is done before the first request is taken."""
     config, metrics = config or ServerConfig(), metrics or RequestMetrics()
-    admission = Admission(config.limits.max_ongoing_requests, config.tenants, metrics, quotas)
-    routes = Routes(router, followers, config, metrics, admission, capture)
+    routes = Routes(router, config, metrics, capture)
 
     async def authorized(request: Request) -> None:
         client = request.client.host if request.client else None
-        request.state.tenant = authorize(config.keys, request.headers, client, config.tenants)
-        if config.tenants:
-            request.state.log_fields["tenant"] = request.state.tenant.name
+        request.state.key_filter = authorize(config.keys, request.headers, client, config.key_filters)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -275,7 +268,9 @@ def create_app(
 
     for path, route in ROUTES.items():
         guard = [Depends(authorized)] if route.key else []
-        app.add_api_route(path, getattr(routes, route.name), methods=[route.method], dependencies=guard)
+        app.add_api_route(
+            path, holding(getattr(routes, route.name)), methods=[route.method], dependencies=guard
+        )
     if config.page:
         app.add_api_route("/", root, methods=["GET"])
     errors.add_exception_handlers(app)

@@ -12,7 +12,7 @@ import re
 import time
 import uuid
 from contextvars import ContextVar
-from typing import Any, Literal
+from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -39,8 +39,8 @@ class RequestMetrics:
     def question_answered(self, result: QueryResult) -> None:
         """A question was answered."""
 
-    def tenant_used(self, tenant: str, state: Literal["admitted", "refused"], tokens: int) -> None:
-        """A tenant's question was answered, or a request of it was refused with 429."""
+    def bytes_in_flight(self, count: int) -> None:
+        """The bytes of all bodies that the gateway holds changed."""
 
 
 class ObservedApp:

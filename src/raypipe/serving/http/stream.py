@@ -25,7 +25,7 @@ from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 from starlette.types import Receive, Scope, Send
 
 from raypipe.core.records import FAULT, RANKED, Hit
-from raypipe.report.report import ranking
+from raypipe.evaluation.report.report import ranking
 from raypipe.serving.http import errors
 from raypipe.serving.http import reply_types as replies
 from raypipe.serving.http.limits import disconnected
@@ -45,7 +45,7 @@ HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 class ClosingStream(EventSourceResponse):
     """An event stream that runs `on_end` when it ends, even if no client ever read from it."""
 
-    def __init__(self, chunks: AsyncIterator[bytes], on_end: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, chunks: AsyncIterator[bytes], on_end: Callable[[], None]) -> None:
         super().__init__(chunks, headers=HEADERS)
         self._on_end = on_end
 
@@ -53,7 +53,7 @@ class ClosingStream(EventSourceResponse):
         try:
             await super().__call__(scope, receive, send)
         finally:
-            await self._on_end()
+            self._on_end()
 
 
 class EventListener(Listener):
@@ -79,6 +79,7 @@ async def event_stream(
     Cancels the work when the client disconnects."""
     listener = EventListener()
     work, client_gone = asyncio.ensure_future(answer(listener)), asyncio.ensure_future(disconnected(request))
+    del answer  # with the request's documents, which are not held for a client that reads slowly
     for task in (work, client_gone):
         task.add_done_callback(lambda _: listener.events.put_nowait(None))  # after the events before it
     try:

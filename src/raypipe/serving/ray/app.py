@@ -11,13 +11,12 @@ from ray.serve.config import BackpressureConfig, HTTPOptions
 from ray.serve.schema import LoggingConfig
 
 from raypipe.core.errors import Unavailable
-from raypipe.pipeline.tasks import WorkerConfig
 from raypipe.recipes.recipe import Recipe
+from raypipe.runs.pipeline.tasks import WorkerConfig
 from raypipe.serving.access import ServerConfig
 from raypipe.serving.http.errors import RETRY_AFTER_S
 from raypipe.serving.ray.gateway import Gateway
 from raypipe.serving.ray.models import ModelDeployment
-from raypipe.serving.tenants import Quotas
 
 APP_NAME = "raypipe"
 GATEWAY_CPUS, MODEL_CPUS = 0.2, 0.4
@@ -68,18 +67,11 @@ def build_application(
         ray_actor_options={"num_cpus": GATEWAY_CPUS}, graceful_shutdown_timeout_s=SHUTDOWN_GRACE_S,
         graceful_shutdown_wait_loop_s=0.5, health_check_period_s=HEALTH_CHECK_S,
     )  # fmt: skip
-    # One count for all gateways; two additions for a request take no CPU.
-    counts = serve.deployment(
-        Quotas, name="quotas", num_replicas=1, max_ongoing_requests=MAX_CONNECTIONS,
-        ray_actor_options={"num_cpus": 0}, health_check_period_s=HEALTH_CHECK_S,
-    )  # fmt: skip
     generates = any(m.kind == "generator" for m in recipe.models())
-    limited = [t for t in config.tenants if t.limited]
     return gateway.bind(
         None if follow_live else recipe, worker.store, config,
         deploy_models("embed", "embedder"), deploy_models("rerank", "reranker"),
         deploy_models("generate", "generator") if generates else None,
-        counts.bind(limited) if limited else None,
     )  # fmt: skip
 
 

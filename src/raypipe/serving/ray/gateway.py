@@ -9,28 +9,22 @@ import logging
 import sys
 from collections.abc import Callable
 from logging.handlers import WatchedFileHandler
-from typing import Literal
 
 from fastapi import FastAPI
 from ray.serve.handle import DeploymentHandle
 from ray.util.metrics import Counter, Gauge, Histogram
 
-from raypipe.core.errors import Overloaded, RaypipeError, Unavailable
+from raypipe.core.errors import RaypipeError
 from raypipe.recipes.recipe import Recipe
-from raypipe.runs.trial_verdict import TrialReport, worse
-from raypipe.runs.trials import Role
 from raypipe.serving.access import ServerConfig
 from raypipe.serving.answerer import Answerer
-from raypipe.serving.capture import Capture, redaction
+from raypipe.serving.capture import Capture
 from raypipe.serving.http import create_app
 from raypipe.serving.http.middleware import JsonLines, RequestMetrics
-from raypipe.serving.query import QueryResult, ReleaseRouter
+from raypipe.serving.query import QueryResult
 from raypipe.serving.ray.models import Broadcast, RetryingHandle
-from raypipe.serving.release_follower import ReleaseFollowers, bounded_memo
-from raypipe.serving.serve_kit import InFlight, ServeKit, YieldingKit
-from raypipe.serving.tenants import QuotaUsed
-from raypipe.serving.trials import Event, SecondAnswers, TrialEvents, TrialRouter
-from raypipe.store import Store
+from raypipe.serving.release_follower import ReleaseFollower, bounded_memo
+from raypipe.serving.serve_kit import ServeKit
 
 WARM_S = 60.0
 """For the question that a replica answers before it gets requests. Embedders and rerankers are loaded
@@ -43,12 +37,10 @@ class Gateway:
     def __init__(
         self, recipe: Recipe | None, store: str, config: ServerConfig,
         embed: DeploymentHandle, rerank: DeploymentHandle, generate: DeploymentHandle | None,
-        quotas: DeploymentHandle | None,
     ) -> None:  # fmt: skip
-        """`recipe` None: the live release of the store is followed. `quotas` None: no tenant has one."""
+        """`recipe` None: the live release of the store is followed."""
         _configure_logging(config.log)
         self._config, self._store = config, store
-        self._quotas = quotas and SharedQuotas(quotas)
         handles = [h for h in (embed, rerank, generate) if h is not None]
         kit = ServeKit(
             RetryingHandle(embed, "compute", "compute_unbatched"),
@@ -59,19 +51,11 @@ class Gateway:
             [Broadcast(h, "keep") for h in handles],
         )
         memo_bytes = config.memo_mb << 20
-        in_flight = InFlight()
-        shared = YieldingKit(kit, in_flight)
-        self._followers: ReleaseFollowers | None = None
-        self._router: ReleaseRouter
-        if recipe is not None:
-            self._router = answerer = Answerer(recipe, kit, store, bounded_memo(memo_bytes), degrades=True)
-            self._live = answerer.current
-        else:
-            self._followers = ReleaseFollowers(shared, store, memo_bytes)
-            self._live = self._followers.current  # past a trial, which would count the question
-            redact = redaction(None if config.capture is None else config.capture.redact)
-            seconds = SecondAnswers(Store.open(store), in_flight, TrialMetrics(), redact)
-            self._router = TrialRouter(self._followers, seconds)
+        self._router: Answerer | ReleaseFollower = (
+            ReleaseFollower(kit, store, memo_bytes)
+            if recipe is None
+            else Answerer(recipe, kit, store, bounded_memo(memo_bytes), degrades=True)
+        )
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """Called by Serve in the replica, after `__init__`."""
@@ -79,7 +63,7 @@ class Gateway:
         if self._config.capture is not None:
             capture = Capture(self._store, self._config.capture, count_captured())
         return create_app(  # Serve's proxy sets ids
-            self._router, self._config, RayMetrics(), True, capture, self._followers, self._quotas, self._warm
+            self._router, self._config, RayMetrics(), True, capture, self._warm
         )
 
     async def _warm(self) -> None:
@@ -87,7 +71,7 @@ class Gateway:
         start: requests say so, and are answered once it is there."""
         try:
             async with asyncio.timeout(WARM_S):
-                await (await self._live()).warm(WARM_S)
+                await (await self._router.current()).warm(WARM_S)
         except TimeoutError:
             log.warning("not warm: it took more than %g s", WARM_S)
         except Exception as e:
@@ -95,23 +79,6 @@ class Gateway:
         # What is loaded by now stays: each full collection over it held up all answers for .16 to .19 s.
         gc.collect()
         gc.freeze()
-
-
-class SharedQuotas:
-    """The counts that all gateways share (`QuotaCounter`)."""
-
-    def __init__(self, handle: DeploymentHandle) -> None:
-        self._admit, self._spend = RetryingHandle(handle, "admit"), RetryingHandle(handle, "spend")
-
-    async def admit(self, tenant: str, questions: int) -> QuotaUsed | None:
-        used: QuotaUsed | None = await self._admit.remote(tenant, questions)
-        return used
-
-    async def spend(self, tenant: str, tokens: int) -> None:
-        try:
-            await self._spend.remote(tenant, tokens)
-        except (Unavailable, Overloaded) as e:  # the answer is there, and goes out
-            log.error("%d tokens of tenant %s are not counted: %s", tokens, tenant, e)
 
 
 def _configure_logging(file: str | None) -> None:
@@ -135,6 +102,7 @@ class RayMetrics(RequestMetrics):
     def __init__(self) -> None:
         self._ongoing = 0
         self._in_flight = Gauge("raypipe_in_flight", "Requests being answered by this gateway.")
+        self._bytes = Gauge("raypipe_bytes_in_flight", "Bytes of the bodies that this gateway holds.")
         self._requests = Counter("raypipe_requests", "Requests that ended.", tag_keys=("route", "status"))
         self._seconds = Histogram(
             "raypipe_request_seconds", "Request time, first to last byte.", SECONDS_BUCKETS, ("route",)
@@ -148,13 +116,6 @@ class RayMetrics(RequestMetrics):
         self._confidence = Histogram(
             "raypipe_confidence", "Confidence of the reply that is the answer.", SHARE_BUCKETS
         )
-        self._tenant_requests = Counter(
-            "raypipe_tenant_requests", "Questions answered, and requests refused with 429.",
-            tag_keys=("tenant", "state"),
-        )  # fmt: skip
-        self._tenant_tokens = Counter(
-            "raypipe_tenant_tokens", "Tokens of prompts and replies.", tag_keys=("tenant",)
-        )
 
     def request_started(self) -> None:
         self._ongoing += 1
@@ -165,6 +126,9 @@ class RayMetrics(RequestMetrics):
         self._in_flight.set(self._ongoing)
         self._requests.inc(tags={"route": route, "status": str(status)})
         self._seconds.observe(max(seconds, 1e-6), tags={"route": route})
+
+    def bytes_in_flight(self, count: int) -> None:
+        self._bytes.set(count)
 
     def question_answered(self, result: QueryResult) -> None:
         q = result.question
@@ -182,35 +146,8 @@ class RayMetrics(RequestMetrics):
         if reply is not None and reply.confidence is not None:
             self._confidence.observe(max(reply.confidence, 1e-6))
 
-    def tenant_used(self, tenant: str, state: Literal["admitted", "refused"], tokens: int) -> None:
-        self._tenant_requests.inc(tags={"tenant": tenant, "state": state})
-        if tokens:
-            self._tenant_tokens.inc(tokens, tags={"tenant": tenant})
-
 
 def count_captured() -> Callable[[str], None]:
     """Counts what came of captured answers (`serving.capture.Event`)."""
     captured = Counter("raypipe_captured", "Captured answers and feedback.", tag_keys=("event",))
     return lambda event: captured.inc(tags={"event": event})
-
-
-class TrialMetrics(TrialEvents):
-    def __init__(self) -> None:
-        self._events = Counter(
-            "raypipe_trial", "Questions that two releases answer.", tag_keys=("role", "event")
-        )
-        self._means = Gauge(
-            "raypipe_trial_mean", "Mean over the questions of a trial.", ("role", "measure", "side")
-        )
-        self._worse = Gauge("raypipe_trial_worse", "1: the release on trial is worse.", ("role",))
-
-    def event(self, role: Role, event: Event) -> None:
-        self._events.inc(tags={"role": role, "event": event})
-
-    def looked(self, report: TrialReport) -> None:
-        role = report.trial.role
-        for look in (report.f1, report.answered):
-            for side, mean in (("live", look.live), ("trial", look.trial)):
-                if mean is not None:
-                    self._means.set(mean, tags={"role": role, "measure": look.measure, "side": side})
-        self._worse.set(float(any(worse(look) for look in (report.f1, report.answered))), tags={"role": role})

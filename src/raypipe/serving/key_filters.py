@@ -1,0 +1,118 @@
+"""Filters of keys: which part of the store each key may search. Plain values.
+
+    filters:
+      acme:
+        keys: [a-key-of-16-characters-or-more]
+        hosts: [example.org]
+
+Keys become digests when the file is read: what travels to replicas opens nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from raypipe.core import config
+from raypipe.core.config import Where
+from raypipe.core.errors import ConfError
+from raypipe.serving.access import KEY_CHARS, ApiKeys
+from raypipe.serving.query import Filters
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
+
+
+@dataclass(frozen=True, slots=True)
+class FilterEntry:
+    """One entry of the file, as it stands there."""
+
+    keys: tuple[str, ...]  # that have this filter; two while one takes the place of the other
+    hosts: tuple[str, ...] = ()  # as in Filters; neither hosts nor sources: the whole store
+    sources: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.keys:
+            raise ValueError("keys: expected at least one")
+
+
+@dataclass(frozen=True, slots=True)
+class FilterFile:
+    filters: Mapping[str, FilterEntry]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFilter:
+    """A named filter and the keys that have it, as digests."""
+
+    name: str
+    keys: ApiKeys = field(default_factory=ApiKeys)
+    filters: Filters = field(default_factory=Filters)  # the part of a store to search; none: all
+
+
+UNFILTERED = KeyFilter("default")
+"""Filter of a key that the file does not name, and of a request that needs no key."""
+
+
+def read_key_filters(path: Path) -> tuple[KeyFilter, ...]:
+    """Reads the filters of a file. Raises as `key_filters_in` does."""
+    return key_filters_in(config.read_yaml(path), str(path))
+
+
+def key_filters_in(tree: Any, path: str) -> tuple[KeyFilter, ...]:
+    """Builds the filters of a file's content, which messages call `path`. Raises ConfError, without any key,
+    for an invalid filter, and for a key that could be guessed or that two filters have."""
+    try:
+        return _key_filters(tree, path)
+    except ConfError as e:
+        raise ConfError(_masked(str(e), tree)) from None
+
+
+def _masked(message: str, tree: Any) -> str:
+    """Takes texts of the tree that are as long as a key out of a message, since one may stand anywhere. A
+    text that is nearly the name of a field stays."""
+    known = [f.name for cls in (FilterFile, FilterEntry) for f in dataclasses.fields(cls)]
+    long = {t for t in _texts(tree) if len(t) >= KEY_CHARS and not difflib.get_close_matches(t, known)}
+    for text in sorted(long, key=len, reverse=True):
+        for form in (repr(text)[1:-1], text):
+            message = message.replace(form, "...").replace(form[: config.SHOWN - 1], "...")
+    return message
+
+
+def _texts(tree: Any) -> set[str]:
+    """Collects every key and value of a tree, as text."""
+    if isinstance(tree, dict):
+        return {str(k) for k in tree}.union(*map(_texts, tree.values()))
+    return set().union(*map(_texts, tree)) if isinstance(tree, list) else {str(tree)}
+
+
+def _key_filters(tree: Any, path: str) -> tuple[KeyFilter, ...]:
+    file = config.build(FilterFile, tree, Where(path))
+    built: list[KeyFilter] = []
+    owners: dict[bytes, str] = {}
+    for name, entry in file.filters.items():
+        where = f"{path}: filters.{name}"
+        if not _NAME.fullmatch(name) or name == UNFILTERED.name:
+            expected = f"expected a name of small letters, digits and -, and not {UNFILTERED.name!r}"
+            raise ConfError(f"{where}: {expected}")
+        try:
+            keys, filters = ApiKeys.of(entry.keys), Filters(entry.hosts, entry.sources)
+        except (ConfError, ValueError) as e:
+            raise ConfError(f"{where}: {e}") from e
+        for number, digest in enumerate(keys.digests, start=1):
+            if (other := owners.setdefault(digest, name)) != name:
+                raise ConfError(f"{where}: key {number} is a key of filter {other}, too; each has its own")
+        built.append(KeyFilter(name, keys, filters))
+    if not built:
+        raise ConfError(f"{path}: expected at least one filter, found none")
+    return tuple(built)
+
+
+def filter_of(key: str, key_filters: Sequence[KeyFilter]) -> KeyFilter | None:
+    """Finds the filter of this key. Every key is compared, each in constant time."""
+    matches = [f for f in key_filters if f.keys.accepts(key)]
+    return matches[0] if matches else None

@@ -1,0 +1,207 @@
+"""Filters of keys: how they are read, and that a key sees nothing of what only another may."""
+
+import asyncio
+import json
+import re
+from dataclasses import replace
+
+import pytest
+from checkout import ROOT, SUPPORT
+from http_app import JSON, send
+
+from raypipe.api.session import load_recipe
+from raypipe.core.config import Conf
+from raypipe.core.errors import ConfError
+from raypipe.core.llm import Generated
+from raypipe.core.records import Question
+from raypipe.models.kit import LocalKit
+from raypipe.runs.forget.mentions import words
+from raypipe.serving.access import ApiKeys, CaptureConfig, RequestLimits, ServerConfig
+from raypipe.serving.answerer import Answerer, CorpusMemo
+from raypipe.serving.capture import Capture
+from raypipe.serving.http import create_app
+from raypipe.serving.key_filters import KeyFilter, read_key_filters
+from raypipe.serving.query import Filters, QueryRequest, host_matches
+from raypipe.store import Store
+from raypipe.store.memo.memo import MemoryMemo
+
+RECIPE = load_recipe(str(SUPPORT / "fakes.yaml"), None, Conf((ROOT / "conf",)))
+ACME, BLUE = "the-key-of-acme-here", "the-key-of-blue-here"
+
+
+def key_filter(name, key, **fields):
+    return KeyFilter(name, ApiKeys.of([key]), **fields)
+
+
+WRITES = (
+    (SUPPORT / "fakes.yaml")
+    .read_text()
+    .replace(
+        "  - decide: {prefer: [extract]}",
+        "  - generate: {model: scripted, prompt: crag/rag, into: llm, max_tokens: 50, context_tokens: 400}\n"
+        "  - decide: {prefer: [llm, extract]}",
+    )
+)
+
+
+def posted(key, body, path="/v1/answer", **headers):
+    content = {"content": json.dumps(body), "headers": {**JSON, "authorization": f"Bearer {key}", **headers}}
+    return ("POST", path, content)
+
+
+FILE = f"""
+filters:
+  acme:
+    keys: [{ACME}]
+    hosts: [acme.example]
+  blue: {{keys: [{BLUE}]}}
+"""
+
+
+def test_a_file_of_filters_is_read_and_holds_no_key_afterwards(tmp_path):
+    path = tmp_path / "keys.yaml"
+    path.write_text(FILE.replace("[acme.example]", "[Acme.Example]"))
+    acme, blue = read_key_filters(path)
+    asked = [QueryRequest(Question("q", "who?"), asker=f.name, key_filter=f.filters) for f in (acme, blue)]
+    assert [request.corpus for request in asked] == ["acme", ""]
+    assert acme.keys.accepts(ACME) and not acme.keys.accepts(BLUE)
+    assert ACME not in repr((acme, blue))
+    assert host_matches("https://www.acme.example/a", acme.filters.hosts)
+
+
+@pytest.mark.parametrize(
+    ("found", "put", "said"),
+    [
+        ("[acme.example]", "['https://a.example/']", r"filters\.acme.*expected a host, such as"),
+        (f"[{BLUE}]", "[]", r"filters\.blue.*keys: expected at least one"),
+        (BLUE, ACME, r"filters\.blue: key 1 is a key of filter acme"),
+        (BLUE, "short", r"filters\.blue: key 1: expected at least 16"),
+        ("hosts: [", "host: [", r"unknown field 'host'; did you mean 'hosts'"),
+        ("  blue", "  Blue Inc", r"expected a name of small letters"),
+        ("  blue", f"  {BLUE}=", r"filters\.\.\.\.: expected a name of small letters"),
+        (f"[{BLUE}]", BLUE, r"filters\.blue\.keys: expected a list, found text \('\.\.\.'\)"),
+        (f"keys: [{BLUE}]", f"{BLUE}: 1", r"filters\.blue: unknown field '\.\.\.'; known: hosts, keys"),
+    ],
+)
+def test_what_is_wrong_in_a_file_of_filters_is_said_without_a_key(tmp_path, found, put, said):
+    path = tmp_path / "keys.yaml"
+    path.write_text(FILE.replace(found, put))
+    with pytest.raises(ConfError, match=said) as refused:
+        read_key_filters(path)
+    assert ACME not in str(refused.value) and BLUE not in str(refused.value)
+
+
+@pytest.fixture(scope="module")
+def halves(filled):
+    """The hosts of two stored questions' pages that the other does not cite, and these questions."""
+    found = []
+    for job in filled.answers[:2]:
+        found.append({re.sub(r"https?://([^/]+)/.*", r"\1", c.url) for c in job.citations})
+    return [sorted(found[0] - found[1]), sorted(found[1] - found[0])], filled.answers[:2]
+
+
+@pytest.fixture(scope="module")
+def two(filled, halves, tmp_path_factory):
+    """An endpoint with two keys' filters, each for the pages of one question, over one set of models, one of
+    which writes; it captures what it may."""
+    (mine, others), _ = halves
+    file = tmp_path_factory.mktemp("filters") / "writes.yaml"
+    file.write_text(WRITES)
+    recipe = load_recipe(str(file), None, Conf((ROOT / "conf",)))
+    filters = (
+        key_filter("acme", ACME, filters=Filters(tuple(mine))),
+        key_filter("blue", BLUE, filters=Filters(tuple(others))),
+    )
+    memo = MemoryMemo()
+    online = Answerer(recipe, LocalKit(None, "transformers"), filled.store.uri, memo)
+    config = ServerConfig(limits=RequestLimits(max_body_bytes=1 << 20), key_filters=filters)
+    capture = Capture(Store.create(str(file.parent / "store")).uri, CaptureConfig(1.0))
+    return create_app(online, config, capture=capture), memo, capture
+
+
+@pytest.mark.slow
+def test_two_keys_with_filters_see_nothing_of_one_another(filled, halves, two, caplog):
+    (mine, others), (first, second) = halves
+    app, memo, capture = two
+    caplog.set_level("INFO", "raypipe")
+    include = ["hits", "replies", "prompts", "passages"]
+    forged = {"hosts": others[:50], "sources": [h.source for h in second.hits][:20]}
+    replies = send(
+        app,
+        posted(BLUE, {"query": second.text, "include": include}),
+        posted(ACME, {"query": second.text, "include": include}),
+        posted(ACME, {"query": second.id, "include": include}),
+        posted(ACME, {"query": second.text, "include": include, "filters": forged}),
+        posted(ACME, {"query": second.text, "filters": forged}, "/v1/retrieve"),
+        posted(ACME, {"queries": [{"query": second.text, "filters": forged, "include": include}]},
+               "/v1/answer:batch"),
+        ("GET", "/v1/index", {"headers": {"authorization": f"Bearer {ACME}"}}),
+        posted(ACME, {"query": first.text}),
+    )  # fmt: skip
+    assert [r.status_code for r in (*replies, *send(app, posted(BLUE, {"query": second.text})))] == [200] * 9
+    own = replies[0].json()
+    assert own["hits"] and all(p["url"].split("/")[2] in others for p in own["passages"])
+    secret = {c.url for c in second.citations if c.url.split("/")[2] in others}
+    texts = {p["text"] for p in own["passages"]}
+    for reply in replies[1:]:
+        assert not [url for url in secret if url in reply.text]
+        assert not [t for t in texts if json.dumps(t)[1:-1] in reply.text]
+    assert second.text not in replies[2].text, "an id names no question of another"
+    assert replies[3].json()["hits"] == [] and replies[4].json()["passages"] == []
+    assert replies[6].json()["examples"] == [] and replies[6].json()["rows"] == {}
+    owners = {key.partition("/")[0] for _, key in memo._rows}
+    assert owners == {"acme", "blue"}, "each cached value is under the name of its filter"
+
+    # Words that only pages of blue have, in whatever acme got, and in all that was written down.
+    own_pages = [c for q in (first, second) for c in q.citations if host_matches(c.url, mine)]
+    known = " ".join(t for c in own_pages for s in c.sources() for t in filled.texts(s))
+    [said] = send(app, posted(ACME, {"query": f"{first.text} {second.text}", "include": include}))
+    poison = {w for w in words(" ".join(texts)) if len(w) > 4 and w.isalpha()}
+    poison -= set(words(f"{known} {said.text}"))
+    assert len(poison) > 10 and poison & set(words(replies[0].text)), "blue itself sees them"
+    kept = [block[row] for (_, key), (block, row) in memo._rows.items() if key.startswith("acme/")]
+    written = [*(r.text for r in replies[1:]), *map(str, kept), caplog.text]
+    assert any(isinstance(v, Generated) for v in kept), "replies of a model are among it"
+    assert [sorted(poison & set(words(text))) for text in written] == [[]] * len(written)
+    assert not capture._waiting, "nothing of a key with a filter is captured"
+
+
+def test_a_cached_value_of_one_corpus_is_not_found_by_another():
+    from raypipe.store.memo.memo import MemoTable
+
+    async def scene():
+        import numpy as np
+
+        memo, table = MemoryMemo(), MemoTable("scores-" + "0" * 32)
+        await CorpusMemo(memo, "acme").put_many(table, ["k"], np.array([0.5], np.float32))
+        for corpus, expected in (("acme", [True]), ("blue", [False])):
+            known, _ = await CorpusMemo(memo, corpus).get_many(table, ["k"])
+            assert known.tolist() == expected
+        assert (await memo.get_many(table, ["k"]))[0].tolist() == [False]
+
+    asyncio.run(scene())
+
+
+@pytest.mark.slow
+def test_an_unknown_key_is_refused_and_a_recipe_that_reads_past_the_filter_of_a_known_one(filled, two):
+    app, *_ = two
+    ask = {"query": "who?"}
+    [unknown] = send(app, posted("a-key-that-no-one-has", ask))
+    assert unknown.status_code == 401
+    whole = replace(RECIPE, question=tuple(reads_all(s) for s in RECIPE.question))
+    assert whole.searches_all()
+    filters = key_filter("acme", ACME, filters=Filters(("acme.example",))), key_filter("blue", BLUE)
+    online = Answerer(whole, LocalKit(None, "transformers"), filled.store.uri)
+    app = create_app(online, ServerConfig(key_filters=filters))
+    refused, index, fine = send(
+        app, posted(ACME, ask), ("GET", "/v1/index", {"headers": {"authorization": f"Bearer {ACME}"}}),
+        posted(BLUE, ask),
+    )  # fmt: skip
+    assert (refused.status_code, index.status_code, fine.status_code) == (403, 403, 200)
+    assert "this key may search a part of it" in refused.json()["detail"]
+
+
+def reads_all(stage):
+    """The stage, which searches the whole store where it can."""
+    can = hasattr(stage.step, "scope")
+    return replace(stage, step=replace(stage.step, scope="all")) if can else stage
