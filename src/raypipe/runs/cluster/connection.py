@@ -115,7 +115,8 @@ def _not_joined(address: str, tries: int, why: Exception) -> str:
         )
     return (
         f"the Ray at {address!r} could not be joined in {tries} tries: {why}. See whether it runs and can be "
-        f"reached from here, or correct RAY_ADDRESS; RAY_ADDRESS=local starts one on this machine"
+        f"reached from here, or correct RAY_ADDRESS; if it asks for a token, export RAY_AUTH_MODE=token; "
+        f"RAY_ADDRESS=local starts one on this machine"
     )
 
 
