@@ -116,7 +116,7 @@ class Once(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
-_LINE = re.compile(r"\A([^{:]*?)(?: \{([^}]*)\})?(?:: (.*))?")
+_LINE = re.compile(r"\A((?:[^{:]|:(?! ))*?)(?: \{((?:[^}]|\}(?=[^:]))*)\})?(?:: (.*))?")
 _WORDS = {"=": "default", "->": "dest", "const": "const"}
 
 
