@@ -45,11 +45,12 @@ test: $(tested)   ## the tests, as CI runs them; ARGS="..." are pytest's
 test-all: $(tested) ## all tests, with the kills, races and comparisons that take long
 	@$(py) tests/support/run.py --all $(ARGS)
 
-# Each kills something that a run depends on, or feeds it what is broken, prints JSON lines, and fails unless
-# everything came back.
+# Each kills something that a run depends on, feeds it what is broken, or puts a defect back that a test must catch;
+# prints JSON lines, and fails unless everything came back or was caught.
 DRILLS := drill.py crash.py "kills.py --kills 20" mutants.py fuzz.py "nodes.py --drills 20" \
 	"streamed.py --gpus 16 --lose 8 --tasks 80 --seconds 14" \
-	"serve_drill.py --requests 2000" "faults.py --faults 1000" "forget.py --sources 20"
+	"serve_drill.py --requests 2000" "faults.py --faults 1000" "defects.py --json" \
+	"forget.py --sources 20"
 
 drill: $(tested)  ## kill engines, drivers, workers, nodes and replicas while they work: an hour or more (docs/reliability.md)
 	@for drill in $(DRILLS); do echo "$$drill" >&2; $(py) bench/drills/$$drill || exit 1; done

@@ -29,9 +29,10 @@ sys.path.insert(0, str(Path(__file__).parent / "figures"))
 import torch
 from engine import Run, chats, engine, peer, sentence, setup_of
 
+from raypipe.contrib.world import standins
 from raypipe.core.llm import Message, Sampling
 from raypipe.core.protocols import Model, ModelKind
-from raypipe.models import folder, standins
+from raypipe.models import folder
 from raypipe.models.load import Backend, EngineLimits, open_model
 
 TRIES = 5  # of each timing; the best counts: what else runs on the machine only ever adds

@@ -6,7 +6,7 @@ ray job submit --working-dir . -- python jobs/answer.py local --store /data/stor
 
 import sys
 
-from raypipe.cli.main import main
+from raypipe.api.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main(["answer", *sys.argv[1:]]))

@@ -7,7 +7,7 @@ ray job submit --working-dir . -- python jobs/eval.py local --data /data/dev.jso
 
 import sys
 
-from raypipe.cli.main import main
+from raypipe.api.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main(["eval", *sys.argv[1:]], whole=True))

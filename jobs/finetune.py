@@ -6,7 +6,7 @@ ray job submit --working-dir . -- python jobs/finetune.py db3-web --labels /data
 
 import sys
 
-from raypipe.cli.main import main
+from raypipe.api.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main(["finetune", *sys.argv[1:]]))

@@ -6,7 +6,7 @@ ray job submit --working-dir . -- python jobs/index.py local --store /data/store
 
 import sys
 
-from raypipe.cli.main import main
+from raypipe.api.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main(["index", *sys.argv[1:]]))

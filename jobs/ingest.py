@@ -6,7 +6,7 @@ ray job submit --working-dir . -- python jobs/ingest.py /data/dev.jsonl.bz2 --st
 
 import sys
 
-from raypipe.cli.main import main
+from raypipe.api.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main(["ingest", *sys.argv[1:]]))

@@ -7,7 +7,7 @@ ray job submit --working-dir . -- python jobs/labels.py db3-task1-700 --data /da
 
 import sys
 
-from raypipe.cli.main import main
+from raypipe.api.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main(["labels", *sys.argv[1:]], whole=True))

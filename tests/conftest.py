@@ -107,7 +107,7 @@ def local_ray():
     for it and computes on a CPU."""
     import ray
 
-    from raypipe.cluster import connection
+    from raypipe.runs.cluster import connection
 
     connection.join("local", num_cpus=4, num_gpus=4, include_dashboard=False)
     yield ray
@@ -117,7 +117,7 @@ def local_ray():
 @pytest.fixture(scope="session")
 def pools():
     """The module of actor pools, which imports Ray and so is none of collection's."""
-    from raypipe.cluster import pools
+    from raypipe.runs.cluster import pools
 
     return pools
 
@@ -125,7 +125,7 @@ def pools():
 @pytest.fixture(params=["one warm pool", pytest.param("a pool for each table", marks=pytest.mark.drill)])
 def run_tasks(request, local_ray, pools):
     """(work, tasks, pool, limits) -> results, in both ways that a cluster file may lead to."""
-    from raypipe.cluster.warm_pool import WarmPool
+    from raypipe.runs.cluster.warm_pool import WarmPool
 
     if request.param != "one warm pool":
         yield pools.run_tasks
@@ -174,10 +174,10 @@ def serve_port(local_ray):
 @pytest.fixture(scope="session")
 def standins(tmp_path_factory) -> Path:
     """conf/models.standin.yaml beside stand-ins of its own."""
-    from raypipe.cli.main import main
+    from raypipe.api.cli.main import main
 
     folder = tmp_path_factory.mktemp("standins")
-    assert main(["models", "standins", str(folder / ".cache/standins")]) == 0
+    assert main(["standins", str(folder / ".cache/standins")]) == 0
     (folder / "conf").mkdir()
     return Path(shutil.copy(CONF / "models.standin.yaml", folder / "conf/models.standin.yaml"))
 
@@ -188,10 +188,10 @@ def team(local_ray, pools, standins):
     from shared_engine import REAPER, VLLM, engines_end, living
 
     from raypipe.api.session import load_recipe
-    from raypipe.cluster import connection
-    from raypipe.cluster.file import Cluster
     from raypipe.core import config
     from raypipe.core.config import Conf, Where
+    from raypipe.runs.cluster import connection
+    from raypipe.runs.cluster.file import Cluster
 
     path = CONF / "clusters/laptop.yaml"
     file = config.build(Cluster, config.read_yaml(path), Where(str(path)))
@@ -208,7 +208,7 @@ def team(local_ray, pools, standins):
 @pytest.fixture(scope="session")
 def world(tmp_path_factory) -> Path:
     """Six invented questions with twelve short pages each."""
-    from raypipe.synth import write
+    from raypipe.contrib.world.write import write
 
     folder = tmp_path_factory.mktemp("world")
     write(folder, 6, pages=12, seed=3, page_chars=1500)
@@ -264,10 +264,10 @@ def filled(world, tmp_path_factory) -> Filled:
     from raypipe.core import arrow
     from raypipe.core.config import Conf
     from raypipe.core.plain import json_lines
-    from raypipe.pipeline.driver import Pipeline, TaskSizes
-    from raypipe.pipeline.ingest import ingest
-    from raypipe.pipeline.tasks import WorkerConfig, inline
-    from raypipe.report.progress import Progress
+    from raypipe.evaluation.report.progress import Progress
+    from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
+    from raypipe.runs.pipeline.ingest import ingest
+    from raypipe.runs.pipeline.tasks import WorkerConfig, inline
     from raypipe.store import Store
 
     fakes = Path(__file__).parent / "support" / "fakes.yaml"

@@ -26,9 +26,10 @@ import ray
 sys.path.insert(0, str(Path(__file__).parents[1] / "figures"))
 from engine import chats, sentence
 
+from raypipe.contrib.world import standins
 from raypipe.core.llm import Generated, Generator, Sampling
 from raypipe.core.protocols import Model
-from raypipe.models import catalog, engine_actors, standins
+from raypipe.models import catalog, engine_actors
 from raypipe.models.engine import Engine
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import EngineLimits

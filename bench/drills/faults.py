@@ -37,7 +37,7 @@ import pyarrow as pa
 from raypipe.core.errors import RaypipeError
 from raypipe.core.plain import json_lines
 from raypipe.models.kit import LocalKit
-from raypipe.pipeline.tasks import HandedBack, RunTask, TableTask, Task, TaskResult, Verb, WorkerConfig
+from raypipe.runs.pipeline.tasks import HandedBack, RunTask, TableTask, Task, TaskResult, Verb, WorkerConfig
 
 sys.path.insert(0, str(Path(__file__).parent))
 from kills import environment, note
@@ -224,13 +224,13 @@ def _taken(path: Path) -> bool:
 def evaluated(folder: Path, data: Path, chance: float, seed: str, diary: Path, poison: str) -> str:
     """One eval over the store in a folder, on Ray; "" or how it ended. `chance` that a call fails."""
     from raypipe.api.session import load_recipe
-    from raypipe.cluster import pools
-    from raypipe.cluster.file import Pool
     from raypipe.core.config import Conf
     from raypipe.evaluation.evaluate import evaluate
     from raypipe.evaluation.options import EvalOptions
-    from raypipe.pipeline.driver import Pipeline, TaskSizes
-    from raypipe.report.progress import Progress
+    from raypipe.evaluation.report.progress import Progress
+    from raypipe.runs.cluster import pools
+    from raypipe.runs.cluster.file import Pool
+    from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
     from raypipe.store import Store
 
     def runner(verb: Verb, work: TableTask, tasks: Sequence[Task]) -> Iterator[TaskResult | HandedBack]:
@@ -284,8 +284,8 @@ def main() -> int:
     os.environ |= environment()
     import ray
 
-    from raypipe.cluster import connection
-    from raypipe.synth import write
+    from raypipe.contrib.world.write import write
+    from raypipe.runs.cluster import connection
 
     start, every, bad = time.monotonic(), Counter[str](), 0
     with tempfile.TemporaryDirectory(prefix="raypipe-faults-") as temporary:

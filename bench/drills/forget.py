@@ -36,18 +36,19 @@ from lance.file import LanceFileReader
 
 from raypipe.api.forget import forget
 from raypipe.api.session import Session, from_environment, load_recipe
+from raypipe.contrib.finetune.label_files import Label, write_labels
+from raypipe.contrib.world.write import write
 from raypipe.core.config import Conf
 from raypipe.core.llm import Message
 from raypipe.core.plain import json_lines
 from raypipe.core.records import digest
 from raypipe.evaluation.evaluate import evaluate
-from raypipe.evaluation.label_files import Label, write_labels
 from raypipe.evaluation.options import EvalOptions
+from raypipe.evaluation.report.progress import Progress
 from raypipe.models.kit import LocalKit
-from raypipe.pipeline.driver import Pipeline, TaskSizes
-from raypipe.pipeline.tasks import WorkerConfig, inline
-from raypipe.report.progress import Progress
 from raypipe.runs.manifest import read
+from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
+from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.runs.release import live, promote
 from raypipe.serving.access import ApiKeys, CaptureConfig, RequestLimits, ServerConfig
 from raypipe.serving.capture import Capture
@@ -57,7 +58,6 @@ from raypipe.store import Store, commit, write_part
 from raypipe.store.adapters import put_adapter
 from raypipe.store.layout import TRAININGS
 from raypipe.store.text_places import FILES, WITHOUT_TEXT
-from raypipe.synth import write
 from raypipe.text.words import analyse
 
 ROOT = Path(__file__).parents[2]

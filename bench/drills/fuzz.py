@@ -26,16 +26,16 @@ from typing import Any
 
 import httpx
 
-from raypipe.kg.client import ABSENT_ON_500
-from raypipe.kg.execute import run
-from raypipe.kg.graph import FolderBackend, GraphFault, ServerBackend
-from raypipe.kg.language.parser import parser
-from raypipe.kg.language.program import FUNCTIONS, Bad, Program, print_program
-from raypipe.kg.language.time_words import moment
-from raypipe.kg.mock_api import MockApi
-from raypipe.kg.server import application
+from raypipe.contrib.crag.client import ABSENT_ON_500
+from raypipe.contrib.crag.execute import run
+from raypipe.contrib.crag.graph import FolderBackend, GraphFault, ServerBackend
+from raypipe.contrib.crag.language.parser import parser
+from raypipe.contrib.crag.language.program import FUNCTIONS, Bad, Program, print_program
+from raypipe.contrib.crag.mock_api import MockApi
+from raypipe.contrib.crag.server import application
+from raypipe.text.moments import moment
 
-SMALL = runpy.run_path(str(Path(__file__).parents[2] / "tests/kg/smallgraph.py"))
+SMALL = runpy.run_path(str(Path(__file__).parents[2] / "tests/contrib/crag/smallgraph.py"))
 NAMES = (
     "amelie", "walt becker", '"the maze runner"', '"Zak Santiago"', "lakers", "the larks", "florida city",
     "nott'ham forest", "brighton", "x", "*", "None", "2001", "1e999", "-3", '""', '"%_"',

@@ -46,7 +46,7 @@ from write_events import watched
 import raypipe
 from raypipe.core.plain import json_lines
 from raypipe.models.kit import LocalKit
-from raypipe.pipeline.tasks import HandedBack, RunTask, TableTask, Task, TaskResult, Verb, WorkerConfig
+from raypipe.runs.pipeline.tasks import HandedBack, RunTask, TableTask, Task, TaskResult, Verb, WorkerConfig
 
 OURS = str(Path(raypipe.__file__).parent)
 ACTORS = 2
@@ -120,10 +120,10 @@ def drive(address: str, session: int, folder: Path, kills: Sequence[Kill]) -> No
     said = os.open(folder / "said", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(said, 1)
     os.dup2(said, 2)
-    from raypipe.cluster import connection
-    from raypipe.cluster.file import LIMITS, Pool
-    from raypipe.cluster.warm_pool import WarmPool
     from raypipe.core.errors import ConfError
+    from raypipe.runs.cluster import connection
+    from raypipe.runs.cluster.file import LIMITS, Pool
+    from raypipe.runs.cluster.warm_pool import WarmPool
 
     file = folder / "diary"
     try:

@@ -20,22 +20,22 @@ from typing import Any, TypeAlias
 from write_events import kind
 
 from raypipe.api.session import load_recipe
+from raypipe.contrib.world.write import write
 from raypipe.core.config import Conf
 from raypipe.core.plain import json_lines
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
-from raypipe.pipeline.driver import Pipeline, TaskSizes
-from raypipe.pipeline.ingest import ingest
-from raypipe.pipeline.tasks import Runner, WorkerConfig, inline
+from raypipe.evaluation.report.progress import Progress
 from raypipe.recipes.step_contract import asked_models
-from raypipe.report.progress import Progress
 from raypipe.runs.manifest import read
+from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
+from raypipe.runs.pipeline.ingest import ingest
+from raypipe.runs.pipeline.tasks import Runner, WorkerConfig, inline
 from raypipe.runs.plan.records import Plan
 from raypipe.runs.prune import prune
 from raypipe.runs.release import history, promote, releases
 from raypipe.store import Store
 from raypipe.store.keep import tables
-from raypipe.synth import write
 
 ROOT = Path(__file__).parents[2]
 QUESTIONS, PAGES, PAGE_CHARS = 4, 3, 1500

@@ -26,10 +26,10 @@ from raypipe.api.session import load_recipe
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.records import Question, Source, source_id
-from raypipe.evaluation.fault_budget import undone_rows
-from raypipe.pipeline.driver import Pipeline, TaskSizes
-from raypipe.pipeline.tasks import WorkerConfig, inline
-from raypipe.report.progress import Progress
+from raypipe.evaluation.fault_budget import row_faults
+from raypipe.evaluation.report.progress import Progress
+from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
+from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.store import Store, put
 from raypipe.text.html import storable
 from raypipe.text.page_parser import PageLimits
@@ -108,7 +108,7 @@ def mutants(pages: Sequence[str], count: int, seed: int) -> Iterator[str]:
 def originals(folder: Path, data: str | None) -> list[str]:
     """Pages to break: of an invented world, and real ones."""
     from raypipe import readers
-    from raypipe.synth import write
+    from raypipe.contrib.world.write import write
 
     write(folder, 20, pages=30, seed=5, page_chars=3000)
     found = list(readers.open([folder], "synth", readers.ReadCounts()))
@@ -139,7 +139,7 @@ def run(pages: Sequence[str], folder: Path) -> dict[str, Any]:
     start = time.perf_counter()
     pipe.index(None)
     whole = Question("all", "of everything", citations=None)
-    lost = undone_rows(pipe, [whole], {})
+    lost = row_faults(pipe, [whole], {})
     of = next(t for t in lost.counts if t.kind == "sources")
     return {
         "pages": len(pages),

@@ -73,7 +73,7 @@ pools:
 # A raylet is there a while before the head counts it.
 JOINED = """
 import sys, time, ray
-from raypipe.cluster import connection
+from raypipe.runs.cluster import connection
 connection.connect(sys.argv[1])
 deadline = time.monotonic() + float(sys.argv[3])
 while ray.cluster_resources().get("CPU", 0) < int(sys.argv[2]):
@@ -294,7 +294,7 @@ def _store(folder: Path) -> Store:
 
 def drills(given: argparse.Namespace, done: set[int]) -> list[dict[str, Any]]:
     """Runs all drills that are not done yet, each with its verdict."""
-    from raypipe.synth import write
+    from raypipe.contrib.world.write import write
 
     out: list[dict[str, Any]] = []
     cluster = Cluster()

@@ -171,7 +171,7 @@ def differences(a: Any, b: Any, at: str = "") -> Iterator[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Compare the rows of two checkouts.")
     parser.add_argument("--against", type=Path, required=True, help="the other checkout")
-    parser.add_argument("--only", nargs="+", help="sets: demo, oag, crag, papers (all)")
+    parser.add_argument("--only", nargs="+", help="sets: recipes, demo, oag, crag, papers (all)")
     args = parser.parse_args()
     shared = os.environ.get("RAYPIPE_DATA")
     against, failed = args.against.resolve(), 0
@@ -179,7 +179,7 @@ def main() -> None:
         folder = Path(made)
         sets = row_sets(folder, Path(shared) if shared else None)
         pairs: dict[str, tuple[Any, Any]] = {}
-        if not args.only:
+        if not args.only or "recipes" in args.only:
             pairs["recipes"] = (digests(against), digests(ROOT))
         for name, row_set in sets.items():
             if args.only and name not in args.only:

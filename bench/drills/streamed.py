@@ -35,17 +35,17 @@ sys.path.insert(0, str(Path(__file__).parent))
 from nodes import SOON, Raylet
 
 from raypipe.api.session import load_recipe
-from raypipe.cluster.file import LIMITS, Pool
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.kits import ForwardingKit
 from raypipe.core.plain import json_lines
 from raypipe.core.records import Source, source_id
-from raypipe.pipeline.driver import Pipeline, TaskSizes
-from raypipe.pipeline.recipe_tables import whole_corpus
-from raypipe.pipeline.tasks import HandedBack, Task, TaskResult, WorkerConfig, inline
-from raypipe.pipeline.whole_corpus_task import EmbedTask, Prepare, Prepared, WholeCorpusTask
-from raypipe.report.progress import Progress
+from raypipe.evaluation.report.progress import Progress
+from raypipe.runs.cluster.file import LIMITS, Pool
+from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
+from raypipe.runs.pipeline.recipe_tables import whole_corpus
+from raypipe.runs.pipeline.tasks import HandedBack, Task, TaskResult, WorkerConfig, inline
+from raypipe.runs.pipeline.whole_corpus_task import EmbedTask, Prepare, Prepared, WholeCorpusTask
 from raypipe.store import Store, put
 
 ROOT = Path(__file__).parents[2]
@@ -127,7 +127,7 @@ def through_data(pools: Any, work: Any, tasks: Sequence[Task]) -> Iterator[TaskR
     import ray
     from ray.data import ActorPoolStrategy, DataContext, ExecutionResources
 
-    from raypipe.cluster.streamed_pool import StreamWorker
+    from raypipe.runs.cluster.streamed_pool import StreamWorker
 
     class Preparing(StreamWorker):
         def __init__(self) -> None:
@@ -254,8 +254,8 @@ def measured(diary: Path, workers: int) -> dict[str, Any]:
 def run(given: argparse.Namespace, home: Path) -> dict[str, Any]:
     import ray
 
-    from raypipe.cluster import connection
-    from raypipe.cluster.streamed_pool import StreamedPools
+    from raypipe.runs.cluster import connection
+    from raypipe.runs.cluster.streamed_pool import StreamedPools
 
     alone = pipeline(home / "alone", given.tasks, inline)
     alone.index(None)

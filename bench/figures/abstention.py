@@ -20,8 +20,9 @@ import extract_sets
 from rich.console import Console
 
 import raypipe
+from raypipe.contrib.world.api import synthesize
 from raypipe.core.errors import RaypipeError
-from raypipe.report.experiments import print_fit
+from raypipe.evaluation.report.experiments import print_fit
 from raypipe.text.spans import read
 
 PAGES, PAGE_CHARS = 5, 1500  # of a question
@@ -45,7 +46,7 @@ def main() -> int:
     world = out / f"world-{args.seed}-{args.questions}"
     try:
         if not world.exists():
-            raypipe.synthesize(world, args.questions, PAGES, args.seed, PAGE_CHARS)
+            synthesize(world, args.questions, PAGES, args.seed, PAGE_CHARS)
         session = raypipe.Session(sets=("extract.threshold=0",))
         always = raypipe.evaluate(
             "local",

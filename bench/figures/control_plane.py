@@ -34,13 +34,13 @@ from raypipe.core.records import Question
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.golds import questions_of
 from raypipe.evaluation.options import EvalOptions
-from raypipe.pipeline.counters import RunCounters
-from raypipe.pipeline.driver import Pipeline, TaskSizes
-from raypipe.pipeline.ingest_log import driving
-from raypipe.pipeline.table_tasks import answers_table
-from raypipe.pipeline.tasks import HandedBack, Task, TaskResult, Verb, WorkerConfig, inline
-from raypipe.pipeline.upkeep import CompactTask
-from raypipe.report.progress import Progress
+from raypipe.evaluation.report.progress import Progress
+from raypipe.runs.pipeline.counters import RunCounters
+from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
+from raypipe.runs.pipeline.ingest_log import driving
+from raypipe.runs.pipeline.table_tasks import answers_table
+from raypipe.runs.pipeline.tasks import HandedBack, Task, TaskResult, Verb, WorkerConfig, inline
+from raypipe.runs.pipeline.upkeep import CompactTask
 from raypipe.runs.plan.planner import plan
 from raypipe.store import Store, commit, put, write_part
 from raypipe.store.sources import write_sizes

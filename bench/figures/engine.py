@@ -32,10 +32,10 @@ from typing import Any
 
 import psutil
 
+from raypipe.contrib.world import standins
 from raypipe.core.llm import Chat, Generated, Message, Sampling
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
-from raypipe.models import standins
 from raypipe.models.engine import Engine
 from raypipe.models.folder import identity
 from raypipe.models.load import EngineLimits

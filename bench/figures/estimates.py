@@ -21,18 +21,18 @@ from pathlib import Path
 from typing import Any
 
 from raypipe.api.session import load_recipe
+from raypipe.contrib.world.write import write
 from raypipe.core.config import Conf
 from raypipe.core.plain import json_lines
 from raypipe.core.prices import Prices
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
-from raypipe.pipeline.counters import Caps
-from raypipe.pipeline.driver import Pipeline, TaskSizes
-from raypipe.pipeline.tasks import WorkerConfig, inline
-from raypipe.report.progress import Progress
-from raypipe.report.wording import hours, ranged, seconds
+from raypipe.evaluation.report.progress import Progress
+from raypipe.evaluation.report.wording import hours, ranged, seconds
+from raypipe.runs.pipeline.counters import Caps
+from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
+from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.store import Store
-from raypipe.synth import write
 
 ROOT = Path(__file__).parents[2]
 CONF = Conf((ROOT / "conf",))

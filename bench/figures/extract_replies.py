@@ -22,11 +22,11 @@ import numpy as np
 from raypipe.core import config
 from raypipe.core.protocols import Kit
 from raypipe.core.records import Question, parse_chunk_id
-from raypipe.memo.counts import CallCounts
-from raypipe.memo.memo import MemoTable, Values, cached
 from raypipe.models import catalog
 from raypipe.models.kit import LocalKit
 from raypipe.steps.extract import Extract
+from raypipe.store.memo.counts import CallCounts
+from raypipe.store.memo.memo import MemoTable, Values, cached
 from raypipe.text.evidence import Fitted
 
 EMBEDDER, MAXSIM = "all-MiniLM-L6-v2", "minilm-maxsim"

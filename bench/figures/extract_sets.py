@@ -21,8 +21,8 @@ import numpy as np
 
 from raypipe import readers
 from raypipe.api.starting_points import DEMO
+from raypipe.contrib.world.write import write as write_synth
 from raypipe.core.records import Block, Source, Span, chunk_id, digest, source_id
-from raypipe.synth import write as write_synth
 from raypipe.text import bm25, windows
 from raypipe.text.blocks import plain_blocks
 from raypipe.text.compare import day_of

@@ -216,12 +216,12 @@ def numbers(text: str) -> list[float]:
 
 def of_share(work: Path, steps: int, lr: float, share: float, held_out: int) -> dict[str, Any]:
     """An adapter of labels of which a share abstains: its training rows, and both halves of its replies."""
-    from raypipe.api.finetune_inputs import read_inputs
     from raypipe.api.session import Session
-    from raypipe.evaluation.label_files import read_labels, write_labels
-    from raypipe.evaluation.training_labels import mix_of, mixed
-    from raypipe.training.loop import WorkerGroup, train
-    from raypipe.training.model import open_trainable
+    from raypipe.contrib.finetune.finetune_inputs import read_inputs
+    from raypipe.contrib.finetune.label_files import read_labels, write_labels
+    from raypipe.contrib.finetune.loop import WorkerGroup, train
+    from raypipe.contrib.finetune.model import open_trainable
+    from raypipe.contrib.finetune.training_labels import mix_of, mixed
 
     folder, given = work / f"idk-{share:g}", read_labels(work / "labels")
     labels = mixed(given.labels, share)

@@ -26,20 +26,20 @@ from typing import Any, cast
 
 from raypipe import readers
 from raypipe.api.session import load_recipe
+from raypipe.contrib.crag.references import GraphRef
+from raypipe.contrib.crag.server import serve
+from raypipe.contrib.crag.steps.kg_query import KgQuery
+from raypipe.contrib.crag.steps.match_calls import MatchCalls
+from raypipe.contrib.crag.tables import load
+from raypipe.contrib.world.write import write
 from raypipe.core.config import Conf
 from raypipe.core.plain import json_lines
-from raypipe.core.protocols import GraphRef
 from raypipe.core.records import Question
-from raypipe.kg.server import serve
-from raypipe.kg.tables import load
-from raypipe.memo.memo import MemoryMemo
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import QuestionExecutor
 from raypipe.recipes.recipe import Recipe
 from raypipe.steps.decide import Decide
-from raypipe.steps.kg_query import KgQuery
-from raypipe.steps.match_calls import MatchCalls
-from raypipe.synth import write
+from raypipe.store.memo.memo import MemoryMemo
 
 CONF = Conf((Path(__file__).parents[2] / "conf",))
 HELD = "/3"  # ends the name of a template's held-out wording

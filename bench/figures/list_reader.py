@@ -60,7 +60,7 @@ def build(folder: Path, limit_s: float, steps: int = 20_000) -> dict[str, Any]:
     import torch
     from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-    from raypipe.models import standins
+    from raypipe.contrib.world import standins
 
     torch.set_num_threads(1)
     torch.manual_seed(0)

@@ -20,6 +20,7 @@ from typing import Any
 
 from raypipe import readers
 from raypipe.api.session import load_recipe
+from raypipe.contrib.world.write import write
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
@@ -28,7 +29,6 @@ from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import QuestionExecutor, build
 from raypipe.recipes.recipe import Recipe, ranking_of
 from raypipe.store.index import MemoryIndex
-from raypipe.synth import write
 
 ROOT = Path(__file__).parents[2]
 CONF = Conf((ROOT / "conf",))

@@ -37,19 +37,16 @@ from extract_sets import holds
 from raypipe import readers
 from raypipe.api.session import load_recipe
 from raypipe.api.starting_points import DEMO
+from raypipe.contrib.crag.execute import run
+from raypipe.contrib.crag.graph import open_folder
+from raypipe.contrib.crag.language.parser import parser
+from raypipe.contrib.world.write import write
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
 from raypipe.core.llm import Chat, Sampling
 from raypipe.core.protocols import Ask, Kit, Model
 from raypipe.core.records import Question, parse_chunk_id
-from raypipe.kg.execute import run
-from raypipe.kg.graph import open_folder
-from raypipe.kg.language.parser import parser
-from raypipe.kg.language.time_words import moment
-from raypipe.memo.counts import CallCounts
-from raypipe.memo.disk import StoreMemo, memo_versions, merge_memo
-from raypipe.memo.memo import Memo, MemoryMemo, cached
 from raypipe.models.fake import Scripted, echo
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import QuestionExecutor, build
@@ -59,7 +56,10 @@ from raypipe.steps.fuse import Fuse
 from raypipe.steps.iterate import Iterate
 from raypipe.store import Store
 from raypipe.store.index import MemoryIndex
-from raypipe.synth import write
+from raypipe.store.memo.counts import CallCounts
+from raypipe.store.memo.disk import StoreMemo, memo_versions, merge_memo
+from raypipe.store.memo.memo import Memo, MemoryMemo, cached
+from raypipe.text.moments import moment
 from raypipe.text.pack import pack
 
 ROOT = Path(__file__).parents[2]

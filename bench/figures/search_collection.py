@@ -31,13 +31,13 @@ import numpy as np
 import pyarrow as pa
 from embedding import model
 
-from raypipe import synth
+from raypipe.contrib.world.collection import write_collection
 from raypipe.core.index import VectorHit
 from raypipe.core.records import Question, source_id
 from raypipe.models import load
 from raypipe.models.kit import LocalKit
-from raypipe.pipeline.table_tasks import PART_SOURCES, PostingsTask
-from raypipe.pipeline.tasks import Task, WorkerConfig
+from raypipe.runs.pipeline.table_tasks import PART_SOURCES, PostingsTask
+from raypipe.runs.pipeline.tasks import Task, WorkerConfig
 from raypipe.steps.bm25 import Bm25
 from raypipe.store import PASSAGES, Store, commit, vectors_schema, write_part
 from raypipe.store.ids import Ids, distinct
@@ -74,7 +74,7 @@ def real_lines(folder: Path, file: str) -> list[dict[str, Any]]:
     if data := os.environ.get("RAYPIPE_DATA"):
         return [json.loads(line) for line in gzip.open(Path(data) / "scifact" / f"{file}.jsonl.gz", "rt")]
     if not (folder / "papers").exists():
-        synth.write_collection(folder / "papers", 4000, 200, seed=1)
+        write_collection(folder / "papers", 4000, 200, seed=1)
     return [json.loads(line) for line in (folder / "papers" / f"{file}.jsonl").open()]
 
 

@@ -39,19 +39,19 @@ import ray
 from fastapi import FastAPI, Request, Response
 from ray import serve
 
-from raypipe import synth
 from raypipe.api.session import load_recipe
+from raypipe.contrib.world import write as synth
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.records import Question
+from raypipe.evaluation.report.progress import Progress
 from raypipe.models.kit import LocalKit
-from raypipe.pipeline.driver import Pipeline, TaskSizes
-from raypipe.pipeline.ingest import ingest
-from raypipe.pipeline.recipe_tables import searched
-from raypipe.pipeline.tasks import WorkerConfig, inline
 from raypipe.recipes.executor import QuestionExecutor
 from raypipe.recipes.recipe import Recipe
-from raypipe.report.progress import Progress
+from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
+from raypipe.runs.pipeline.ingest import ingest
+from raypipe.runs.pipeline.recipe_tables import searched
+from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.serving import ray as serving
 from raypipe.serving.access import ApiKeys, RequestLimits, ServerConfig
 from raypipe.serving.answerer import Answerer

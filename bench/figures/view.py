@@ -27,12 +27,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from raypipe.contrib.world.styles import Prose
 from raypipe.core.records import chunk_id, source_id
+from raypipe.evaluation.report.report import RunFolder
 from raypipe.evaluation.result_table import SCHEMA, each
 from raypipe.evaluation.view.pages import IN_ONE_FILE, run_page
-from raypipe.report.report import RunFolder
 from raypipe.runs.manifest import read
-from raypipe.synth.styles import Prose
 
 HITS, RANKED, CHARS = 50, 10, 650  # passages of a question; of these in the ranking; characters of one
 RANKERS = ("dense", "bm25", "fuse", "rerank")

@@ -15,8 +15,8 @@ from bench_data import questions_file
 from bench_rows import BenchRow, Contest
 from machine import Machine
 
-from raypipe.pipeline.ingest import ingest
-from raypipe.report.progress import Progress
+from raypipe.evaluation.report.progress import Progress
+from raypipe.runs.pipeline.ingest import ingest
 from raypipe.store import Store
 
 

@@ -19,18 +19,10 @@ if TYPE_CHECKING:  # read by type checkers and editors, and as text below
     from raypipe.api.experiments import fit_decide as fit_decide
     from raypipe.api.experiments import fit_fuse as fit_fuse
     from raypipe.api.experiments import sweep as sweep
-    from raypipe.api.finetune import finetune as finetune
-    from raypipe.api.finetune import plan_finetune as plan_finetune
     from raypipe.api.forget import forget as forget
-    from raypipe.api.graphs import build_facts as build_facts
-    from raypipe.api.graphs import run_calls as run_calls
-    from raypipe.api.graphs import serve_graph as serve_graph
     from raypipe.api.indexes import build_ann as build_ann
     from raypipe.api.judged_runs import check_judge as check_judge
     from raypipe.api.judged_runs import pick_to_label as pick_to_label
-    from raypipe.api.kg_score import score_calls as score_calls
-    from raypipe.api.labels import make_labels as make_labels
-    from raypipe.api.labels import plan_labels as plan_labels
     from raypipe.api.look import export_run as export_run
     from raypipe.api.look import faults as faults
     from raypipe.api.look import losses as losses
@@ -67,8 +59,6 @@ if TYPE_CHECKING:  # read by type checkers and editors, and as text below
     from raypipe.api.starting_points import download_crag as download_crag
     from raypipe.api.starting_points import download_qasper as download_qasper
     from raypipe.api.starting_points import start_project as start_project
-    from raypipe.api.starting_points import synthesize as synthesize
-    from raypipe.api.starting_points import synthesize_papers as synthesize_papers
     from raypipe.api.validate import check_step as check_step
     from raypipe.api.validate import validate as validate
     from raypipe.api.view import list_runs as list_runs

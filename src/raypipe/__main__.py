@@ -2,6 +2,6 @@
 
 import sys
 
-from raypipe.cli.main import main
+from raypipe.api.cli.main import main
 
 sys.exit(main())

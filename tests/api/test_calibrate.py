@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 from checkout import ROOT, SUPPORT
 
+from raypipe.api.cli.main import main
 from raypipe.api.plans import calibrate
 from raypipe.api.run import chip
 from raypipe.api.session import Session, from_environment
-from raypipe.cli.main import main
-from raypipe.cluster.capacity import is_here
 from raypipe.core.config import Conf
 from raypipe.core.errors import ConfError
+from raypipe.runs.cluster.capacity import is_here
 
 SETTINGS = replace(from_environment(), conf=Conf((ROOT / "conf",)))
 

@@ -8,11 +8,11 @@ from checkout import ROOT, SUPPORT
 from http_app import ask as asked_over_http
 from http_app import served
 
+from raypipe.api.cli.main import main
 from raypipe.api.data import documents_store
 from raypipe.api.indexes import open_docs
 from raypipe.api.questions import ask
 from raypipe.api.session import Session, from_environment
-from raypipe.cli.main import main
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import EndpointAddress
 from raypipe.serving.answerer import Answerer

@@ -3,7 +3,7 @@
 import pytest
 from checkout import ROOT, SUPPORT
 
-from raypipe.cli.main import main
+from raypipe.api.cli.main import main
 from raypipe.store import Store
 
 FAKES = SUPPORT / "fakes.yaml"

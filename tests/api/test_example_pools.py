@@ -5,8 +5,8 @@ import json
 import pytest
 from chat_server import serving
 
+from raypipe.api.cli.main import main
 from raypipe.api.made_data import ExamplePoolResult, _explanations
-from raypipe.cli.main import main
 from raypipe.core.errors import DataError, Unavailable
 from raypipe.core.llm import Generated
 from raypipe.core.records import Fault

@@ -143,7 +143,7 @@ def test_scores_of_a_file_are_what_the_command_prints(capsys, tmp_path):
     file.write_text(json.dumps({"query": "q", "answer": "paris", "prediction": "Paris"}) + "\n")
     score = raypipe.score_crag(file)
     assert score.table()["score"].to_pylist() == [1.0]
-    from raypipe.cli.main import main
+    from raypipe.api.cli.main import main
 
     assert main(["score", "crag", str(file), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(score.to_json()))

@@ -13,9 +13,9 @@ from outputs import OUTPUTS
 from pydantic import TypeAdapter
 from reruns import CONF
 
+from raypipe.api.cli.main import main
 from raypipe.api.models import add_model
 from raypipe.api.session import Session, from_environment, load_recipe
-from raypipe.cli.main import main
 from raypipe.core.errors import ConfError, ModelMissing, Unavailable
 from raypipe.models import catalog
 

@@ -9,9 +9,9 @@ from chat_server import serving
 from checkout import SUPPORT
 from reruns import Bench
 
+from raypipe.api.cli.main import main
 from raypipe.api.endpoint import ServeArgs
 from raypipe.api.session import from_environment
-from raypipe.cli.main import main
 from raypipe.evaluation.golds import stored_questions
 from raypipe.store import Store
 

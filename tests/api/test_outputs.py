@@ -8,11 +8,11 @@ import pytest
 from checkout import ROOT, SUPPORT
 from outputs import file_of, schemas
 
-from raypipe.api.kg_refresh import RefreshProposal
-from raypipe.api.models import StandinsResult
-from raypipe.cli.main import main, parser
-from raypipe.models.standins import Standins
-from raypipe.report.report import JSON_FORMAT
+from raypipe.api.cli.main import main, parser
+from raypipe.contrib.crag.api.kg_refresh import RefreshProposal
+from raypipe.contrib.world.api import StandinsResult
+from raypipe.contrib.world.standins import Standins
+from raypipe.evaluation.report.report import JSON_FORMAT
 
 FAKES = str(SUPPORT / "fakes.yaml")
 SCHEMAS = dict(schemas())
@@ -140,7 +140,7 @@ def test_what_commands_print_about_this_machine_validates(printed, tmp_path):
 def test_results_that_take_a_model_to_make_validate(tmp_path):
     names = ("embedder", "reranker", "instructor")
     made = Standins(tmp_path / "chat", (("a", tmp_path / "a"),), *(tmp_path / n for n in names))
-    checked("models", StandinsResult(made).to_json())
+    checked("standins", StandinsResult(made).to_json())
     seen = {"movie": {"pairs": 9, "changed": 3}}
     now, proposed = {"movie": "static"}, {"movie": 3600}
     checked("kg refresh", RefreshProposal("g", tmp_path, now, proposed, seen).to_json())

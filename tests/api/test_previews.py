@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from outputs import schemas
 
-from raypipe.cli.main import main
+from raypipe.api.cli.main import main
 
 ROW = {"question": "who directed velora?", "answers": ["Anna", "A."], "ctxs": ["Velora is by Anna."], "x": 1}
 

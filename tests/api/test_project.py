@@ -7,9 +7,9 @@ import sys
 import pytest
 from checkout import ROOT
 
+from raypipe.api.cli.main import main
 from raypipe.api.session import load_recipe
 from raypipe.api.starting_points import FILES
-from raypipe.cli.main import main
 from raypipe.core import config
 from raypipe.core.config import Conf
 

@@ -12,7 +12,7 @@ from chat_server import serving
 from outputs import schemas
 
 from raypipe import readers
-from raypipe.cli.main import main
+from raypipe.api.cli.main import main
 from raypipe.core import arrow
 from raypipe.readers import ReadCounts
 from raypipe.store import Store

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from reruns import CONF
 
+from raypipe.api.cli.main import main
+from raypipe.api.cli.main import parser as parser_of
 from raypipe.api.reproduce import (
     ExpectedNumber,
     NotReproduced,
@@ -19,8 +21,6 @@ from raypipe.api.reproduce import (
     worst,
 )
 from raypipe.api.session import Session, from_environment, load_recipe
-from raypipe.cli.main import main
-from raypipe.cli.main import parser as parser_of
 from raypipe.core.errors import ConfError, DataError
 from raypipe.metrics.ranking import MEASURES, read_qrels
 from raypipe.readers.beir import write_pool

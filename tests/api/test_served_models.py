@@ -7,9 +7,9 @@ from chat_server import serving
 from checkout import ROOT, SUPPORT
 
 import raypipe
+from raypipe.api.cli.main import main
 from raypipe.api.served import ServedModel, open_judge, require_answering, require_same
 from raypipe.api.session import from_environment, load_recipe
-from raypipe.cli.main import main
 from raypipe.core.config import Conf
 from raypipe.core.errors import ConfError, Unavailable
 from raypipe.models.load import EndpointAddress

@@ -5,9 +5,9 @@ import json
 import pytest
 from checkout import ROOT
 
+from raypipe.api.cli.main import main
 from raypipe.api.session import Session, from_environment
 from raypipe.api.validate import line_of, validate
-from raypipe.cli.main import main
 
 SESSION = Session(from_environment({"RAYPIPE_CONF": str(ROOT / "conf")}))
 

@@ -2,13 +2,12 @@
 
 import ast
 import json
-from pathlib import Path
 
 import pytest
+from checkout import ROOT
 
 from raypipe.core.plain import json_lines
 
-ROOT = Path(__file__).parents[2]
 SEPARATORS = "\u2028\u2029\x85\x0b\x0c\x1c\x1d\x1e\r"
 
 

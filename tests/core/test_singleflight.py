@@ -7,8 +7,8 @@ import pytest
 
 from raypipe.core.protocols import Model
 from raypipe.core.singleflight import SingleFlight
-from raypipe.memo.counts import CallCounts
-from raypipe.memo.memo import MemoryMemo, cached
+from raypipe.store.memo.counts import CallCounts
+from raypipe.store.memo.memo import MemoryMemo, cached
 
 MINI = Model("mini", "embedder", "hash", "", "", "", "sha256:1", dim=4)
 

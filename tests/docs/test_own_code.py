@@ -10,8 +10,8 @@ import pytest
 from checkout import ROOT
 from reruns import FAKES
 
+from raypipe.api.cli.main import main
 from raypipe.api.session import load_recipe
-from raypipe.cli.main import main
 from raypipe.core.errors import ConfError, DataError
 from raypipe.metrics import crag
 from raypipe.metrics.crag import Prediction
@@ -22,7 +22,8 @@ from raypipe.readers import ReadCounts, open, reader_id
 from raypipe.store import Store
 
 PAGE = (ROOT / "docs/extend.md").read_text(encoding="utf-8")
-DOC = PAGE[PAGE.index("## A reader") :]  # a step is that of tests/support/own_step.py
+# A step is that of tests/support/own_step.py, a plugin folder that of test_plugin_folder.py.
+DOC = PAGE[PAGE.index("## A reader") : PAGE.index("## A plugin folder")]
 
 
 def blocks(language):

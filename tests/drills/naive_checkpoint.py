@@ -22,7 +22,7 @@ from ray.data.block import BlockAccessor
 from ray.data.checkpoint import CheckpointConfig
 from ray.data.datasource import Datasink
 
-from raypipe.cluster import connection
+from raypipe.runs.cluster import connection
 
 BLOCKS, ROWS = 4, 25  # of each block
 

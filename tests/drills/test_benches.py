@@ -8,7 +8,7 @@ import pytest
 from checkout import BENCH
 
 from raypipe.api import bench as bench_api
-from raypipe.cli.main import main
+from raypipe.api.cli.main import main
 from raypipe.core.errors import ConfError
 
 CALLED = sorted(f.stem for f in BENCH.rglob("*.py") if "def main(" in f.read_text())  # they import the others

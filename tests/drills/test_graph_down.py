@@ -9,23 +9,23 @@ from dataclasses import replace
 import pytest
 from checkout import ROOT, SUPPORT, TESTS
 
+from raypipe.api.cli.main import main
 from raypipe.api.session import load_recipe
-from raypipe.cli.main import main
+from raypipe.contrib.crag.references import GraphRef
+from raypipe.contrib.crag.server import serve
 from raypipe.core import arrow
 from raypipe.core.config import Conf
-from raypipe.core.protocols import GraphRef
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.plan_eval import expired_answers
-from raypipe.kg.server import serve
-from raypipe.memo.disk import merge_memo
-from raypipe.memo.memo import graph_replies_of
-from raypipe.pipeline.driver import Pipeline, TaskSizes
-from raypipe.pipeline.ingest import ingest
-from raypipe.pipeline.tasks import WorkerConfig, inline
-from raypipe.report.progress import Progress
+from raypipe.evaluation.report.progress import Progress
+from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
+from raypipe.runs.pipeline.ingest import ingest
+from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.runs.prune import Removal, prune
 from raypipe.store import Store
+from raypipe.store.memo.disk import merge_memo
+from raypipe.store.memo.memo import request_replies_of
 
 pytestmark = pytest.mark.slow
 
@@ -74,7 +74,7 @@ def test_a_row_answered_without_the_graph_stays_to_do_until_the_graph_is_back(pi
     assert pipeline.store.count("answers") == 0
     [fault] = pipeline.store.dataset("faults").to_table().to_pylist()
     assert (fault["id"], fault["reason"], fault["transient"]) == ("q", "unreachable", True)
-    tables = runpy.run_path(str(TESTS / "kg/smallgraph.py"))["build"]().tables
+    tables = runpy.run_path(str(TESTS / "contrib/crag/smallgraph.py"))["build"]().tables
     with serve(tables) as url:
         again, questions = pipe(url)
         assert again.recipe.digest() == pipeline.recipe.digest(), "where a graph lies is no identity"
@@ -124,7 +124,7 @@ def answered(pipe, tmp_path):
         assert done.replies["calls"].text == CALLS[domain] and done.replies["facts"].label == "answered"
         return pipeline, questions
 
-    with serve(runpy.run_path(str(TESTS / "kg/smallgraph.py"))["build"]().tables) as url:
+    with serve(runpy.run_path(str(TESTS / "contrib/crag/smallgraph.py"))["build"]().tables) as url:
         yield made
 
 
@@ -192,7 +192,7 @@ def test_replies_go_when_their_period_is_over_and_with_the_last_run_that_asked_t
         evaluate(pipeline, [], tmp_path / "out", EvalOptions("crag", rule="official"))
         return pipeline.store
 
-    store, table = run(), graph_replies_of("crag-mock-api-v5").name
+    store, table = run(), request_replies_of("crag-mock-api-v5").name
     rows = store.count(table)
     assert rows > 0 and prune(store, dry_run=False) == []
     later = time.time() + PERIOD
@@ -202,7 +202,7 @@ def test_replies_go_when_their_period_is_over_and_with_the_last_run_that_asked_t
     (tmp_path / "graphs.yaml").write_text(GRAPHS.replace("api-v5", "api-v6"))
     run()
     assert [(r.kind, r.name) for r in prune(store, dry_run=False) if r.kind == "table"] == [("table", table)]
-    assert not store.has(table) and store.count(graph_replies_of("crag-mock-api-v6").name) == rows
+    assert not store.has(table) and store.count(request_replies_of("crag-mock-api-v6").name) == rows
 
 
 def test_the_command_says_how_many_answers_are_old_and_plans_them_where_that_is_asked(

@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 from reruns import FAKES, Bench, TaskSizes
 
-from raypipe.cli.main import main
+from raypipe.api.cli.main import main
 from raypipe.core import arrow
 from raypipe.core.records import Question
 from raypipe.models.kit import LocalKit
-from raypipe.pipeline.table_build import nowhere
-from raypipe.pipeline.tasks import inline
-from raypipe.pipeline.upkeep import compact_all
 from raypipe.runs.manifest import read
+from raypipe.runs.pipeline.table_build import nowhere
+from raypipe.runs.pipeline.tasks import inline
+from raypipe.runs.pipeline.upkeep import compact_all
 from raypipe.runs.prune import prune
 from raypipe.runs.release import promote
 from raypipe.serving.answerer import Answerer

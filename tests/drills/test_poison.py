@@ -13,15 +13,15 @@ from checkout import ROOT
 from reruns import CONF, FAKES, Bench, WorkerKit
 
 from raypipe.api.session import load_recipe
-from raypipe.cluster.file import Budget
 from raypipe.core import arrow
-from raypipe.core.errors import ConfError, FaultBudgetExceeded
+from raypipe.core.errors import ConfError, FaultBudgetExceeded, Unavailable
 from raypipe.core.records import Source, source_id
-from raypipe.evaluation.fault_budget import check, retry, undone_rows
-from raypipe.pipeline.dead_letters import Suspects
-from raypipe.pipeline.driver import Pipeline, TaskSizes
-from raypipe.pipeline.tasks import HandedBack, WorkerConfig, inline
-from raypipe.report.progress import Progress
+from raypipe.evaluation.fault_budget import check, retry, row_faults
+from raypipe.evaluation.report.progress import Progress
+from raypipe.runs.cluster.file import Budget
+from raypipe.runs.pipeline.dead_letters import Suspects
+from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
+from raypipe.runs.pipeline.tasks import HandedBack, WorkerConfig, inline
 from raypipe.store import Store, put
 from raypipe.store.ids import Ids
 
@@ -113,6 +113,44 @@ def test_one_row_in_a_thousand_that_kills_stops_or_fills_its_worker_costs_one_ro
 
 
 @dataclass(frozen=True)
+class NoMemory:
+    """Work whose workers are killed with whatever they do, as long as a file is there."""
+
+    task: object
+    file: str
+    worker: WorkerConfig
+
+    async def open(self, kit=None):
+        do = await replace(self.task, worker=self.worker).open(kit)
+
+        async def killed(part):
+            if os.path.exists(self.file):
+                os.kill(os.getpid(), signal.SIGKILL)
+            return await do(part)
+
+        return killed
+
+
+@pytest.mark.drill
+def test_rows_each_of_which_ends_its_worker_are_not_to_blame(sources, tmp_path, local_ray, pools, run_tasks):
+    local_ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    pipe, ids = sources
+    short = tmp_path / "short of memory"
+    short.touch()
+
+    def runner(verb, fill, parts):
+        work = NoMemory(fill, str(short), fill.worker)
+        return run_tasks(work, parts, pools.Pool(actors=1, cpus=0.5))
+
+    pipe = replace(pipe, runner=runner, worker=replace(pipe.worker, wait_s=0.01))
+    with pytest.raises(Unavailable, match=r"each of the 2 rows .*no row is blamed.* 3 workers tried"):
+        pipe.builder.build(pipe.corpus.texts(Ids.of(ids[:2])), _done())
+    short.unlink()
+    pipe.builder.build(pipe.corpus.texts(Ids.of(ids[:2])), _done())
+    assert pipe.store.missing(pipe.recipe.texts_table, "source", ids[:2]) == [] and stored_faults(pipe) == []
+
+
+@dataclass(frozen=True)
 class OneDevice:
     """Work whose first process in all has a device that fails with its third task."""
 
@@ -160,7 +198,7 @@ def test_a_worker_whose_device_fails_is_replaced_and_its_rows_go_to_another(
 
 
 def _done():
-    from raypipe.pipeline.counters import RunCounters
+    from raypipe.runs.pipeline.counters import RunCounters
 
     return RunCounters()
 
@@ -187,7 +225,7 @@ def evaluated(bench, pipe):
 
     bench.run(pipe=pipe, in_vain=True)
     questions = list(questions_of(pipe, None, None))
-    lost = undone_rows(pipe, questions, {})
+    lost = row_faults(pipe, questions, {})
     return questions, lost, {t.kind: t for t in lost.counts}
 
 
@@ -250,7 +288,7 @@ def test_rows_in_are_rows_done_dead_letters_and_rows_to_do_and_a_retry_does_them
 def test_too_many_faults_are_exit_code_6_after_everything_else_is_stored(world, tmp_path, capsys, local_ray):
     import json
 
-    from raypipe.cli.main import main
+    from raypipe.api.cli.main import main
 
     bench = Bench(tmp_path, world)
     lines = bench.lines()

@@ -12,11 +12,11 @@ from reruns import Bench
 
 from raypipe.core.errors import Unavailable
 from raypipe.evaluation.evaluate import evaluate
-from raypipe.evaluation.fault_budget import undone_rows
+from raypipe.evaluation.fault_budget import row_faults
 from raypipe.evaluation.golds import questions_of
 from raypipe.evaluation.options import EvalOptions
-from raypipe.pipeline.driver import Pipeline
-from raypipe.pipeline.tasks import inline
+from raypipe.runs.pipeline.driver import Pipeline
+from raypipe.runs.pipeline.tasks import inline
 from raypipe.store import Store, StoreError
 from raypipe.store.errors import StoreUnavailable
 from raypipe.store.files import claims
@@ -58,7 +58,7 @@ class Remote:
 
     def undone(self):
         """Rows that are blamed, and what became of the questions."""
-        lost = undone_rows(self.pipe, list(questions_of(self.pipe, None, None)), {})
+        lost = row_faults(self.pipe, list(questions_of(self.pipe, None, None)), {})
         return lost.rows, [(c.done, c.failed, c.pending) for c in lost.counts if c.kind == "questions"]
 
 

@@ -20,7 +20,7 @@ from checkout import ROOT, SUPPORT
 from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
 from raypipe.models.load import EndpointAddress
-from raypipe.pipeline.tasks import WorkerConfig
+from raypipe.runs.pipeline.tasks import WorkerConfig
 from raypipe.serving.access import ApiKeys, RequestLimits, ServerConfig
 
 pytestmark = [

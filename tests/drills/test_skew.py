@@ -8,7 +8,7 @@ from reruns import SIZES, Bench
 
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
-from raypipe.pipeline.driver import TaskSizes
+from raypipe.runs.pipeline.driver import TaskSizes
 
 pytestmark = pytest.mark.slow
 

@@ -19,7 +19,7 @@ WAIT_S = 120.0  # a Ray on a busy machine takes its time to start
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory):
-    from raypipe.synth import write
+    from raypipe.contrib.world.write import write
 
     folder = tmp_path_factory.mktemp("many")
     write(folder, QUESTIONS, pages=8, seed=5, page_chars=1500)

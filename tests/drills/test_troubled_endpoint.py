@@ -15,10 +15,10 @@ from raypipe.api.session import load_recipe
 from raypipe.core.config import Conf
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
+from raypipe.evaluation.report.progress import Progress
 from raypipe.models.load import EndpointAddress
-from raypipe.pipeline.driver import Pipeline, TaskSizes
-from raypipe.pipeline.tasks import WorkerConfig, inline
-from raypipe.report.progress import Progress
+from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
+from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.store import Store
 
 pytestmark = pytest.mark.slow
@@ -31,10 +31,11 @@ SAID = {
 
 
 class Mood:
-    """What the endpoint does with the next request."""
+    """What the endpoint does with the next request; with `but` it replies to chats of that text alone."""
 
     def __init__(self):
         self.status, self.kind, self.body, self.wait_s = 200, "application/json", json.dumps(SAID), 0.0
+        self.but = ""
 
     def is_(self, status=200, kind="application/json", body=None, wait_s=0.0):
         self.status, self.kind, self.wait_s = status, kind, wait_s
@@ -48,6 +49,8 @@ def endpoint():
     def asked(request, body):
         time.sleep(mood.wait_s)
         with contextlib.suppress(OSError):  # whoever asked may have stopped waiting
+            if mood.but == body["messages"][-1]["content"]:
+                return request.reply("yes")
             request.send(mood.body, mood.status, {"Content-Type": mood.kind})
 
     with serving(asked) as server:
@@ -85,6 +88,7 @@ def run(recipe, store, url, world, out):
         ({"status": 429, "body": "slow down"}, "overloaded"),
         ({"status": 503, "body": "starting"}, "unavailable"),
         ({"status": 401, "body": "who are you?"}, "unauthorised"),
+        ({"status": 400, "body": "unknown field max_tokens"}, "refused"),
         ({"wait_s": 1.0}, "timeout"),
         ("down", "unreachable"),
     ],
@@ -107,9 +111,12 @@ def test_trouble_leaves_rows_to_do_with_its_reason_and_the_next_run_does_them(
     assert {line["prediction"] for line in lines} == {"Velora"} and not second.faults
 
 
-def test_a_chat_that_the_endpoint_refuses_is_a_fault_for_good(endpoint, recipe, world, tmp_path):
+def test_chats_that_an_endpoint_refuses_which_takes_another_are_faults_for_good(
+    endpoint, recipe, world, tmp_path
+):
     url, mood = endpoint
     mood.is_(400, body="too many tokens")
+    mood.but = "ready"
     store = Store.create(str(tmp_path / "store"))
     first, lines = run(recipe, store, url, world, tmp_path / "one")
     assert [(f.reason, f.transient, f.rows) for f in first.faults] == [("refused", False, 6)]

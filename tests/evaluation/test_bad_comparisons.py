@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from checkout import ROOT, SUPPORT
 
-from raypipe.cli.main import main
+from raypipe.api.cli.main import main
 
 LAUGHS = "\n".join(
     [f"a0: &a0 [{'x, ' * 9}x]", *(f"a{i}: &a{i} [{f'*a{i - 1}, ' * 9}x]" for i in range(1, 9))]

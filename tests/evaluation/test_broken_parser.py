@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from reruns import FAKES, Bench
 
+from raypipe.contrib.world.write import write
 from raypipe.evaluation.evaluate import Evaluation, evaluate
 from raypipe.evaluation.options import EvalOptions
 from raypipe.metrics.losses import Loss
-from raypipe.synth import write
 
 
 @pytest.fixture(scope="module")

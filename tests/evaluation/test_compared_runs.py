@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from reruns import FAKES, Bench
 
+from raypipe.api.cli.main import main
 from raypipe.api.compare import compare
-from raypipe.cli.main import main
+from raypipe.contrib.world.write import write
 from raypipe.runs.release import live
 from raypipe.store import Store
-from raypipe.synth import write
 
 pytestmark = pytest.mark.slow
 

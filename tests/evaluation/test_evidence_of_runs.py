@@ -11,21 +11,21 @@ import pytest
 from chat_server import serving
 from reruns import CONF, FAKES, MODELS, Bench
 
+from raypipe.api.cli.main import main
 from raypipe.api.session import load_recipe, swap_steps
-from raypipe.cli.main import main
+from raypipe.contrib.world.write import write
 from raypipe.core.errors import ConfError
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
+from raypipe.evaluation.report.report import RunFolder
 from raypipe.evaluation.result_table import each
 from raypipe.evaluation.scored_run import scored_run
 from raypipe.evaluation.sweep import repeats
 from raypipe.metrics.ranking import read_run
 from raypipe.models.load import EndpointAddress
 from raypipe.recipes.read_recipe import swapped
-from raypipe.report.report import RunFolder
 from raypipe.runs.release import live
 from raypipe.store import Store
-from raypipe.synth import write
 
 pytestmark = pytest.mark.slow
 

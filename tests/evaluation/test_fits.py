@@ -13,9 +13,10 @@ import pytest
 from outputs import schemas
 from reruns import FAKES, Bench
 
+from raypipe.api.cli.main import main
 from raypipe.api.compare import compare
 from raypipe.api.experiments import DecideFitResult, fit_decide, fit_fuse
-from raypipe.cli.main import main
+from raypipe.contrib.world.write import write
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.plugins import Plugin
 from raypipe.evaluation.evaluate import Evaluation, evaluate
@@ -24,7 +25,6 @@ from raypipe.evaluation.judge import OwnJudge
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.result_table import each
 from raypipe.steps.answer_probability import features_of
-from raypipe.synth import write
 from raypipe.text.fitted_on import half_of
 
 pytestmark = pytest.mark.slow

@@ -26,24 +26,24 @@ from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.judge import PROMPTS, ModelJudge, judge_plan, judged
 from raypipe.evaluation.judged_run import add_label, read_labels
 from raypipe.evaluation.options import EvalOptions
+from raypipe.evaluation.report.progress import Progress
+from raypipe.evaluation.report.report import RunFolder
 from raypipe.evaluation.result_table import each
 from raypipe.evaluation.scored_run import scored_run
-from raypipe.memo.counts import CallCount, CallCounts, Tokens
-from raypipe.memo.memo import replies_of
 from raypipe.metrics.crag import CragScore, Prediction, mark
 from raypipe.models import catalog
 from raypipe.models.fake import Scripted
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import EndpointAddress
-from raypipe.pipeline.counters import Caps, RunCounters
-from raypipe.pipeline.driver import Pipeline, TaskSizes
-from raypipe.pipeline.tasks import WorkerConfig, inline
 from raypipe.recipes.resolve import prompt_file
-from raypipe.report.progress import Progress
-from raypipe.report.report import RunFolder
+from raypipe.runs.pipeline.counters import Caps, RunCounters
+from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
+from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.runs.plan.money import estimated
 from raypipe.runs.plan.records import JudgePlan, Plan
 from raypipe.store import Store
+from raypipe.store.memo.counts import CallCount, CallCounts, Tokens
+from raypipe.store.memo.memo import replies_of
 
 CONF = Conf((ROOT / "conf",))
 FAKES = str(SUPPORT / "fake_models.yaml")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from raypipe.cli.main import main
+from raypipe.api.cli.main import main
 from raypipe.core.errors import DataError
 from raypipe.evaluation.judged_run import read_labels
 

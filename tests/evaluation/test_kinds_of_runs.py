@@ -14,8 +14,8 @@ import pytest
 from outputs import schemas
 from reruns import FAKES, Bench
 
+from raypipe.api.cli.main import main
 from raypipe.api.compare import compare
-from raypipe.cli.main import main
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Hit, Question
 from raypipe.evaluation.evaluate import Evaluation, evaluate
@@ -25,10 +25,10 @@ from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.result_table import each
 from raypipe.metrics.losses import GoldText
 from raypipe.metrics.ranking import read_qrels, score
-from raypipe.pipeline.ingest import ingest
-from raypipe.pipeline.ingest_log import kinds_of
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import from_plain
+from raypipe.runs.pipeline.ingest import ingest
+from raypipe.runs.pipeline.ingest_log import kinds_of
 
 pytestmark = pytest.mark.slow
 
@@ -104,7 +104,7 @@ def test_ranked_questions_are_lost_where_their_relevant_documents_were(
                 json.dumps({"_id": f"q-{id}", "text": "what does the robin eat at the lake?"}) + "\n"
             )
     with (beir / "qrels.trec").open("a") as qrels:  # one is in no corpus, one does not match the query
-        qrels.write("q-ghost 0 ghost 1\nq-late 0 heron-swift 1\n")
+        qrels.write("q-ghost 0 ghost 1\nq-late 0 heron-swift 1\nq-late 0 robin 0\n")
     few = RANKS.replace("top: 30", "top: 2").replace("top: 20}", "top: 2}").replace("top: 10}", "top: 1}")
     done = run(few)
     found = done.report.losses

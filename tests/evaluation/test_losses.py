@@ -15,23 +15,23 @@ import pytest
 from reruns import Bench
 
 from raypipe.api.look import losses as losses_of
+from raypipe.contrib.crag.steps.kg_query import KgQuery
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import ABSTAINED, ANSWERED, SKIPPED_REPLY, Citation, Question, Reply
 from raypipe.evaluation.eval_report import verdicts
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.loss_paths import GoldEvidence, RecipePaths
 from raypipe.evaluation.options import EvalOptions
+from raypipe.evaluation.report.report import JudgeLine, RunFolder
 from raypipe.evaluation.result_table import each
 from raypipe.metrics.crag import Prediction
 from raypipe.metrics.kinds import Measure, score
-from raypipe.metrics.losses import GoldText, Loss, LostAt, losses, place
+from raypipe.metrics.losses import GoldText, Loss, LostAt, losses, place, places
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import QuestionExecutor
 from raypipe.recipes.recipe import Recipe, Stage
-from raypipe.report.report import JudgeLine, RunFolder
 from raypipe.steps.bm25 import Bm25
 from raypipe.steps.decide import Decide
-from raypipe.steps.kg_query import KgQuery
 from raypipe.store import Store
 
 ASKED = "Who keeps the lantern of Orvik?"
@@ -145,7 +145,7 @@ def test_each_planted_loss_is_found_at_its_place_and_at_no_other(bench: Bench) -
 def test_the_report_counts_them_and_they_add_up_to_the_misses(bench: Bench) -> None:
     report = json.loads((bench.folder / "qa" / "report.json").read_text())["losses"]
     assert (report["right"], report["misses"], report["unscored"]) == (1, 9, 0)
-    assert [p["loss"] for p in report["places"]] == [x.value for x in Loss]
+    assert [p["loss"] for p in report["places"]] == list(places())
     assert sum(p["questions"] for p in report["places"]) == 9
     assert {p["loss"]: p["steps"] for p in report["places"] if p["questions"]}["rerank"] == {"rerank": 1}
     page = (bench.folder / "qa" / "report.html").read_text()
@@ -184,12 +184,12 @@ LENGTH = Reply('get_movie("velora")["length"]', ANSWERED)
 GRAPH_CASES = {
     "abstained": (Reply("None", ABSTAINED), "102", LostAt(Loss.ROUTING)),
     "skipped": (SKIPPED_REPLY, "102", LostAt(Loss.ROUTING)),
-    "unreadable": (Reply("get_nothing(", ANSWERED), "102", LostAt(Loss.PROGRAM, "kg_query:facts")),
+    "unreadable": (Reply("get_nothing(", ANSWERED), "102", LostAt("program", "kg_query:facts")),
     "unknown": (Reply('get_movie("no such")["length"]', ANSWERED), "102",
-                LostAt(Loss.LINKING, "kg_query:facts")),
+                LostAt("linking", "kg_query:facts")),
     "no rows": (Reply('get_movie_person_crew("velora", None, eq(job, "Editor"))["name"]', ANSWERED), "Ann",
-                LostAt(Loss.ROWS, "kg_query:facts")),
-    "other rows": (LENGTH, "97", LostAt(Loss.RULE, "kg_query:facts")),
+                LostAt("rows", "kg_query:facts")),
+    "other rows": (LENGTH, "97", LostAt("rule", "kg_query:facts")),
 }  # fmt: skip
 
 
@@ -215,7 +215,7 @@ def test_each_loss_on_the_way_through_the_graph_is_found_there(case: str) -> Non
 
 def test_a_question_that_is_taken_for_another_domain_is_lost_at_routing() -> None:
     assert _at(_asked(LENGTH, domain="sports"), "97", domain="movie").loss is Loss.ROUTING
-    assert _at(_asked(LENGTH, domain="sports"), "97", domain="sports").loss is Loss.RULE
+    assert _at(_asked(LENGTH, domain="sports"), "97", domain="sports").loss == "rule"
 
 
 def test_a_right_answer_of_the_graph_that_another_overrules_is_lost_at_the_decision() -> None:
@@ -237,7 +237,7 @@ def test_a_search_of_all_pages_is_held_against_all_pages() -> None:
 
 def test_no_rows_speak_for_a_false_premise_and_the_rule_denied_it() -> None:
     calls = GRAPH_CASES["no rows"][0]
-    assert _at(_asked(calls), "invalid question").loss is Loss.RULE
+    assert _at(_asked(calls), "invalid question").loss == "rule"
 
 
 # ------------------------------------------------------------ golds and counts
@@ -252,6 +252,7 @@ def test_no_rows_speak_for_a_false_premise_and_the_rule_denied_it() -> None:
         (("31 minutes",), "31 long minutes", False),
         (("yes",), "Any text", True),
         (("invalid question",), "  ", False),
+        (("yes", "in May"), "Any text", False),
     ],
 )
 def test_a_text_holds_a_gold_by_its_words(truths: tuple[str, ...], text: str, held: bool) -> None:

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 from chat_server import ChatServer
 
-from raypipe.cli.main import main
+from raypipe.api.cli.main import main
 from raypipe.core.errors import ConfError, DataError
 from raypipe.evaluation.export import RUN_TAG, log_run
-from raypipe.report.report import RunFolder
+from raypipe.evaluation.report.report import RunFolder
 
 NAME = re.compile(r"[/\w. -]{1,250}", re.ASCII)  # of a param or metric, as MLflow takes it on every system
 

@@ -11,6 +11,7 @@ import pytest
 from reruns import Bench
 from test_losses import PAGES, RECIPE, planted
 
+from raypipe.contrib.crag.steps.kg_query import KgQuery
 from raypipe.core.errors import ConfError
 from raypipe.core.plugins import Plugin
 from raypipe.core.records import ABSTAINED, ANSWERED, INVALID, Gold, Question, Reply
@@ -18,13 +19,12 @@ from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.losses import RoutingCheck
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.oracle import OracleAnswer
+from raypipe.evaluation.report.report import RunFolder
 from raypipe.evaluation.result_table import each
 from raypipe.recipes.recipe import Recipe, Stage
-from raypipe.report.report import RunFolder
 from raypipe.runs import release
 from raypipe.runs.manifest import read
 from raypipe.steps.decide import Decide
-from raypipe.steps.kg_query import KgQuery
 from raypipe.store import Store
 
 

@@ -16,6 +16,7 @@ from raypipe.api.scores import score_crag
 from raypipe.core.errors import DataError
 from raypipe.core.records import Citation, Fault, Gold, Hit, Question, Quote, Reply, chunk_id, source_id
 from raypipe.evaluation.export import write_predictions
+from raypipe.evaluation.report.report import EvalReport, RunFolder
 from raypipe.evaluation.result_table import (
     TEXTS,
     ResultTable,
@@ -26,7 +27,6 @@ from raypipe.evaluation.result_table import (
     row,
 )
 from raypipe.metrics.crag import mark, pair
-from raypipe.report.report import EvalReport, RunFolder
 
 PAGE, OTHER = source_id("page", "<p>one</p>"), source_id("page", "<p>two</p>")
 FIRST, SECOND = (Hit(chunk_id(s, (3, 9)), s, (3, 9), {"bm25": 1.5}) for s in (OTHER, PAGE))
@@ -93,7 +93,9 @@ def test_a_row_for_each_question_with_its_verdict_and_evidence(folder: RunFolder
     assert first["quotes"] == [{"source": PAGE, "start": 4, "end": 6, "text": "text of 4-6"}]
     assert first["confidence"] == 0.9 and first["replies"][0]["logprob"] == -0.5
     assert rows["q4"]["answer"] is None
-    assert rows["q4"]["faults"] == [{"step": "dense", "reason": "timeout", "transient": True}]
+    assert rows["q4"]["faults"] == [
+        {"step": "dense", "reason": "timeout", "detail": "5 s", "transient": True}
+    ]
 
 
 VERDICTS = ["id", "verdict", "reason", "lost", "measures"]

@@ -16,12 +16,12 @@ from xml.etree import ElementTree
 import pytest
 from hostile_run import hostile_run
 
+from raypipe.evaluation.report.report import RunFolder
+from raypipe.evaluation.report.web_page import script_json
 from raypipe.evaluation.result_table import each
 from raypipe.evaluation.view.pages import IN_ONE_FILE, MOST_BYTES, ShownParts, run_page
 from raypipe.evaluation.view.rows import TOP, RunTable, block
 from raypipe.metrics.calibration import stated_calibration
-from raypipe.report.report import RunFolder
-from raypipe.report.web_page import script_json
 from raypipe.runs.manifest import read
 from raypipe.runs.stage_records import recipe_lines
 

@@ -10,6 +10,7 @@ from reruns import CONF, Bench
 from rich.console import Console
 
 from raypipe.api.session import load_recipe
+from raypipe.contrib.world.write import write
 from raypipe.core.errors import ConfError
 from raypipe.core.plain import to_json
 from raypipe.core.prices import Prices, TokenPrice
@@ -17,12 +18,11 @@ from raypipe.evaluation import sweep as sweeping
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.golds import questions_of
 from raypipe.evaluation.options import EvalOptions
-from raypipe.pipeline.counters import Caps
-from raypipe.pipeline.ingest import ingest
-from raypipe.report.experiments import print_points, print_sweep
+from raypipe.evaluation.report.experiments import print_points, print_sweep
+from raypipe.runs.pipeline.counters import Caps
+from raypipe.runs.pipeline.ingest import ingest
 from raypipe.runs.plan import planner
 from raypipe.store.keep import tables
-from raypipe.synth import write
 
 VALUES = ["split.parent_chars=500,700", "rerank.top=5,10"]
 PRICES = Prices(machines=1.0, unpriced=())

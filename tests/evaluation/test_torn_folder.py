@@ -6,9 +6,9 @@ import shlex
 import pytest
 from reruns import FAKES
 
-from raypipe.cli.main import main
+from raypipe.api.cli.main import main
+from raypipe.evaluation.report.report import RunFolder
 from raypipe.evaluation.result_table import metadata
-from raypipe.report.report import RunFolder
 from raypipe.runs.manifest import read
 from raypipe.runs.release import live, promote
 from raypipe.store import Store

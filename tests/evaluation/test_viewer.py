@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 from reruns import rename_run
 
+from raypipe.api.cli.main import main
 from raypipe.api.view import list_runs, write_view
-from raypipe.cli.main import main
 from raypipe.core.errors import ConfError, DataError
 from raypipe.evaluation.judged_run import read_labels
 from raypipe.evaluation.result_table import each

@@ -21,13 +21,13 @@ from k8s_lines import flipped, free, leaves, problems, render, strict
 from k8s_trees import RULES, cluster_of, containers, gpu_groups, of_kind, worker_groups
 from serve_config import builder, unknown
 
+from raypipe.api.cli.main import parser
 from raypipe.api.endpoint import ServeArgs
-from raypipe.cli.main import parser
-from raypipe.cluster import capacity
-from raypipe.cluster.file import Cluster
 from raypipe.core import config as conf
 from raypipe.core.config import Where
 from raypipe.readers.download import CRAG
+from raypipe.runs.cluster import capacity
+from raypipe.runs.cluster.file import Cluster
 from raypipe.serving.access import ServerConfig
 
 pytestmark = pytest.mark.slow

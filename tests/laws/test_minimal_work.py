@@ -13,7 +13,7 @@ import pytest
 from reruns import SIZES, Bench, TaskSizes, WorkerKit
 
 from raypipe.core import arrow
-from raypipe.pipeline.tasks import WorkerConfig, Workers, inline
+from raypipe.runs.pipeline.tasks import WorkerConfig, Workers, inline
 from raypipe.steps.rerank import Rerank
 
 pytestmark = pytest.mark.slow

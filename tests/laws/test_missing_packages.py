@@ -10,7 +10,7 @@ from checkout import ROOT, SUPPORT
 from test_install import PAGE
 
 WITHOUT = "import sys; sys.modules.update(dict.fromkeys(sys.argv[1].split(','))); sys.argv[1:2] = []; "
-CLI = "from raypipe.cli.main import main; sys.exit(main(sys.argv[1:]))"
+CLI = "from raypipe.api.cli.main import main; sys.exit(main(sys.argv[1:]))"
 
 pytestmark = pytest.mark.slow
 

@@ -40,7 +40,9 @@ ELSEWHERE = """
     stage.field domain.name run.name run.parts hits.NAME pools.answer
     mine.yaml mypkg/steps.py mypkg/steps.lock shout.yaml mypkg/readers.py mypkg/metrics.py
     best.S margin.S label.R from.R asked.K extract.threshold decide.fitted
-    mypkg/kinds.py mypkg/judges.py mypkg/loaders.py
+    mypkg/kinds.py mypkg/judges.py mypkg/loaders.py raypipe.plugins
+    glossary/plugin.py glossary/references.py glossary/steps.py glossary/losses.py glossary/readers.py
+    glossary/commands.py glossary/conf/recipes/define.yaml
 """
 TICKED = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 BARE = re.compile(r"(?<![\w`/.@:{$-])[A-Za-z_][\w/]*(?:\.[A-Za-z_]\w*)+(?![\w`/@-])")
@@ -118,7 +120,7 @@ def words():
 @cache
 def options():
     """Words of a command -> its options, and the names of its commands."""
-    from raypipe.cli.main import parser
+    from raypipe.api.cli.main import parser
 
     found = {}
     for path, command in commands(parser()):
@@ -280,7 +282,8 @@ MISSING = """
     python jobs/eval.py local --nothing; docs/none.md
 """
 THERE = """
-    raypipe.kg.language.parser; core.records.Question; Question.due; records.Question; raypipe COMMAND; --seed
+    raypipe.contrib.crag.language.parser;
+    core.records.Question; Question.due; records.Question; raypipe COMMAND; --seed
     raypipe eval RECIPE --judge MODEL; plan --refresh; raypipe kg run; conf/prompts/SYSTEM/NAME.yaml
     conf/recipes/; bench/drills/kills.py --kills 3; python jobs/eval.py local --data x; two words
 """

@@ -34,7 +34,7 @@ SETTINGS = [
     for f in sorted((ROOT / folder).rglob("*.yaml"))
     if ROOT / "conf" / "prompts" not in f.parents
 ] + [ROOT / name for name in ("Makefile", "Dockerfile", "pyproject.toml", "conf/grammar/calls.lark")]
-DATA = {SRC / "synth"}  # packages whose strings are texts of an invented world
+DATA = {SRC / "contrib/world"}  # packages whose strings are texts of an invented world
 
 
 def said(file):
@@ -84,7 +84,7 @@ def test_no_refused_word_on_a_page(file):
 
 
 def test_no_refused_word_in_any_help_text():
-    from raypipe.cli.main import parser
+    from raypipe.api.cli.main import parser
 
     helps = [
         Piece(ROOT / " ".join(("raypipe", *words)), 1, folded(command.format_help()))

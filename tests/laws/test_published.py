@@ -9,12 +9,13 @@ from checkout import ROOT, SUPPORT
 from published import PUBLISHED
 
 from raypipe.api.session import load_recipe
+from raypipe.contrib.crag.references import FactsRef
+from raypipe.contrib.crag.steps.facts import FactsRule
 from raypipe.core import config
 from raypipe.core.config import Conf
 from raypipe.core.errors import ConfError
-from raypipe.core.kg import FactsRef, PoolRef
 from raypipe.core.protocols import Model
-from raypipe.steps.facts import FactsRule
+from raypipe.readers.example_pool import PoolRef
 from raypipe.text.template import ByLabel
 
 CONF = Conf((ROOT / "conf",))

@@ -10,20 +10,20 @@ import pytest
 from checkout import ROOT, SUPPORT
 
 from raypipe import readers
+from raypipe.api.cli.main import main
 from raypipe.api.session import load_recipe
-from raypipe.cli.main import main
+from raypipe.contrib.world.write import write
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
+from raypipe.evaluation.report.progress import Progress
 from raypipe.models.kit import LocalKit
-from raypipe.pipeline.driver import Pipeline, TaskSizes
-from raypipe.pipeline.ingest import ingest
-from raypipe.pipeline.tasks import WorkerConfig, inline
 from raypipe.recipes.executor import QuestionExecutor, build
-from raypipe.report.progress import Progress
+from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
+from raypipe.runs.pipeline.ingest import ingest
+from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.store import Store
 from raypipe.store.index import MemoryIndex
-from raypipe.synth import write
 
 CONF = Conf((ROOT / "conf",))
 FAKES = str(SUPPORT / "fakes.yaml")

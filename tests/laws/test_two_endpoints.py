@@ -16,11 +16,11 @@ from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
+from raypipe.evaluation.report.progress import Progress
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import EndpointAddress
-from raypipe.pipeline.driver import Pipeline, TaskSizes
-from raypipe.pipeline.tasks import WorkerConfig, inline
-from raypipe.report.progress import Progress
+from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
+from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.store import Store
 
 CONF = Conf((ROOT / "conf",))
@@ -93,7 +93,8 @@ def test_a_kit_opens_one_client_for_each_endpoint_and_dialect(tmp_path):
     kit = LocalKit(
         None, endpoints={n: EndpointAddress(f"http://{n}.example.org/v1") for n in ("small", "big")}
     )
-    clients = [kit.generator(m).__self__ for m in models.values()]
+    assert len({kit.generator(m) for m in models.values()}) == 4
+    clients = [close.__self__ for close in kit._closing_models.values()]
     assert {(c._at.url, c._model.dialect) for c in clients} == {
         (f"http://{n}.example.org/v1", d) for n in ("small", "big") for d in ("openai", "vllm")
     }

@@ -10,16 +10,19 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
+from no_memory import parsers_killed
 from reruns import FAKES, Bench, WorkerKit
 
-from raypipe.cluster.file import Budget
 from raypipe.core.errors import FaultBudgetExceeded, OutOfMemory, Unavailable, WorkerBroken
 from raypipe.evaluation.evaluate import evaluate
-from raypipe.evaluation.fault_budget import check, undone_rows
+from raypipe.evaluation.fault_budget import check, row_faults
 from raypipe.evaluation.golds import questions_of
 from raypipe.evaluation.options import EvalOptions
 from raypipe.models.device_errors import computing, loading
-from raypipe.pipeline.tasks import WorkerConfig, inline
+from raypipe.runs.cluster.file import Budget
+from raypipe.runs.pipeline.counters import RunCounters
+from raypipe.runs.pipeline.tasks import WorkerConfig, inline
+from raypipe.store.ids import Ids
 
 pytestmark = pytest.mark.slow
 
@@ -78,7 +81,7 @@ def queries(bench):
 
 def undone(pipe):
     """The rows that are not done, and what became of the questions."""
-    lost = undone_rows(pipe, list(questions_of(pipe, None, None)), {})
+    lost = row_faults(pipe, list(questions_of(pipe, None, None)), {})
     return lost, {c.kind: (c.done, c.failed, c.pending) for c in lost.counts}["questions"]
 
 
@@ -220,6 +223,19 @@ def test_a_table_file_that_is_cut_or_gone_for_a_moment_is_no_rows_fault(
         assert undone(pipe)[0].rows == ()
     bench.run(pipe=pipe, in_vain=True)
     assert undone(pipe)[0].rows == () and answers(pipe) == undisturbed
+
+
+def test_a_machine_without_memory_for_parsers_loses_no_page(world, tmp_path):
+    bench = Bench(tmp_path, world)
+    pipe = piped(bench, None, FAKES)
+    how = EvalOptions("crag", rule="official")
+    with parsers_killed(), pytest.raises(Unavailable, match=r"No row is blamed"):
+        evaluate(pipe, [world], tmp_path / "out", how)
+    pages = Ids.of(pipe.store.scan("sources", ["id"], filter="kind != 'name'")["id"].to_pylist())
+    with parsers_killed(), pytest.raises(Unavailable, match=r"No row is blamed.* 3 workers tried"):
+        pipe.builder.build(pipe.corpus.texts(pages), RunCounters())
+    evaluate(pipe, [world], tmp_path / "out", how)
+    assert pipe.store.count("faults") == 0 and pipe.store.count(pipe.recipe.texts_table) == len(pages)
 
 
 def test_what_torch_says_is_classed_where_it_is_called():

@@ -1,5 +1,7 @@
 """maxT keeps the chance of any false "better" in a sweep, and is sharper than Holm where points are alike."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -27,6 +29,21 @@ def test_it_is_never_below_the_p_of_a_run_alone_and_keeps_their_order():
     assert max_t(found) == corrected and max_t(list(reversed(found))) == pytest.approx(
         list(reversed(corrected)), abs=0.01
     )
+
+
+def test_of_few_questions_it_is_the_step_down_p_over_all_signs():
+    runs_of = [1] * 7 + [-1, 0, 0, 0], [0] * 4 + [2, 1, 1, 2, 1, 1, -1], [1, -1] * 5 + [1]
+    found = [np.array(d, float) for d in runs_of]
+    table = np.column_stack(found) / np.sqrt([(d**2).sum() for d in found])  # (n, runs)
+    seen = np.abs(table.sum(axis=0))
+    surest = np.argsort(-seen, kind="stable")
+    under = np.abs(np.array(list(product((-1, 1), repeat=len(table)))) @ table)[:, surest]  # (signs, runs)
+    least, expected = 0.0, np.empty(len(found))
+    for rank, run in enumerate(surest):
+        least = max(least, float((under[:, rank:].max(axis=1) >= seen[run] - 1e-9).mean()))
+        expected[run] = least
+    assert max_t(found) == pytest.approx(expected.tolist(), abs=0.006)
+    assert expected[surest[0]] > sign_flip(found[surest[0]])[0] + 0.02, "several are compared"
 
 
 def test_equal_runs_count_as_one_where_holm_counts_each():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from raypipe.cli.main import main
+from raypipe.api.cli.main import main
 from raypipe.core.errors import DataError
 from raypipe.core.records import AnnotatorAnswer
 from raypipe.metrics import qasper, squad

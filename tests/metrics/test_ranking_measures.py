@@ -99,7 +99,7 @@ def test_without_any_judgement_there_is_no_mean() -> None:
 
 
 def test_a_written_run_reads_back_and_is_ranked_as_it_is_scored(tmp_path: Path) -> None:
-    run = {"2": {"a": 0.1, "c": 0.1 + 1e-12, "b": 7.0}, "1": {"é": -1e-9}}
+    run = {"2": {"a": 0.1 + 1e-12, "c": 0.1, "b": 7.0}, "1": {"é": -1e-9}}
     path = tmp_path / "r.trec"
     write_run(path, run, "local")
     assert read_run(path) == run

@@ -19,13 +19,13 @@ from checkout import ROOT
 from invented import text
 from shared_engine import Inside
 
+from raypipe.contrib.crag.language.parser import parser
+from raypipe.contrib.crag.language.program import Bad
+from raypipe.contrib.world import standins
 from raypipe.core.errors import ConfError
 from raypipe.core.llm import Chat, Choice, Generated, Grammar, JsonSchema, Message, Regex, Sampling
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault
-from raypipe.kg.language.parser import parser
-from raypipe.kg.language.program import Bad
-from raypipe.models import standins
 from raypipe.models.constraint import longest_reply
 from raypipe.models.engine import Engine
 from raypipe.models.load import EngineLimits

@@ -9,8 +9,8 @@ import pytest
 from chat_server import serving
 from checkout import ROOT
 
+from raypipe.api.cli.main import main
 from raypipe.api.session import Session, from_environment
-from raypipe.cli.main import main
 from raypipe.core.config import Conf
 from raypipe.core.errors import ConfError
 

@@ -189,7 +189,7 @@ def test_a_classifier_is_no_reranker(entries: Entries, tiny: Tiny, tmp_path):
 
 def tiny_t5(folder: Path) -> Path:
     """A T5 encoder in a folder of sentence-transformers, as the stand-ins have it."""
-    from raypipe.models import standins
+    from raypipe.contrib.world import standins
 
     standins._t5(folder, [*TEXTS, QUERY], seed=3)
     return folder

@@ -260,7 +260,7 @@ def test_rows_come_before_the_file_ends(tmp_path):
 def test_a_missing_file_and_an_unknown_format_are_said_at_once(tmp_path):
     with pytest.raises(DataError, match="no such file"):
         readers.open([tmp_path / "x.jsonl"], "crag", ReadCounts())
-    with pytest.raises(ConfError, match="'xml' is no format: expected one of crag, beir, synth"):
+    with pytest.raises(ConfError, match="'xml' is no format: expected one of crag, beir, qasper"):
         readers.open([tmp_path], "xml", ReadCounts())  # type: ignore[arg-type]
     with pytest.raises(ConfError, match="No path"):
         readers.open([], "crag", ReadCounts())

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from raypipe.cli.main import main
+from raypipe.api.cli.main import main
 from raypipe.core.errors import ConfError, DataError
 from raypipe.readers import download
 from raypipe.readers.download import RemoteFile

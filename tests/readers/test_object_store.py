@@ -11,18 +11,18 @@ from buckets import bucket_of
 from collection_bench import RANKS, papers, queries, write_beir
 from reruns import SIZES, Bench
 
-from raypipe.cli.main import main
+from raypipe.api.cli.main import main
 from raypipe.core.errors import DataError
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
+from raypipe.evaluation.report.progress import Progress
 from raypipe.evaluation.result_table import each
 from raypipe.evaluation.view.run_list import RemoteRuns, RunList
 from raypipe.evaluation.view.viewer import Viewer
-from raypipe.pipeline.driver import Pipeline
-from raypipe.pipeline.recipe_tables import postings_tables
-from raypipe.pipeline.tasks import WorkerConfig, inline
 from raypipe.readers.object_store import TRIES, copy_with_retries, download, upload
-from raypipe.report.progress import Progress
+from raypipe.runs.pipeline.driver import Pipeline
+from raypipe.runs.pipeline.recipe_tables import postings_tables
+from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.runs.release import live, promote
 from raypipe.store import Store, StoreError
 

@@ -91,6 +91,9 @@ def test_tabs_and_semicolons_part_cells_too(tmp_path, name, delimiter):
     rows = ["question", "answer"], ["a, b; c?", "1,5"]
     (row,) = read(cells(tmp_path, *rows, name=name, delimiter=delimiter))
     assert (row.question.text, row.gold.answers) == ("a, b; c?", ("1,5",))
+    rows = ["question", "all, of, it; or; a\tpart\tof\tit"], ["who?", "x"]
+    (row,) = read(cells(tmp_path, *rows, name=name, delimiter=delimiter))
+    assert row.question.text == "who?", "what stands in quotation marks parts no names"
 
 
 def test_fields_that_common_names_do_not_find_are_named(tmp_path):

@@ -12,12 +12,12 @@ from raypipe.api.session import load_recipe
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.records import parse_chunk_id
+from raypipe.evaluation.report.progress import Progress
 from raypipe.models.kit import LocalKit
-from raypipe.pipeline.driver import Pipeline, TaskSizes
-from raypipe.pipeline.ingest import ingest
-from raypipe.pipeline.recipe_tables import searched
-from raypipe.pipeline.tasks import WorkerConfig, inline
-from raypipe.report.progress import Progress
+from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
+from raypipe.runs.pipeline.ingest import ingest
+from raypipe.runs.pipeline.recipe_tables import searched
+from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.serving.documents import answer_over_documents
 from raypipe.store import Store
 from raypipe.store.index import LanceIndex

@@ -25,23 +25,23 @@ from checkout import ROOT
 from shared_engine import REAPER, VLLM, engines_end, living, ours
 
 from raypipe.api.session import load_recipe
+from raypipe.contrib.crag.server import serve as serve_graph
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
 from raypipe.core.llm import Generated, Message, Sampling
 from raypipe.evaluation.evaluate import Evaluation, evaluate
 from raypipe.evaluation.options import EvalOptions
-from raypipe.kg.server import serve as serve_graph
-from raypipe.memo.counts import CallCounts
-from raypipe.memo.disk import StoreMemo, memo_versions
-from raypipe.memo.memo import cached
+from raypipe.evaluation.report.progress import Progress
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import EndpointAddress
-from raypipe.pipeline.driver import Pipeline, TaskSizes
-from raypipe.pipeline.tasks import WorkerConfig, inline
-from raypipe.report.progress import Progress
+from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
+from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.steps.generate import Generate
 from raypipe.store import Store
+from raypipe.store.memo.counts import CallCounts
+from raypipe.store.memo.disk import StoreMemo, memo_versions
+from raypipe.store.memo.memo import cached
 
 pytestmark = [
     pytest.mark.engine,
@@ -118,7 +118,7 @@ def store(tmp_path_factory):
 def run(recipe, team, store, data, out, fresh=False, on_ray=True, **place) -> tuple[Pipeline, Evaluation]:
     """An eval whose answers are made on Ray, beside the job's engine, or in this process by the same engine.
     The corpus half, which is tested elsewhere, is done in this process."""
-    from raypipe.cluster import pools
+    from raypipe.runs.cluster import pools
 
     def runner(verb, fill, parts):
         there = team.engines.answer if on_ray and verb == "answer" else None
@@ -210,7 +210,7 @@ def test_the_ten_real_questions_each_get_an_answer_with_its_evidence(ten):
 def graphs(tmp_path_factory):
     """A small knowledge graph behind the mock API, and tables of public data: name -> where it is."""
     public = publicdata.tables(tmp_path_factory.mktemp("public"))
-    with serve_graph(runpy.run_path(str(ROOT / "tests/kg/smallgraph.py"))["build"]().tables) as url:
+    with serve_graph(runpy.run_path(str(ROOT / "tests/contrib/crag/smallgraph.py"))["build"]().tables) as url:
         yield {"crag-mock": url, **public}
 
 

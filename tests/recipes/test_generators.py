@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 from checkout import ROOT, SUPPORT
 
+from raypipe.api.cli.main import main
 from raypipe.api.session import endpoint_addresses, from_environment, load_recipe
-from raypipe.cli.main import main
-from raypipe.cluster.capacity import preflight
-from raypipe.cluster.file import Cluster, Engines, Pool
 from raypipe.core import config
 from raypipe.core.config import Conf, Where
 from raypipe.core.digests import model_identity
@@ -20,13 +18,15 @@ from raypipe.core.errors import ClusterTooSmall, ConfError, ModelMissing
 from raypipe.core.llm import Message, Sampling
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
+from raypipe.evaluation.report.progress import Progress
 from raypipe.models import catalog
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import EndpointAddress
-from raypipe.pipeline.driver import Pipeline, TaskSizes
-from raypipe.pipeline.table_tasks import TextsTask
-from raypipe.pipeline.tasks import WorkerConfig, inline, with_worker
-from raypipe.report.progress import Progress
+from raypipe.runs.cluster.capacity import preflight
+from raypipe.runs.cluster.file import Cluster, Engines, Pool
+from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
+from raypipe.runs.pipeline.table_tasks import TextsTask
+from raypipe.runs.pipeline.tasks import WorkerConfig, inline, with_worker
 from raypipe.store import Store
 
 CONF = Conf((ROOT / "conf",))
@@ -215,8 +215,8 @@ def test_models_lists_what_a_recipe_needs_and_the_command_that_gets_it(capsys, t
     found = {m["name"]: m for m in json.loads(capsys.readouterr().out)["models"]}
     assert set(found) == {"llama-3-8b", "bge-base-en-v1.5", "bge-reranker-v2-m3", "llama-2-tokens"}
     assert {m["state"] for m in found.values()} == {"missing"}
-    assert {m["get"] for m in found.values()} == {"raypipe models standins .cache/standins"}
-    assert main(["models", "standins", str(tmp_path / ".cache/standins")]) == 0
+    assert {m["get"] for m in found.values()} == {"raypipe standins .cache/standins"}
+    assert main(["standins", str(tmp_path / ".cache/standins")]) == 0
     capsys.readouterr()
     assert main(["models", "db3-task1-700", "--models", str(copied), "--json"]) == 0
     found = {m["name"]: m for m in json.loads(capsys.readouterr().out)["models"]}

@@ -11,20 +11,20 @@ import pytest
 from checkout import ROOT, SUPPORT, TESTS
 
 from raypipe import readers
+from raypipe.api.cli.main import main
 from raypipe.api.session import load_recipe
-from raypipe.cli.main import main
+from raypipe.contrib.crag.server import serve
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError
 from raypipe.core.protocols import Reach
 from raypipe.core.records import Question, Reply
-from raypipe.kg.server import serve
-from raypipe.memo.memo import MemoryMemo
 from raypipe.models.fake import Scripted, echo
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import QuestionExecutor, build
 from raypipe.store.index import MemoryIndex
+from raypipe.store.memo.memo import MemoryMemo
 
 pytestmark = pytest.mark.slow
 
@@ -75,7 +75,7 @@ def ten(data):
 
 @pytest.fixture(scope="module")
 def server():
-    tables = runpy.run_path(str(TESTS / "kg/smallgraph.py"))["build"]().tables
+    tables = runpy.run_path(str(TESTS / "contrib/crag/smallgraph.py"))["build"]().tables
     # Among two companies no word is rare enough to be found.
     tables.insert("company", [{"ticker": t, "name": f"{t} Inc."} for t in ("AAA", "BBB", "CCC", "DDD")])
     with serve(tables) as url:

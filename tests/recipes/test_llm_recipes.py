@@ -14,12 +14,12 @@ from raypipe.core import arrow, config
 from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError, ModelMissing
-from raypipe.memo.memo import MemoryMemo
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import QuestionExecutor, build
 from raypipe.recipes.read_recipe import from_tree
 from raypipe.recipes.resolve import prompt_file, resolvers
 from raypipe.store.index import MemoryIndex
+from raypipe.store.memo.memo import MemoryMemo
 
 CONF = Conf((ROOT / "conf",))
 MODELS = str(SUPPORT / "fake_models.yaml")

@@ -9,14 +9,15 @@ from checkout import ROOT
 
 from raypipe import readers
 from raypipe.api.session import load_recipe
+from raypipe.contrib.crag.language.example_bank import masked
+from raypipe.contrib.world.ask.questions import templates
+from raypipe.contrib.world.write import write
 from raypipe.core import arrow
 from raypipe.core.config import Conf, read_yaml
 from raypipe.core.digests import model_identity
-from raypipe.kg.language.example_bank import masked
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import QuestionExecutor, build
 from raypipe.store.index import MemoryIndex
-from raypipe.synth import templates, write
 
 pytestmark = pytest.mark.drill
 

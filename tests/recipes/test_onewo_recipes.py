@@ -11,27 +11,27 @@ import yaml
 from checkout import ROOT, SUPPORT
 
 from raypipe import readers
+from raypipe.api.cli.main import main
 from raypipe.api.experiments import fit_fuse
 from raypipe.api.look import export_run
 from raypipe.api.session import load_recipe
-from raypipe.cli.main import main
+from raypipe.contrib.world.collection import write_collection
 from raypipe.core import arrow, config
 from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
+from raypipe.evaluation.report.progress import Progress
 from raypipe.evaluation.result_table import each
 from raypipe.metrics import ranking
 from raypipe.models.fake import Scripted
 from raypipe.models.kit import LocalKit
-from raypipe.pipeline.driver import Pipeline, TaskSizes
-from raypipe.pipeline.tasks import WorkerConfig, inline
 from raypipe.recipes.executor import QuestionExecutor, build
-from raypipe.report.progress import Progress
+from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
+from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.store import Store
 from raypipe.store.index import MemoryIndex
-from raypipe.synth.collection import write_collection
 from raypipe.text.sanitize import clean
 
 CONF = Conf((ROOT / "conf",))

@@ -8,8 +8,8 @@ import own_step
 import pytest
 from reruns import CONF, Bench
 
+from raypipe.api.cli.main import main
 from raypipe.api.session import load_recipe
-from raypipe.cli.main import main
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
 

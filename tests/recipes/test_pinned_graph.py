@@ -7,18 +7,18 @@ import json
 import pytest
 from checkout import ROOT
 
+from raypipe.api.cli.main import main
 from raypipe.api.session import load_recipe
-from raypipe.cli.main import main
 from raypipe.core.config import Conf
 from raypipe.core.errors import ConfError
 from raypipe.core.records import Question
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
+from raypipe.evaluation.report.progress import Progress
 from raypipe.models.kit import LocalKit
-from raypipe.pipeline.driver import Pipeline, TaskSizes
-from raypipe.pipeline.tasks import WorkerConfig, inline
-from raypipe.report.progress import Progress
 from raypipe.runs.manifest import read
+from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
+from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.runs.release import promote
 from raypipe.serving.answerer import NotReady
 from raypipe.serving.query import QueryRequest

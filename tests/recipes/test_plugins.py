@@ -10,8 +10,8 @@ import pytest
 from checkout import SUPPORT
 from reruns import CONF, Bench
 
+from raypipe.api.cli.main import main
 from raypipe.api.session import load_recipe
-from raypipe.cli.main import main
 from raypipe.core.errors import ConfError
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions

@@ -11,24 +11,23 @@ import pytest
 from checkout import ROOT, SUPPORT, TESTS
 
 from raypipe import readers
+from raypipe.api.cli.main import main
 from raypipe.api.session import load_recipe
-from raypipe.cli.main import main
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
-from raypipe.core.kg import ExampleRow
 from raypipe.core.records import Question
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
+from raypipe.evaluation.report.progress import Progress
 from raypipe.metrics.qasper import answer_f1
 from raypipe.models.fake import Scripted, echo
 from raypipe.models.kit import LocalKit
-from raypipe.pipeline.driver import Pipeline, TaskSizes
-from raypipe.pipeline.tasks import WorkerConfig, inline
-from raypipe.readers.example_pool import write_pool
+from raypipe.readers.example_pool import ExampleRow, write_pool
 from raypipe.readers.qasper import ARXIV, annotators
 from raypipe.recipes.executor import QuestionExecutor, build
-from raypipe.report.progress import Progress
+from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
+from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.serving.answerer import Answerer
 from raypipe.serving.query import QueryRequest
 from raypipe.store import Store

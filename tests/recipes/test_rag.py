@@ -45,19 +45,21 @@ def pages(tmp_path):
 
 @pytest.fixture
 def asked(tmp_path, pages):
-    """Asks `rag` a language model that replies with `text` to every chat: the result, and the chats."""
+    """Asks `rag` a language model that replies with `text` to every chat, or to those alone of one word: the
+    result, and the chats."""
 
-    def run(text, status=200):
+    def run(text, status=200, takes="ready"):
         bodies = []
 
         def reply(request, body):
             bodies.append(body)
-            if status == 200 or body["max_tokens"] == 1:  # 1: is it served?
+            if status == 200 or body["messages"] == [{"role": "user", "content": takes}]:
                 request.reply(text)
             else:
                 request.send("{}", status)
 
         with serving(reply) as server:
+            server.lists = json.dumps({"data": [{"id": "m"}]})
             session = Session(
                 from_environment({"RAYPIPE_CONF": str(ROOT / "conf"), "RAYPIPE_HOME": str(tmp_path)}),
                 models=FAKES,
@@ -87,9 +89,17 @@ def test_where_the_language_model_abstains_no_sentence_takes_its_place(asked):
 
 
 def test_where_the_language_model_fails_the_sentence_answers_and_says_so(asked):
-    found, _ = asked("", status=400)
+    found, _ = asked("yes", status=400)
     assert found.question.replies["llm"].label == "fault"
     assert found.question.replies["extract"].quotes and found.question.origin in ("extract", "")
+
+
+def test_where_the_language_model_refuses_every_chat_no_other_step_answers(asked):
+    found, _ = asked("yes", status=400, takes="")
+    [fault] = found.question.faults
+    assert (found.question.outcome, fault.reason, fault.transient) == ("fault", "refused", True)
+    assert found.question.replies["extract"].label == "skipped"
+    assert "Correct the model's entry" in fault.detail
 
 
 def test_without_a_language_model_it_is_the_recipe_local(pages, tmp_path):

@@ -12,8 +12,8 @@ from chat_server import serving
 from checkout import ROOT, SUPPORT
 from endpoint import AUTH, started
 
+from raypipe.contrib.world.write import write
 from raypipe.models.fake import HashEmbedder, OverlapReranker
-from raypipe.synth import write
 
 FAKES = str(SUPPORT / "fake_models.yaml")
 pytestmark = [pytest.mark.drill, pytest.mark.ray, pytest.mark.timeout(900)]

@@ -8,9 +8,9 @@ import yaml
 from checkout import ROOT, SUPPORT
 
 from raypipe.api.session import Session, from_environment, load_recipe
+from raypipe.contrib.crag.references import GraphRef
 from raypipe.core.config import Conf, Where
 from raypipe.core.errors import ConfError
-from raypipe.core.protocols import GraphRef
 from raypipe.core.records import Citation, Question, Reply
 from raypipe.recipes.read_recipe import from_tree
 from raypipe.recipes.recipe import ranking_of, row_key

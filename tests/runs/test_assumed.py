@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from raypipe.api.cli.main import main
 from raypipe.api.session import load_recipe
-from raypipe.cli.main import main
 from raypipe.core.errors import ConfError
 from raypipe.core.prices import NO_PRICES, Prices
-from raypipe.pipeline.tasks import Workers
+from raypipe.runs.pipeline.tasks import Workers
 from raypipe.runs.plan.assumed import Assumed, assumed_plan
 
 

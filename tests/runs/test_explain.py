@@ -5,7 +5,7 @@ import json
 import pytest
 from reruns import FAKES
 
-from raypipe.cli.main import main
+from raypipe.api.cli.main import main
 from raypipe.core.errors import DataError
 from raypipe.runs.changes import changes, compared_with
 from raypipe.runs.explain import why

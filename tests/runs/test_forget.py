@@ -13,16 +13,16 @@ from checkout import BENCH
 sys.path.insert(0, str(BENCH / "drills"))
 from forget import World, address, drill, holding, sound, word
 
+from raypipe.api.cli.main import main
 from raypipe.api.forget import forget
 from raypipe.api.session import Session, from_environment
-from raypipe.cli.main import main
 from raypipe.core.errors import ConfError, DataError
+from raypipe.evaluation.report.progress import Progress
+from raypipe.evaluation.report.report import RunFolder
 from raypipe.evaluation.result_table import read_table
-from raypipe.pipeline.ingest import ingest
-from raypipe.pipeline.ingest_folder import ingest_folder
-from raypipe.report.progress import Progress
-from raypipe.report.report import RunFolder
 from raypipe.runs.manifest import read, withdraw
+from raypipe.runs.pipeline.ingest import ingest
+from raypipe.runs.pipeline.ingest_folder import ingest_folder
 from raypipe.runs.release import history, live, promote
 from raypipe.store import Reading, Store, StoreError
 from raypipe.store.files import Files

@@ -10,12 +10,15 @@ from reruns import FAKES, Bench, TaskSizes
 from rich.console import Console
 
 from raypipe.evaluation.golds import questions_of
-from raypipe.pipeline.tasks import Workers, inline
+from raypipe.evaluation.report.plans import print_plan
 from raypipe.recipes.recipe import Stage
-from raypipe.report.plans import print_plan
 from raypipe.runs.manifest import answer_keys, read, recent
+from raypipe.runs.pipeline.tasks import Workers, inline
 from raypipe.runs.plan.planner import plan
+from raypipe.runs.plan.store_state import left, left_answers
 from raypipe.runs.stage_records import chains
+from raypipe.store import Store, begin
+from raypipe.store.ids import Ids
 
 pytestmark = pytest.mark.slow
 
@@ -58,6 +61,14 @@ def test_a_killed_run_is_planned_to_its_end(world, tmp_path):
     assert not zero({s: counts[s] for s in ("parse", "split", "embed")})
     assert steps["rerank"].rows - steps["rerank"].cached == 6 - 3
     assert counts["dense"][0] == counts["dense"][1]
+
+
+def test_questions_that_a_killed_run_was_not_asked_are_planned_after_those_that_it_left(tmp_path):
+    store = Store.create(str(tmp_path / "store"))
+    begin(store, "work", ["a", "b", "c"], per_part=2)
+    assert left_answers(store, "work", {}, ["new", "b", "a", "c"]) == ["a", "b", "c", "new"]
+    missing = Ids.of(["new", "b", "a", "c"])
+    assert list(left(store, "work", f"passages-{'d' * 32}", missing)) == ["a", "b", "c", "new"]
 
 
 @pytest.mark.parametrize("tables", [1, 2])

@@ -10,12 +10,12 @@ from reruns import Bench
 from raypipe.api.run import KEPT, chip, keep, measured
 from raypipe.api.session import Settings
 from raypipe.api.starting_points import DEMO
+from raypipe.contrib.world.write import write
 from raypipe.core.config import Conf
 from raypipe.evaluation.golds import questions_of
-from raypipe.report.report import RunFolder
+from raypipe.evaluation.report.report import RunFolder
 from raypipe.runs.plan.new_files import read_questions
 from raypipe.runs.plan.planner import plan
-from raypipe.synth import write
 
 pytestmark = pytest.mark.slow
 

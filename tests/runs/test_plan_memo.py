@@ -6,9 +6,9 @@ import pytest
 from reruns import FAKES, Bench
 
 from raypipe.evaluation.golds import questions_of
-from raypipe.memo.disk import merge_memo
-from raypipe.pipeline.tasks import inline
+from raypipe.runs.pipeline.tasks import inline
 from raypipe.runs.plan.planner import plan
+from raypipe.store.memo.disk import merge_memo
 
 pytestmark = pytest.mark.slow
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from reruns import FAKES, MODELS, Bench
 
-from raypipe.cli.main import main
+from raypipe.api.cli.main import main
 from raypipe.core.errors import ConfError
 from raypipe.core.records import Fault
-from raypipe.pipeline.dead_letters import faults_table
 from raypipe.runs import roots
 from raypipe.runs.changes import compared_with
 from raypipe.runs.manifest import read, recent, remove
+from raypipe.runs.pipeline.dead_letters import faults_table
 from raypipe.runs.prune import prune, uncited
 from raypipe.runs.release import promote, releases, rollback
 from raypipe.store import Store, begin, commit, write_part

@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 from reruns import FAKES, Bench
 
-from raypipe.cli.main import main
+from raypipe.api.cli.main import main
+from raypipe.contrib.world.write import write
 from raypipe.core import arrow
 from raypipe.core.errors import ConfError
 from raypipe.models.kit import LocalKit
@@ -21,7 +22,6 @@ from raypipe.runs.release import live, promote, releases, rollback, summary
 from raypipe.store import Store, StoreError
 from raypipe.store.index import LanceIndex
 from raypipe.store.keep import drop, tagged
-from raypipe.synth import write
 
 pytestmark = pytest.mark.slow
 
@@ -58,7 +58,7 @@ def test_live_follows_promote_and_rollback_while_another_embedder_is_indexed(tmp
     seen = []
 
     def asks_between_parts(verb, fill, parts):
-        from raypipe.pipeline.tasks import inline
+        from raypipe.runs.pipeline.tasks import inline
 
         for part in inline(verb, fill, parts):
             seen.append(ask(store, questions))
@@ -101,6 +101,15 @@ def test_a_gate_that_fails_is_exit_code_7_and_leaves_live_as_it_was(bench, store
         gate("score is good")
     with pytest.raises(GateFailed, match="hallucination"):
         promote(store, read(bench.folder / "one"), [gate("hallucination<0")])
+
+
+def test_a_run_that_this_raypipe_would_compute_otherwise_is_not_released(bench, store):
+    bench.run(SURE, out="one")
+    run = read(bench.folder / "one")
+    other = replace(run, recipe={**run.recipe, "digest": "0" * 32})  # as if a step's version was raised since
+    with pytest.raises(ConfError, match="a step's version was raised"):
+        promote(store, other, [])
+    assert live(store) is None and releases(store) == []
 
 
 def test_a_gate_refuses_a_score_that_rests_on_few_of_the_questions_and_says_how_to_allow_it(

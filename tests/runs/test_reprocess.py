@@ -6,7 +6,7 @@ import jsonschema
 from outputs import schemas
 from reruns import FAKES
 
-from raypipe.cli.main import main
+from raypipe.api.cli.main import main
 
 SURE = FAKES.replace("threshold: 0.5\n", "threshold: 0.0\n")
 

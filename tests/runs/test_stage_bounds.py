@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from dataclasses import replace
 
 import golden
 import pyarrow.compute as pc
@@ -11,7 +12,9 @@ from hypothesis import strategies as st
 
 from raypipe.core.protocols import Model, Reach
 from raypipe.models.fake import whitespace
+from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.verbs import CORPUS_STEPS, QUESTION_STEPS
+from raypipe.runs.plan.stage_bounds import stage_bounds
 from raypipe.steps.split import Split
 from raypipe.text import windows as cuts
 
@@ -56,6 +59,18 @@ def test_every_step_has_a_bound_on_its_calls_and_on_the_ranking_behind_it(links,
         assert 0 <= link.step.bound(before, reach).calls < math.inf
         grown = link.step.bound(before, Reach(len(before.hits), len(before.order), 1000)).reach
         assert len(after.hits) <= grown.hits and len(after.order) <= max(grown.order, len(before.order))
+
+
+def test_behind_a_gate_the_ranking_is_as_long_as_for_questions_that_the_stage_leaves_alone(links):
+    short = Stage(
+        "rerank", replace(links["rerank"].step, top=2, candidates=None), when={"llm": ("answered",)}
+    )
+    recipe = Recipe("gated", "", (), (short, Stage("after", links["rerank"].step)))
+    reach = Reach(hits=50, order=50, passage_chars=1000)
+    for stage, left in ((short, 50), (replace(short, when={}), 2)):
+        recipe = replace(recipe, question=(stage, recipe.question[1]))
+        _, after = stage_bounds(recipe, links["rerank"].given, reach)
+        assert after.before.order == left
 
 
 @pytest.mark.parametrize("verb", CORPUS_STEPS)

@@ -6,9 +6,9 @@ import re
 import pytest
 from reruns import FAKES
 
-from raypipe.cli.main import main
+from raypipe.api.cli.main import main
 from raypipe.core.plain import to_json
-from raypipe.report.plans import print_changes
+from raypipe.evaluation.report.plans import print_changes
 from raypipe.runs.changes import changes
 from raypipe.runs.manifest import read
 from raypipe.store import Store
@@ -94,7 +94,7 @@ def test_why_takes_the_beginning_of_an_id_and_lists_those_that_share_it(bench, c
 
 
 def test_changes_name_models_and_show_the_lines_of_a_prompt_once(bench, capsys):
-    from raypipe.cli.command import console
+    from raypipe.api.cli.command import console
 
     def said(before, after):
         store = Store.open(str(bench.folder / "store"))

@@ -14,11 +14,12 @@ from http_app import OPEN
 from reruns import CONF, FAKES, Bench, refusing
 
 from raypipe.api.captured import captured_span, write_captured
+from raypipe.api.cli.main import main
 from raypipe.api.endpoint import ServeArgs
 from raypipe.api.session import from_environment
-from raypipe.cli.main import main
 from raypipe.core import arrow
 from raypipe.core.errors import ConfError, DataError
+from raypipe.core.records import Question
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
 from raypipe.models.kit import LocalKit
@@ -31,6 +32,7 @@ from raypipe.serving.answerer import Answerer
 from raypipe.serving.capture import Capture
 from raypipe.serving.http import create_app
 from raypipe.serving.key_filters import KeyFilter
+from raypipe.serving.query import Filters
 from raypipe.store import Store
 
 pytestmark = pytest.mark.slow
@@ -163,13 +165,11 @@ def test_what_one_user_asked_is_offered_to_no_other_and_answers_no_other(asked, 
     assert len(mine) == 6, "those over the whole store; the others were stored before"
     online = Answerer(endpoint.pipe.recipe, LocalKit(None, "transformers"), endpoint.pipe.store.uri)
 
-    async def examples():
-        snapshot = await online.snapshot()
-        return snapshot.examples()
-
-    assert not {q["text"] for q in mine} & set(asyncio.run(examples()))
-    [reply] = endpoint.send({"query": mine[0]["id"]})
-    assert reply.json()["id"] != mine[0]["id"], "not even by its id"
+    snapshot = asyncio.run(online.snapshot())
+    assert not {q["text"] for q in mine} & set(snapshot.examples())
+    for words in (mine[0]["text"], mine[0]["id"]):
+        found = snapshot.resolve(Question("another", words), Filters(), Filters())
+        assert found.id == "another", "not even by its id"
 
 
 def test_feedback_makes_golds_and_labels_and_the_last_word_counts(asked, tmp_path):

@@ -4,9 +4,9 @@ import asyncio
 import json
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from checkout import ROOT, SUPPORT
 from http_app import JSON, send
 
 from raypipe.api.session import load_recipe
@@ -14,7 +14,6 @@ from raypipe.core.config import Conf
 from raypipe.core.errors import ConfError
 from raypipe.core.llm import Generated
 from raypipe.core.records import Question
-from raypipe.memo.memo import MemoryMemo
 from raypipe.models.kit import LocalKit
 from raypipe.serving.access import ApiKeys, CaptureConfig, RequestLimits, ServerConfig
 from raypipe.serving.answerer import Answerer, CorpusMemo
@@ -23,14 +22,14 @@ from raypipe.serving.http import create_app
 from raypipe.serving.key_filters import KeyFilter, read_key_filters
 from raypipe.serving.query import Filters, QueryRequest, host_matches
 from raypipe.store import Store
+from raypipe.store.memo.memo import MemoryMemo
 
 
 def words(text):
     return re.findall(r"\w+", text.lower())
 
 
-HERE = Path(__file__).parents[1]
-RECIPE = load_recipe(str(HERE / "fakes.yaml"), None, Conf((HERE.parent / "conf",)))
+RECIPE = load_recipe(str(SUPPORT / "fakes.yaml"), None, Conf((ROOT / "conf",)))
 ACME, BLUE = "the-key-of-acme-here", "the-key-of-blue-here"
 
 
@@ -39,7 +38,7 @@ def key_filter(name, key, **fields):
 
 
 WRITES = (
-    (HERE / "fakes.yaml")
+    (SUPPORT / "fakes.yaml")
     .read_text()
     .replace(
         "  - decide: {prefer: [extract]}",
@@ -112,7 +111,7 @@ def two(filled, halves, tmp_path_factory):
     (mine, others), _ = halves
     file = tmp_path_factory.mktemp("filters") / "writes.yaml"
     file.write_text(WRITES)
-    recipe = load_recipe(str(file), None, Conf((HERE.parent / "conf",)))
+    recipe = load_recipe(str(file), None, Conf((ROOT / "conf",)))
     filters = (
         key_filter("acme", ACME, filters=Filters(tuple(mine))),
         key_filter("blue", BLUE, filters=Filters(tuple(others))),
@@ -172,7 +171,7 @@ def test_two_keys_with_filters_see_nothing_of_one_another(filled, halves, two, c
 
 
 def test_a_cached_value_of_one_corpus_is_not_found_by_another():
-    from raypipe.memo.memo import MemoTable
+    from raypipe.store.memo.memo import MemoTable
 
     async def scene():
         import numpy as np

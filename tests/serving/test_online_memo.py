@@ -1,8 +1,11 @@
 """What a gateway remembers of its store: bounded, of one release, and nothing of a request's own pages."""
 
 import pytest
+from checkout import ROOT, SUPPORT
 from http_app import ask, served
 
+from raypipe.api.session import load_recipe
+from raypipe.core.config import Conf
 from raypipe.models.kit import LocalKit
 from raypipe.serving.answerer import Answerer
 from raypipe.serving.release_follower import bounded_memo
@@ -24,6 +27,24 @@ def test_the_same_stored_question_again_asks_no_model_and_gives_the_same_answer(
     assert asked(first) > 0 and asked(second) == 0
     for field in ("answer", "outcome", "citations", "hits"):
         assert first.json()[field] == second.json()[field]
+
+
+def test_who_asks_for_the_prompts_gets_them_also_of_an_answer_that_is_remembered(filled, tmp_path):
+    file = tmp_path / "asks.yaml"
+    file.write_text(
+        (SUPPORT / "fakes.yaml").read_text().partition("  - extract:")[0]
+        + "  - generate: {model: scripted, prompt: rag/answer, into: a, context_chars: 900, max_tokens: 50}\n"
+        + "  - decide: {prefer: [a]}\n"
+    )
+    recipe = load_recipe(str(file), None, Conf((ROOT / "conf",)))
+    memo = bounded_memo(1 << 20)
+    app = served(Answerer(recipe, LocalKit(None, "transformers"), filled.store.uri, memo))
+    query = filled.answers[0].text
+    first, told = (ask(app, {"query": query, "include": some}).json() for some in ([], ["prompts"]))
+    assert told["answer"] == first["answer"] and first["usage"]["chats"] == 1
+    assert asked(ask(app, {"query": query})) == 0, "it is remembered"
+    [[_, user]] = told["prompts"]
+    assert query in user["content"]
 
 
 def test_pages_of_a_request_are_not_remembered_and_a_full_memo_forgets(filled):

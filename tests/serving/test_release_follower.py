@@ -15,8 +15,8 @@ from reruns import FAKES
 
 from raypipe.core.errors import Unavailable
 from raypipe.models.kit import LocalKit
-from raypipe.pipeline.ingest import ingest
 from raypipe.runs.manifest import read
+from raypipe.runs.pipeline.ingest import ingest
 from raypipe.runs.prune import prune
 from raypipe.runs.release import end_releases, live, promote, rollback
 from raypipe.serving.answerer import Answerer, NotReady

@@ -23,9 +23,9 @@ from load import fire
 from reruns import CONF, MODELS
 from serve_config import builder, unknown
 
+from raypipe.api.cli.main import main
 from raypipe.api.endpoint import ServeArgs, check_host
 from raypipe.api.session import load_recipe
-from raypipe.cli.main import main
 from raypipe.core.errors import ConfError
 from raypipe.recipes.serialize import to_plain
 from raypipe.runs.release import live, promote, rollback
@@ -245,7 +245,7 @@ def test_a_release_whose_name_climbs_out_of_the_store_is_not_followed(running):
 
 
 @pytest.mark.ray
-def test_its_first_line_names_the_log_that_has_a_line_for_each_request(running):
+def test_its_first_lines_name_the_log_that_has_a_line_for_each_request_and_the_store(running):
     lines = running.log.read_text().splitlines()
     log = Path(re.fullmatch(r"starting; each request is logged in (.+)", lines[0])[1])
     with running.client() as client:
@@ -254,8 +254,9 @@ def test_its_first_line_names_the_log_that_has_a_line_for_each_request(running):
     logged = [json.loads(line) for line in log.read_text().splitlines()]
     [line] = [x for x in logged if x["request"] == "looked-for"]
     assert (line["event"], line["route"], line["status"]) == ("request", "/v1/index", 200)
-    starting = [x for x in lines[1:] if re.fullmatch(r"(starting Ray|loading models) \(\d+ s\)", x)]
-    assert lines[len(starting) + 1].startswith(f"answering on {running.url}/v1/answer")
+    assert re.fullmatch(r"searching /.+: [\d,]+ sources", lines[1])
+    starting = [x for x in lines[2:] if re.fullmatch(r"(starting Ray|loading models) \(\d+ s\)", x)]
+    assert lines[len(starting) + 2].startswith(f"answering on {running.url}/v1/answer")
 
 
 @pytest.mark.ray

@@ -7,11 +7,10 @@ import pytest
 
 from raypipe.core.digests import stable
 from raypipe.core.errors import ConfError, DataError
-from raypipe.core.kg import ExampleRow, PoolRef
 from raypipe.core.protocols import Reach
 from raypipe.core.records import Citation, Question
 from raypipe.models.kit import LocalKit
-from raypipe.readers.example_pool import pool_ref, write_pool
+from raypipe.readers.example_pool import ExampleRow, PoolRef, write_pool
 from raypipe.recipes.samples import HASH, WHITESPACE
 from raypipe.steps.examples import Examples
 
@@ -25,7 +24,7 @@ ROWS = tuple(
 def pool(tmp_path_factory):
     path = tmp_path_factory.mktemp("pool") / "pool.jsonl.gz"
     write_pool(path, ROWS)
-    return pool_ref("train", path)
+    return PoolRef.of_file("train", path)
 
 
 def asked(step, *texts, paper="paper-0"):
@@ -76,7 +75,7 @@ def test_the_nearest_example_stands_last_and_the_farthest_goes_first(pool):
 
 def test_a_pool_smaller_than_top_gives_all_that_it_has(tmp_path):
     write_pool(tmp_path / "p.jsonl", ROWS[:2])
-    step = drawn(pool_ref("small", tmp_path / "p.jsonl"))
+    step = drawn(PoolRef.of_file("small", tmp_path / "p.jsonl"))
     assert asked(step, "Which metric?", paper="other")[0].text.count("Answer: ") == 2
     assert asked(step, "Which metric?", paper="paper-1")[0].text.count("Answer: ") == 1
 
@@ -84,7 +83,7 @@ def test_a_pool_smaller_than_top_gives_all_that_it_has(tmp_path):
 def test_equal_questions_of_one_paper_are_one_example(tmp_path):
     rows = (ROWS[0], dataclasses.replace(ROWS[0], answer="another annotator's"), ROWS[1])
     write_pool(tmp_path / "p.jsonl", rows)
-    [said] = asked(drawn(pool_ref("twice", tmp_path / "p.jsonl")), "Which metric?", paper="other")
+    [said] = asked(drawn(PoolRef.of_file("twice", tmp_path / "p.jsonl")), "Which metric?", paper="other")
     assert said.text.count("Answer: ") == 2
 
 
@@ -98,17 +97,17 @@ def test_what_is_shown_of_a_row_is_the_recipes_to_say(pool):
 
 def test_the_pools_bytes_are_identity_and_its_place_is_not(tmp_path, pool):
     write_pool(tmp_path / "copy.jsonl.gz", ROWS)
-    copy = pool_ref("elsewhere", tmp_path / "copy.jsonl.gz")
+    copy = PoolRef.of_file("elsewhere", tmp_path / "copy.jsonl.gz")
     assert stable(drawn(copy)) == stable(drawn(pool)) and copy != pool
     write_pool(tmp_path / "copy.jsonl.gz", ROWS[1:])
     with pytest.raises(ConfError, match="is not what the recipe was resolved with"):
-        LocalKit(None).pool(copy)
+        LocalKit(None).data(copy)
 
 
 def test_only_a_newline_ends_a_row_of_a_pool(tmp_path):
     rows = tuple(ExampleRow(f"Which{mark}corpus?", f"A{mark}B") for mark in "\u2028\u0085\u2029\x0c")
     write_pool(tmp_path / "p.jsonl", rows)
-    assert LocalKit(None).pool(pool_ref("odd", tmp_path / "p.jsonl")) == rows
+    assert LocalKit(None).data(PoolRef.of_file("odd", tmp_path / "p.jsonl")) == rows
 
 
 def test_a_question_that_cites_nothing_is_shown_examples_of_any_document(pool):
@@ -122,9 +121,9 @@ def test_a_pool_that_is_none_says_which_line_is_not_an_example(tmp_path):
     path = tmp_path / "bad.jsonl"
     path.write_text('{"question": "a?", "answer": "b"}\n{"question": "c?"}\n')
     with pytest.raises(DataError, match=r"bad\.jsonl:2: answer: expected text"):
-        pool_ref("bad", path)
+        PoolRef.of_file("bad", path)
     with pytest.raises(ConfError, match="--graph nowhere=FILE"):
-        LocalKit(None).pool(PoolRef("nowhere", "", "nowhere", 0))
+        LocalKit(None).data(PoolRef("nowhere", "", "nowhere", 0))
 
 
 def test_a_step_names_a_bank_or_a_pool_and_an_embedder_where_it_compares(pool):

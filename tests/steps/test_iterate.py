@@ -10,13 +10,13 @@ from shelf import HASH, Shelf, chunk, holds_laws, question
 from raypipe.core.llm import Sampling
 from raypipe.core.protocols import Model, Reach
 from raypipe.core.records import Fault
-from raypipe.memo.counts import CallCounts
-from raypipe.memo.memo import MemoryMemo, cached
 from raypipe.models.fake import Scripted, whitespace
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.laws import run
 from raypipe.runs.plan.stage_bounds import stored_bytes, tokens_of
 from raypipe.steps.iterate import Iterate
+from raypipe.store.memo.counts import CallCounts
+from raypipe.store.memo.memo import MemoryMemo, cached
 from raypipe.text.template import Prompt
 
 MODEL = Model("m", "generator", "scripted", "", "", "", "scripted@1", max_model_len=4096)

@@ -17,8 +17,6 @@ from storerows import DIGEST, DIM, hex_id, passage_rows, vector_rows
 
 from raypipe.core import arrow
 from raypipe.core.records import Source
-from raypipe.memo.disk import StoreMemo, memo_versions, merge_memo
-from raypipe.memo.memo import MemoTable
 from raypipe.store import (
     PASSAGES,
     Store,
@@ -34,6 +32,8 @@ from raypipe.store import (
     write_part,
 )
 from raypipe.store.ids import sources_with_chunks
+from raypipe.store.memo.disk import StoreMemo, memo_versions, merge_memo
+from raypipe.store.memo.memo import MemoTable
 
 OURS = str(Path(sys.modules[Store.__module__].__file__).parent)
 IDS = [hex_id(i) for i in range(12)]

@@ -17,7 +17,7 @@ from raypipe.core.index import Approximate, VectorHit
 from raypipe.core.protocols import Model
 from raypipe.core.records import source_id
 from raypipe.evaluation.ann import recall_over, share
-from raypipe.pipeline.recipe_tables import AnnStage, RecallTooLow, require_recall
+from raypipe.runs.pipeline.recipe_tables import AnnStage, RecallTooLow, require_recall
 from raypipe.store import PASSAGES, Store, vectors_schema
 from raypipe.store.approximate import ann_index, build_ann, keep_recall, near, recall_of, require_ann
 from raypipe.store.index import LanceIndex, MemoryIndex, index_spec

@@ -15,7 +15,7 @@ from storerows import DIGEST, hex_id, passage_rows
 
 from raypipe.core import arrow
 from raypipe.core.records import Source
-from raypipe.pipeline.tasks import Task
+from raypipe.runs.pipeline.tasks import Task
 from raypipe.store import (
     AddedMeanwhile,
     Store,

@@ -8,6 +8,7 @@ from storerows import passage_rows
 
 from raypipe.store import Store, commit, write_part
 from raypipe.store.durable import boot
+from raypipe.store.files import Files
 from raypipe.store.keep import tag, tagged
 
 pytestmark = pytest.mark.slow
@@ -38,6 +39,25 @@ def committed_once(store, passages):
     """The version that one commit has made."""
     write_part(store, passages, "one", "0", passage_rows(["a"]), {})
     return commit(store, passages, "one", ["0"])
+
+
+def test_rows_of_a_part_are_on_disk_before_the_record_that_names_them(store, passages):
+    events = []
+
+    class Noting(Files):
+        def sync(self, name):
+            super().sync(name)
+            events.append(name)
+
+        def write(self, name, content):
+            super().write(name, content)
+            events.append(name)
+
+    store.files = Noting(store.uri)
+    write_part(store, passages, "one", "0", passage_rows(["a"]), {})
+    record = events.index(f"_parts/{passages}/one/0.json")
+    rows = store.files.walk(f"{passages}.lance/data")
+    assert rows and set(rows) <= set(events[:record])
 
 
 def test_a_commit_that_a_power_cut_spoilt_is_made_again_from_the_parts(store, passages, committed_once):

@@ -43,7 +43,7 @@ class Released:
 
 
 def released_runs(tmp_path_factory):
-    from raypipe.synth import write
+    from raypipe.contrib.world.write import write
 
     world = tmp_path_factory.mktemp("hundred")
     write(world, QUESTIONS, pages=5, seed=11, page_chars=1000)

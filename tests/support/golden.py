@@ -13,10 +13,17 @@ from typing import Any
 import yaml
 from checkout import ROOT, SUPPORT
 
+from raypipe.contrib.crag.graph_adapter import tables_version
+from raypipe.contrib.crag.language.example_bank import ExampleBank, ExampleGroup
+from raypipe.contrib.crag.public_data import facts_version
+from raypipe.contrib.crag.references import FactsRef, GraphRef
+from raypipe.contrib.crag.steps.demote import Demote
+from raypipe.contrib.crag.steps.facts import Facts, FactsRule
+from raypipe.contrib.crag.steps.function_calls import FunctionCalls
+from raypipe.contrib.crag.steps.kg_query import KgQuery
+from raypipe.contrib.crag.steps.match_calls import MatchCalls
 from raypipe.core import arrow
 from raypipe.core.digests import model_identity
-from raypipe.core.kg import FactsRef
-from raypipe.core.protocols import GraphRef
 from raypipe.core.records import (
     ABSTAINED,
     ANSWERED,
@@ -27,9 +34,6 @@ from raypipe.core.records import (
     Source,
     source_id,
 )
-from raypipe.kg.graph_adapter import tables_version
-from raypipe.kg.language.example_bank import ExampleBank, ExampleGroup
-from raypipe.kg.public_data import facts_version
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import fine
 from raypipe.recipes.laws import Trial, run
@@ -48,19 +52,14 @@ from raypipe.steps.bm25 import Bm25
 from raypipe.steps.clean import Clean
 from raypipe.steps.compress import Compress
 from raypipe.steps.decide import Decide
-from raypipe.steps.demote import Demote
 from raypipe.steps.dense import Dense
 from raypipe.steps.embed import Embed
 from raypipe.steps.embed_document import EmbedDocument
 from raypipe.steps.examples import Examples
 from raypipe.steps.extract import Extract
-from raypipe.steps.facts import Facts, FactsRule
-from raypipe.steps.function_calls import FunctionCalls
 from raypipe.steps.fuse import Fuse
 from raypipe.steps.generate import Generate
 from raypipe.steps.iterate import Iterate
-from raypipe.steps.kg_query import KgQuery
-from raypipe.steps.match_calls import MatchCalls
 from raypipe.steps.parse import Parse
 from raypipe.steps.rerank import Rerank
 from raypipe.steps.shortlist import Shortlist
@@ -75,7 +74,7 @@ LOCK = ROOT / "conf/steps.lock"
 
 GRAMMAR = (ROOT / "conf/grammar/calls.lark").read_text(encoding="utf-8")
 FOLDER = SUPPORT / "goldgraph"
-GRAPH = GraphRef("golden", "folder", str(FOLDER), tables_version(FOLDER), GRAMMAR)
+GRAPH = GraphRef("golden", str(FOLDER), tables_version(FOLDER), "folder", GRAMMAR)
 PUBLIC = FactsRef("golden", str(FOLDER / "public.parquet"), facts_version(FOLDER / "public.parquet"))
 DIRECTED = 'get_movie_person_crew({movie}, None, eq(job, "Director"))["name"]'
 BANK = ExampleBank(
@@ -207,13 +206,20 @@ def heard(rows: list[Question]) -> list[Question]:
     ]
 
 
+def in_order(steps: Mapping[str, type[Any]]) -> list[tuple[str, type[Any]]]:
+    """Verbs with their classes in the order of steps.lock, new ones last: a step gets what those before it
+    made."""
+    kept = list(yaml.safe_load(LOCK.read_text()))
+    return sorted(steps.items(), key=lambda of: kept.index(of[0]) if of[0] in kept else len(kept))
+
+
 def chain() -> dict[str, Trial]:
     """Every step of the table over the golden rows."""
     links: dict[str, Trial] = {}
     kit = LocalKit(None, clock=lambda: 0.0)  # a trace says how long a call took
     table = chunks = arrow.corpus_table(sources())
     documents = arrow.corpus_table([Source(source_id("document", d), "document", d) for d in DOCUMENTS])
-    for verb, cls in CORPUS_STEPS.items():
+    for verb, cls in in_order(CORPUS_STEPS):
         step = CORPUS.get(verb) or cls()
         given = {"clean": documents, "embed_document": chunks}.get(verb, table)
         links[verb] = Trial(step, kit, given, run(step, kit, given))
@@ -226,7 +232,7 @@ def chain() -> dict[str, Trial]:
     )
     kit = kit.with_index(index)
     rows = questions()
-    for verb, cls in QUESTION_STEPS.items():
+    for verb, cls in in_order(QUESTION_STEPS):
         step = QUESTION.get(verb) or cls()
         rows = heard(rows) if verb == "demote" else rows
         links[verb] = Trial(step, kit, rows, run(step, kit, rows))
@@ -239,7 +245,7 @@ def locked() -> dict[str, dict[str, Any]]:
     links = chain()
     return {
         verb: {"version": cls.version, "output": output_digest(links[verb].out), "file": file_digest(cls)}
-        for verb, cls in STEPS.items()
+        for verb, cls in in_order(STEPS)
     }
 
 

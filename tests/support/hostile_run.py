@@ -7,8 +7,8 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from raypipe.evaluation.report.report import RunFolder
 from raypipe.evaluation.result_table import SCHEMA, each
-from raypipe.report.report import RunFolder
 from raypipe.runs.manifest import read
 
 MARKUP = '</script><script>window.owned=1</script><img src=x onerror="window.owned=1"><b>"\'\u2028\ud800'

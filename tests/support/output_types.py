@@ -9,27 +9,27 @@ from typing import Any, Literal, NotRequired, get_type_hints
 from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict
 
-from raypipe.api.finetune import FinetunePlanResult
-from raypipe.api.kg_score import CallRate
 from raypipe.api.reproduce import CheckedNumber
 from raypipe.api.run import RunResult
-from raypipe.cluster.placement import Placement
+from raypipe.contrib.crag.api.kg_score import CallRate
+from raypipe.contrib.finetune.engine_check import EngineReplies
+from raypipe.contrib.finetune.estimate import MemoryNeed, TrainingEstimate
+from raypipe.contrib.finetune.finetune import FinetunePlanResult
+from raypipe.contrib.finetune.loop import LookPoint, StepPoint
+from raypipe.contrib.finetune.model import Device, FourBit
+from raypipe.contrib.finetune.training_labels import LabelExample, LabelPath, MixLine
 from raypipe.core.index import AnnRecall
-from raypipe.evaluation.training_labels import LabelExample, LabelPath, MixLine
+from raypipe.evaluation.report.report import Estimate, EvalReport, FaultCount
 from raypipe.metrics.calibration import CalibrationReport
 from raypipe.metrics.certainty import Interval
 from raypipe.metrics.crag import CragScore, Rule
 from raypipe.metrics.kinds import MeasureSlice, MeasureSummary
-from raypipe.metrics.losses import Loss, PromptInjection
-from raypipe.pipeline.recipe_tables import AnnState
-from raypipe.report.report import Estimate, EvalReport, FaultCount
+from raypipe.metrics.losses import PromptInjection, places
+from raypipe.runs.cluster.placement import Placement
+from raypipe.runs.pipeline.recipe_tables import AnnState
 from raypipe.runs.plan.records import JudgePlan
 from raypipe.serving.http.reply_types import AnswerResponse
 from raypipe.text.made_questions import MadeKind
-from raypipe.training.engine_check import EngineReplies
-from raypipe.training.estimate import MemoryNeed, TrainingEstimate
-from raypipe.training.loop import LookPoint, StepPoint
-from raypipe.training.model import Device, FourBit
 
 
 def fields_of(of: type[Any] | None) -> dict[str, Any]:
@@ -112,7 +112,7 @@ Lost = record(
     "_LostQuestion",
     id=str,
     query=str,
-    lost=Loss,
+    lost=Literal[tuple(places())],
     step=str | None,  # name of the stage in the recipe; null: before any
     golds=list[str],
     answer=str,
@@ -183,7 +183,7 @@ StepPlan = record(
 )
 PlacedPool = record(
     "_PlacedPool",
-    "The fields of `cluster.placement.Placement`, and their sum.",
+    "The fields of `runs.cluster.placement.Placement`, and their sum.",
     Placement,
     required_gib=float,
     arithmetic=str,

@@ -23,9 +23,6 @@ from raypipe.api.compare import CompareResult
 from raypipe.api.data import ParsedFile, Preview
 from raypipe.api.experiments import RepeatsResult, SweepResult
 from raypipe.api.forget import ForgetResult
-from raypipe.api.graphs import FactsResult
-from raypipe.api.kg_refresh import RefreshProposal
-from raypipe.api.kg_score import CallRate
 from raypipe.api.look import LossesResult, Shape
 from raypipe.api.machine import EnvironmentResult
 from raypipe.api.made_data import ExamplePoolResult, QuestionsPlan
@@ -34,21 +31,25 @@ from raypipe.api.reproduce import ReproduceResult, Reproductions
 from raypipe.api.starting_points import ProjectResult
 from raypipe.api.validate import ValidateResult
 from raypipe.api.view import RunsResult, ViewFile
-from raypipe.evaluation.fault_budget import RowCounts, UndoneRow
+from raypipe.contrib.crag.api.graphs import FactsResult
+from raypipe.contrib.crag.api.kg_refresh import RefreshProposal
+from raypipe.contrib.crag.api.kg_score import CallRate
+from raypipe.contrib.world.collection import CollectionSummary
+from raypipe.contrib.world.write import SynthSummary
+from raypipe.evaluation.fault_budget import RowCounts, RowFault
 from raypipe.evaluation.fit_decide import DecideFitReport
 from raypipe.evaluation.fit_fuse import FuseFitReport
 from raypipe.evaluation.judge_check import JudgeCheck
+from raypipe.evaluation.report.report import JudgeLine, ReplacedRows
 from raypipe.metrics.certainty import Interval
 from raypipe.metrics.crag import CragScore, Rule
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
 from raypipe.readers import BadLine, ReadCounts
 from raypipe.recipes.check import StepCheck
-from raypipe.report.report import JudgeLine, ReplacedRows
 from raypipe.runs.changes import Changes
 from raypipe.runs.explain import Explanation
 from raypipe.runs.plan.assumed import AssumedPlan
 from raypipe.runs.prune import Removal
-from raypipe.synth import CollectionSummary, SynthSummary
 
 OUTPUTS: Mapping[str, Any] = {
     "synth": printed("Synth", "`synth --json`.", SynthSummary)
@@ -111,7 +112,7 @@ OUTPUTS: Mapping[str, Any] = {
         "`faults --json`.",
         run=str,  # "": of no run, but of all that was read into the store
         rows=list[RowCounts],
-        faults=list[UndoneRow],
+        faults=list[RowFault],
     ),
     "losses": printed("LossesOutput", "`losses --json`.", LossesResult, questions=listed(parts.Lost)),
     "compare": printed("Comparisons", "`compare --json`: each run against the first.", CompareResult),
@@ -199,16 +200,16 @@ OUTPUTS: Mapping[str, Any] = {
     "init": printed("Project", "`init --json`.", ProjectResult),
     "check-step": printed("StepCheckOutput", "`check-step --json`.", StepCheck, holds=bool),
     "validate": printed("Validate", "`validate --json`.", ValidateResult),
-    "models": printed("ModelNeeds", "`models RECIPE --json`.", ModelNeedsResult)
-    | printed(
+    "standins": printed(
         "StandinFolders",
-        "`models standins DIR --json`.",
+        "`standins DIR --json`.",
         chat=str,
         adapters=dict[str, str],  # name -> folder
         embedder=str,
         reranker=str,
         instructor=str,  # an embedder of the T5 shape
-    )
+    ),
+    "models": printed("ModelNeeds", "`models RECIPE --json`.", ModelNeedsResult)
     | printed("ModelAdded", "`models add SOURCE --json`.", ModelAddResult),
     "kg run": printed("GraphCalls", "`kg run --json`: a result for each line.", results=listed(parts.Call)),
     "kg score": printed(

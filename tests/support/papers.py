@@ -375,6 +375,7 @@ def every_construct():
             par(run("The annual report"), style="T"),
             par(run("First "), f'<w:ins w:id="1" w:author="a">{run("inserted ")}</w:ins>',
                 '<w:del w:id="2" w:author="a"><w:r><w:delText>deleted</w:delText></w:r></w:del>',
+                f'<w:moveFrom w:id="3" w:author="a">{run("moved away ")}</w:moveFrom>',
                 run("words")),
             par(run("Methods of the survey"), style="H1"),
             f"<w:sdt><w:sdtPr/><w:sdtContent>{par(run('In a content control'))}</w:sdtContent></w:sdt>",

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from raypipe.cli.main import main
+from raypipe.api.cli.main import main
 
 CSVS = {
     "oscar": (

@@ -16,10 +16,10 @@ from raypipe.core.kits import ForwardingKit
 from raypipe.core.plain import json_lines
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
-from raypipe.pipeline.driver import Pipeline, TaskSizes
-from raypipe.pipeline.tasks import WorkerConfig, inline
-from raypipe.report.progress import Progress
-from raypipe.report.report import RunFolder
+from raypipe.evaluation.report.progress import Progress
+from raypipe.evaluation.report.report import RunFolder
+from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
+from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.store import Store
 
 CONF = Conf((ROOT / "conf",))

@@ -2,7 +2,8 @@
 
 import pytest
 
-from raypipe.text.thoughts import DraftText, split_thoughts
+from raypipe.text.replies import UnreadableReply
+from raypipe.text.thoughts import MOST_CHARS, DraftText, answer_of, split_thoughts
 
 
 @pytest.mark.parametrize(
@@ -48,3 +49,10 @@ def test_a_draft_shows_no_thought_and_all_else(pieces, thinks, shown):
     for cut in (pieces, [*"".join(pieces)]):  # as it came, and a character at a time
         draft = DraftText(thinks)
         assert "".join([*(draft.add(p) for p in cut), draft.rest()]) == shown
+
+
+def test_a_reply_that_no_window_holds_is_not_read():
+    assert answer_of("<think>so</think>" + "a" * (MOST_CHARS - 20)).startswith("aaa")
+    with pytest.raises(UnreadableReply, match=r"at most 500,000 characters, found 500,001"):
+        answer_of("a" * (MOST_CHARS + 1))
+    assert split_thoughts("a" * (MOST_CHARS + 1)).answer == ""

@@ -21,12 +21,12 @@ from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Gold, Source, digest
 from raypipe.evaluation.golds import stored_questions
 from raypipe.metrics.textfile import replaced
-from raypipe.pipeline.recipe_tables import lacks_passages, nothing_to_search, require_passages
 from raypipe.readers.captured import NAME
 from raypipe.readers.field_map import Fields
 from raypipe.readers.formats import Format
 from raypipe.recipes.recipe import Recipe
 from raypipe.runs.captured import CapturedAnswer, Feedback, captured_answers, feedback_since, since_days
+from raypipe.runs.pipeline.recipe_tables import lacks_passages, nothing_to_search, require_passages
 from raypipe.store import Store
 
 _DATA = re.compile(r"captured:(\d+(?:\.\d+)?)([dh])(?:@(.+))?")

@@ -18,7 +18,7 @@ from raypipe.readers import BadLine, Format, ReadCounts, Row, RowFormat, row_for
 from raypipe.readers.field_map import Fields
 
 if TYPE_CHECKING:
-    from raypipe.pipeline.ingest_log import IngestSummary
+    from raypipe.runs.pipeline.ingest_log import IngestSummary
     from raypipe.text.html import Parser
 
 
@@ -68,10 +68,10 @@ def ingest(
     """
     from raypipe.api.pipelines import open_reading
     from raypipe.metrics.named_kinds import open_kind
-    from raypipe.pipeline import ingest as ingesting
-    from raypipe.pipeline.ingest_folder import ingest_folder
-    from raypipe.pipeline.ingest_log import merged
-    from raypipe.pipeline.ingest_staging import BAD_SHOWN
+    from raypipe.runs.pipeline import ingest as ingesting
+    from raypipe.runs.pipeline.ingest_folder import ingest_folder
+    from raypipe.runs.pipeline.ingest_log import merged
+    from raypipe.runs.pipeline.ingest_staging import BAD_SHOWN
 
     session = session or Session()
     if kind is not None:
@@ -97,7 +97,7 @@ def ingest(
 
 def documents_store(folder: str | Path, session: Session | None = None) -> str:
     """The store that a folder of documents has of its own, under $RAYPIPE_HOME; made or not."""
-    from raypipe.pipeline.ingest_folder import folder_id
+    from raypipe.runs.pipeline.ingest_folder import folder_id
 
     session = session or Session()
     [place] = inputs([folder], session.settings)

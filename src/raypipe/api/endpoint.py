@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Literal
 
 from raypipe.api.served import require_answering, require_same, require_unchanged
 from raypipe.api.session import Session, Settings, endpoint_addresses, require_graphs
-from raypipe.cluster.capacity import declared_nodes, preflight, sized, startable
-from raypipe.cluster.file import Cluster
 from raypipe.core import config
 from raypipe.core.errors import ConfError, Unavailable
+from raypipe.evaluation.report.progress import heartbeat
 from raypipe.models import load
 from raypipe.models.load import EngineLimits
-from raypipe.pipeline.recipe_tables import lacks_passages, nothing_to_search, searched
-from raypipe.pipeline.tasks import WorkerConfig
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import from_plain
-from raypipe.report.progress import heartbeat
+from raypipe.runs.cluster.capacity import declared_nodes, preflight, sized, startable
+from raypipe.runs.cluster.file import Cluster
+from raypipe.runs.pipeline.recipe_tables import lacks_passages, nothing_to_search, searched
+from raypipe.runs.pipeline.tasks import WorkerConfig
 from raypipe.runs.release import live_now
 from raypipe.serving.access import MEMO_MB, ApiKeys, CaptureConfig, RequestLimits, ServerConfig
 from raypipe.serving.key_filters import key_filters_in, read_key_filters
@@ -223,7 +223,7 @@ def serve(endpoint: ServeArgs, host: str, port: int, say: Callable[[str], None],
     say(endpoint.about_store(settings))
     with ExitStack() as ends:
         with heartbeat(say, "starting Ray") as now:
-            from raypipe.cluster import connection  # Ray takes a second to import
+            from raypipe.runs.cluster import connection  # Ray takes a second to import
             from raypipe.serving.ray import start, stop
 
             application = replace(endpoint, log=str(log)).application(settings)

@@ -21,6 +21,7 @@ from raypipe.api.run import check_names, evaluate, measured, opened
 from raypipe.api.session import Named, Place, Session
 from raypipe.core.errors import ConfError
 from raypipe.core.plain import to_json
+from raypipe.core.records import Question
 from raypipe.evaluation import fit_decide as deciding
 from raypipe.evaluation import fit_fuse as fusing
 from raypipe.evaluation import sweep as sweeping
@@ -29,6 +30,7 @@ from raypipe.evaluation.fit_decide import DecideFitReport
 from raypipe.evaluation.fit_fuse import FuseFitReport
 from raypipe.evaluation.golds import kind_of_data, require_questions, stored_questions
 from raypipe.evaluation.options import EvalOptions
+from raypipe.evaluation.report.experiments import fit_page
 from raypipe.evaluation.scored_run import scored_run
 from raypipe.evaluation.sweep import PlannedPoint, Repeats, Sweep, repeats
 from raypipe.metrics.certainty import MARGIN
@@ -36,12 +38,12 @@ from raypipe.metrics.textfile import replaced, require_file, require_writable, w
 from raypipe.readers.formats import kind_of
 from raypipe.readers.object_store import is_remote
 from raypipe.recipes.recipe import Recipe
-from raypipe.report.experiments import fit_page
 from raypipe.runs.plan import planner
 from raypipe.runs.plan.new_files import read_questions
-from raypipe.runs.plan.records import Plan
+from raypipe.runs.plan.records import NewSources, Plan
 from raypipe.steps.answer_probability import AnswerProbability
 from raypipe.steps.fuse import FusionWeights
+from raypipe.store import Store
 
 _WIDTH = 110  # columns of a fitted file
 
@@ -188,20 +190,15 @@ def sweep(
     if how.kind is not None:
         sweeping.measure_of(how.kind, measure)  # before any file is read
     with tempfile.TemporaryDirectory(prefix="raypipe-plan-") as scratch:
-        place, read = Path(scratch) if dry_run else None, None
-        filled, files, wanted = open_data(first, given, store, session, how.format, how.fields, place)
-        if files and not dry_run:
-            read = ingest(files, filled, wanted, session, kind=how.kind).summary
-        every, coming = read_questions(filled, files, wanted) if files else (stored_questions(filled), None)
-        require_questions(every, files, filled)
+        place = Path(scratch) if dry_run else None
+        filled, every, coming, kind = _questions(session, first, given, store, how, place)
+        by = sweeping.measure_of(kind, measure)
         ids, unseen = sweeping.drawn([q.id for q in every], sample, seed)
-        kind = kind_of(wanted) if files and dry_run else kind_of_data(filled, read, ids)
-        by = sweeping.measure_of(how.kind or kind, measure)
-        asked, fast = set(ids), measured(session.settings, session.cluster_file())
+        drawn, fast = set(ids), measured(session.settings, session.cluster_file())
+        asked = [q for q in every if q.id in drawn]
 
         def plan(one: Recipe) -> Plan:
-            some = (q for q in every if q.id in asked)
-            return planner.plan(offline_pipeline(session, filled, one), some, coming, measured=fast)
+            return planner.plan(offline_pipeline(session, filled, one), asked, coming, measured=fast)
 
         plans = tuple(sweeping.planned(found, plan, prices_of(session, first)))
     on_plan(plans)
@@ -218,6 +215,23 @@ def sweep(
     write_json(folder / SWEEP, result.to_json())
     deliver(out, folder)
     return result
+
+
+def _questions(
+    session: Session, recipe: Recipe, given: Sequence[str | Path], store: Place, how: EvalOptions,
+    scratch: Path | None,
+) -> tuple[Store, list[Question], NewSources | None, str]:  # fmt: skip
+    """The store of a sweep, its questions, what of their files is not stored, and the kind of the data.
+    `scratch` as `open_data` has it: then the files are read and not stored. Raises DataError for no
+    questions."""
+    filled, files, wanted = open_data(recipe, given, store, session, how.format, how.fields, scratch)
+    read = None
+    if files and scratch is None:
+        read = ingest(files, filled, wanted, session, kind=how.kind).summary
+    every, coming = read_questions(filled, files, wanted) if files else ([*stored_questions(filled)], None)
+    require_questions(every, files, filled)
+    kind = how.kind or (kind_of(wanted) if files and scratch else None)
+    return filled, every, coming, kind or kind_of_data(filled, read, [q.id for q in every])
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,12 @@ from raypipe.api.results import Result
 from raypipe.api.session import Place, Session
 from raypipe.core.errors import ConfError
 from raypipe.evaluation.forgotten import take_out, with_folders
-from raypipe.memo.disk import merge_memo
 from raypipe.runs.forget.apply import apply, check_readers
 from raypipe.runs.forget.find import ForgetDecision, begun, end, find, save
 from raypipe.runs.forget.target import find_target
 from raypipe.store import Store, StoreError
 from raypipe.store.keep import unfinished
+from raypipe.store.memo.disk import merge_memo
 from raypipe.store.text_places import FoundText, in_small_files, in_tables
 
 

@@ -11,17 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from raypipe.api.data import IngestResult, ingest_documents
-from raypipe.api.pipelines import in_process, offline_pipeline, open_pipeline
+from raypipe.api.pipelines import in_process, open_pipeline
 from raypipe.api.results import Result, as_json, outside_loop
+from raypipe.api.served import require_unchanged
 from raypipe.api.session import Named, Place, Session, require_graphs
 from raypipe.core.errors import ConfError
 from raypipe.core.index import AnnRecall
 from raypipe.core.plain import to_json
 from raypipe.evaluation import ann as measuring
 from raypipe.evaluation.fault_budget import unread_rows
-from raypipe.pipeline.driver import Pipeline
-from raypipe.pipeline.recipe_tables import AnnStage, ann_stages, require_recall, whole_corpus
 from raypipe.recipes.recipe import Recipe
+from raypipe.runs.pipeline.driver import Pipeline
+from raypipe.runs.pipeline.recipe_tables import AnnStage, ann_stages, require_recall, whole_corpus
 from raypipe.store import Store
 from raypipe.store.ids import Ids
 from raypipe.store.sources import sizes
@@ -53,7 +54,9 @@ def open_docs(
         _say_unread(read, opened)
     require_documents_read(found, opened)
     with in_process(session, opened, found) as pipeline:
-        if _new_chars(pipeline) <= HERE_CHARS:
+        if (new := _new_chars(pipeline)) <= HERE_CHARS:
+            if new:
+                require_unchanged(opened, found.embedders(), pipeline.worker.endpoints)
             pipeline.index(None)
             return opened
     with open_pipeline(session, opened, found, answers=False) as pipeline:
@@ -139,9 +142,9 @@ def build_ann(
             f"recipe {found.name!r}: no step searches by an approximate index. Add one to a step, such as "
             "`dense: {..., ann: {index: ivf_rq, probes: 50, refine: 4, min_recall: 0.7}}`"
         )
-    pipeline = offline_pipeline(session, opened, found)
-    built = measuring.built(pipeline, rebuild)
-    result = AnnResult(found.name, tuple(built), tuple(measuring.measured(pipeline, questions)))
+    with in_process(session, opened, found) as pipeline:
+        built = measuring.built(pipeline, rebuild)
+        result = AnnResult(found.name, tuple(built), tuple(measuring.measured(pipeline, questions)))
     if check:
         result.check_recall()
     return result

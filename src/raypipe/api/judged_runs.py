@@ -16,9 +16,9 @@ from raypipe.core.plain import to_json
 from raypipe.evaluation import judge_check as checking
 from raypipe.evaluation import judged_run as runs
 from raypipe.evaluation.judge_check import JudgeCheck
+from raypipe.evaluation.report.report import RunFolder
 from raypipe.metrics.crag import Rule
 from raypipe.metrics.textfile import require_file, write_json_lines
-from raypipe.report.report import RunFolder
 
 TRIM_TOKENS = 75  # what CRAG's evaluator keeps of an answer
 
@@ -36,7 +36,7 @@ def opened(
         return found
 
     from raypipe.api.served import open_judge
-    from raypipe.pipeline.ingest_log import driving
+    from raypipe.runs.pipeline.ingest_log import driving
     from raypipe.store import Store
 
     runs.require_distinct(found)

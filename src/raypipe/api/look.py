@@ -16,18 +16,18 @@ from raypipe.core.errors import ConfError, DataError, Unavailable
 from raypipe.core.plain import to_json
 from raypipe.evaluation.export import FileShape
 from raypipe.evaluation.export import export as write
-from raypipe.evaluation.fault_budget import UndoneRows, undone_rows, unread_rows
+from raypipe.evaluation.fault_budget import RowFaults, row_faults, unread_rows
 from raypipe.evaluation.golds import documents_of, questions_of
+from raypipe.evaluation.report.progress import Progress
+from raypipe.evaluation.report.report import RunFolder
 from raypipe.evaluation.result_table import read_table
-from raypipe.metrics.losses import Loss, Losses, of_report
+from raypipe.metrics.losses import Losses, of_report
 from raypipe.metrics.textfile import require_file
-from raypipe.pipeline.driver import Pipeline, TaskSizes
-from raypipe.pipeline.tasks import WorkerConfig, inline
 from raypipe.recipes.serialize import description
-from raypipe.report.progress import Progress
-from raypipe.report.report import RunFolder
 from raypipe.runs import explain
 from raypipe.runs.manifest import answer_keys, read
+from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
+from raypipe.runs.pipeline.tasks import WorkerConfig, inline
 from raypipe.store import Store
 
 
@@ -44,12 +44,12 @@ class WhyResult(Result):
 
 @dataclass(frozen=True, slots=True)
 class FaultsResult(Result):
-    """The rows of a run that failed; its rows are the undone ones: dead letters, and pending rows."""
+    """The rows of a run with faults: dead letters, pending rows, and those that another step answered."""
 
-    SCHEMA = "kind id step reason detail transient:bool attempts:int64"
+    SCHEMA = "kind id step reason detail transient:bool attempts:int64 recovered:bool"
     ROWS = "found.rows"
     run: str  # "": of no run, but of all that was read into the store
-    found: UndoneRows
+    found: RowFaults
 
     def to_json(self) -> dict[str, Any]:
         return as_json(run=self.run, rows=self.found.counts, faults=self.found.rows)
@@ -66,7 +66,7 @@ class LossesResult(Result):
     losses: Losses
     questions: tuple[Mapping[str, Any], ...]  # the misses, in the order of the run
 
-    def at(self, place: Loss) -> LossesResult:
+    def at(self, place: str) -> LossesResult:
         """The same with the questions alone that were lost at one place."""
         return replace(self, questions=tuple(q for q in self.questions if q["lost"] == place))
 
@@ -86,7 +86,7 @@ def why(run: str | Path, row: str) -> WhyResult:
 def faults(
     run: str | Path | None = None, store: Place = None, session: Session | None = None
 ) -> FaultsResult:
-    """Lists the rows of a finished run that failed, why, and how often each was tried.
+    """Lists the rows of a finished run with faults, why, how often each was tried, and what became of them.
 
     `run` is the folder of an eval; None: the lines and files that could not be read into `store`. Raises
     DataError where there is no finished run, and for a store that nothing was read into.
@@ -96,7 +96,7 @@ def faults(
         unread = unread_rows(opened)
         if not (unread or opened.count("sources") or opened.count("questions")):
             raise DataError(f"{opened.uri}: nothing was read into it. `raypipe ingest PATH` reads some files")
-        return FaultsResult("", UndoneRows(unread, ()))
+        return FaultsResult("", RowFaults(unread, ()))
     manifest = read(Path(run))
     store = Store.open(manifest.store)
     # Nothing is run: where it would be does not matter.
@@ -104,7 +104,7 @@ def faults(
     silent = Progress(sys.stderr, silent=True)
     pipeline = Pipeline(store, description(manifest.recipe), place, TaskSizes(1, 1), inline, silent)
     questions = questions_of(pipeline, sorted(answer_keys(store, manifest.run)), None)
-    return FaultsResult(manifest.run, undone_rows(pipeline, questions, {}))
+    return FaultsResult(manifest.run, row_faults(pipeline, questions, {}))
 
 
 @outside_loop

@@ -18,28 +18,27 @@ from raypipe.api.results import Result, as_json, outside_loop
 from raypipe.api.served import ServedModel, replies, require_answering
 from raypipe.api.session import Place, Session, endpoint_addresses
 from raypipe.core.errors import ConfError, DataError, Unavailable
-from raypipe.core.kg import ExampleRow
 from raypipe.core.llm import Generated, Sampling
 from raypipe.core.protocols import Model
 from raypipe.core.records import ANSWERED, Fault, Gold, Question
 from raypipe.core.retry import retrying
 from raypipe.evaluation import make_questions as making
 from raypipe.evaluation.make_questions import Candidate, Draw, MadeQuestion, MadeSet, draw
-from raypipe.memo.counts import CallCounts
-from raypipe.memo.disk import StoreMemo, memo_versions, merge_memo
-from raypipe.memo.keys import reply_keys
-from raypipe.memo.lookup import lookup
-from raypipe.memo.memo import cached, replies_of
 from raypipe.metrics.textfile import require_file, write_json_lines
 from raypipe.models.entry import LLM
 from raypipe.models.kit import LocalKit
-from raypipe.pipeline.ingest_log import driving
-from raypipe.pipeline.tasks import TRIES
-from raypipe.readers.example_pool import write_pool
+from raypipe.readers.example_pool import ExampleRow, write_pool
 from raypipe.readers.field_map import Fields
 from raypipe.readers.formats import Format
 from raypipe.recipes.resolve import prompt_file
+from raypipe.runs.pipeline.ingest_log import driving
+from raypipe.runs.pipeline.tasks import TRIES
 from raypipe.store import Store
+from raypipe.store.memo.counts import CallCounts
+from raypipe.store.memo.disk import StoreMemo, memo_versions, merge_memo
+from raypipe.store.memo.keys import reply_keys
+from raypipe.store.memo.lookup import lookup
+from raypipe.store.memo.memo import cached, replies_of
 from raypipe.text.replies import UnreadableReply, read_plain
 from raypipe.text.sanitize import escape_markup
 from raypipe.text.thoughts import answer_of

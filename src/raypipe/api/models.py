@@ -1,24 +1,22 @@
-"""The models of a recipe: where they are, how large, how to get them; stand-ins for them; and models added to
-a models file: from a hub's repository at a pinned commit, a folder, or a server."""
+"""The models of a recipe: where they are, how large, how to get them; and models added to a models file: from
+a hub's repository at a pinned commit, a folder, or a server."""
 
 from __future__ import annotations
 
-import random
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import yaml
 
-from raypipe.api.results import Result, as_json
+from raypipe.api.results import Result
 from raypipe.api.served import ServedModel, is_served
 from raypipe.api.session import Session
 from raypipe.core import config
 from raypipe.core.config import Where
 from raypipe.core.errors import ConfError, ModelMissing
-from raypipe.core.plain import to_json
 from raypipe.core.plugins import is_path
 from raypipe.core.protocols import Model
 from raypipe.metrics.textfile import write_text
@@ -29,12 +27,6 @@ from raypipe.models.load import EndpointAddress
 from raypipe.models.propose import HUB, ModelRepo, Proposal, from_folder, from_hub, propose
 from raypipe.recipes.read_recipe import load as load_file
 from raypipe.recipes.resolve import resolvers
-from raypipe.synth.styles import Prose
-
-if TYPE_CHECKING:
-    from raypipe.models.standins import Standins
-
-SENTENCES = 2000  # of invented prose that the stand-ins' tokenizers are trained on: some seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,34 +86,6 @@ def model_needs(recipe: str | Path, session: Session | None = None) -> ModelNeed
     resolve = resolvers(conf, catalog)
     found = load_file(conf.find("recipes", str(recipe)), resolve, lambda name: conf.find("recipes", name))
     return ModelNeedsResult(found.name, tuple(_need(m, catalog) for m in found.models()))
-
-
-@dataclass(frozen=True, slots=True)
-class StandinsResult(Result):
-    """The folders of tiny stand-ins for models; a row for each."""
-
-    SCHEMA = "name folder"
-    made: Standins
-
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        tree = self.to_json()
-        for name in ("chat", "embedder", "reranker", "instructor"):
-            yield {"name": name, "folder": tree[name]}
-            if name == "chat":
-                yield from ({"name": n, "folder": folder} for n, folder in tree["adapters"].items())
-
-    def to_json(self) -> dict[str, Any]:
-        return as_json(**{**to_json(self.made), "adapters": dict(self.made.adapters)})
-
-
-def build_standins(target: Path, trainable: bool = False) -> StandinsResult:
-    """Builds tiny stand-ins for a chat model with adapters, two embedders and a reranker. `trainable`: the
-    chat model can learn to end its replies, so that `finetune` can teach it."""
-    from raypipe.models import standins
-
-    prose, draw = Prose(random.Random(0)), random.Random(1)
-    texts = [prose.sentence(draw) for _ in range(SENTENCES)]
-    return StandinsResult(standins.build(target, texts, trainable=trainable))
 
 
 def _need(model: Model, catalog: _All) -> ModelNeed:

@@ -14,28 +14,28 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from raypipe.api.served import JudgeKit, require_answering, require_unchanged
 from raypipe.api.session import Session, endpoint_addresses, require_graphs
-from raypipe.cluster import capacity
-from raypipe.cluster.file import Cluster, Pool
-from raypipe.cluster.placement import asked_by, placement, pools_of_stages, refuse
 from raypipe.core.prices import JUDGE, Prices
 from raypipe.core.protocols import Model
+from raypipe.evaluation.report.progress import Progress
 from raypipe.models import load
 from raypipe.models.entry import REMOTE
-from raypipe.pipeline.counters import MACHINES
-from raypipe.pipeline.driver import Pipeline, TaskSizes
-from raypipe.pipeline.ingest_tasks import TaskReading
-from raypipe.pipeline.tasks import TableTask, Task, Verb, WorkerConfig, Workers, inline
-from raypipe.pipeline.whole_corpus_task import WholeCorpusTask
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import models_of
-from raypipe.report.progress import Progress
+from raypipe.runs.cluster import capacity
+from raypipe.runs.cluster.file import Cluster, Pool
+from raypipe.runs.cluster.placement import asked_by, placement, pools_of_stages, refuse
+from raypipe.runs.pipeline.counters import MACHINES
+from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
+from raypipe.runs.pipeline.ingest_tasks import TaskReading
+from raypipe.runs.pipeline.tasks import TableTask, Task, Verb, WorkerConfig, Workers, inline
+from raypipe.runs.pipeline.whole_corpus_task import WholeCorpusTask
 from raypipe.store import Store
 
 if TYPE_CHECKING:
-    from raypipe.cluster.pools import EngineGroup
-    from raypipe.cluster.streamed_pool import StreamedPools
-    from raypipe.cluster.warm_pool import WarmPool
-    from raypipe.pipeline.tasks import HandedBack, TaskResult
+    from raypipe.runs.cluster.pools import EngineGroup
+    from raypipe.runs.cluster.streamed_pool import StreamedPools
+    from raypipe.runs.cluster.warm_pool import WarmPool
+    from raypipe.runs.pipeline.tasks import HandedBack, TaskResult
 
 
 class Sized(NamedTuple):
@@ -81,7 +81,7 @@ class RayRun:
         require_unchanged(Store.open(self.worker.store), self.used, self.worker.endpoints)
         if self.judge is not None:
             self.judge.require_answering()
-        from raypipe.cluster import connection  # Ray takes a second to import
+        from raypipe.runs.cluster import connection  # Ray takes a second to import
 
         connection.connect(self.ray)
         if self.recipe is not None:
@@ -90,11 +90,11 @@ class RayRun:
         cluster = capacity.fitting(self.written, self._wanted, nodes)
         group, streamed = None, None
         if any(m.loader == "vllm" for m in self.engines):  # else Ray Data need not be imported
-            from raypipe.cluster.pools import EngineGroup
+            from raypipe.runs.cluster.pools import EngineGroup
 
             group = EngineGroup.of(cluster, self.engines)
         if (both := capacity.side_by_side(cluster, nodes)) is not None:
-            from raypipe.cluster.streamed_pool import StreamedPools, most_bytes
+            from raypipe.runs.cluster.streamed_pool import StreamedPools, most_bytes
 
             streamed = StreamedPools(*both, most_bytes, cluster.limits)
         return Sized(cluster, group, streamed)
@@ -131,13 +131,13 @@ class RayRun:
             return self._with_engines(cluster, group, work, tasks)
         if (pool := cluster.one_pool) is not None:
             return self._warm_pool(cluster, pool).run(work, tasks)
-        from raypipe.cluster import pools
+        from raypipe.runs.cluster import pools
 
         named = cluster.pools["embed" if verb == "index" else verb]
         return pools.run_tasks(work, tasks, named, cluster.limits)
 
     def _warm_pool(self, cluster: Cluster, pool: Pool) -> WarmPool:
-        from raypipe.cluster.warm_pool import WarmPool
+        from raypipe.runs.cluster.warm_pool import WarmPool
 
         if self.warm is None:
             self.warm = WarmPool(pool, cluster.limits)
@@ -146,8 +146,8 @@ class RayRun:
     def _with_engines(
         self, cluster: Cluster, group: EngineGroup, work: TableTask, tasks: Sequence[Task]
     ) -> Iterator[TaskResult | HandedBack]:
-        from raypipe.cluster import pools
-        from raypipe.pipeline.tasks import with_worker
+        from raypipe.runs.cluster import pools
+        from raypipe.runs.pipeline.tasks import with_worker
 
         self.close()  # the engines and their workers take its room
         work = with_worker(work, engines=group.names, passing_engines=group.passing)
@@ -203,7 +203,7 @@ def in_process(session: Session, store: Store, recipe: Recipe) -> Iterator[Pipel
     ConfError, ModelMissing."""
     for model in recipe.embedders():
         load.present(model)
-    place, sizes = _placed(session, session.cluster_file(), store.uri, ())
+    place, sizes = _placed(session, session.cluster_file(), store.uri, recipe.embedders())
     place = replace(place, threads=len(os.sched_getaffinity(0)))
     with session.shown() as progress:
         yield Pipeline(store, recipe, place, sizes, inline, progress)

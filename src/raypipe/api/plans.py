@@ -16,8 +16,7 @@ from raypipe.api.results import Result, outside_loop
 from raypipe.api.run import evaluate, measured
 from raypipe.api.served import judge_model, open_judge
 from raypipe.api.session import Named, Place, Session
-from raypipe.cluster.capacity import declared_nodes, fitting, is_here
-from raypipe.cluster.placement import asked_by, placement, refuse
+from raypipe.api.starting_points import DATASETS
 from raypipe.core.errors import ConfError
 from raypipe.core.plain import to_json
 from raypipe.core.records import Gold
@@ -30,13 +29,14 @@ from raypipe.metrics.kinds import GoldForm, gold_form
 from raypipe.metrics.named_kinds import open_kind
 from raypipe.readers.formats import Format
 from raypipe.recipes.recipe import Recipe
+from raypipe.runs.cluster.capacity import declared_nodes, fitting, is_here
+from raypipe.runs.cluster.placement import asked_by, placement, refuse
 from raypipe.runs.manifest import recent
 from raypipe.runs.plan import planner
 from raypipe.runs.plan.assumed import Assumed, AssumedPlan, assumed_plan
 from raypipe.runs.plan.money import priced
 from raypipe.runs.plan.new_files import read_questions
 from raypipe.runs.plan.records import NewSources, Plan
-from raypipe.synth import write
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +171,6 @@ def calibrate(recipe: str | Path, session: Session) -> None:
         )
     with tempfile.TemporaryDirectory(prefix="raypipe-calibrate-") as folder:
         world = Path(folder) / "world"
-        write(world, QUESTIONS, pages=PAGES, seed=1, page_chars=PAGE_CHARS)
+        DATASETS["synth"](world, QUESTIONS, pages=PAGES, seed=1, page_chars=PAGE_CHARS)
         store, out = Path(folder) / "store", Path(folder) / "run"
         evaluate(recipe, world, store, out, session=session, check=False)

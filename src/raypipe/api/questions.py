@@ -23,22 +23,22 @@ from raypipe.core.index import Index
 from raypipe.core.plain import to_json
 from raypipe.core.records import Citation, Question, Source, digest, source_id
 from raypipe.evaluation.golds import FINAL, documents_of, questions_of, ranked_documents, require_questions
-from raypipe.kg.language.time_words import moment
-from raypipe.memo.disk import StoreMemo, memo_versions
+from raypipe.evaluation.report.progress import heartbeat
 from raypipe.models.entry import REMOTE
 from raypipe.models.kit import LocalKit
-from raypipe.pipeline.ingest import fingerprint, ingest
-from raypipe.pipeline.recipe_tables import require_passages
 from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor
 from raypipe.recipes.recipe import Recipe, ranking_of
 from raypipe.recipes.serialize import from_plain
 from raypipe.recipes.step_contract import named
-from raypipe.report.progress import heartbeat
+from raypipe.runs.pipeline.ingest import fingerprint, ingest
+from raypipe.runs.pipeline.recipe_tables import require_passages
 from raypipe.runs.release import live_now
 from raypipe.serving.answerer import Answerer, NotReady
 from raypipe.serving.query import Listener, QueryRequest, QueryResult
 from raypipe.store import Store, StoreError
 from raypipe.store.index import MemoryIndex
+from raypipe.store.memo.disk import StoreMemo, memo_versions
+from raypipe.text.moments import moment
 
 if TYPE_CHECKING:
     import pyarrow as pa

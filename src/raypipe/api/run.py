@@ -22,8 +22,6 @@ from raypipe.api.pipelines import open_pipeline, prices_of
 from raypipe.api.results import Result, as_json, outside_loop
 from raypipe.api.served import judge_model, open_judge, read_judge
 from raypipe.api.session import Named, Place, Session, Settings
-from raypipe.cluster.capacity import is_here
-from raypipe.cluster.file import Budget, Cluster
 from raypipe.core.checkout import commit, installed
 from raypipe.core.errors import DataError, RaypipeError
 from raypipe.evaluation import evaluate as evaluating
@@ -32,20 +30,22 @@ from raypipe.evaluation.evaluate import Evaluation
 from raypipe.evaluation.golds import require_questions, stored_questions
 from raypipe.evaluation.judged_run import read_labels
 from raypipe.evaluation.options import EvalOptions
-from raypipe.memo.mend import mend_memo
+from raypipe.evaluation.report.report import RunFolder, to_json
 from raypipe.metrics.crag import DEFAULT_RULE, Rule, rule_id
 from raypipe.metrics.named_kinds import open_kind
 from raypipe.metrics.textfile import require_writable, write_json
 from raypipe.models.machine_limits import processor, value_in
-from raypipe.pipeline.counters import Caps
-from raypipe.pipeline.ingest_log import driving
-from raypipe.pipeline.recipe_tables import nothing_to_search, require_passages
 from raypipe.recipes.executor import StageCounters
 from raypipe.recipes.recipe import Recipe
-from raypipe.report.report import RunFolder, to_json
 from raypipe.runs.changes import Changes, changes, compared_with
+from raypipe.runs.cluster.capacity import is_here
+from raypipe.runs.cluster.file import Budget, Cluster
 from raypipe.runs.manifest import Manifest, Origin, read
+from raypipe.runs.pipeline.counters import Caps
+from raypipe.runs.pipeline.ingest_log import driving
+from raypipe.runs.pipeline.recipe_tables import nothing_to_search, require_passages
 from raypipe.store import Store
+from raypipe.store.memo.mend import mend_memo
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +83,9 @@ class EvalResult(Result):
         return to_json(self.evaluation.report)
 
     def check_faults(self) -> None:
-        """Raises FaultBudgetExceeded where more rows failed than the cluster file allows."""
-        fault_budget.check(self.budget, self.evaluation.undone)
+        """Raises FaultBudgetExceeded where more rows failed, or got no reply of a step, than the cluster file
+        allows."""
+        fault_budget.check(self.budget, self.evaluation.faults)
 
 
 @dataclass(frozen=True, slots=True)

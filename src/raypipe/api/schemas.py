@@ -14,21 +14,19 @@ import typing
 from collections.abc import Mapping
 from typing import Any, Literal, Union
 
-from raypipe.cluster.file import Cluster
 from raypipe.core.errors import ConfError
-from raypipe.core.kg import FactsRef, PoolRef
 from raypipe.core.llm import Grammar, JsonSchema
-from raypipe.core.protocols import GraphRef, Model
-from raypipe.kg.language.example_bank import ExampleBank
+from raypipe.core.protocols import Model
+from raypipe.core.references import Reference
 from raypipe.models.entry import ModelEntry
-from raypipe.recipes.resolve import FITTED, GraphEntry
+from raypipe.recipes.resolve import ENTRIES, FILES, FITTED, file_record
 from raypipe.recipes.verbs import CORPUS_STEPS, QUESTION_STEPS
+from raypipe.runs.cluster.file import Cluster
 from raypipe.text.template import ByLabel, Prompt
-from raypipe.training.preset import Preset
 
 Tree = dict[str, Any]
-Name = Literal["cluster", "finetune", "graphs", "models", "recipe"]
-NAMES: tuple[Name, ...] = typing.get_args(Name)
+NAMES = ("cluster", "graphs", "models", "recipe")
+"""Kinds of configuration files of the core; plugins add folders of files."""
 
 TEXT: Tree = {"type": "string"}
 FOREIGN = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
@@ -36,30 +34,33 @@ FOREIGN = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
 NAMED = {
     Model: "a model",
     Grammar: "a file under grammar/",
-    GraphRef: "a graph",
-    FactsRef: "public data",
-    PoolRef: "examples",
 }
 """Types that a file gives by name alone -> what the name is of."""
 NAMED_OR_WRITTEN: Mapping[Any, str] = {
     Prompt: "prompts",
     **dict.fromkeys(FITTED, "fitted"),
-    ExampleBank: "examples",
 }
 """Types that a file gives by name or in place -> the folder of their files."""
 SCALARS: Mapping[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
 
-def schema(name: Name) -> Tree:
-    """The JSON Schema (draft 7) of a kind of configuration file: recipe, models, cluster, finetune (a
-    preset) or graphs."""
-    if name not in NAMES:
-        raise ConfError(f"schema {name!r}: expected one of {', '.join(NAMES)}")
-    whole, entries = {"cluster": Cluster, "finetune": Preset}, {"models": ModelEntry, "graphs": GraphEntry}
-    if name in entries:
-        made: Tree = {"type": "object", "additionalProperties": _record(entries[name])}
+def schema_names() -> list[str]:
+    """The kinds of configuration files that have a schema."""
+    return sorted([*NAMES, *FILES])
+
+
+def schema(name: str) -> Tree:
+    """The JSON Schema (draft 7) of a kind of configuration file: recipe, models, cluster, graphs, or the
+    files of a folder that a plugin adds, such as finetune."""
+    if name not in (known := schema_names()):
+        raise ConfError(f"schema {name!r}: expected one of {', '.join(known)}")
+    if name == "recipe":
+        made = _recipe()
+    elif name in ("models", "graphs"):
+        entry = _record(ModelEntry) if name == "models" else _entries()
+        made = {"type": "object", "additionalProperties": entry}
     else:
-        made = _record(whole[name]) if name in whole else _recipe()
+        made = _record(Cluster if name == "cluster" else FILES[name])
     return {"$schema": "http://json-schema.org/draft-07/schema#", "title": f"raypipe {name}", **made}
 
 
@@ -71,6 +72,16 @@ def _recipe() -> Tree:
     variant = {"type": "object", "properties": fields, "required": ["like", "set"]}
     closed = {"additionalProperties": False}
     return {"if": {"required": ["like"]}, "then": {**variant, **closed}, "else": {**whole, **closed}}
+
+
+def _entries() -> Tree:
+    """An entry of graphs.yaml, of any kind."""
+    of_kind = []
+    for ref in dict.fromkeys(ENTRIES.values()):
+        entry = _record(ref.entry)
+        entry["properties"]["kind"] = {"enum": list(ref.kinds)}
+        of_kind.append(entry)
+    return {"anyOf": of_kind}
 
 
 def _stages(table: Mapping[str, type[Any]]) -> Tree:
@@ -92,7 +103,8 @@ def _stages(table: Mapping[str, type[Any]]) -> Tree:
 def _record(cls: type[Any]) -> Tree:
     """A dataclass as an object; each field's comment is its description."""
     hints = typing.get_type_hints(cls)
-    comments = dict(re.findall(r"^    (\w+): .*?  # (.+)$", inspect.getsource(cls), re.MULTILINE))
+    lines = re.findall(r"^    (\w+): (.*)$", inspect.getsource(cls), re.MULTILINE)
+    comments = {name: said for name, rest in lines if (said := rest.partition("  # ")[2])}
     fields = [f for f in dataclasses.fields(cls) if f.init]
     properties = {}
     for f in fields:
@@ -110,9 +122,11 @@ def _value(hint: Any) -> Tree:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint in NAMED:
         return {**TEXT, "title": f"the name of {NAMED[hint]}"}
-    if hint in NAMED_OR_WRITTEN:
-        named = {**TEXT, "title": f"the name of a file under {NAMED_OR_WRITTEN[hint]}/"}
-        return {"anyOf": [named, _record(hint)]}
+    if isinstance(hint, type) and issubclass(hint, Reference):
+        return {**TEXT, "title": f"the name of {hint.about}"}
+    if (folder := NAMED_OR_WRITTEN.get(hint) or getattr(hint, "FOLDER", None)) is not None:
+        named = {**TEXT, "title": f"the name of a file under {folder}/"}
+        return {"anyOf": [named, _record(file_record(hint))]}
     if hint is JsonSchema:
         return {"anyOf": [{**TEXT, "title": "the name of a file under schemas/"}, {"type": "object"}]}
     if origin is ByLabel:

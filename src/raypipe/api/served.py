@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from raypipe.api.session import Session, endpoint_addresses
-from raypipe.cluster.capacity import reachable, sized, startable
-from raypipe.cluster.file import Cluster, EndpointEntry
 from raypipe.core.config import did_you_mean
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError, ModelMissing
@@ -34,11 +32,13 @@ from raypipe.models.entry import LLM, REMOTE
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import EndpointAddress
 from raypipe.recipes.resolve import prompt_file
+from raypipe.runs.cluster.capacity import reachable, sized, startable
+from raypipe.runs.cluster.file import Cluster, EndpointEntry
 from raypipe.store import Store
 from raypipe.store.layout import PROBES
 
 if TYPE_CHECKING:
-    from raypipe.cluster.pools import EngineGroup
+    from raypipe.runs.cluster.pools import EngineGroup
 
 JUDGE = "judge"  # the endpoint that `--judge URL#MODEL` gives an address
 KEYS: Mapping[str, str] = {LLM: "RAYPIPE_LLM_KEY", JUDGE: "RAYPIPE_JUDGE_KEY"}
@@ -177,9 +177,12 @@ def distance(old: np.ndarray, new: np.ndarray) -> float:
 
 def _answers(model: Model, endpoints: Mapping[str, EndpointAddress]) -> np.ndarray:
     opened = load.open_remote(model, endpoints)
-    if model.kind == "reranker":
-        return opened.score([(TEXTS[0], text) for text in TEXTS])
-    return np.concatenate([opened.embed(TEXTS, "query"), opened.embed(TEXTS, "passage")])
+    try:
+        if model.kind == "reranker":
+            return opened.score([(TEXTS[0], text) for text in TEXTS])
+        return np.concatenate([opened.embed(TEXTS, "query"), opened.embed(TEXTS, "passage")])
+    except ValueError as e:  # no text is to blame: these are short
+        raise ConfError(f"{e}. Correct the model's entry, or the address of its endpoint") from e
 
 
 class JudgeKit(LocalKit):
@@ -277,7 +280,7 @@ def _kit(session: Session, name: str, model: Model, ends: ExitStack) -> JudgeKit
     wanted = startable(written, [model])
 
     def own() -> EngineGroup:
-        from raypipe.cluster import connection, pools
+        from raypipe.runs.cluster import connection, pools
 
         connection.connect(session.settings.ray)
         nodes = reachable(written, connection.nodes())

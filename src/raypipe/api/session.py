@@ -21,12 +21,12 @@ from raypipe.core.config import Conf, Where
 from raypipe.core.errors import ConfError
 
 if TYPE_CHECKING:
-    from raypipe.cluster.file import Cluster
     from raypipe.core.protocols import Model
+    from raypipe.evaluation.report.progress import Progress
     from raypipe.models.catalog import Catalog
     from raypipe.models.load import EndpointAddress
     from raypipe.recipes.recipe import Recipe
-    from raypipe.report.progress import Progress
+    from raypipe.runs.cluster.file import Cluster
     from raypipe.store import Store
 
 Place: TypeAlias = "Store | str | Path | None"
@@ -153,7 +153,7 @@ class Session:
     def cluster_file(self) -> Cluster:
         """The cluster file, read; its endpoint `llm` gets the address of the session's, with the key that the
         environment has."""
-        from raypipe.cluster.file import Cluster
+        from raypipe.runs.cluster.file import Cluster
 
         path = self.settings.conf.find("clusters", self.cluster)
         file = config.build(Cluster, config.read_yaml(path), Where(str(path)))
@@ -166,7 +166,7 @@ class Session:
 
     def shown(self) -> Progress:
         """Progress on stderr, where it is shown."""
-        from raypipe.report.progress import Progress
+        from raypipe.evaluation.report.progress import Progress
 
         return Progress(sys.stderr, silent=not self.progress)
 
@@ -225,22 +225,10 @@ def _file_name(path: Path, settings: Settings) -> str:
 def require_graphs(recipe: Recipe) -> Recipe:
     """The same recipe. Raises ConfError for a graph, public data or examples whose place is not known, or
     that are not what the recipe was resolved with; DataError for files that are none."""
-    from raypipe.core.kg import FactsRef, PoolRef
-    from raypipe.core.protocols import GraphRef
-    from raypipe.readers.example_pool import open_pool
+    from raypipe.core.references import Reference
 
-    if graphs := recipe.named(GraphRef):
-        from raypipe.kg.graph_adapter import require_graph  # .1 s, with a client of HTTP
-
-        for graph in graphs:
-            require_graph(graph)
-    if tables := recipe.named(FactsRef):
-        from raypipe.kg.public_data import require_facts
-
-        for facts in tables:
-            require_facts(facts)
-    for pool in recipe.named(PoolRef):
-        open_pool(pool)
+    for ref in recipe.named(Reference):
+        ref.require()
     return recipe
 
 

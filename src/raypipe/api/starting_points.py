@@ -4,7 +4,7 @@ the files that a project of one's own begins with."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -13,75 +13,20 @@ from typing import TYPE_CHECKING, Any, Literal
 from raypipe.api.results import Result
 from raypipe.api.session import Session
 from raypipe.core.errors import ConfError
-from raypipe.core.plain import to_json
+from raypipe.core.plugin_tables import Registry
+from raypipe.evaluation.report.progress import Progress
 from raypipe.metrics.textfile import require_writable
-from raypipe.report.progress import Progress
+from raypipe.readers.formats import marked
 
 if TYPE_CHECKING:
-    from raypipe.report.progress import ProgressTask
-    from raypipe.synth import CollectionSummary, SynthSummary
+    from raypipe.evaluation.report.progress import ProgressTask
 
 DEMO = {"questions": 20, "pages": 50, "seed": 1, "page_chars": 2000}
 
 
-@dataclass(frozen=True, slots=True)
-class SynthResult(Result):
-    """Counts of an invented dataset or collection; a row for each."""
-
-    SCHEMA = "what count:int64"
-    FLAT = "summary"
-    summary: SynthSummary | CollectionSummary
-
-    @property
-    def title(self) -> str:
-        counts = {row["what"]: row["count"] for row in self.rows()}
-        size = f"{counts.pop('bytes') / 1e6:,.1f} MB, in {self.summary.seconds:.1f} s"
-        counts.pop("empty", None)
-        said = ", ".join(f"{n} {_SAID.get(what, what)}" for what, n in counts.items())
-        return f"{self.summary.folder}: {said}, {size}"
-
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        for what, count in to_json(self.summary).items():
-            if isinstance(count, int):
-                yield {"what": what, "count": count}
-
-
-_SAID = {"pages": "distinct pages", "golds": "judged papers"}
-
-
-def synthesize(
-    folder: str | Path, questions: int, pages: int = 50, seed: int = 1, page_chars: int | None = None,
-    session: Session | None = None,
-) -> SynthResult:  # fmt: skip
-    """Writes a CRAG-format dataset about an invented world, with its knowledge graph, to a folder.
-
-    `pages` are search results a question. `page_chars`: characters of HTML a page, about; None: spread like
-    those of real pages, 3 KB to 1.5 MB. Another `seed` is another world. Raises ConfError for a folder that
-    cannot be written.
-    """
-    from raypipe.synth import write
-
-    require_writable(Path(folder), "DIR")
-    with (session or Session()).shown() as progress:
-        task = progress.task("wrote", "questions", questions)
-        advance = lambda done, total: task.reach(done)  # noqa: E731
-        return SynthResult(write(Path(folder), questions, pages, seed, page_chars, advance))
-
-
-def synthesize_papers(
-    folder: str | Path, papers: int, questions: int, seed: int = 1, session: Session | None = None
-) -> SynthResult:
-    """Writes an invented collection of papers with questions and graded golds to a folder, as BEIR's files.
-
-    Memory does not grow with `papers`. Another `seed` is another collection. Raises ConfError for a folder
-    that cannot be written, and for more than one question for twenty papers.
-    """
-    from raypipe.synth import write_collection
-
-    require_writable(Path(folder), "DIR")
-    with (session or Session()).shown() as progress:
-        task = progress.task("wrote", "papers", papers)
-        return SynthResult(write_collection(Path(folder), papers, questions, seed, task.reach))
+DATASETS: Registry[Callable[..., Any]] = Registry("datasets", {}, "a function that writes a data set")
+"""Name -> function that writes an invented data set, of (folder, questions, pages=, seed=, page_chars=,
+progress=). `progress` is called with questions done, and questions in all."""
 
 
 def demo_data(session: Session | None = None, scratch: Path | None = None) -> Path:
@@ -90,9 +35,11 @@ def demo_data(session: Session | None = None, scratch: Path | None = None) -> Pa
     session = session or Session()
     name = "-".join(["demo", *(str(v) for v in DEMO.values())])
     folder = session.settings.home / "data" / name
-    if not (folder / "synth.json").is_file():
+    if marked(folder) is None:
         folder = folder if scratch is None else scratch / name
-        synthesize(folder, **DEMO, session=session)
+        with session.shown() as progress:
+            task = progress.task("wrote", "questions", DEMO["questions"])
+            DATASETS["synth"](folder, **DEMO, progress=lambda done, total: task.reach(done))
     return folder
 
 

@@ -5,33 +5,34 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, TypeAlias
 
 import yaml
 
 from raypipe.api.results import Result, as_json
 from raypipe.api.session import Session
-from raypipe.cluster.file import Cluster
 from raypipe.core import config
 from raypipe.core.config import MisplacedValue, Where
 from raypipe.core.errors import ConfError, RaypipeError
 from raypipe.core.plain import to_json
 from raypipe.core.protocols import Model
+from raypipe.core.references import Entry
 from raypipe.models.entry import ModelEntry
 from raypipe.recipes import check
 from raypipe.recipes.read_recipe import problems as recipe_problems
 from raypipe.recipes.read_recipe import read_tree
-from raypipe.recipes.resolve import GraphEntry, resolvers
+from raypipe.recipes.resolve import ENTRIES, FILES, resolvers
+from raypipe.runs.cluster.file import Cluster
 from raypipe.steps.answer_probability import AnswerProbability
 from raypipe.steps.fuse import FusionWeights
 from raypipe.text.evidence import Fitted
 from raypipe.text.template import Prompt
-from raypipe.training.preset import Preset
 
-FileKind = Literal["recipe", "models", "cluster", "graphs", "prompt", "fitted", "finetune"]
+FileKind: TypeAlias = str
+"""One of _FINDERS, or the folder of files that a plugin adds."""
 Finder = Callable[[Mapping[str, Any], Path, Session], list[RaypipeError]]  # the problems of a file
 _LINE = re.compile(r"line (\d+)")
 _KEYS: Mapping[FileKind, frozenset[str]] = {
@@ -39,7 +40,6 @@ _KEYS: Mapping[FileKind, frozenset[str]] = {
     "cluster": frozenset(("pools", "machines", "backend")),
     "prompt": frozenset(("system", "user")),
     "fitted": frozenset(("fitted_on",)),
-    "finetune": frozenset(("lora_alpha", "target_modules")),
 }
 """Kind of file -> keys of which no other kind has one."""
 
@@ -108,7 +108,8 @@ def _checked(path: Path, session: Session) -> tuple[FileKind | None, list[Proble
             Problem(str(path), None, "", f"expected {known}, found keys {', '.join(map(str, tree))}")
         ]
     text = path.read_text(encoding="utf-8")
-    return kind, [_problem(e, path, text) for e in _FINDERS[kind](tree, path, session)]
+    find = _FINDERS[kind] if kind in _FINDERS else partial(_in_record, FILES[kind])
+    return kind, [_problem(e, path, text) for e in find(tree, path, session)]
 
 
 def kind_of(tree: Mapping[str, Any]) -> FileKind | None:
@@ -123,7 +124,14 @@ def kind_of(tree: Mapping[str, Any]) -> FileKind | None:
     entries = [e for e in tree.values() if isinstance(e, dict)]
     if any("loader" in e for e in entries):
         return "models"
-    return "graphs" if any("kind" in e for e in entries) else None
+    if any("kind" in e for e in entries):
+        return "graphs"
+    return next((folder for folder in FILES if _are_fields(tree, FILES[folder])), None)
+
+
+def _are_fields(tree: Mapping[str, Any], cls: type[Any]) -> bool:
+    """Whether most of the keys are fields of a record."""
+    return 2 * len(tree.keys() & {f.name for f in fields(cls)}) > len(tree)
 
 
 def _in_recipe(tree: Mapping[str, Any], path: Path, session: Session) -> list[RaypipeError]:
@@ -141,6 +149,20 @@ def _in_entries(cls: type[Any], tree: Mapping[str, Any], path: Path, session: Se
     return [p for name, e in tree.items() for p in config.problems(cls, e, where.at(str(name)))]
 
 
+def _in_graphs(tree: Mapping[str, Any], path: Path, session: Session) -> list[RaypipeError]:
+    found: list[RaypipeError] = []
+    for name, entry in tree.items():
+        where, kind = Where(str(path)).at(str(name)), entry.get("kind") if isinstance(entry, dict) else None
+        if isinstance(kind, str) and kind in ENTRIES:
+            found += config.problems(ENTRIES[kind].entry, entry, where)
+        elif kind is None:
+            found += config.problems(Entry, entry, where)
+        else:
+            expected = f"expected one of {', '.join(ENTRIES)}"
+            found.append(where.at("kind").error(f"{expected}, found {config.kind_of(kind)}"))
+    return found
+
+
 def _in_record(cls: type[Any], tree: Mapping[str, Any], path: Path, session: Session) -> list[RaypipeError]:
     return config.problems(cls, tree, Where(str(path)))
 
@@ -156,10 +178,9 @@ _FINDERS: Mapping[FileKind, Finder] = {
     "recipe": _in_recipe,
     "models": partial(_in_entries, ModelEntry),
     "cluster": partial(_in_record, Cluster),
-    "graphs": partial(_in_entries, GraphEntry),
+    "graphs": _in_graphs,
     "prompt": partial(_in_record, Prompt),
     "fitted": _fitted,
-    "finetune": partial(_in_record, Preset),
 }
 
 
@@ -232,5 +253,5 @@ def check_step(
     session = session or Session()
     models = session.catalog()
     kinds = {name: entry.kind for name, entry in models.entries.items()}
-    resolve: dict[Any, Any] = {**resolvers(session.settings.conf, models), Model: check.fakes_for(kinds)}
+    resolve = resolvers(session.settings.conf, models, {}, {Model: check.fakes_for(kinds)})
     return StepCheckResult(check.check_step(step, fields or {}, resolve, lock))

@@ -13,13 +13,13 @@ from raypipe.api.results import Result
 from raypipe.api.session import Place, Session, Settings
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError, RaypipeError
+from raypipe.evaluation.report.report import RunFolder
 from raypipe.evaluation.view.pages import ShownParts, open_pair, pair_page, run_page
 from raypipe.evaluation.view.rows import Part
 from raypipe.evaluation.view.run_list import RemoteRuns, RunHeader, RunList
 from raypipe.evaluation.view.viewer import Viewer, ViewServer, known_before
 from raypipe.metrics.textfile import require_file, write_text
 from raypipe.readers.object_store import is_remote
-from raypipe.report.report import RunFolder
 from raypipe.runs.manifest import read
 
 

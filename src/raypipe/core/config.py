@@ -274,9 +274,16 @@ def _scalar(hint: Any, value: Any, where: Where) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Conf:
-    """The folders in which configuration is looked up, first match wins: recipes/, clusters/, ... in each."""
+    """The folders in which configuration is looked up, first match wins: recipes/, clusters/, ... in each.
+    Those of plugins come last, and are looked through for what the others do not have."""
 
     folders: tuple[Path, ...]
+
+    def _every(self) -> Iterator[Path]:
+        yield from self.folders
+        from raypipe.core.plugin_tables import conf_folders  # which imports this module
+
+        yield from conf_folders()
 
     def find(self, kind: str, name: str, suffix: str = ".yaml") -> Path:
         """A file by path or by name under `kind`/. Raises ConfError listing what there is."""
@@ -291,16 +298,16 @@ class Conf:
         """A file by name under `kind`/, in a folder of its own or not. No name leads out of `kind`/."""
         if _NAME.fullmatch(name) and (found := self._first(f"{kind}/{name}{suffix}")) is not None:
             return found
-        files = ((p, f / kind) for f in self.folders for p in (f / kind).rglob(f"*{suffix}"))
+        files = ((p, f / kind) for f in self._every() for p in (f / kind).rglob(f"*{suffix}"))
         known = {p.relative_to(root).as_posix().removesuffix(suffix) for p, root in files}
         raise ConfError(f"no {name!r} under {kind}/; {did_you_mean(name, known)}")
 
     def _first(self, name: str) -> Path | None:
-        return next((f / name for f in self.folders if (f / name).is_file()), None)
+        return next((f / name for f in self._every() if (f / name).is_file()), None)
 
     def layers(self, name: str) -> list[Path]:
         """One file of each folder that has it, the first match last: to lay each over those before it."""
-        found = dict.fromkeys((f / name).resolve() for f in self.folders if (f / name).is_file())
+        found = dict.fromkeys((f / name).resolve() for f in self._every() if (f / name).is_file())
         return list(reversed(found)) or [self.file(name)]
 
     def file(self, name: str) -> Path:

@@ -12,9 +12,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from raypipe.core.kg import FactsRef, PoolRef
-from raypipe.core.protocols import GraphRef, Model
+from raypipe.core.protocols import Model
 from raypipe.core.records import digest
+from raypipe.core.references import Reference
 
 NOT_IDENTITY = frozenset(
     {
@@ -41,8 +41,7 @@ def stable(value: object) -> str:
     """The canonical form of None, bool, int, float, str, tuples, mappings and frozen dataclasses of these.
 
     Types are told apart (1, 1.0, True and "1" have four forms); the order of fields and of a mapping's keys
-    does not matter; a Model is its identity, a
-    graph its version, the grammar it is asked in and how names are linked.
+    does not matter; a Model and a Reference are what their identity says.
 
     Raises TypeError for anything else: what has no stable form must not reach a digest.
 
@@ -68,12 +67,8 @@ def stable(value: object) -> str:
         return "{" + ",".join(sorted(f"{stable(k)}:{stable(v)}" for k, v in value.items())) + "}"
     if isinstance(value, Model):
         return f"Model({model_identity(value)})"
-    if isinstance(value, GraphRef):
-        form = f"{stable(value.version)},{stable(value.grammar)},{stable(value.levels)}"
-        meaning = "" if value.embedder is None else f",{stable(value.embedder)},{stable(value.near)}"
-        return f"Graph({form}{meaning})"
-    if isinstance(value, FactsRef | PoolRef):
-        return f"{kind.__name__.removesuffix('Ref')}({stable(value.version)})"
+    if isinstance(value, Reference):
+        return f"{kind.__name__.removesuffix('Ref')}({','.join(map(stable, value.identity()))})"
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _record(value)
     raise TypeError(

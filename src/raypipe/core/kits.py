@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 from raypipe.core.index import Index
-from raypipe.core.kg import ExampleRow, FactsRef, PoolRef, PublicFacts
 from raypipe.core.llm import Generator
-from raypipe.core.protocols import Embed, Graph, GraphRef, Kit, Model, Score, Tokenize
+from raypipe.core.protocols import Embed, Kit, Model, Score, Tokenize
+from raypipe.core.references import Reference
 
+T = TypeVar("T")
 Wrapped = TypeVar("Wrapped", bound=Kit)
 
 
@@ -34,11 +34,5 @@ class ForwardingKit(Generic[Wrapped]):
     def index(self) -> Index:
         return self._kit.index()
 
-    def graph(self, ref: GraphRef) -> Graph:
-        return self._kit.graph(ref)
-
-    def facts(self, ref: FactsRef) -> PublicFacts:
-        return self._kit.facts(ref)
-
-    def pool(self, ref: PoolRef) -> Sequence[ExampleRow]:
-        return self._kit.pool(ref)
+    def data(self, ref: Reference[T]) -> T:
+        return self._kit.data(ref)

@@ -21,7 +21,7 @@ from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError
 
 _NAME = r"[A-Za-z_]\w*"
-_PATH = re.compile(rf"({_NAME}(?:\.{_NAME})*):({_NAME})")
+_PATH = re.compile(rf"\A({_NAME}(?:\.{_NAME})*):({_NAME})")
 _SOURCE = "__raypipe_source__"  # on a module: digest of its file when it was imported
 
 
@@ -56,6 +56,24 @@ def load(path: str, what: str) -> tuple[Any, Plugin]:
     Raises ConfError for a path of another form, a module that is not found or raises, a name that it has not,
     and a file that changed after it was imported.
     """
+    importlib.invalidate_caches()  # a file that was written a moment ago
+    # Bytecode counts as fresh by the second and the size of its source: an edit within that second that keeps
+    # the size would run old code under the digest of the new.
+    written, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        found, module = _found(path, what)
+    finally:
+        sys.dont_write_bytecode = written
+    home = sys.modules.get(getattr(found, "__module__", ""), module)  # where it is written
+    return found, Plugin(path, _source(home, path))
+
+
+def find(path: str, what: str) -> Any:
+    """Imports what a path in an installed package names, whatever its source. Raises as `load`."""
+    return _found(path, what)[0]
+
+
+def _found(path: str, what: str) -> tuple[Any, ModuleType]:
     match = _PATH.fullmatch(path)
     if match is None:
         raise ConfError(f"{path!r}: expected {what} as MODULE:NAME, such as mypkg.steps:Shout")
@@ -63,16 +81,10 @@ def load(path: str, what: str) -> tuple[Any, Plugin]:
     if not hasattr(module, name):
         hint = did_you_mean(name, [n for n in vars(module) if not n.startswith("_")])
         raise ConfError(f"{path}: expected {what}, {module.__file__} has no {name!r}; {hint}")
-    found = getattr(module, name)
-    home = sys.modules.get(getattr(found, "__module__", ""), module)  # where it is written
-    return found, Plugin(path, _source(home, path))
+    return getattr(module, name), module
 
 
 def _imported(name: str, path: str, what: str) -> ModuleType:
-    importlib.invalidate_caches()  # a file that was written a moment ago
-    # Bytecode counts as fresh by the second and the size of its source: an edit within that second that keeps
-    # the size would run old code under the digest of the new.
-    written, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as e:
@@ -84,8 +96,6 @@ def _imported(name: str, path: str, what: str) -> ModuleType:
         ) from e
     except Exception as e:
         raise ConfError(f"{path}: its module raises on import: {type(e).__name__}: {e}") from e
-    finally:
-        sys.dont_write_bytecode = written
 
 
 def _source(module: ModuleType, path: str) -> str:

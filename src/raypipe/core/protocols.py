@@ -11,29 +11,19 @@ Nothing here knows Ray, LanceDB or a model library.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Protocol, TypeAlias
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from raypipe.core.index import Index
-from raypipe.core.kg import (
-    MOST_LINKED,
-    MOST_NEAR,
-    CallResult,
-    ExampleRow,
-    FactsRef,
-    Level,
-    Mention,
-    PoolRef,
-    PublicFacts,
-    Request,
-)
 from raypipe.core.llm import Generator
-from raypipe.core.records import Fault, Question, Span
+from raypipe.core.records import Question, Span
+from raypipe.core.references import Reference
 
+T = TypeVar("T")
 Role: TypeAlias = Literal["query", "passage"]
 ModelKind: TypeAlias = Literal["embedder", "reranker", "tokenizer", "generator"]
 
@@ -99,61 +89,6 @@ Tokenize: TypeAlias = Callable[[str], Sequence[Span]]
 """text -> character span of each token, in order, special tokens omitted."""
 
 
-@dataclass(frozen=True, slots=True)
-class GraphRef:
-    """One entry of graphs.yaml, resolved. What decides its answers is its identity; where it lies is not."""
-
-    name: str  # in graphs.yaml; not identity
-    kind: Literal["folder", "server"]  # a folder of tables, or the CRAG mock API
-    where: str  # the folder, or http://HOST:PORT; not identity
-    version: str  # of a folder: a digest of its tables; of a server: what its entry declares
-    grammar: str  # of the calls that it is asked in: Lark's notation
-    levels: Mapping[str, tuple[Level, ...]] = field(default_factory=dict)
-    """Kind of name -> how a written name may be linked, in order; kinds not named: `kg.link.LEVELS`."""
-    refresh: Mapping[str, float] = field(default_factory=dict)
-    """Domain -> seconds that its replies hold; 0: none is cached. A domain that is not named
-    never changes. Not identity: it decides what is requested again, not what an answer is."""
-    embedder: Model | None = None  # of the level `embedding`; None: no kind of name has it
-    near: float = 0.0  # cosine from which on that level takes two names for one, -1..1
-
-    def most_vectors(self) -> int:
-        """Vectors of names that one program can need: of all names of the kinds that are linked by meaning,
-        and of those that it has written."""
-        kinds = sum("embedding" in levels for levels in self.levels.values())
-        return kinds * MOST_NEAR + MOST_LINKED if kinds else 0
-
-
-@dataclass(frozen=True, slots=True)
-class GraphReplies:
-    """The names of the replies around a program that is run over a graph."""
-
-    calls: str  # with the program
-    facts: str  # what it found
-    rule: str | None  # that names the rule; None: no rule
-    answer: str | None  # what the rule made of it; None: no rule
-    trace: str | None  # a line of JSON for each line of the program; None: none is kept
-
-
-class Graph(Protocol):
-    """A knowledge graph, opened. Any number of programs may run at once."""
-
-    async def run(self, program: str, asked_at: str, domain: str = "") -> list[CallResult]:
-        """The result of every line at the moment of asking. `domain` decides what `get_person` means where
-        its key does not. What a program says, or a graph that is down, never raises: that is a line's fault.
-        Raises DataError for a moment that cannot be read."""
-        ...
-
-    async def mentions(self, texts: Sequence[str], asked_at: Sequence[str]) -> list[list[Mention] | Fault]:
-        """The graph's names in each text, asked at its moment: in the text's order, the longest where they
-        overlap. A server that is down, or a moment that cannot be read there, is the text's fault."""
-        ...
-
-    def through(self, wrap: Callable[[Request], Request], embedder: Callable[[Model], Embed]) -> Graph:
-        """The same graph with its requests going through a wrapper, as a memo's, where it has any; and with
-        vectors of names from this function, where names are linked by meaning."""
-        ...
-
-
 class Kit(Protocol):
     """Everything expensive that a step may use: the only thing that differs between a job's actor, a
     Serve replica and a test. What is handed out may be called any number of times, concurrently."""
@@ -163,9 +98,7 @@ class Kit(Protocol):
     def generator(self, model: Model) -> Generator: ...
     def tokenizer(self, model: Model) -> Tokenize: ...
     def index(self) -> Index: ...
-    def graph(self, ref: GraphRef) -> Graph: ...
-    def facts(self, ref: FactsRef) -> PublicFacts: ...
-    def pool(self, ref: PoolRef) -> Sequence[ExampleRow]: ...
+    def data(self, ref: Reference[T]) -> T: ...
 
 
 FIELDS = frozenset({"text", "body", "asked_at"})

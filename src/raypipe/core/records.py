@@ -165,6 +165,9 @@ class Reply:
     fault: Fault | None = None  # what went wrong, where the label is fault, or kept, and the step knows
 
 
+UNREADABLE: Final = "unreadable"
+"""Reason of a fault where a model replied, and its step cannot read what it said."""
+
 SKIPPED_REPLY = Reply(text="", label=SKIPPED)
 
 
@@ -202,6 +205,12 @@ class Question:
         if self.citations is None:
             return None
         return tuple(dict.fromkeys(s for c in self.citations for s in c.sources()))
+
+
+def faults_of(question: Question) -> list[Fault]:
+    """The faults of a question and of its replies, each once."""
+    replies = (r.fault for r in question.replies.values() if r.fault is not None)
+    return list(dict.fromkeys((*question.faults, *replies)))
 
 
 AnswerKind: TypeAlias = Literal["extractive", "abstractive", "boolean", "none"]

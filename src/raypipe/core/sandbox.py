@@ -2,10 +2,14 @@
 
 No signal interrupts C code and no thread can be killed, so the limits are the child's own: two kernel timers,
 armed for each request, end it where no Python handler could run (SIGALRM for time on the wall, SIGPROF for
-time on the CPU), and its address space is capped once. The request that it was working on becomes a refusal
-with a reason, and a new child takes the ones after it. Requests stream through two pipes, so a good one costs
+time on the CPU), and its address space is capped once. Requests stream through two pipes, so a good one costs
 its copying and no more. The child is started, not forked, so a process with threads can have one. It ends
 when its input ends: also when this process is killed.
+
+A child that ends does not say whose fault that is: a machine without memory kills it, too. So the next child
+answers a request of the caller's own first, the probe, and where the system killed the one before, it fills
+as much memory as that one had. Only a request that ended TRIES children, with a probe answered after each, is
+refused for good, with a reason. Where a probe is not answered, no request is to blame: WorkerBroken.
 
 Does not know what is in a request (`text.page_parser`: HTML pages).
 """
@@ -25,19 +29,23 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal, TypeAlias
 
-from raypipe.core.errors import Unavailable
+from raypipe.core.errors import Unavailable, WorkerBroken
 
 Parts: TypeAlias = tuple[bytes, ...]
 """A request, in pieces that are joined on the way: a large one is not copied to get a header."""
 
-_REQUEST = struct.Struct("<I")  # bytes that follow
+_REQUEST = struct.Struct("<IQ")  # bytes that follow; of memory, which the child fills up to first
 _REPLY = struct.Struct("<BI")  # outcome, bytes that follow
 _OUTCOMES: tuple[Literal["done", "memory", "error"], ...] = ("done", "memory", "error")
 
+TRIES = 2  # children that one request may end: the first may have been killed by chance
 _STALL_S = 30.0  # over the wall limit: a child that even its own alarm does not end, or that does not start
+_LOOK_S = 0.01  # between two looks at a child's memory: 10 MB, at a GB/s
 _PIPE_BYTES = 1 << 20  # requested; the kernel's 64 KiB would switch processes five times a page
 
 
@@ -62,45 +70,87 @@ class Cancelled(Exception):
 class Sandbox:
     """Answers requests in a child process that it starts with the first. Safe to share between threads."""
 
-    def __init__(self, function: str, limits: SandboxLimits) -> None:
-        """`function`: "module:name" of a function of bytes that returns bytes."""
-        self._function, self._limits = function, limits
+    def __init__(self, function: str, limits: SandboxLimits, probe: bytes = b"") -> None:
+        """`function`: "module:name" of a function of bytes that returns bytes. `probe`: an ordinary request,
+        which any child answers that is well; an exception is an answer."""
+        self._function, self._limits, self._probe = function, limits, probe
         self._child: _Child | None = None
         self._lock = threading.Lock()
 
-    def run(self, requests: Sequence[Parts], stop: threading.Event | None = None) -> list[bytes | Refused]:
+    def run(
+        self, requests: Sequence[Parts], stop: threading.Event | None = None, before: Parts | None = None
+    ) -> list[bytes | Refused]:
         """The answer to each request, or its refusal, in order. One request's trouble is never another's.
 
-        Raises Cancelled once `stop` is set, which is looked at between requests: the rest are not computed.
+        `before`: what each child has to answer before these, such as a file to open. Raises Cancelled once
+        `stop` is set, which is looked at between requests: the rest are not computed. Raises WorkerBroken
+        where a child has ended and the next does not answer the probe.
         """
         out: list[bytes | Refused] = []
-        second_try = False  # a child can also be killed from outside, and then the request is innocent
+        ended = 0  # children, by the request that comes next
         with self._lock:
             while len(out) < len(requests):
                 if stop is not None and stop.is_set():
                     raise Cancelled
-                child = self._child or _Child(self._function, self._limits)
-                self._child = child
-                exhausted = False
-                for answer in child.answers(requests[len(out) :]):
-                    out.append(answer)
-                    second_try = False
-                    if exhausted := isinstance(answer, Refused) and answer.reason == "memory":
-                        break
-                    if stop is not None and stop.is_set():
-                        self.close()  # it reads on
-                        raise Cancelled
-                if exhausted:  # what is left of its memory is in pieces
-                    self.close()
-                elif len(out) < len(requests):
-                    self.close()
-                    why = child.end()
-                    if why.reason == "crash" and not second_try:
-                        second_try = True
-                    else:
-                        out.append(why)
-                        second_try = False
+                answered = len(out)
+                why = self._add(out, requests[answered:], stop, before)
+                if why is None:
+                    break
+                ended = 1 if len(out) > answered else ended + 1
+                if why.transient or ended == TRIES:
+                    out.append(why)
+                    ended = 0
         return out
+
+    def _add(
+        self, out: list[bytes | Refused], requests: Sequence[Parts], stop: threading.Event | None,
+        before: Parts | None,
+    ) -> Refused | None:  # fmt: skip
+        """Adds answers. Returns why the next request has none, once another child has answered the probe."""
+        child = self._child = self._child or _Child(self._function, self._limits)
+        why, left = None, len(requests)
+        opens = before is not None and child.before is not before
+        for answer in child.answers([before, *requests] if before is not None and opens else requests):
+            if isinstance(answer, Refused) and answer.reason == "memory":
+                why = answer  # what is left of its memory is in pieces
+                break
+            if opens:
+                opens, child.before = False, before
+                continue
+            out.append(answer)
+            left -= 1
+            if left and stop is not None and stop.is_set():
+                self.close()  # it reads on
+                raise Cancelled
+        if not left:
+            return None
+        self.close()
+        return self._verdict(why or child.end(), child.memory if child.killed else 0)
+
+    def _verdict(self, why: Refused, memory: int) -> Refused:
+        """Returns why a child ended, which had `memory` bytes if the system killed it.
+
+        Raises WorkerBroken where no other child is well. Where one is, but cannot have as much memory, the
+        next run may.
+        """
+        if memory and self._trouble(memory):
+            why = replace(why, transient=True)
+        if self._child is None and (found := self._trouble()):
+            raise WorkerBroken(
+                f"{self._function}: expected a child process to answer a request that is known to be fine, "
+                f"found {found.reason}: {found.detail}. No row is blamed. See whether this machine has "
+                f"memory and processors left (`free`, `dmesg`)"
+            )
+        return why
+
+    def _trouble(self, memory: int = 0) -> Refused | None:
+        """Starts a child that fills `memory` bytes and answers the probe. Returns why it did not."""
+        self._child = child = _Child(self._function, self._limits)
+        answer = next(child.answers([(self._probe,)], memory), None)
+        if answer is not None and not (isinstance(answer, Refused) and answer.reason == "memory"):
+            return None
+        self.close()
+        return answer if isinstance(answer, Refused) else child.end()
 
     def close(self) -> None:
         """Ends the child. The next request starts another."""
@@ -130,11 +180,19 @@ class _Child:
         os.set_blocking(self._to, False)
         _widen(self._to, self._from)
         self._stalled = False
+        self.before: Parts | None = None  # what it answered before other requests
+        self.memory = 0  # bytes that it had when it was last looked at
         self.kill = weakref.finalize(self, _kill, self._process)
 
-    def answers(self, requests: Sequence[Parts]) -> Iterator[bytes | Refused]:
-        """The answer to each request as it arrives; fewer if the child ends or stalls (`end` says why)."""
-        framed = (part for r in requests for part in (_REQUEST.pack(sum(map(len, r))), *r))
+    @property
+    def killed(self) -> bool:
+        """Whether it was killed from outside, as a system without memory does."""
+        return self._process.returncode == -signal.SIGKILL and not self._stalled
+
+    def answers(self, requests: Sequence[Parts], memory: int = 0) -> Iterator[bytes | Refused]:
+        """The answer to each request as it arrives; fewer if the child ends or stalls (`end` says why).
+        `memory`: bytes that it fills before each."""
+        framed = (part for r in requests for part in (_REQUEST.pack(sum(map(len, r)), memory), *r))
         out = deque(memoryview(part) for part in framed)
         came, left = bytearray(), len(requests)
         allowed = self._limits.wall_s + _STALL_S
@@ -143,10 +201,12 @@ class _Child:
         poll.register(self._from, select.POLLIN)
         poll.register(self._to, select.POLLOUT)
         while left:
-            ready = dict(poll.poll(max(0.0, deadline - time.monotonic()) * 1000))
+            ready = dict(poll.poll(_LOOK_S * 1000))
             if not ready:
-                self._stalled = True
-                return
+                self._look()
+                if time.monotonic() > deadline:
+                    self._stalled = True
+                    return
             if self._to in ready and not _send(self._to, out):
                 poll.unregister(self._to)
             if self._from in ready:
@@ -158,6 +218,11 @@ class _Child:
                     left -= 1
                     deadline = time.monotonic() + allowed
                     yield reply
+
+    def _look(self) -> None:
+        with suppress(OSError, IndexError, ValueError):  # it has ended, or this is no Linux
+            pages = Path(f"/proc/{self._process.pid}/statm").read_text("ascii").split()[1]
+            self.memory = max(self.memory, int(pages) * resource.getpagesize())
 
     def end(self) -> Refused:
         """Why the child, now killed or dead, did not answer."""
@@ -234,12 +299,14 @@ def main(function: str, wall_s: float, cpu_s: float, memory_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _cap(memory_bytes)
     while head := requests.read(_REQUEST.size):
-        (size,) = _REQUEST.unpack(head)
+        size, memory = _REQUEST.unpack(head)
         request = requests.read(size)
         if len(request) < size:
             return
         signal.setitimer(signal.ITIMER_REAL, wall_s)
         signal.setitimer(signal.ITIMER_PROF, cpu_s)
+        with suppress(MemoryError):
+            bytearray(min(memory, memory_bytes * 3 // 4))  # the limit is its own, not the machine's
         outcome, content = _computed(answer, request, memory_bytes)
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)

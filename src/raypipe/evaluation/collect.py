@@ -21,28 +21,29 @@ from raypipe.core.kits import ForwardingKit
 from raypipe.core.llm import STEP, Chat, Generated, Generator, Sampling
 from raypipe.core.protocols import Ask, Kit, Model, Step
 from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, SKIPPED, Fault, Gold, Question, Quote
+from raypipe.evaluation.fault_budget import AnswerFaults
 from raypipe.evaluation.golds import FINAL, documents_of, golds_of, ranked_documents
 from raypipe.evaluation.losses import LossFinder, RankingLossFinder, RoutingCheck
+from raypipe.evaluation.report.report import answer_of
 from raypipe.evaluation.result_table import ResultTable, needed_texts, quotes_of, row
-from raypipe.memo.counts import CallCounts
-from raypipe.memo.disk import StoreMemo, memo_versions
-from raypipe.memo.lookup import ChatRecorder
-from raypipe.memo.memo import Memo, cached
 from raypipe.metrics.crag import Prediction, pair
 from raypipe.metrics.kinds import GoldForm
 from raypipe.metrics.losses import LostAt, PromptInjection, Routing, followed
 from raypipe.metrics.ranking import ranked
 from raypipe.models.kit import LocalKit
-from raypipe.pipeline.driver import Pipeline
-from raypipe.pipeline.recipe_tables import AnswerSources, searched
 from raypipe.recipes.fits import fits_of, has_seen
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import models_of
-from raypipe.report.report import answer_of
+from raypipe.runs.pipeline.driver import Pipeline
+from raypipe.runs.pipeline.recipe_tables import AnswerSources, searched
 from raypipe.steps.generate import Generate
 from raypipe.store import Store
 from raypipe.store.index import LanceIndex
 from raypipe.store.layouts import folder_roots, layouts_at, layouts_of
+from raypipe.store.memo.counts import CallCounts
+from raypipe.store.memo.disk import StoreMemo, memo_versions
+from raypipe.store.memo.lookup import ChatRecorder
+from raypipe.store.memo.memo import Memo, cached
 
 AT_ONCE = 100  # answers in memory: some 40 kB each with fifty citations and twenty hits
 HEADINGS = ("title", "heading")
@@ -52,13 +53,14 @@ HEADINGS = ("title", "heading")
 class Collected:
     """What stays of the answers when they have passed."""
 
+    faults: AnswerFaults
     rows: list[Prediction] = field(default_factory=list)  # those with a gold of the kind, in order
     texts: dict[str, str] = field(default_factory=dict)  # question id -> question, of the same
     stated: dict[str, float | None] = field(default_factory=dict)
     """Question id -> confidence of its answer, of those that no fit has seen and that got one; None: the step
     states none."""
     without_truth: int = 0  # questions that the dataset has no such gold of
-    faults: Counter[tuple[str, str, bool]] = field(default_factory=Counter)  # step, reason, transient
+    answered_by: Counter[str] = field(default_factory=Counter)  # name of a reply -> answers that are its text
     citations: int = 0
     empty_pages: int = 0  # citations without a page
     pages: set[str] = field(default_factory=set)  # ids of the cited pages
@@ -82,7 +84,7 @@ def collect(
     makes one.
     """
     store, recipe = pipeline.store, pipeline.recipe
-    found, index = Collected(), LanceIndex(searched(store, recipe))
+    found, index = Collected(AnswerFaults(recipe)), LanceIndex(searched(store, recipe))
     documents, roots, kit = layouts_at(store), folder_roots(store), LocalKit(index)
     lookup = PromptLookup(recipe, kit, lambda: StoreMemo(store.uri, memo_versions(store)))
     table.about["no_prompts"] = lookup.missing
@@ -129,10 +131,11 @@ def collect(
 
 
 def _count(question: Question, answered: Question, found: Collected) -> None:
-    """Counts what a question may search, which a step may have narrowed since, and what stopped it."""
-    found.faults.update((f.step, f.reason, f.transient) for f in answered.faults)
-    if not answered.outcome and not answered.faults:
-        found.faults["answer", "not_reached", True] += 1
+    """Counts what a question may search, which a step may have narrowed since, who answered it, and what
+    stopped it."""
+    found.faults.add(answered)
+    if answered.origin:
+        found.answered_by[answered.origin] += 1
     found.everything |= question.citations is None
     cited = question.citations or ()
     found.citations += len(cited)

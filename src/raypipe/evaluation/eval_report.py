@@ -20,19 +20,7 @@ from raypipe.evaluation.collect import Collected
 from raypipe.evaluation.golds import Scoring
 from raypipe.evaluation.judge import Judge, Spend
 from raypipe.evaluation.judged_run import PersonLabels, label_line, labelled
-from raypipe.metrics import kinds
-from raypipe.metrics.calibration import stated_calibration
-from raypipe.metrics.crag import Marks, Prediction
-from raypipe.metrics.losses import Losses, losses
-from raypipe.metrics.named_kinds import kind_id
-from raypipe.pipeline.counters import Counts, RunCounters
-from raypipe.pipeline.driver import Pipeline
-from raypipe.pipeline.ingest_log import IngestSummary
-from raypipe.recipes.executor import StageCounters
-from raypipe.recipes.fits import fits_of, has_seen
-from raypipe.recipes.recipe import Recipe
-from raypipe.recipes.step_contract import answer_cut, asked_models
-from raypipe.report.report import (
+from raypipe.evaluation.report.report import (
     AnswerCut,
     CostReport,
     EvalReport,
@@ -42,6 +30,18 @@ from raypipe.report.report import (
     LabelLine,
     StepLine,
 )
+from raypipe.metrics import kinds
+from raypipe.metrics.calibration import stated_calibration
+from raypipe.metrics.crag import Marks, Prediction
+from raypipe.metrics.losses import Losses, losses
+from raypipe.metrics.named_kinds import kind_id
+from raypipe.recipes.executor import StageCounters
+from raypipe.recipes.fits import fits_of, has_seen
+from raypipe.recipes.recipe import Recipe
+from raypipe.recipes.step_contract import answer_cut, answering, asked_models
+from raypipe.runs.pipeline.counters import Counts, RunCounters
+from raypipe.runs.pipeline.driver import Pipeline
+from raypipe.runs.pipeline.ingest_log import IngestSummary
 from raypipe.runs.plan.money import asking, estimated, spent
 from raypipe.runs.plan.records import Plan
 from raypipe.store import Store
@@ -121,10 +121,12 @@ def eval_report(
     fits, texts = fits_of(recipe), answers.texts
     unseen = [q for q, t in texts.items() if not has_seen(fits.values(), t)]
     lead, values = scored.scores.lead, scored.scores.values
-    failed = pipeline.failed_sources(None if answers.everything else answers.sources)
+    failed, faults = pipeline.failed_sources(None if answers.everything else answers.sources), answers.faults
     if read is not None:  # lines of the files read
         failed += pipeline.store.rows("faults", "digest", [read.fingerprint]).to_pylist()
-    faults = answers.faults + Counter((r["step"], r["reason"], r["transient"]) for r in failed)
+    for r in failed:
+        faults.count(r["step"], r["reason"], r["detail"], r["transient"])
+    preferred = {name: 0 for s in recipe.question for name in answering(s.step)}
     return EvalReport(
         run=uuid.uuid4().hex,
         recipe=recipe.title,
@@ -142,7 +144,11 @@ def eval_report(
             spent(attempt, seconds, prices, asks, scored.judge),
             prices.unpriced,
         ),
-        faults=tuple(FaultCount(step, why, again, n) for (step, why, again), n in sorted(faults.items())),
+        faults=tuple(
+            FaultCount(step, why, again, n, recovered, faults.details[step, why, again, recovered])
+            for (step, why, again, recovered), n in sorted(faults.causes.items())
+        ),
+        answered_by=dict(sorted((preferred | answers.answered_by).items(), key=lambda by: -by[1])),
         steps=_lines(recipe, plan.planned(), done.counts, done.earlier.counts),
         marks=scored.marks,
         scores=scored.scores,

@@ -16,31 +16,31 @@ from raypipe.core.records import Question
 from raypipe.evaluation.collect import collect
 from raypipe.evaluation.eval_report import eval_report, score_answers
 from raypipe.evaluation.export import write_predictions
-from raypipe.evaluation.fault_budget import UndoneRows, retry, undone_rows
+from raypipe.evaluation.fault_budget import RowFaults, retry, row_faults
 from raypipe.evaluation.golds import questions_of, require_questions, scoring_of
 from raypipe.evaluation.judge import Judge
 from raypipe.evaluation.judged_run import PersonLabels
-from raypipe.evaluation.labelling import holds_truths
 from raypipe.evaluation.losses import misses
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.oracle import require_stage
 from raypipe.evaluation.plan_eval import oracle_recipe, plan_eval
+from raypipe.evaluation.report.report import EvalReport, RunFolder, write_report
 from raypipe.evaluation.result_table import ResultTable
 from raypipe.evaluation.view.pages import write_page
-from raypipe.memo.disk import memo_versions
-from raypipe.memo.mend import mend_memo
-from raypipe.pipeline.counters import RunCounters, WallClock
-from raypipe.pipeline.driver import Pipeline
-from raypipe.pipeline.ingest import ingest
-from raypipe.pipeline.ingest_log import driving
-from raypipe.pipeline.ingest_tasks import reading_of
-from raypipe.pipeline.recipe_tables import AnswerSources, require_measured, table_names
 from raypipe.recipes.serialize import to_plain
-from raypipe.report.report import EvalReport, RunFolder, write_report
+from raypipe.recipes.step_contract import holds_golds
 from raypipe.runs.changes import earlier_run
 from raypipe.runs.manifest import FORMAT, AnswerKey, Manifest, Origin, withdraw, write
+from raypipe.runs.pipeline.counters import RunCounters, WallClock
+from raypipe.runs.pipeline.driver import Pipeline
+from raypipe.runs.pipeline.ingest import ingest
+from raypipe.runs.pipeline.ingest_log import driving
+from raypipe.runs.pipeline.ingest_tasks import reading_of
+from raypipe.runs.pipeline.recipe_tables import AnswerSources, require_measured, table_names
 from raypipe.runs.plan.records import Plan
 from raypipe.runs.stage_records import describe, models_of
+from raypipe.store.memo.disk import memo_versions
+from raypipe.store.memo.mend import mend_memo
 
 NOWHERE = Origin()
 COUNTED = ("questions", "citations", "distinct_pages", "empty_pages", "chunks", "without_truth")
@@ -55,7 +55,7 @@ class Evaluation:
     folder: RunFolder
     reused: int  # questions whose answers were there before this run
     manifest: Manifest
-    undone: UndoneRows
+    faults: RowFaults
 
 
 def evaluate(
@@ -112,7 +112,8 @@ def evaluate(
             with about(recipe=pipeline.recipe.digest()):
                 scored = score_answers(store, answers, scoring, judge, labels, how.fresh, spend)
             done.memo_damaged += damaged
-            mark = how.oracle or ("labels" if holds_truths(pipeline.recipe) else "")
+            labels_made = any(holds_golds(s.step) for s in pipeline.recipe.question)
+            mark = how.oracle or ("labels" if labels_made else "")
             report = eval_report(pipeline, scored, plan, done, read, len(questions), recalls, mark, golds)
             results.about["store"] = store.uri
             withdraw(out)  # from here on the folder is not whole, until its manifest is there
@@ -121,8 +122,8 @@ def evaluate(
             pipeline, questions, sources, todo, report, plan, memo, started, origin, done.rows_by_worker, out
         )  # fmt: skip
         done.clear()
-        undone = undone_rows(pipeline, questions, read.counts if read else {})
-        return Evaluation(report, folder, len(questions) - len(todo), manifest, undone)
+        faults = row_faults(pipeline, questions, read.counts if read else {}, answers.faults)
+        return Evaluation(report, folder, len(questions) - len(todo), manifest, faults)
 
 
 def _write_run(

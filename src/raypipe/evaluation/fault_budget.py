@@ -1,11 +1,13 @@
-"""Undone rows: dead letters and pending ones, why they failed, and whether a run may lose as many.
+"""Faults of a run's rows: dead letters, pending rows, and rows that another step answered; and whether a run
+may have as many.
 
-Rows in are always rows done, dead letters, and pending rows, whose trouble was transient. Knows the
-pipeline and what it stored; runs nothing.
+Rows in are always rows done, dead letters, and pending rows, whose trouble was transient. A row is done, and
+its fault is kept, where another step answered it. Knows the pipeline and what it stored; runs nothing.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -13,12 +15,15 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raypipe.cluster.file import Budget
 from raypipe.core.errors import FaultBudgetExceeded
-from raypipe.core.records import Question
-from raypipe.pipeline.driver import Pipeline
-from raypipe.pipeline.ingest_log import driving
-from raypipe.pipeline.recipe_tables import table_names
+from raypipe.core.protocols import CorpusStep, Step
+from raypipe.core.records import FAULT, UNREADABLE, Fault, Question, faults_of
+from raypipe.recipes.recipe import Recipe, faults_at
+from raypipe.recipes.step_contract import asked_models, requested_by
+from raypipe.runs.cluster.file import Budget
+from raypipe.runs.pipeline.driver import Pipeline
+from raypipe.runs.pipeline.ingest_log import driving
+from raypipe.runs.pipeline.recipe_tables import table_names
 from raypipe.runs.prune import READS
 from raypipe.store import Store
 from raypipe.store.ids import filters
@@ -28,8 +33,8 @@ SHOWN = 3  # rows that an error names
 
 
 @dataclass(frozen=True, slots=True)
-class UndoneRow:
-    """One failed row that is not done: a dead letter, or pending."""
+class RowFault:
+    """One row with a fault: a dead letter, pending, or answered by another step."""
 
     kind: RowKind
     id: str  # source or question; file:line, for a line; folder/file, for a file of a folder
@@ -38,6 +43,17 @@ class UndoneRow:
     detail: str
     transient: bool  # True: pending, the next run tries it again
     attempts: int  # over all runs
+    recovered: bool = False  # True: another step answered it, so it counts as done
+
+
+@dataclass(frozen=True, slots=True)
+class StepFaults:
+    """Rows that one step asked a model or a graph about, and those of them that got no reply."""
+
+    step: str
+    rows: int
+    unanswered: int
+    detail: str  # of the first of them: what the server said
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +72,82 @@ class RowCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class UndoneRows:
-    """Failed rows among some questions, their sources and the lines that were read, and their counts."""
+class RowFaults:
+    """Rows with faults among some questions, their sources and the lines that were read, and their counts."""
 
-    rows: tuple[UndoneRow, ...]  # by kind, step, reason and id
+    rows: tuple[RowFault, ...]  # by kind, step, reason and id, recovered ones last
     counts: tuple[RowCounts, ...]
+    steps: tuple[StepFaults, ...] = ()  # with rows that got no reply
 
 
-def check(budget: Budget, losses: UndoneRows) -> None:
-    """Raises FaultBudgetExceeded, with numbers and the first rows, where more failed than are allowed, or
-    where no question was answered, whatever is allowed."""
-    for t in losses.counts:
+class AnswerFaults:
+    """Faults of answers, gathered one answer after the other."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.causes = Counter[tuple[str, str, bool, bool]]()  # step, reason, transient, recovered
+        self.details: dict[tuple[str, str, bool, bool], str] = {}  # of the first of each
+        self.recovered: list[RowFault] = []
+        self._asking = [s for s in recipe.question if _asks(s.step)]
+        self._steps: dict[str, StepFaults] = {}
+
+    def add(self, question: Question) -> None:
+        """Takes an answer as it is stored; one that is not stored has what stopped it as its fault."""
+        done = question.outcome not in ("", FAULT)
+        for f in faults_of(question):
+            self.count(f.step, f.reason, f.detail, f.transient, done)
+            if done:
+                found = RowFault("questions", question.id, f.step, f.reason, f.detail, f.transient, 1, True)
+                self.recovered.append(found)
+        if not done and not question.faults:
+            self.count("answer", "not_reached", "", True)
+        for stage in self._asking:
+            of = faults_at(stage, question)
+            if of or (done and stage.admits(question)):
+                self._ask(stage.name, next((f for f in of if _is_unanswered(stage.step, f)), None))
+
+    def count(self, step: str, reason: str, detail: str, transient: bool, recovered: bool = False) -> None:
+        """Counts one fault by its cause."""
+        cause = step, reason, transient, recovered
+        self.causes[cause] += 1
+        self.details.setdefault(cause, detail)
+
+    def _ask(self, step: str, fault: Fault | None) -> None:
+        of = self._steps.get(step, StepFaults(step, 0, 0, ""))
+        detail = of.detail or (f"{fault.reason}: {fault.detail}" if fault else "")
+        self._steps[step] = StepFaults(step, of.rows + 1, of.unanswered + (fault is not None), detail)
+
+    def steps(self) -> list[StepFaults]:
+        """The steps that got no reply for some row."""
+        return [s for s in self._steps.values() if s.unanswered]
+
+
+def _asks(step: Step | CorpusStep) -> bool:
+    return bool(asked_models(step) or requested_by(step))
+
+
+def _is_unanswered(step: Step, fault: Fault) -> bool:
+    """Whether no reply came: a reply that cannot be read came, and most faults of a graph are of the call
+    that a model wrote."""
+    if requested_by(step):
+        return fault.transient or fault.reason == "bad_request"
+    return fault.reason != UNREADABLE
+
+
+def check(budget: Budget, faults: RowFaults) -> None:
+    """Raises FaultBudgetExceeded, with numbers and the first rows, where a step got no reply for more rows,
+    or more rows failed, than are allowed, or where no question was answered, whatever is allowed."""
+    for s in faults.steps:
+        if s.unanswered > budget.step_share * s.rows:
+            raise FaultBudgetExceeded(
+                f"{s.step} got no reply for {s.unanswered} of {s.rows} rows, more than the share "
+                f"{budget.step_share:g} (faults.step_share of the cluster file), so the scores are not those "
+                f"of this recipe. All else is done and stored. `raypipe faults DIR` lists the rows; the same "
+                f"command asks for the pending ones again, --fresh for all\n  {s.detail}"
+            )
+    for t in faults.counts:
         allowed = budget.allowed(t.rows)
         if t.undone > allowed or (t.kind == "questions" and t.rows and not t.done):
-            some = [x for x in losses.rows if x.kind == t.kind][:SHOWN]
+            some = [x for x in faults.rows if x.kind == t.kind][:SHOWN]
             shown = "".join(f"\n  {x.id}: {x.step}, {x.reason}: {x.detail}" for x in some)
             raise FaultBudgetExceeded(
                 f"{t.undone} of {t.rows} {t.kind} failed, {allowed} may fail (faults.share "
@@ -78,15 +156,19 @@ def check(budget: Budget, losses: UndoneRows) -> None:
             )
 
 
-def undone_rows(pipeline: Pipeline, questions: Iterable[Question], lines: Mapping[str, int]) -> UndoneRows:
-    """The undone rows of a run, counted. `lines`: what was read (`readers.ReadCounts`), nothing where no
-    file was; then the lines of all files that the store ever read are listed and not counted. A row that is
-    neither done nor a dead letter is pending."""
+def row_faults(
+    pipeline: Pipeline, questions: Iterable[Question], lines: Mapping[str, int],
+    answers: AnswerFaults | None = None,
+) -> RowFaults:  # fmt: skip
+    """The rows of a run with faults, and the rows of each kind, counted. `lines`: what was read
+    (`readers.ReadCounts`), nothing where no file was; then the lines of all files that the store ever read
+    are listed and not counted. A row that is neither done nor a dead letter is pending. `answers`: of these
+    questions; None: the stored answers are read."""
     wanted, tables = pipeline.sources(questions), table_names(pipeline.store, pipeline.recipe)
     evidence = pipeline.answer_sources(questions)
     keys, sources = pipeline.keys(questions, evidence), evidence.lacks.keys()
     left = {keys[k] for k in pipeline.store.missing("answers", "key", list(keys))}
-    found: dict[tuple[str, str], UndoneRow] = {}
+    found: dict[tuple[str, str], RowFault] = {}
     for row in pipeline.store.scan("faults").to_pylist():
         if row["run"] in READS:
             kind = _read_as(row)
@@ -100,24 +182,37 @@ def undone_rows(pipeline: Pipeline, questions: Iterable[Question], lines: Mappin
         found[place] = _undone(kind, row, found.get(place))
     shown = sorted(found.values(), key=lambda x: (x.kind, x.step, x.reason, x.id))
     counted = [_tally("sources", wanted, sources, shown), _tally("questions", keys, left, shown)]
+    if answers is None:
+        answers = AnswerFaults(pipeline.recipe)
+        for answered in pipeline.answers(questions, evidence):
+            answers.add(answered)
+    recovered = sorted(answers.recovered, key=lambda x: (x.step, x.reason, x.id))
+    steps = [*_corpus_steps(pipeline.recipe, len(wanted), shown), *answers.steps()]
     if lines:
         used, bad = lines["lines"] - lines["blank_lines"], lines["faults"]
         counted.insert(0, RowCounts("lines", used, used - bad, bad, 0))
-    return UndoneRows(tuple(shown), tuple(counted))
+    return RowFaults((*shown, *recovered), tuple(counted), tuple(steps))
+
+
+def _corpus_steps(recipe: Recipe, sources: int, rows: Sequence[RowFault]) -> Iterable[StepFaults]:
+    """The steps of the corpus half that got nothing from their model for some source."""
+    for name in (s.name for s in recipe.corpus if _asks(s.step)):
+        if of := [x for x in rows if x.kind == "sources" and x.step == name]:
+            yield StepFaults(name, sources, len(of), f"{of[0].reason}: {of[0].detail}")
 
 
 def _read_as(row: Mapping[str, Any]) -> RowKind:
     return "lines" if row["run"] == "ingest" else "files"
 
 
-def _undone(kind: RowKind, r: Mapping[str, Any], earlier: UndoneRow | None = None) -> UndoneRow:
+def _undone(kind: RowKind, r: Mapping[str, Any], earlier: RowFault | None = None) -> RowFault:
     """A row of the table of faults; `earlier`: the same row, failed before."""
     transient = r["transient"] and (earlier is None or earlier.transient)
     attempts = r["attempts"] + (earlier.attempts if earlier else 0)
-    return UndoneRow(kind, r["id"], r["step"], r["reason"], r["detail"], transient, attempts)
+    return RowFault(kind, r["id"], r["step"], r["reason"], r["detail"], transient, attempts)
 
 
-def unread_rows(store: Store) -> tuple[UndoneRow, ...]:
+def unread_rows(store: Store) -> tuple[RowFault, ...]:
     """The lines and files that could not be read into a store, as they were read last."""
     rows = store.scan("faults", filter=next(filters("run", READS))).to_pylist()
     found = [_undone(_read_as(r), r) for r in rows]
@@ -125,7 +220,7 @@ def unread_rows(store: Store) -> tuple[UndoneRow, ...]:
 
 
 def _tally(
-    what: RowKind, rows: Collection[str], undone: Collection[str], failed: Sequence[UndoneRow]
+    what: RowKind, rows: Collection[str], undone: Collection[str], failed: Sequence[RowFault]
 ) -> RowCounts:
     dead = len({x.id for x in failed if x.kind == what and not x.transient})
     return RowCounts(what, len(rows), len(rows) - len(undone), dead, len(undone) - dead)

@@ -1,4 +1,5 @@
-"""What is forgotten, taken out of folders of runs and of labels: by ids of questions and sources.
+"""What is forgotten, taken out of folders of runs and of those that plugins write: by ids of questions and
+sources.
 
 A question whose answer rests on it keeps its verdict and its measures, so that the run can be compared as
 before, and loses the answer, its replies and prompts, and the passages that are gone. A question that is
@@ -8,23 +9,22 @@ forgotten itself loses its row. Files that raypipe did not write are named and l
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raypipe.core.errors import DataError
+from raypipe.core.plugin_tables import Registry
 from raypipe.core.records import parse_chunk_id
 from raypipe.evaluation.export import write_predictions
-from raypipe.evaluation.label_files import ABOUT, PAGE, Label, read_labels, write_labels
-from raypipe.evaluation.label_files import ROWS as LABELS
+from raypipe.evaluation.report.report import FILES, RunFolder
 from raypipe.evaluation.result_table import each, metadata
 from raypipe.evaluation.view.pages import write_page
 from raypipe.metrics.textfile import replacing
-from raypipe.report.report import FILES, RunFolder
 from raypipe.runs.changes import earlier_run
 from raypipe.runs.forget.find import ForgetDecision
 from raypipe.runs.manifest import answer_keys, read
@@ -40,8 +40,8 @@ ROWS = 100  # of a table in memory
 def with_folders(
     store: Store, decision: ForgetDecision, places: list[Path]
 ) -> tuple[ForgetDecision, list[FoundText]]:
-    """The decision with folders of runs and labels in these places and below them, adapters that were trained
-    on such labels, and releases that these answer: they end. And what was found of all these."""
+    """The decision with folders of runs and of plugins in these places and below them, adapters that were
+    trained on such labels, and releases that these answer: they end. And what was found of all these."""
     gone, found = decision.gone, list[FoundText]()
     runs = [f for f in _run_folders(places, store) if _resting(f, gone)]
     for folder in runs:
@@ -55,14 +55,15 @@ def with_folders(
             found.append(FoundText(f"{folder}/*", len(others), does))
     recipes = {name: adapter_recipe(store.files, name) for name in adapter_names(store.files)}
     trained = [Path(r["labels"]["folder"]) for r in recipes.values() if "labels" in r]
-    labels, digests, looked = list[Path](), set[str](), set[str]()
-    for folder in _label_folders([*places, *(p for p in trained if p.is_dir())]):
-        of, rows = _held_labels(folder, decision)
-        looked.add(of)
-        if rows:
-            labels.append(folder)
-            digests.add(of)
-            found.append(FoundText(str(folder), rows, "rows of labels go"))
+    shown, digests, looked = dict[str, tuple[str, ...]](), set[str](), set[str]()
+    for kind, folders in FOLDERS.items():
+        for folder in folders.find([*places, *(p for p in trained if p.is_dir())]):
+            of, rows = folders.held(folder, decision)
+            looked.add(of)
+            if rows:
+                shown[kind] = (*shown.get(kind, ()), str(folder))
+                digests.add(of)
+                found.append(FoundText(str(folder), rows, f"rows of {kind} go"))
     adapters = {n: str(r["adapter"]) for n, r in recipes.items() if _labels_of(r) in digests}
     for name in sorted(recipes.keys() - adapters.keys()):
         if _labels_of(recipes[name]) not in looked:
@@ -74,7 +75,7 @@ def with_folders(
         gone=replace(gone, adapters=tuple(sorted(adapters))),
         releases=tuple(dict.fromkeys((*decision.releases, *ended))),
         folders=tuple(map(str, runs)),
-        labels=tuple(map(str, labels)),
+        text_folders=shown,
     )
     return decided, found
 
@@ -83,8 +84,9 @@ def take_out(store: Store, decision: ForgetDecision) -> None:
     """Takes it out of the folders of a decision. The same again changes nothing."""
     for folder in filter(Path.is_dir, map(Path, decision.folders)):
         _of_run(store, folder, decision.gone)
-    for folder in filter(Path.is_dir, map(Path, decision.labels)):
-        _of_labels(folder, decision)
+    for kind, folders in decision.text_folders.items():
+        for folder in filter(Path.is_dir, map(Path, folders)):
+            FOLDERS[kind].take_out(folder, decision)
 
 
 def _run_folders(places: list[Path], store: Store) -> list[Path]:
@@ -161,37 +163,27 @@ def _table(path: Path, gone: Gone) -> None:
             out.write_table(pa.Table.from_pylist(rows, schema))
 
 
-def _label_folders(places: list[Path]) -> list[Path]:
-    found = dict.fromkeys(f.parent for place in places for f in sorted(place.rglob(ABOUT)))
-    return [f for f in found if (f / LABELS).is_file()]
-
-
 def _labels_of(recipe: dict[str, Any]) -> str:
     """The digest of the labels that an adapter was trained on."""
     return str(recipe.get("labels", {}).get("digest"))
 
 
-def _held_labels(folder: Path, decision: ForgetDecision) -> tuple[str, int]:
-    """The digest of the labels of a folder, and how many of them show what is forgotten."""
-    labels = read_labels(folder)
-    return labels.digest, sum(_shows(x, decision) for x in labels.labels)
+class TextFolders(Protocol):
+    """Folders outside of a store that hold texts of its questions, of a kind that a plugin writes."""
+
+    def find(self, places: Sequence[Path]) -> list[Path]:
+        """The folders of this kind in these places and below them."""
+        ...
+
+    def held(self, folder: Path, decision: ForgetDecision) -> tuple[str, int]:
+        """The digest of what a folder has, and how many of its rows show what is forgotten."""
+        ...
+
+    def take_out(self, folder: Path, decision: ForgetDecision) -> None:
+        """Takes such rows out. The same call again changes nothing; a folder without any rows left loses its
+        files."""
+        ...
 
 
-def _shows(label: Label, decision: ForgetDecision) -> bool:
-    """Whether a label was made from answers that rest on it, or from answers that are not there any more."""
-    if label.question_id in decision.gone.resting:
-        return True
-    known = any(label.question_id in ids for ids in decision.safe.values())
-    return label.rule != "imported" and not known
-
-
-def _of_labels(folder: Path, decision: ForgetDecision) -> None:
-    """Takes such labels out. A folder without any labels left loses its files."""
-    found = read_labels(folder)
-    left = [x for x in found.labels if not _shows(x, decision)]
-    (folder / PAGE).unlink(missing_ok=True)
-    if left:
-        write_labels(folder, left, found.recipe, found.data, found.about, found.questions)
-        return
-    for name in (ABOUT, LABELS):
-        (folder / name).unlink(missing_ok=True)
+FOLDERS: Registry[TextFolders] = Registry("forgets", {}, "TextFolders")
+"""Kind of such a folder -> what reads and rewrites it."""

@@ -15,10 +15,10 @@ from raypipe.evaluation.judged_run import PersonLabels
 from raypipe.metrics.crag import Rule
 from raypipe.metrics.kinds import DataKind, GoldForm, gold_form, rule_of
 from raypipe.metrics.named_kinds import open_kind
-from raypipe.pipeline.driver import Pipeline
-from raypipe.pipeline.ingest_log import IngestSummary, kinds_of
 from raypipe.recipes.step_contract import decides
 from raypipe.runs.captured import OWN_ID
+from raypipe.runs.pipeline.driver import Pipeline
+from raypipe.runs.pipeline.ingest_log import IngestSummary, kinds_of
 from raypipe.store import Store
 
 FINAL = "final"  # the order that a recipe ends with

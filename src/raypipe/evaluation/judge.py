@@ -21,16 +21,16 @@ from raypipe.core.plugins import Plugin
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault, Gold
 from raypipe.core.retry import retrying
-from raypipe.memo.counts import CallCounts
-from raypipe.memo.disk import StoreMemo, memo_versions, merge_memo
-from raypipe.memo.memo import cached
+from raypipe.evaluation.report.report import JudgeLine
 from raypipe.metrics.crag import Prediction, Rule, open_truths
 from raypipe.models.kit import LocalKit
-from raypipe.pipeline.tasks import TRIES
-from raypipe.report.report import JudgeLine
+from raypipe.runs.pipeline.tasks import TRIES
 from raypipe.runs.plan.records import JudgePlan
 from raypipe.steps.model_replies import ask_each
 from raypipe.store import Store
+from raypipe.store.memo.counts import CallCounts
+from raypipe.store.memo.disk import StoreMemo, memo_versions, merge_memo
+from raypipe.store.memo.memo import cached
 from raypipe.text.replies import parse_response
 from raypipe.text.sanitize import escape_markup
 from raypipe.text.template import Prompt

@@ -6,20 +6,20 @@ its contract (`recipes.step_contract`). Pure functions on answered questions; re
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from raypipe.core.plain import json_lines
-from raypipe.core.protocols import GraphReplies, Step
-from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, INVALID, SKIPPED, SKIPPED_REPLY, Question, Reply
-from raypipe.metrics.losses import GoldText, Loss, LostAt
+from raypipe.core.plugin_tables import Registry
+from raypipe.core.protocols import Step
+from raypipe.core.records import ANSWERED, INVALID, SKIPPED, SKIPPED_REPLY, Gold, Question
+from raypipe.metrics.losses import CallScore, GoldText, Loss, LostAt
 from raypipe.recipes.recipe import Recipe, Stage
-from raypipe.recipes.step_contract import decides, graph_replies, named, shows_passages
+from raypipe.recipes.step_contract import decides, named, shows_passages
 from raypipe.steps.ranking import best_first
 
 REPLY = "replies."
-KG_ANSWERABLE = "kg_answerable"  # label of invented worlds: "false" where no graph knows the answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,40 @@ class GoldEvidence:
     sources: SourcesHolding | None = None  # None: not looked through, a hit holds it
 
 
+class EvidencePath(ABC):
+    """A way by which evidence comes to an answer that is not on pages, as from a graph. A plugin registers a
+    class for the verb of the step that such a path goes through: made with a recipe and that stage."""
+
+    replies: frozenset[str]  # names of the replies that are made of it, of no passage
+
+    @abstractmethod
+    def __init__(self, recipe: Recipe, stage: Stage[Any]) -> None: ...
+
+    @abstractmethod
+    def lost(self, e: GoldEvidence) -> LostAt:
+        """Says where on this path the gold was lost, should the answer not be right."""
+
+    def is_nearer(self, e: GoldEvidence, own: LostAt, pages: LostAt) -> bool:
+        """Says whether the gold came further on this path than on that of the pages."""
+        return pages.loss == Loss.PAGES
+
+    def add(self, question: Question, gold: Gold) -> None:  # noqa: B027, most count nothing
+        """Counts what the gold says of the replies on this path."""
+
+    def score(self) -> CallScore | None:
+        """Gives what was counted; None: no gold says anything of them."""
+        return None
+
+
+PATHS: Registry[type[EvidencePath]] = Registry("loss_stages", {}, "an EvidencePath")
+
+
+def evidence_path(recipe: Recipe) -> EvidencePath | None:
+    """The first path of a recipe that is not of pages; None: it has pages alone."""
+    stage = next((s for s in recipe.question if s.verb in PATHS), None)
+    return None if stage is None else PATHS[stage.verb](recipe, stage)
+
+
 class RecipePaths:
     """The stages of a recipe by what they do for an answer."""
 
@@ -59,15 +93,8 @@ class RecipePaths:
         self._writers = {w: s for s in stages for w in s.step.writes()}
         self._stages = stages
         self._everything = recipe.searches_all()
-        self._graph = next(((s, g) for s in stages if (g := graph_replies(s.step)) is not None), None)
-        self.from_graph = frozenset[str]()  # names of the replies that are made of the graph, of no passage
-        if self._graph is not None:
-            stage, names = self._graph
-            found = {REPLY + n for n in (names.facts, names.answer) if n is not None}
-            for s in stages[stages.index(stage) + 1 :]:
-                if s.step.reads() & found and not shows_passages(s.step) and not decides(s.step):
-                    found |= {w for w in s.step.writes() if w.startswith(REPLY)}
-            self.from_graph = frozenset(w.removeprefix(REPLY) for w in found)
+        self._own = evidence_path(recipe)
+        self._not_of_pages = self._own.replies if self._own else frozenset[str]()
         self._decided = set(named(self._deciding.step.reads() if self._deciding else (), "replies"))
 
     def searched(self, question: Question) -> tuple[str, ...] | None:
@@ -77,7 +104,7 @@ class RecipePaths:
     def needs_sources(self, e: GoldEvidence) -> bool:
         """Whether the place depends on what its sources hold: nothing that comes later does."""
         later = e.passages or any(e.shown.values()) or e.gold.said(e.answered.answer)
-        return not later and bool(self.showing) and e.answered.origin not in self.from_graph
+        return not later and bool(self.showing) and e.answered.origin not in self._not_of_pages
 
     def place(self, e: GoldEvidence) -> LostAt:
         """Where the gold was lost, should the answer not be right."""
@@ -88,15 +115,13 @@ class RecipePaths:
             reply = replies.get(name)
             if reply and reply.label in (ANSWERED, INVALID) and e.gold.said(reply.text):
                 return LostAt(Loss.DECISION, self._deciding.name if self._deciding else "")
-        graph = self._on_graph(e)
-        if graph is not None and (e.answered.origin in self.from_graph or not self.showing):
-            return graph
+        if self._own is None:
+            return self._on_pages(e)
+        own = self._own.lost(e)
+        if e.answered.origin in self._own.replies or not self.showing:
+            return own
         pages = self._on_pages(e)
-        if graph is None or e.labels.get(KG_ANSWERABLE, "").lower() == "false":
-            return pages
-        told = graph.loss is Loss.RULE and self._told(e)  # what the graph found says it
-        nearer = told and pages.loss not in (Loss.ANSWER, Loss.ROUTING)
-        return graph if pages.loss is Loss.PAGES or nearer else pages
+        return own if self._own.is_nearer(e, own, pages) else pages
 
     def place_of_documents(self, e: GoldEvidence) -> LostAt:
         """Where the documents that are the gold were lost, should none be among the first of the ranking.
@@ -105,55 +130,6 @@ class RecipePaths:
             last = self.ranking[-1]
             return LostAt(Loss.RERANK if "order" in last.step.reads() else Loss.FUSION, last.name)
         return self._not_ranked(e) if e.passages else self._not_found(e)
-
-    # ------------------------------------------------------------ the graph
-
-    def _on_graph(self, e: GoldEvidence) -> LostAt | None:
-        """Where the graph's path lost it; None: the recipe asks no graph."""
-        if self._graph is None:
-            return None
-        stage, names = self._graph
-        replies, writer = e.answered.replies, self._writer(REPLY + names.calls)
-        calls, facts = replies.get(names.calls), replies.get(names.facts)
-        if calls is None or calls.label == SKIPPED:
-            return LostAt(Loss.ROUTING, writer)
-        if (wrong := self._misrouted(e)) is not None:
-            return LostAt(Loss.ROUTING, wrong)
-        if calls.label == ABSTAINED:
-            return LostAt(Loss.ROUTING, writer)
-        if calls.label == FAULT:
-            return LostAt(Loss.PROGRAM, writer)
-        if facts is None or facts.label == SKIPPED:
-            return LostAt(Loss.ROUTING, stage.name)
-        abstained = names.answer is not None and replies.get(names.answer, SKIPPED_REPLY).label == ABSTAINED
-        lost = _run(_lines(replies, names), facts, abstained, e.gold.denies)
-        if lost is not Loss.RULE:
-            return LostAt(lost, stage.name)
-        made = self.from_graph - {names.facts, names.answer or names.facts}
-        later = [s.name for s in self._stages for n in (w.removeprefix(REPLY) for w in s.step.writes())
-                 if n in made and replies.get(n, SKIPPED_REPLY).label != SKIPPED]  # fmt: skip
-        return LostAt(lost, later[-1] if later else stage.name)  # the last that made a reply of what it gave
-
-    def _misrouted(self, e: GoldEvidence) -> str | None:
-        """The stage that gave a question another label than its gold has, where the graph's path is chosen by
-        that label; None: none did."""
-        assert self._graph is not None
-        stage, names = self._graph
-        routed = stage.step.reads() | stage.gate_reads()
-        if (writer := self._writers.get(REPLY + names.calls)) is not None:
-            routed |= writer.step.reads() | writer.gate_reads()
-        for name in sorted(named(routed, "replies")):
-            reply = e.answered.replies.get(name)
-            if name in e.labels and reply and reply.label not in (e.labels[name], SKIPPED, FAULT):
-                return self._writer(REPLY + name)
-        return None
-
-    def _told(self, e: GoldEvidence) -> bool:
-        assert self._graph is not None
-        _, names = self._graph
-        facts = e.answered.replies.get(names.facts, SKIPPED_REPLY)
-        values = [str(v) for x in _lines(e.answered.replies, names) for v in x["values"]]
-        return facts.label == ANSWERED and e.gold.held("\n".join([facts.text, *values]))
 
     # ------------------------------------------------------------ the pages
 
@@ -172,10 +148,10 @@ class RecipePaths:
         return self._not_ranked(e) if e.passages else self._not_found(e)
 
     def _telling(self, e: GoldEvidence) -> Iterator[Stage[Step]]:
-        """The stages that replied from other replies, where no graph is behind them, and one of these has the
+        """The stages that replied from other replies, where pages are behind them, and one of these has the
         gold's words."""
         replies = e.answered.replies
-        for name in sorted(self._decided - self.from_graph):
+        for name in sorted(self._decided - self._not_of_pages):
             stage = self._writers.get(REPLY + name)
             if stage is not None and stage not in self.showing and self.replied(stage, e.answered):
                 read = [replies[n].text for n in named(stage.step.reads(), "replies") if n in replies]
@@ -228,24 +204,3 @@ class RecipePaths:
             answered.replies.get(n, SKIPPED_REPLY).label != SKIPPED
             for n in named(stage.step.writes(), "replies")
         )
-
-
-def _lines(replies: Mapping[str, Reply], names: GraphReplies) -> list[dict[str, Any]]:
-    """The lines of a program's trace; none where none is kept."""
-    return json_lines(replies.get(names.trace, SKIPPED_REPLY).text if names.trace is not None else "")
-
-
-def _run(lines: Sequence[Mapping[str, Any]], facts: Reply, abstained: bool, denies: bool) -> Loss:
-    """Where a program that was run lost the answer. `abstained`: its rule drew no conclusion; `denies`: the
-    gold is that the premise is false, for which no rows are evidence."""
-    for line in lines:
-        if line["fault"] is not None:
-            return Loss.PROGRAM
-        if line["unknown"] and not denies:
-            return Loss.LINKING
-    if facts.label == FAULT:
-        return Loss.PROGRAM
-    empty = [not line["rows"] for line in lines] or [facts.label != ANSWERED]
-    if not denies and (all(empty) or (abstained and any(empty))):
-        return Loss.ROWS
-    return Loss.RULE

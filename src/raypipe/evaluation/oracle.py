@@ -29,10 +29,10 @@ from raypipe.core.records import (
     parse_chunk_id,
 )
 from raypipe.metrics.losses import GoldText
-from raypipe.pipeline.driver import Pipeline
-from raypipe.pipeline.recipe_tables import searched
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import shown_of, shows_passages, step_class
+from raypipe.runs.pipeline.driver import Pipeline
+from raypipe.runs.pipeline.recipe_tables import searched
 from raypipe.steps.ranking import grown
 from raypipe.store.index import LanceIndex
 

@@ -1,7 +1,7 @@
 """What an eval will do, known before it does it: the plan that it shows and is held to, and oracle golds.
 
 Knows plans and prices; the golds of a data set only to put them in the place of a stage. Replies of a graph's
-domain with a refresh period hold for that period (`GraphRef.refresh`). A stored answer has expired if its
+domain with a refresh period hold for that period (`Reference.periods`). A stored answer has expired if its
 calls, made now, would need a reply that is not cached for the present period. What still holds is cached, so
 answering again queries the graph only for expired replies, and a model only where that changed its prompt.
 """
@@ -18,11 +18,11 @@ from raypipe.evaluation.golds import Scoring, StoredQuestions, golds_of
 from raypipe.evaluation.judge import Judge, ModelJudge, judge_plan
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.oracle import with_oracle
-from raypipe.pipeline.counters import RunCounters
-from raypipe.pipeline.driver import Pipeline
 from raypipe.recipes.recipe import Recipe
-from raypipe.recipes.step_contract import graphs_of
+from raypipe.recipes.step_contract import requested_by
 from raypipe.runs.manifest import Manifest
+from raypipe.runs.pipeline.counters import RunCounters
+from raypipe.runs.pipeline.driver import Pipeline
 from raypipe.runs.plan.money import priced
 from raypipe.runs.plan.planner import plan
 from raypipe.runs.plan.records import JudgePlan, Plan
@@ -93,7 +93,7 @@ def expired_answers(
     pipeline: Pipeline, questions: Iterable[Question], clock: Callable[[], float] = time.time
 ) -> set[str]:
     """Ids of the questions whose stored answer rests on a reply that no longer holds."""
-    stages = [s for s in pipeline.recipe.question if any(g.refresh for g in graphs_of(s.step))]
+    stages = [s for s in pipeline.recipe.question if any(ref.periods() for ref in requested_by(s.step))]
     if not stages:
         return set()
     answered = [a for a in pipeline.answers(list(questions)) if a.outcome and a.outcome != "fault"]

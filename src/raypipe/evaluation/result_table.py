@@ -18,10 +18,10 @@ import pyarrow.parquet as pq
 
 from raypipe.core.errors import DataError
 from raypipe.core.records import Gold, Layout, Question, Quote, chunk_id
+from raypipe.evaluation.report.report import EVAL_AGAIN, EvalReport, answer_of, ranking, urls
 from raypipe.metrics.crag import Prediction
 from raypipe.metrics.losses import LostAt, shared
 from raypipe.metrics.textfile import replacing
-from raypipe.report.report import EVAL_AGAIN, EvalReport, answer_of, ranking, urls
 from raypipe.runs.manifest import read
 from raypipe.store.layouts import file_address
 from raypipe.text.places import place
@@ -39,6 +39,7 @@ def _records(**fields: pa.DataType) -> pa.DataType:
 
 _REPLIES = _records(
     step=_TEXT, text=_TEXT, label=_TEXT, confidence=_FLOAT, logprob=_FLOAT,
+    fault=_TEXT,  # its reason and detail; null: nothing went wrong
     # of a language model's reply, where the memo still has it; finish: stop, or length: it was cut
     prompt=_records(role=_TEXT, content=_TEXT), prompt_tokens=_INT, generated_tokens=_INT, finish=_TEXT,
 )  # fmt: skip
@@ -69,12 +70,12 @@ SCHEMA = pa.schema(
         ("replies", _REPLIES),
         ("hits", _HITS),  # the ranking, best first, then the candidates that did not make it
         ("quotes", _records(source=_TEXT, **_SPAN, text=_TEXT)),
-        ("faults", _records(step=_TEXT, reason=_TEXT, transient=_BOOL)),
+        ("faults", _records(step=_TEXT, reason=_TEXT, detail=_TEXT, transient=_BOOL)),
         ("degraded", pa.list_(_TEXT)),  # steps left out because of time or a dead service
         ("seconds", _SCORES),  # stage -> its share of the task that answered it; null: an earlier run did
         ("measures", _SCORES),  # what the kind of the data measures -> value; null: no gold
         ("seen", _BOOL),  # a fit or adapter of the recipe has seen it: its scores are too good
-        ("lost", _TEXT),  # metrics.losses.Loss; null: right, or not scored
+        ("lost", _TEXT),  # metrics.losses.places; null: right, or not scored
         ("lost_step", _TEXT),  # the stage there; null: nothing is lost, or before any stage
     ]
 )
@@ -112,7 +113,7 @@ def row(
         "replies": [
             {
                 "step": s, "text": r.text, "label": r.label, "confidence": r.confidence, "logprob": r.logprob,
-                **prompts.get(s, {}),
+                "fault": r.fault and f"{r.fault.reason}: {r.fault.detail}", **prompts.get(s, {}),
             }
             for s, r in question.replies.items()
         ],
@@ -122,7 +123,7 @@ def row(
             for q in quotes_of(question)
             for start, end in [q.span]
         ],
-        "faults": [{"step": f.step, "reason": f.reason, "transient": f.transient} for f in question.faults],
+        "faults": [asdict(f) for f in question.faults],
         "degraded": list(question.degraded),
         "seconds": None if seconds is None else list(seconds.items()),
         "seen": seen,

@@ -24,12 +24,12 @@ from raypipe.core.prices import Prices
 from raypipe.evaluation.compare import RunComparison, compare, measures_of
 from raypipe.evaluation.compare import measure_of as named_measure
 from raypipe.evaluation.evaluate import Evaluation
+from raypipe.evaluation.report.report import Costs, Estimate
 from raypipe.evaluation.scored_run import ScoredRun, scored_run
 from raypipe.metrics.certainty import Conclusion, PairedDifference, conclude, max_t, paired
 from raypipe.metrics.kinds import Measure
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.set_fields import read_points
-from raypipe.report.report import Costs, Estimate
 from raypipe.runs.manifest import recent
 from raypipe.runs.plan.money import asking, estimated
 from raypipe.runs.plan.planner import LOOKED_BACK

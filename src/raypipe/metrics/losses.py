@@ -18,13 +18,14 @@ from typing import Any, Self, TypeVar
 
 from raypipe.core.config import did_you_mean
 from raypipe.core.errors import ConfError
+from raypipe.core.plugin_tables import registered
 from raypipe.core.records import INVALID_QUESTION
 from raypipe.metrics.squad import contains, normalized
 
 
 class Loss(StrEnum):
-    """A place where the gold answer of a question can be lost, in the order of the way: the closed set of
-    values of the column `lost` of results.parquet."""
+    """A place where the gold answer of a question can be lost, in the order of the way. Plugins add others
+    (`places`), before a reply is chosen."""
 
     about: str  # what is said of the gold answers that were lost there
 
@@ -43,18 +44,23 @@ class Loss(StrEnum):
     BUDGET = "budget", "ranked, not in the context"
     ANSWER = "answer", "in the context, not in the answer"
     ROUTING = "routing", "kept from the steps that could have answered"
-    PROGRAM = "program", "the graph's program could not be read or run"
-    LINKING = "linking", "a name that the graph does not know"
-    ROWS = "rows", "the graph gave no rows"
-    RULE = "rule", "rows came, another conclusion was drawn"
     DECISION = "decision", "in a reply that was not chosen"
     VERDICT = "verdict", "in the answer, scored as wrong"
+
+
+def places() -> dict[str, str]:
+    """Place -> what is said of the golds that were lost there, in the order of the way: the values of the
+    column `lost` of results.parquet."""
+    added = {name: found.value for name, found in registered("loss_places").items()}
+    core = {x.value: x.about for x in Loss}
+    last = {name: core.pop(name) for name in (Loss.DECISION.value, Loss.VERDICT.value)}
+    return {**core, **added, **last}
 
 
 JUDGEMENTS = frozenset({"yes", "no", "true", "false", INVALID_QUESTION, "unanswerable"})
 """Golds, normalized, that no page says: they are drawn from what it says."""
 
-_TAG = re.compile(r"<[^>]*>")
+_TAG = re.compile(r"<[^>]*+>?")  # without its end it is none
 _MARKUP = re.compile(r"[<>=\"'/&;]")
 _RUN = re.compile(r"\w+")
 
@@ -115,12 +121,12 @@ def read_through(content: str) -> tuple[str, str]:
 
 
 def _readings(low: str) -> tuple[str, str]:
-    return _TAG.sub(" ", low), _MARKUP.sub(" ", low)
+    return _TAG.sub(lambda m: " " if m[0][-1] == ">" else m[0], low), _MARKUP.sub(" ", low)
 
 
 @dataclass(frozen=True, slots=True)
 class LostAt:
-    loss: Loss
+    loss: str  # of `places`
     step: str = ""  # name of the stage in the recipe; "": before any
 
 
@@ -128,7 +134,7 @@ class LostAt:
 class LossCount:
     """The questions whose gold was lost at one place."""
 
-    loss: Loss
+    loss: str  # of `places`
     about: str  # half a sentence for people
     questions: int
     steps: Mapping[str, int]  # name of the stage -> of these questions; none where no stage is named
@@ -141,7 +147,7 @@ class Losses:
     right: int  # scored questions whose answer is right
     misses: int  # scored questions whose answer is not right
     unscored: int  # questions with a gold that have no verdict: they failed, or no judge ran
-    places: tuple[LossCount, ...]  # all of `Loss`, in its order
+    places: tuple[LossCount, ...]  # all of `places`, in its order
     notes: tuple[str, ...] = ()  # what could not be told apart, for people
 
 
@@ -153,20 +159,22 @@ def losses(
     is a defect."""
     missed = [found[q] for q, fine in right.items() if fine is False]
     counts = Counter(x.loss for x in missed)
-    steps = {loss: Counter(x.step for x in missed if x.loss == loss and x.step) for loss in Loss}
-    places = tuple(LossCount(x, x.about, counts[x], dict(steps[x].most_common())) for x in Loss)
+    made = []
+    for name, about in places().items():
+        steps = Counter(x.step for x in missed if x.loss == name and x.step)
+        made.append(LossCount(name, about, counts[name], dict(steps.most_common())))
     fine = list(right.values())
-    return Losses(fine.count(True), len(missed), fine.count(None), places, tuple(notes))
+    return Losses(fine.count(True), len(missed), fine.count(None), tuple(made), tuple(notes))
 
 
-def place(name: str) -> Loss:
-    if name not in (known := [x.value for x in Loss]):
+def place(name: str) -> str:
+    if name not in (known := places()):
         raise ConfError(f"{name!r} is no place where answers are lost; {did_you_mean(name, known)}")
-    return Loss(name)
+    return name
 
 
 def of_report(tree: Mapping[str, Any]) -> Losses:
-    places = (LossCount(Loss(p["loss"]), p["about"], p["questions"], p["steps"]) for p in tree["places"])
+    places = (LossCount(p["loss"], p["about"], p["questions"], p["steps"]) for p in tree["places"])
     return Losses(tree["right"], tree["misses"], tree["unscored"], tuple(places), tuple(tree["notes"]))
 
 

@@ -33,8 +33,9 @@ FLOATS: Mapping[str, tuple[str, int]] = {
 }  # fmt: skip
 """dtype -> how its bits are read, and those of the exponent: all are set in a value that is not finite."""
 
-_KEY = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<factor>[AB])\.weight")
-_PINNED = re.compile(r"(sha256:[0-9a-f]{64}|[^@\s]+@[0-9a-f]{40})")  # what names weights, as `Model.weights`
+_KEY = re.compile(r"\Abase_model\.model\.(?P<module>.+)\.lora_(?P<factor>[AB])\.weight")
+_PINNED = re.compile(r"\A(sha256:[0-9a-f]{64}|[^@\s]+@[0-9a-f]{40})")
+"""What names weights, as `Model.weights`."""
 _AGAIN = "Train it again for this base, or correct the entry in models.yaml"
 
 
@@ -166,7 +167,7 @@ def _matrices(weights: Mapping[str, TensorHeader]) -> dict[str, tuple[int, int] 
 def _rank_of(config: Mapping[str, Any], module: str) -> int:
     """The rank of a module, by PEFT's rule: the first pattern that is the end of its name."""
     for pattern, rank in (config.get("rank_pattern") or {}).items():
-        if re.match(rf"(.*\.)?({pattern})$", module):
+        if re.match(rf"\A(.*\.)?({pattern})$", module):
             return int(rank)
     return int(config["r"])
 

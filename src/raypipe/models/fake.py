@@ -89,7 +89,7 @@ def whitespace(text: str) -> list[Span]:
 Script = Callable[[Chat, Sampling, str | None], str | Fault]
 """chat, sampling, adapter -> the whole reply before it is cut, or a fault."""
 
-_TOKEN = re.compile(r"\s*\S+")
+_TOKEN = re.compile(r"(?<!\s)\s*\S+")
 
 
 @dataclass(frozen=True, slots=True)

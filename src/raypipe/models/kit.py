@@ -20,10 +20,10 @@ import numpy as np
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError
 from raypipe.core.index import Index
-from raypipe.core.kg import ExampleRow, FactsRef, PoolRef, PublicFacts
 from raypipe.core.llm import Chat, Generator, ReplyPieces, Sampling
 from raypipe.core.plugins import is_path
-from raypipe.core.protocols import Embed, Graph, GraphRef, Model, ModelKind, Role, Score, Tokenize
+from raypipe.core.protocols import Embed, Model, ModelKind, Role, Score, Tokenize
+from raypipe.core.references import Reference
 from raypipe.models import load
 from raypipe.models.data_files import DataFiles
 from raypipe.models.device_errors import computing, loading
@@ -32,6 +32,7 @@ from raypipe.models.entry import REMOTE
 from raypipe.models.fake import Scripted
 from raypipe.models.load import Backend, EndpointAddress, EngineLimits
 from raypipe.models.own_engine import OwnEngine
+from raypipe.models.refusals import proven
 from raypipe.models.shared_encoders import SharedEncoders
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class LocalKit:
     them. None: this process starts a vLLM engine of its own, within `engine_limits`, on first use; use such a
     kit on one event loop, and `await close()` it. Calls to an engine that dies end in transient faults, and
     the next call starts another. `sink` gets each piece of a reply while it is written, for a chat that is
-    sent alone. `clock` (seconds) times graphs and the loading of models.
+    sent alone. `clock` (seconds) times calls of graphs and the loading of models.
     """
 
     def __init__(
@@ -175,7 +176,7 @@ class LocalKit:
 
     def _open_generator(self, model: Model) -> Generator:
         if is_path(model.loader):
-            return cast(Generator, load.from_outside(model, self._device, "__call__"))
+            return proven(cast(Generator, load.from_outside(model, self._device, "__call__")))
         if model.loader == "scripted":
             adapters = [name for name, _ in model.adapters]
             return Scripted(adapters=adapters, max_model_len=model.max_model_len).generate
@@ -184,9 +185,9 @@ class LocalKit:
 
             client = OpenAIClient(model, load.address_of(model, self.endpoints))
             self._closing_models[_key(model)] = client.close
-            return client.generate
+            return proven(client.generate)
         if self._engines is not None:
-            return _shared(model, self._engines, self._passing)
+            return proven(_shared(model, self._engines, self._passing))
         load.require_startable(model)
         own = OwnEngine(model, self._engine_limits, self._loading_s.append, self._sink)
         self._own[_key(model)], self._closing_models[_key(model)] = own, own.close
@@ -230,14 +231,8 @@ class LocalKit:
             )
         return self._index
 
-    def graph(self, ref: GraphRef) -> Graph:
-        return self._data.graph(ref, self.embedder)
-
-    def facts(self, ref: FactsRef) -> PublicFacts:
-        return self._data.facts(ref)
-
-    def pool(self, ref: PoolRef) -> Sequence[ExampleRow]:
-        return self._data.pool(ref)
+    def data(self, ref: Reference[T]) -> T:
+        return self._data.open(ref, self.embedder)
 
     def loading_s(self) -> float:
         """Seconds that loading models took so far, with the imports of their libraries."""

@@ -28,7 +28,7 @@ HUB = "https://huggingface.co"
 TIMEOUT_S = 20.0
 DTYPES = ("float32", "float16", "bfloat16")
 LONGEST = 32_768  # tokens of context that an entry proposes at most: keys and values take memory by the token
-_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_NAME = re.compile(r"\A[\w.-]+/[\w.-]+")
 SMALL = (
     "config.json",
     "tokenizer_config.json",

@@ -92,7 +92,7 @@ def _question(line: JsonLine, grades: Mapping[str, Mapping[str, int]]) -> Row:
     return Row(line.where, Question(id=id, text=fields.filled("text")), gold)
 
 
-NAME = re.compile(r".+\.(?:tsv|trec|txt|qrels)(?:\.gz)?")
+NAME = re.compile(r"\A.+\.(?:tsv|trec|txt|qrels)(?:\.gz)?")
 BEIR, TREC = "query-id corpus-id score", "query 0 document relevance"
 FOLDER, SPLIT = "qrels", ("test.tsv", "test.tsv.gz")
 

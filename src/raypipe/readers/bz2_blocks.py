@@ -14,6 +14,7 @@ from __future__ import annotations
 import bz2
 import os
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -36,22 +37,20 @@ _IS_PAIR = np.zeros(1 << 16, bool)
 _IS_PAIR[list(_PAIRS)] = True
 
 
-def marks(data: bytes | bytearray, start: int = 0) -> list[tuple[int, int]]:
-    """The (bit, mark) of each mark that lies whole in `data`, of those that start at byte `start` or later.
+def marks(data: bytes | bytearray, start: int = 0) -> Iterator[tuple[int, int]]:
+    """Yields the (bit, mark) of each mark that lies whole in `data` and starts at byte `start` or later.
 
     >>> [(bit, hex(mark)) for bit, mark in marks(bytes.fromhex("005dc914e14240"))]
     [(6, '0x177245385090')]
     """
     flat = np.frombuffer(data, np.uint8)[start + 1 :].astype(np.uint16)
-    found = []
     for at in np.flatnonzero(_IS_PAIR[(flat[:-1] << 8) | flat[1:]]).tolist():
         first = start + at  # the byte before the two
         bits = int.from_bytes(bytes(data[first : first + 7]).ljust(7, b"\0"))
         shift = _PAIRS[(bits >> 32) & 0xFFFF]
         mark = (bits >> (8 - shift)) & 0xFFFFFFFFFFFF
         if mark in (BLOCK, END) and len(data) * 8 >= first * 8 + shift + 48:
-            found.append((first * 8 + shift, mark))
-    return found
+            yield first * 8 + shift, mark
 
 
 @dataclass(frozen=True, slots=True)

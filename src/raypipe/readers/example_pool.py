@@ -13,30 +13,56 @@ import gzip
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, ClassVar, Self
 
 from raypipe.core.errors import DataError
-from raypipe.core.kg import ExampleRow, PoolRef, require_place, require_version
+from raypipe.core.references import EntryContext, Reference, Tools
 from raypipe.readers import lines
 from raypipe.readers.rows import Fields, ReadCounts, UnusableLine
 
 _MAKE = "`raypipe examples` makes such a file"
 
 
-def pool_ref(name: str, path: Path) -> PoolRef:
-    """The file as a recipe holds it. Raises DataError for one that is no pool."""
-    rows, version = _read(path)
-    return PoolRef(name, str(path.absolute()), version, len(rows))
+@dataclass(frozen=True, slots=True)
+class ExampleRow:
+    question: str
+    answer: str
+    document: str = ""  # url or id of the document that it asks about; "": of none
+    explanation: str = ""  # why the answer is right, where one was stored
 
 
-def open_pool(ref: PoolRef) -> tuple[ExampleRow, ...]:
-    """An entry's rows. Raises ConfError for an entry without a location, or for a file that is not what its
-    version says; DataError for one that is no pool."""
-    require_place("examples", ref, f"FILE; {_MAKE}")
-    rows, version = _read(Path(ref.where))
-    require_version("examples", ref, version)
-    return rows
+@dataclass(frozen=True, slots=True)
+class PoolRef(Reference[tuple[ExampleRow, ...]]):
+    """A file of training rows."""
+
+    size: int  # rows in it; `version` says it, too
+
+    kinds: ClassVar[tuple[str, ...]] = ("examples",)
+    about: ClassVar[str] = "examples"
+    place: ClassVar[str] = f"FILE; {_MAKE}"
+    is_evidence: ClassVar[bool] = False
+
+    @classmethod
+    def of_entry(cls, name: str, entry: Any, place: str, context: EntryContext) -> Self:
+        return cls.of_file(name, Path(place)) if place else cls(name, "", "nowhere", 0)
+
+    @classmethod
+    def of_file(cls, name: str, path: Path) -> Self:
+        """The file as a recipe holds it. Raises DataError for one that is no pool."""
+        rows, version = _read(path)
+        return cls(name, str(path.absolute()), version, len(rows))
+
+    @classmethod
+    def version_at(cls, path: Path) -> str:
+        return _read(path)[1]
+
+    def open(self, tools: Tools) -> tuple[ExampleRow, ...]:
+        self.require_place()
+        rows, version = _read(Path(self.where))
+        self.require_version(version)
+        return rows
 
 
 def write_pool(path: Path, rows: Iterable[ExampleRow]) -> None:

@@ -5,13 +5,14 @@ Each format's module opens with one literal record. Memory holds the current lin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from raypipe.core import plugins
 from raypipe.core.errors import ConfError, DataError
+from raypipe.core.plugin_tables import Registry, registered
 from raypipe.core.plugins import is_path
 from raypipe.readers import beir, captured, crag, files, lines, oag, qasper, row_files, row_format, warc
 from raypipe.readers.files import Input, Span
@@ -21,21 +22,51 @@ from raypipe.readers.rows import LIMITS, DuplicateCheck, ReadCounts, ReaderLimit
 Format: TypeAlias = str | RowFormat
 """One of FORMATS, or the path of a reader of your own: `mypkg.readers:rows`, a function of one file that
 yields a `Row` for each of its questions and documents. `RowFormat` is rows with named fields."""
-FORMATS: tuple[str, ...] = (
-    "crag", "beir", "synth", "qasper", "oag", "warc", row_format.NAME, captured.NAME,
-)  # fmt: skip
 Paths: TypeAlias = Iterable[str | Path]
 
 
-_READERS: dict[object, Any] = {"qasper": qasper, "oag": oag, "warc": warc}
-"""Modules with `files_of` and `rows`, of formats whose files are no JSON lines."""
-_KINDS = {"crag": "crag", "synth": "crag", "beir": "ranking", "qasper": "qasper", "oag": "ranking"}
+@dataclass(frozen=True, slots=True)
+class LineFormat:
+    """A format of JSON lines, each of which is read alone."""
+
+    begin: str  # what the names of files in a folder begin with; files named one by one have any name
+    rows: Callable[[Iterable[lines.JsonLine], ReadCounts, Seen], Iterator[Row]]
+    kind: str  # of the data: its golds and measures (`metrics.kinds`)
+
+
 OWN_KIND = "qa"
 """Kind of what other formats read, and of a reader from outside that has no attribute `kind`."""
 
-_LINES = {"crag": ("", crag.rows), captured.NAME: ("", captured.rows), "synth": ("questions", crag.rows)}
-"""Formats of JSON lines: what the names of files in a folder begin with, and what reads the lines. Files
-named one by one are read under any name. The graph next to the questions of synth is not for reading."""
+_READERS: dict[object, Any] = {"qasper": qasper, "oag": oag, "warc": warc}
+"""Modules with `files_of` and `rows`, of formats whose files are no JSON lines."""
+_KINDS = {"beir": "ranking", "qasper": "qasper", "oag": "ranking"}
+FORMATS: Registry[Any] = Registry(
+    "readers",
+    {
+        "crag": LineFormat("", crag.rows, "crag"),
+        **dict.fromkeys(("beir", "qasper", "oag", "warc", row_format.NAME)),
+        captured.NAME: LineFormat("", captured.rows, OWN_KIND),
+    },
+    "a reader",
+)
+"""Name of a format -> its LineFormat; None: it has a module of its own here; a plugin's may be a function of
+one file."""
+
+
+def lined(format: Format) -> LineFormat | None:
+    """The format, if it is one of JSON lines."""
+    name = format_name(format)
+    found = FORMATS.get(name)
+    return found if isinstance(found, LineFormat) else None
+
+
+def reader_path(format: Format) -> str | None:
+    """MODULE:NAME of a reader that is a function of one file; None: the format is another."""
+    name = format_name(format)
+    if is_path(name):
+        return name
+    added = FORMATS.added(name) if name in FORMATS else None
+    return None if added is None or isinstance(FORMATS[name], LineFormat) else str(added.value)
 
 
 def open(
@@ -54,8 +85,8 @@ def open(
     seen = Seen() if seen is None else seen
     if (rows := _rows(format)) is not None:
         return row_format.open(paths, rows, counts, limits, seen, span)
-    if is_path(format):
-        return _from_outside(paths, str(format), counts)
+    if (path := reader_path(format)) is not None:
+        return _from_outside(paths, path, counts)
     if format in _READERS:
         rows_of: Iterator[Row] = _READERS[format].rows(paths, counts, limits, seen)
         return rows_of
@@ -64,7 +95,7 @@ def open(
         corpora, queries = ([replace(i, span=span) for i in found] for found in (corpora, queries))
         return beir.rows(corpora, queries, judged, counts, limits, seen)
     inputs = [replace(i, span=span) for i in inputs_of(paths, format, counts)]
-    return _LINES[str(format)][1](lines.read(inputs, counts, limits), counts, seen)
+    return _of_lines(format).rows(lines.read(inputs, counts, limits), counts, seen)
 
 
 def size(paths: Paths, format: Format) -> int:
@@ -75,7 +106,7 @@ def files_of(paths: Paths, format: Format) -> list[Path]:
     """The files that `open` will read, every part of a split one, in order."""
     if _rows(format) is not None:
         return [f.path for f in row_files.find(paths)]
-    if is_path(format):
+    if reader_path(format) is not None:
         return files.named_files(paths, lambda p: p.is_file() and p.name[0] != ".", "files to read")
     if format in _READERS:
         found: list[Path] = _READERS[format].files_of(paths)
@@ -88,10 +119,13 @@ def files_of(paths: Paths, format: Format) -> list[Path]:
 
 def inputs_of(paths: Paths, format: Format, counts: ReadCounts | None) -> list[Input]:
     """The files of JSON lines that `open` will read; `counts` gets the other files of folders."""
-    if format not in _LINES:
+    return files.find(_some(paths), (_of_lines(format).begin,), counts)
+
+
+def _of_lines(format: Format) -> LineFormat:
+    if (found := lined(format)) is None:
         raise ConfError(f"{format!r} is no format: expected one of {', '.join(FORMATS)}, or MODULE:NAME.")
-    begin = _LINES[str(format)][0]
-    return files.find(_some(paths), (begin,), counts)
+    return found
 
 
 def _some(paths: Paths) -> list[str | Path]:
@@ -104,15 +138,17 @@ def reader_id(format: Format) -> str:
     """Names a format's reader: of one from outside its path and its source, of rows the named fields."""
     if isinstance(format, RowFormat):
         return format.id()
-    return "/".join(_reader(format)[1]) if is_path(format) else format
+    path = reader_path(format)
+    return format if path is None else "/".join(_reader(path)[1])
 
 
 def kind_of(format: Format) -> str:
     """The kind of data that a format reads: its golds and measures (`metrics.kinds`). A reader from outside
     may say it, as an attribute `kind` of its function."""
-    if is_path(format):
-        return str(getattr(_reader(str(format))[0], "kind", OWN_KIND))
-    return _KINDS.get(format_name(format), OWN_KIND)
+    if (path := reader_path(format)) is not None:
+        return str(getattr(_reader(path)[0], "kind", OWN_KIND))
+    found = lined(format)
+    return _KINDS.get(format_name(format), OWN_KIND) if found is None else found.kind
 
 
 def format_name(format: Format) -> str:
@@ -136,13 +172,15 @@ def check(paths: Paths, format: Format) -> None:
 def looks_like(paths: Paths) -> Format:
     """The format of files by their looks: crag, where nothing else is sure.
 
-    A folder of `raypipe synth` is synth, JSON that begins as a paper is qasper, names that end in .warc or
-    .warc.gz are warc, names that start with corpus and queries are beir, and names of OAG-QA's files are oag.
-    Files that are no JSON lines are rows, and so are JSON lines without a field that CRAG's alone have.
+    A folder with a plugin's marker is of its format, JSON that begins as a paper is qasper, names that end in
+    .warc or .warc.gz are warc, names that start with corpus and queries are beir, and names of OAG-QA's files
+    are oag. Files that are no JSON lines are rows, and so are JSON lines without a field that CRAG's alone
+    have.
     """
     given = [Path(p) for p in paths]
-    if given and all((p / "synth.json").is_file() for p in given):
-        return "synth"
+    marks = {marked(p) for p in given}
+    if len(marks) == 1 and (mark := marks.pop()) is not None:
+        return mark
     names = [f for p in given for f in (sorted(p.iterdir()) if p.is_dir() else [p]) if f.name[0] != "."]
     if names and all(warc.is_warc(f) for f in names):
         return "warc"
@@ -162,6 +200,12 @@ def looks_like(paths: Paths) -> Format:
     if all(f.name.startswith(beir.WANTED) for f in lined):
         return "beir"
     return "crag" if _are_crag(lined) else row_format.NAME
+
+
+def marked(folder: Path) -> str | None:
+    """The format that a plugin's file in a folder tells; None: none is there."""
+    markers = registered("markers").items()
+    return next((str(found.value) for name, found in markers if (folder / name).is_file()), None)
 
 
 _OF_CRAG = {"interaction_id", "search_results", "query_time", "static_or_dynamic"}

@@ -157,10 +157,19 @@ _TOO_DEEP = "expected a few levels of nesting, found hundreds"
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        twice = repeated(name for name, _ in pairs) or ""
         raise UnusableLine("duplicate_key", f"{twice[:80]!r} stands twice in one object")
     return value
+
+
+def repeated(names: Iterable[str]) -> str | None:
+    """Returns the first name that an earlier one equals; None: all differ. One pass: strangers send names."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
 
 
 def _integer(digits: str) -> int:

@@ -28,8 +28,8 @@ from raypipe.core.records import Document, Gold, Question
 from raypipe.readers import files, lines
 from raypipe.readers.rows import Fields, ReadCounts, ReaderLimits, Row, Seen, UnusableLine, settled, source_of
 
-QUESTIONS = re.compile(r"(?P<stem>qa[-_].+?)\.(?:txt|jsonl|json)(?:\.gz)?")
-PAPERS = re.compile(r"(?P<stem>pid[-_]to[-_]title[-_]abs.*?)\.json(?:\.gz)?")
+QUESTIONS = re.compile(r"\A(?P<stem>qa[-_].+?)\.(?:txt|jsonl|json)(?:\.gz)?")
+PAPERS = re.compile(r"\A(?P<stem>pid[-_]to[-_]title[-_]abs.*?)\.json(?:\.gz)?")
 PAPER_CHARS = 4 << 20  # of one paper in the file, title and abstract together: abstracts have some thousand
 _NAMED = "OAG-QA's files, named as qa-train.txt or pid-to-title-abs-new.json"
 

@@ -35,9 +35,8 @@ SCALARS = (str, int, float, Decimal, date, datetime)
 ANSWER_FIELDS = ("text", "value", "answer", "answers", "aliases")  # of an object that is an answer, in order
 LABELS = ("domain", "question_type", "made_by", "review")
 DROP = "drop"  # of `review`: the question is left out
-_FILE = re.compile(r"[^\n\r]{1,500}\.(?:html?|xhtml|txt|md|markdown|pdf|docx)", re.IGNORECASE)
-_HTML = re.compile(r"\s*(?:<\?xml[^>]*>\s*)?<(?:!doctype\s+html|html[\s>])", re.IGNORECASE)
-_LIST = re.compile(r"\s*\[.*\]\s*", re.DOTALL)
+_FILE = re.compile(r"\A[^\n\r]{1,500}\.(?:html?|xhtml|txt|md|markdown|pdf|docx)", re.IGNORECASE)
+_HTML = re.compile(r"\A\s*+(?:<\?xml[^>]*>\s*+)?<(?:!doctype\s+html|html[\s>])", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +177,7 @@ def _several(given: Any) -> list[Any]:
 
 def _listed(given: Any) -> Any:
     """A list that stands as JSON in a text, as in a cell of CSV; anything else as it is."""
-    if isinstance(given, str) and _LIST.fullmatch(given):
+    if isinstance(given, str) and (said := given.strip()).startswith("[") and said.endswith("]"):
         with suppress(ValueError):
             return json.loads(given)
     return given

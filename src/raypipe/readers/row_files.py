@@ -162,7 +162,7 @@ def _csv(file: RowFile, counts: ReadCounts, limits: ReaderLimits) -> Iterator[Js
     delimiter = max((",", "\t", ";"), key=bare.count)
     table = csv.reader(chain([start], text), delimiter=delimiter, strict=True)
     names = [c.strip() for c in next(table, [])]
-    twice = next((n for n in names if names.count(n) > 1), None)
+    twice = lines.repeated(names)
     if twice is not None or not any(names):
         said = f"{twice!r} twice" if any(names) else "none"
         raise DataError(f"{file.name}:1: expected the names of the fields in its first line, found {said}.")

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from raypipe.core.plugins import is_path
 from raypipe.readers import beir, files, formats, row_files, row_format
 from raypipe.readers.files import Span
 from raypipe.readers.formats import Format
 from raypipe.readers.row_format import RowFormat
 from raypipe.readers.rows import LIMITS, ReadCounts, Row, Seen
 
-CUTTABLE = ("crag", "synth", "beir", "warc", "rows", "captured")
-"""Formats whose rows stand alone. A question of OAG-QA names papers of other files."""
+CUTTABLE = ("beir", "warc", "rows")
+"""Formats whose rows stand alone, besides those of JSON lines. A question of OAG-QA names papers of other
+files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ def cut(paths: Sequence[Path], format: Format, shard_bytes: int, counts: ReadCou
     Of a file that can be cut a shard has about `shard_bytes`. One shard: the files cannot be read apart.
     """
     name = formats.format_name(format)
-    if is_path(format) or name not in CUTTABLE:
+    if name not in CUTTABLE and formats.lined(format) is None:
         return [_whole(formats.files_of(paths, format))]
     if name == "rows":
         return [s for file in row_files.find(paths) for s in _of_rows(file, shard_bytes)]
@@ -106,8 +106,10 @@ def _groups(path: Path, shard_bytes: int) -> list[Shard]:
     except (OSError, ValueError):
         return [_whole([path])]  # its reader says what is wrong
     shards, start, first = list[Shard](), 0, 1
-    for n in range(1, len(groups) + 1):
-        if n == len(groups) or sum(sizes[start:n]) >= shard_bytes:
-            shards.append(Shard((str(path),), sum(sizes[start:n]), Span(start, n, first)))
-            first, start = first + sum(rows[start:n]), n
+    filled = taken = 0  # bytes and rows from `start` on
+    for n, (size, count) in enumerate(zip(sizes, rows, strict=True), 1):
+        filled, taken = filled + size, taken + count
+        if n == len(groups) or filled >= shard_bytes:
+            shards.append(Shard((str(path),), filled, Span(start, n, first)))
+            first, start, filled, taken = first + taken, n, 0, 0
     return shards if len(shards) > 1 else [_whole([path])]

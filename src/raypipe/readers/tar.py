@@ -23,12 +23,16 @@ class _Stream:
     """A file for `tarfile` that is read forwards. What it asks for is there, or DataError."""
 
     def __init__(self, name: str, chunks: Iterator[bytes]) -> None:
-        self.name, self._chunks, self._left, self._at = name, chunks, b"", 0
+        self.name, self._chunks = name, chunks
+        self._chunk, self._next = b"", 0  # what was read, and the first of its bytes that was not given out
+        self._at = 0
 
     def some(self, most: int) -> bytes:
         """1 to `most` bytes; none at the end."""
-        left = self._left or next(self._chunks, b"")
-        out, self._left = left[:most], left[most:]
+        if self._next == len(self._chunk):
+            self._chunk, self._next = next(self._chunks, b""), 0
+        out = self._chunk[self._next : self._next + most]
+        self._next += len(out)
         self._at += len(out)
         return out
 

@@ -21,11 +21,11 @@ from raypipe.core.errors import LawBroken, OutOfMemory, RaypipeError
 from raypipe.core.protocols import Ask, Build, CorpusStep, Kit, Model, Step
 from raypipe.core.records import SKIPPED_REPLY, Question
 from raypipe.core.singleflight import SingleFlight
-from raypipe.memo.counts import CallCounts, add_up
-from raypipe.memo.memo import Asking, Memo, cached
 from raypipe.recipes.deadlines import decided, goes_on, limited
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import decides, embedder_of, named, table_of
+from raypipe.store.memo.counts import CallCounts, add_up
+from raypipe.store.memo.memo import Asking, Memo, cached
 
 S = TypeVar("S", Step, CorpusStep)
 T = TypeVar("T")

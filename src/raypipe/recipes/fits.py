@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from raypipe.core.config import read_yaml
 from raypipe.core.digests import stable
 from raypipe.core.errors import ConfError
-from raypipe.core.kg import FactsRef
-from raypipe.core.protocols import GraphRef, Model
+from raypipe.core.protocols import Model
 from raypipe.core.records import digest
+from raypipe.core.references import Reference
 from raypipe.recipes.step_contract import given_by_fit
 from raypipe.store.adapters import RECIPE
 from raypipe.text.fitted_on import FittedOn
@@ -66,8 +66,8 @@ def fitted_on(step: Any) -> FittedOn | None:
 
 def basis(recipe: Recipe, name: str) -> str:
     """Names what numbers that are fitted for one stage rest on: all stages before it, and its own fields but
-    those that the fit gives (`given_by_fit` of its class). A graph counts by name: a day's update of its rows
-    leaves a fit valid."""
+    those that the fit gives (`given_by_fit` of its class). What a reference brings as
+    evidence counts by name: a day's update of a graph leaves a fit valid."""
     before: list[str] = [_named(s, frozenset()) for s in recipe.corpus]
     for stage in recipe.question:
         if stage.name == name:
@@ -79,7 +79,7 @@ def basis(recipe: Recipe, name: str) -> str:
 def _named(stage: Stage[Any], without: frozenset[str]) -> str:
     values = {f.name: getattr(stage.step, f.name) for f in dataclasses.fields(stage.step)}
     named = {
-        n: (type(v).__name__, v.name) if isinstance(v, GraphRef | FactsRef) else v
+        n: (type(v).__name__, v.name) if isinstance(v, Reference) and v.is_evidence else v
         for n, v in values.items()
         if n not in without
     }
@@ -92,12 +92,11 @@ def misfitted(recipe: Recipe, where: Where) -> Iterator[ConfError]:
     for i, stage in enumerate(recipe.question):
         on = fitted_on(stage.step)
         if on is not None and on.basis and on.basis != (found := basis(recipe, stage.name)):
-            verb = stage.name.partition(":")[0].partition("#")[0]
             yield where.at(i).error(
                 f"{stage.name}: expected fitted numbers of this recipe ({found[:8]}), found some of "
                 f"{on.recipe} ({on.basis[:8]}): a step before it, or one of its fields, differs from the "
-                f"recipe that they were fitted to. Fit again: raypipe fit {verb} RUN, a run of this recipe "
-                "without them; or leave fitted out"
+                f"recipe that they were fitted to. Fit again: raypipe fit {stage.verb} RUN, a run of this "
+                "recipe without them; or leave fitted out"
             )
 
 

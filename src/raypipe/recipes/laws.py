@@ -18,9 +18,9 @@ from raypipe.core import arrow
 from raypipe.core.errors import LawBroken
 from raypipe.core.protocols import Kit, Reach
 from raypipe.core.records import ANSWERED, Question, Reply
-from raypipe.memo.counts import CallCounts
-from raypipe.memo.memo import cached
 from raypipe.recipes.step_contract import bound_of, corpus_bound_of, is_bounded, named
+from raypipe.store.memo.counts import CallCounts
+from raypipe.store.memo.memo import cached
 
 UNDECLARED, UNREAD = "which writes() does not name", "what reads() does not name"
 

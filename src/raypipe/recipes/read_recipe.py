@@ -15,7 +15,7 @@ from raypipe.core.errors import ConfError, RaypipeError
 from raypipe.core.plugins import Plugin, is_path
 from raypipe.recipes.recipe import Labels, Recipe, S, Stage
 from raypipe.recipes.step_contract import step_class
-from raypipe.recipes.verbs import HALVES
+from raypipe.recipes.verbs import HALVES, step_of
 from raypipe.recipes.wiring import misfits
 from raypipe.text.template import ByLabel
 
@@ -85,29 +85,26 @@ def written_steps(
             raise here.error(f"expected a list of steps, found {config.kind_of(given)}")
     for i, item in enumerate(items):
         with collected(found):
-            step = _written(item, HALVES[half], here.at(i), taken)
+            step = _written(item, half, here.at(i), taken)
             taken.add(step.name)
             yield step
 
 
-def _written(item: Any, table: Mapping[str, type[Any]], where: Where, taken: Collection[str]) -> WrittenStep:
+def _written(item: Any, half: str, where: Where, taken: Collection[str]) -> WrittenStep:
     if isinstance(item, str):
         item = {item: {}}
     if not isinstance(item, dict) or len(item) != 1:
         raise where.error(f"expected one step, as `- verb: {{field: value}}`, found {config.kind_of(item)}")
     [(key, fields)] = item.items()
-    if is_path(key):
-        try:
-            cls, plugin = step_class(key)
-        except ConfError as e:
-            raise where.error(str(e)) from e
-    elif key not in table:
-        raise where.error(f"unknown step {key!r}; {did_you_mean(str(key), table)}")
-    else:
-        cls, plugin = table[key], None
+    if not is_path(key) and key not in HALVES[half]:
+        raise where.error(f"unknown step {key!r}; {did_you_mean(str(key), HALVES[half])}")
+    try:
+        cls, plugin = step_class(key) if is_path(key) else step_of(half, key)
+    except ConfError as e:
+        raise where.error(str(e)) from e
     if not isinstance(fields, dict | None):
         raise where.at(key).error(f"expected a mapping, found {config.kind_of(fields)}")
-    fields, verb = dict(fields or {}), key if plugin is None else plugin.name
+    fields, verb = dict(fields or {}), key.partition(":")[2] or key
     into = fields.get("into", verb)
     name = verb if into == verb else f"{verb}:{into}"
     if name in taken:

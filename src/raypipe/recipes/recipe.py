@@ -13,11 +13,19 @@ from typing import Any, Generic, TypeAlias, TypeVar, get_args
 
 from raypipe.core.digests import identifying, stable
 from raypipe.core.errors import ConfError
-from raypipe.core.kg import FactsRef
 from raypipe.core.plugins import Plugin
-from raypipe.core.protocols import CorpusStep, GraphRef, Model, Step
-from raypipe.core.records import Question, SourceKind, digest
-from raypipe.recipes.step_contract import N, embedder_of, named_by, searches_all, source_kinds, table_of
+from raypipe.core.protocols import CorpusStep, Model, Step
+from raypipe.core.records import Fault, Question, SourceKind, digest
+from raypipe.core.references import Reference
+from raypipe.recipes.step_contract import (
+    N,
+    embedder_of,
+    named,
+    named_by,
+    searches_all,
+    source_kinds,
+    table_of,
+)
 from raypipe.text.template import ByLabel
 
 S = TypeVar("S")
@@ -35,6 +43,11 @@ class Stage(Generic[S]):
     when: Mapping[str, Labels] = field(default_factory=dict)  # reply -> labels let in
     plugin: Plugin | None = None  # where the step's class comes from; None: raypipe ships it
     written: str = ""  # digest that a manifest has of the stage, if its class was not imported
+
+    @property
+    def verb(self) -> str:
+        """Its name without what it writes into: "fuse" of "fuse:final"."""
+        return self.name.partition("#")[0].partition(":")[0]
 
     def kind(self) -> str:
         """What names the class of its step: its name, or its path if it comes from outside."""
@@ -62,6 +75,14 @@ class Stage(Generic[S]):
     def gate_reads(self) -> frozenset[str]:
         tables = [x.reads() for x in self.when.values() if isinstance(x, ByLabel)]
         return frozenset(f"replies.{r}" for r in self.when).union(*tables)
+
+
+def faults_at(stage: Stage[Step], question: Question) -> list[Fault]:
+    """The faults that a stage put on a question or on a reply of it."""
+    into = named(stage.step.writes(), "replies")
+    names = {stage.name, *(f"{stage.verb}:{name}" for name in into)}
+    replies = (question.replies[name].fault for name in into if name in question.replies)
+    return [f for f in question.faults if f.step in names] + [f for f in replies if f is not None]
 
 
 def titled(name: str, sets: Sequence[str]) -> str:
@@ -133,9 +154,9 @@ class Recipe:
         return any(searches_all(s.step) for s in self.question)
 
     def needs_passages(self) -> bool:
-        """Whether it answers from passages alone: it searches them, and asks no graph and no public data."""
+        """Whether it answers from passages alone: it searches them, and no reference brings evidence."""
         reads = {w for s in self.question for w in s.step.reads() if w.startswith("index.")}
-        return bool(reads) and not self.named(GraphRef) and not self.named(FactsRef)
+        return bool(reads) and not any(ref.is_evidence for ref in self.named(Reference))
 
     def models(self) -> tuple[Model, ...]:
         """Every model that a step names, each once, in the order in which they are met."""

@@ -7,26 +7,24 @@ text, a model's identity, a grammar's bytes. So a file can move, and a word in i
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import is_dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar, get_args, get_origin
 
 from raypipe.core import config
 from raypipe.core.config import Conf, Resolve, Where, did_you_mean
 from raypipe.core.errors import ConfError, DataError
-from raypipe.core.kg import FactsRef, Level, PoolRef
 from raypipe.core.llm import Grammar, JsonSchema
-from raypipe.core.protocols import GraphRef, Model
-from raypipe.kg.language.example_bank import ExampleBank
+from raypipe.core.plugin_tables import Registry
+from raypipe.core.protocols import Model
+from raypipe.core.references import EntryContext, Reference
 from raypipe.models.catalog import Catalog
 from raypipe.models.constraint import longest_reply
-from raypipe.readers.example_pool import pool_ref
+from raypipe.readers.example_pool import PoolRef
 from raypipe.steps.answer_probability import AnswerProbability
-from raypipe.steps.facts import FactsRule
 from raypipe.steps.fuse import FusionWeights
 from raypipe.text.evidence import Fitted
 from raypipe.text.template import ByLabel, Prompt
@@ -38,26 +36,69 @@ FITTED: tuple[type[Any], ...] = (Fitted, AnswerProbability, FusionWeights)
 """What a file under fitted/ can hold: numbers for `extract`, `decide` and `fuse`."""
 
 
-def resolvers(files: Conf, models: Catalog, graphs: Mapping[str, str] = MappingProxyType({})) -> Resolve:
-    """Readers for every type that a field of a step can name. `graphs` says where graphs lie, by name; under
-    "" where all others do."""
-    prompt = _written(Prompt, "prompts", partial(files.below, "prompts"))
-    found: dict[Any, Any] = {
+ENTRIES: Registry[type[Reference[Any]]] = Registry("entries", {"examples": PoolRef}, "a reference")
+"""Kind of an entry of graphs.yaml -> what it is the reference of."""
+
+FILES: Registry[type[Any]] = Registry("files", {}, "a dataclass")
+"""Folder of conf -> the record that a YAML file there holds, of the folders that plugins add."""
+
+
+def file_record(hint: type[Any]) -> type[Any]:
+    """The record of files under the folder that a type names: the type itself, or what a plugin registers
+    where it is abstract. Raises ConfError where none does."""
+    if is_dataclass(hint):
+        return hint
+    folder: str = hint.FOLDER
+    if folder not in FILES:
+        raise ConfError(f"files under {folder}/: expected a plugin that reads them, found none")
+    return FILES[folder]
+
+
+class Readers(Mapping[Any, Read[Any]]):
+    """Readers by type: those of the core, and of types that say themselves how they are named: a reference,
+    a record of a conf folder's files, a table of such by label."""
+
+    def __init__(self, files: Conf, places: Mapping[str, str], known: Mapping[Any, Read[Any]]) -> None:
+        self._files, self._places = files, places
+        self._known: dict[Any, Read[Any]] = dict(known)
+
+    def __getitem__(self, hint: Any) -> Read[Any]:
+        if hint not in self._known:
+            self._known[hint] = self._made(hint)
+        return self._known[hint]
+
+    def _made(self, hint: Any) -> Read[Any]:
+        if isinstance(hint, type) and issubclass(hint, Reference):
+            return _entry(hint, self._files, self._places, self)
+        if isinstance(hint, type) and (folder := getattr(hint, "FOLDER", None)) is not None:
+            return _written(file_record(hint), folder, partial(self._files.below, folder))
+        if get_origin(hint) is ByLabel:
+            [of] = get_args(hint)
+            return _by_label(config.reader(of, self), needs_else=type(None) not in get_args(of))
+        raise KeyError(hint)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+
+def resolvers(
+    files: Conf, models: Catalog, graphs: Mapping[str, str] = MappingProxyType({}),
+    instead: Mapping[Any, Read[Any]] = MappingProxyType({}),
+) -> Readers:  # fmt: skip
+    """Readers for every type that a field of a step can name. `graphs` says where entries of graphs.yaml lie,
+    by name; under "" where all others do. `instead`: readers that take the place of some."""
+    known: dict[Any, Read[Any]] = {
         Model: _model(models),
         **{c: _written(c, "fitted", partial(files.find, "fitted")) for c in FITTED},
-        Prompt: prompt,
-        ByLabel[Prompt]: _by_label(prompt, needs_else=True),
+        Prompt: _written(Prompt, "prompts", partial(files.below, "prompts")),
         ByLabel[str | None]: _by_label(_adapter, needs_else=False),
-        ByLabel[tuple[str, ...]]: _by_label(config.reader(tuple[str, ...]), needs_else=True),
         Grammar: _grammar(files),
         JsonSchema: _schema(files),
-        GraphRef: _graph(files, graphs, models),
-        ExampleBank: _written(ExampleBank, "examples", partial(files.below, "examples")),
-        FactsRef: _file_of(files, graphs, "facts", _facts_ref),
-        PoolRef: _file_of(files, graphs, "examples", _pool),
     }
-    found[ByLabel[FactsRule | None]] = _by_label(config.reader(FactsRule | None, found), needs_else=False)
-    return found
+    return Readers(files, graphs, {**known, **instead})
 
 
 def prompt_file(files: Conf, name: str) -> Prompt:
@@ -92,90 +133,6 @@ def _grammar(files: Conf) -> Read[Grammar]:
     return lambda value, where: _named(value, where, "a file under grammar/", find)
 
 
-@dataclass(frozen=True, slots=True)
-class GraphEntry:
-    kind: Literal["folder", "server", "facts", "examples"]
-    where: str = ""  # folder, address, or file of facts or examples; "": to be said when it is used
-    version: str = ""  # of a server
-    refresh: Mapping[str, str | int] = field(default_factory=dict)  # domain -> REFRESH, or seconds
-    levels: Mapping[str, tuple[Level, ...]] = field(default_factory=dict)  # kind of name -> how it is linked
-    embedder: str = ""  # of the level embedding: a model's name
-    near: float | None = None  # cosine from which on that level takes two names for one
-
-    def __post_init__(self) -> None:
-        meant = any("embedding" in levels for levels in self.levels.values())
-        if not meant == bool(self.embedder) == (self.near is not None):
-            raise ValueError("embedder and near: expected both with the level embedding, and neither without")
-        if self.near is not None and not 0 < self.near <= 1:
-            raise ValueError(f"near: expected a cosine above 0, at most 1, found {self.near}")
-        if (self.kind == "server") != bool(self.version):
-            raise ValueError("version: expected for a server and for nothing else")
-        if self.levels:
-            from raypipe.kg.link import LEVELS
-
-            if strange := sorted(self.levels.keys() - LEVELS.keys()):
-                known = ", ".join(sorted(LEVELS))
-                raise ValueError(f"levels: {strange[0]!r} is no kind of name; expected {known}")
-        for domain, period in self.refresh.items():
-            if isinstance(period, str) and period not in REFRESH:
-                raise ValueError(
-                    f"refresh: {domain}: expected {', '.join(REFRESH)} or seconds, found {period!r}"
-                )
-
-
-REFRESH: Mapping[str, float] = MappingProxyType({"static": math.inf, "daily": 86400.0, "live": 0.0})
-"""Words for how long a reply holds, in seconds."""
-
-
-def _graphs_file(files: Conf) -> tuple[dict[str, Any], Where]:
-    path = files.file("graphs.yaml")
-    return config.read_yaml(path), Where(str(path))
-
-
-def _graph(files: Conf, graphs: Mapping[str, str], models: Catalog) -> Read[GraphRef]:
-    def find(name: str) -> GraphRef:
-        tree, where = _graphs_file(files)
-        if name not in tree:
-            raise where.error(f"no graph {name!r}; {did_you_mean(name, tree)}")
-        entry = config.build(GraphEntry, tree[name], where.at(name))
-        if entry.kind in ("facts", "examples"):
-            raise ConfError(f"{name!r} are {entry.kind}: expected a graph, of kind folder or server")
-        address = graphs.get("", "").startswith(("http://", "https://"))
-        general = graphs.get("", "") if address == (entry.kind == "server") else ""
-        place = graphs.get(name) or general or entry.where
-        ref = _graph_ref(name, entry, place, _grammar_text(files, "calls"))
-        if entry.near is None:
-            return ref
-        embedder = _model(models)(entry.embedder, where.at(name).at("embedder"))
-        if embedder.kind != "embedder":
-            raise where.at(name).error(f"embedder: expected a model of kind embedder, found {embedder.kind}")
-        return replace(ref, embedder=embedder, near=entry.near)
-
-    return lambda value, where: _named(value, where, "a graph of graphs.yaml", find)
-
-
-def _graph_ref(name: str, entry: GraphEntry, place: str, grammar: str) -> GraphRef:
-    """The entry at the place it is said to lie; an address for a folder, or the reverse, is refused. Without
-    a place it can be named and not asked."""
-    seconds = {d: REFRESH[p] if isinstance(p, str) else float(p) for d, p in entry.refresh.items()}
-    refresh = {d: s for d, s in seconds.items() if math.isfinite(s)}
-    if not place:
-        return GraphRef(name, "folder", "", "nowhere", grammar, entry.levels)
-    if (entry.kind == "server") != place.startswith(("http://", "https://")):
-        what = "http://HOST:PORT" if entry.kind == "server" else "a folder of tables"
-        raise ConfError(f"graph {name!r} is of kind {entry.kind}: expected {what}, found {place!r}")
-    from raypipe.kg.graph_adapter import tables_version  # .3 s with httpx, for recipes that have a graph
-
-    try:
-        version = entry.version or tables_version(Path(place))
-    except DataError as e:
-        raise ConfError(f"graph {name!r}: {e}") from e
-    assert entry.kind in ("folder", "server")
-    if entry.kind == "folder":  # workers may stand elsewhere
-        place = str(Path(place).absolute())
-    return GraphRef(name, entry.kind, place, version, grammar, entry.levels, MappingProxyType(refresh))
-
-
 def _written(cls: type[T], kind: str, path_of: Callable[[str], Path]) -> Read[T]:
     """The name of a file under `kind`/, or what such a file holds, spelled out."""
 
@@ -191,35 +148,25 @@ def _written(cls: type[T], kind: str, path_of: Callable[[str], Path]) -> Read[T]
     return read
 
 
-def _file_of(
-    files: Conf, graphs: Mapping[str, str], kind: Literal["facts", "examples"], made: Callable[[str, str], T]
-) -> Read[T]:
-    """The name of an entry of graphs.yaml that is one file. `made`: of its name, and its place or ""."""
+def _entry(cls: type[Reference[Any]], files: Conf, places: Mapping[str, str], resolve: Resolve) -> Read[Any]:
+    """The name of an entry of graphs.yaml, of one of the kinds of a reference."""
 
-    def find(name: str) -> T:
-        tree, where = _graphs_file(files)
-        entry = config.build(GraphEntry, tree[name], where.at(name)) if name in tree else None
-        if entry is None or entry.kind != kind:
-            known = [n for n, e in tree.items() if isinstance(e, dict) and e.get("kind") == kind]
-            raise where.error(f"no {kind} {name!r}; {did_you_mean(name, known)}")
+    def find(name: str) -> Reference[Any]:
+        path = files.file("graphs.yaml")
+        tree, where = config.read_yaml(path), Where(str(path))
+        known = [n for n, e in tree.items() if isinstance(e, dict) and e.get("kind") in cls.kinds]
+        if name not in known:
+            expected = f"expected {cls.about}, of kind {' or '.join(cls.kinds)}"
+            raise where.error(f"{name!r}: {expected}; {did_you_mean(name, known)}")
+        entry = config.build(cls.entry, tree[name], where.at(name))
+        general = places.get("", "")
+        place = places.get(name) or (general if cls.lies_at(entry, general) else "") or entry.where
         try:
-            return made(name, graphs.get(name) or entry.where)
+            return cls.of_entry(name, entry, place, EntryContext(files, resolve, where.at(name)))
         except DataError as e:
-            raise ConfError(f"{kind} {name!r}: {e}") from e
+            raise ConfError(f"{cls.about.removeprefix('a ')} {name!r}: {e}") from e
 
-    return lambda value, where: _named(value, where, f"{kind} of graphs.yaml", find)
-
-
-def _facts_ref(name: str, place: str) -> FactsRef:
-    if not place:
-        return FactsRef(name, "", "nowhere")
-    from raypipe.kg.public_data import facts_version
-
-    return FactsRef(name, str(Path(place).absolute()), facts_version(Path(place)))
-
-
-def _pool(name: str, place: str) -> PoolRef:
-    return pool_ref(name, Path(place)) if place else PoolRef(name, "", "nowhere", 0)
+    return lambda value, where: _named(value, where, f"{cls.about} of graphs.yaml", find)
 
 
 def _grammar_text(files: Conf, name: str) -> str:

@@ -19,12 +19,12 @@ from typing import Any
 
 from raypipe.core.digests import NOT_IDENTITY
 from raypipe.core.errors import ConfError
-from raypipe.core.kg import PoolRef
+from raypipe.core.plugin_tables import registered
 from raypipe.core.plugins import Plugin
-from raypipe.core.protocols import GraphRef, Kit, Model
+from raypipe.core.protocols import Kit, Model
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import step_class
-from raypipe.recipes.verbs import STEPS
+from raypipe.recipes.verbs import CORPUS_STEPS, QUESTION_STEPS
 from raypipe.text.template import ByLabel
 
 _CLASS, _TUPLE, _MAP = "is", "tuple", "map"
@@ -137,8 +137,7 @@ def _opened(tree: Mapping[str, Any], imported: bool) -> Stage[Any]:
 
 def _own_classes(cls: type[Any], plugin: Plugin) -> dict[str, type[Any]]:
     """The classes from outside that a step is and that its fields are declared to hold, by path."""
-    ours = set(classes().values())
-    found = [c for c in _reachable([cls]) if c not in ours]
+    found = [c for c in _reachable([cls]) if classes().get(c.__name__) is not c]
     return {plugin.path if c is cls else f"{c.__module__}:{c.__qualname__}": c for c in found}
 
 
@@ -151,7 +150,7 @@ def _plain(value: Any, names: Mapping[type[Any], str]) -> Any:
     if isinstance(value, Mapping):
         return {_MAP: [[_plain(k, names), _plain(v, names)] for k, v in value.items()]}
     name = names.get(type(value), type(value).__name__)
-    if name not in {*classes(), *names.values()}:
+    if type(value) not in names and classes().get(name) is not type(value):
         raise TypeError(f"{name} is no class that a field of a step is declared to hold")
     fields = {f.name: _plain(getattr(value, f.name), names) for f in dataclasses.fields(value)}
     return {_CLASS: name, **fields}
@@ -180,9 +179,23 @@ def fields_of(tree: Any, cls: type[Any]) -> Iterator[dict[str, Any]]:
         yield {n: _value(v, classes(), lenient=True) for n, v in tree.items() if n != _CLASS}
 
 
+def references_in(tree: Any) -> Iterator[Mapping[str, Any]]:
+    """The references in a recipe as `to_plain` wrote it, whichever raypipe wrote it: what has a place and a
+    version."""
+    parts = tree.values() if isinstance(tree, Mapping) else tree if isinstance(tree, list) else ()
+    for part in parts:
+        yield from references_in(part)
+    if isinstance(tree, Mapping) and _is_reference(tree):
+        yield tree
+
+
+def _is_reference(tree: Mapping[str, Any]) -> bool:
+    return {_CLASS, "name", "where", "version"} <= tree.keys()
+
+
 def leaves(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Path and text of every value in a part of what `to_plain` wrote, for people. A model or a graph has its
-    name under its own path, and below that what its identity is made of."""
+    """Path and text of every value in a part of what `to_plain` wrote, for people. A model or a reference has
+    its name under its own path, and below that what its identity is made of."""
     if isinstance(tree, Mapping) and _MAP in tree:
         tree = {str(_shown(k)): v for k, v in tree[_MAP]}
     elif isinstance(tree, Mapping) and tree.get(_CLASS) == ByLabel.__name__:
@@ -194,7 +207,7 @@ def leaves(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, .
         yield path, _shown(tree)
         return
     skipped = {_CLASS}
-    if tree.get(_CLASS) in (Model.__name__, GraphRef.__name__, PoolRef.__name__):
+    if tree.get(_CLASS) == Model.__name__ or _is_reference(tree):
         yield path, tree["name"]
         skipped |= {*NOT_IDENTITY, "where", "refresh"}
     for name, value in tree.items():
@@ -213,13 +226,40 @@ def _shown(tree: Any) -> str:
 
 @functools.cache
 def classes() -> Mapping[str, type[Any]]:
-    """Every dataclass that a recipe can hold, by name: the steps and what their fields are declared to be."""
+    """Every dataclass that a recipe can hold, by name: the steps and what their fields are declared to be.
+    Those of locked plugins are imported for a name that the core has not."""
+    return _Classes()
+
+
+class _Classes(Mapping[str, type[Any]]):
+    def __init__(self) -> None:
+        self._own = _by_name([*CORPUS_STEPS.own.values(), *QUESTION_STEPS.own.values()])
+
+    @functools.cached_property
+    def _all(self) -> Mapping[str, type[Any]]:
+        kinds = ("corpus_steps", "question_steps", "entries", "files")
+        added = [found for kind in kinds for found in registered(kind).values() if found.table.locked]
+        return _by_name([*self._own.values(), *(found.load("a class of a recipe") for found in added)])
+
+    def __getitem__(self, name: str) -> type[Any]:
+        if name in self._own or ":" in name:  # a path names a class from outside
+            return self._own[name]
+        return self._all[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+
+def _by_name(made: Iterable[type[Any]]) -> dict[str, type[Any]]:
     found: dict[str, type[Any]] = {}
-    for cls in _reachable(STEPS.values()):
+    for cls in _reachable(made):
         if cls.__name__ in found:
             raise TypeError(f"two classes of fields are called {cls.__name__}")
         found[cls.__name__] = cls
-    return MappingProxyType(found)
+    return found
 
 
 def _reachable(steps: Iterable[type[Any]]) -> list[type[Any]]:

@@ -17,7 +17,7 @@ from raypipe.core.config import Where, did_you_mean
 from raypipe.core.errors import ConfError
 from raypipe.recipes.read_recipe import WrittenStep, copied_steps
 
-_FORM = re.compile(r"([^.=\s]+)\.([^=\s]+)=(.*)", re.DOTALL)
+_FORM = re.compile(r"\A([^.=\s]+)\.([^=\s]+)=(.*)", re.DOTALL)
 _OPEN, _CLOSE, _QUOTES = "[{(", "]})", "\"'"
 
 

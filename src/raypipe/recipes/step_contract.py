@@ -15,20 +15,18 @@ from typing import Any, Literal, TypeAlias, TypeVar, cast
 from raypipe.core import plugins
 from raypipe.core.errors import ConfError
 from raypipe.core.index import Approximate
-from raypipe.core.kg import FactsRef, PoolRef
 from raypipe.core.plugins import Plugin
 from raypipe.core.protocols import (
     Bound,
     CorpusBound,
     CorpusStep,
-    GraphRef,
-    GraphReplies,
     Kit,
     Model,
     Reach,
     Step,
 )
 from raypipe.core.records import Question, SourceKind
+from raypipe.core.references import Reference
 
 Table: TypeAlias = Literal["texts", "passages", "vectors"]
 """What the corpus half fills, one after the other."""
@@ -57,6 +55,13 @@ def answer_cut(step: Step) -> tuple[int, Model] | None:
     """The tokens after which a deciding step cuts answers, and their tokenizer; by default it cuts none."""
     cut = getattr(step, "answer_cut", None)
     return None if cut is None else cut()
+
+
+def answering(step: Step) -> tuple[str, ...]:
+    """The replies that a deciding step takes the answer from, as its method `prefers` says, first choice
+    first; by default they are not known."""
+    prefers: Callable[[], tuple[str, ...]] | None = getattr(step, "prefers", None)
+    return () if prefers is None else prefers()
 
 
 def source_kinds(step: CorpusStep) -> tuple[SourceKind, ...] | None:
@@ -123,15 +128,14 @@ def shown_of(step: Step, kit: Kit) -> Shown:
     return everything
 
 
-def graph_replies(step: Step) -> GraphReplies | None:
-    """The names under which a step that runs a program over a graph reads and writes, as its method
-    `graph_replies` says. By default it runs none."""
-    names: Callable[[], GraphReplies] | None = getattr(step, "graph_replies", None)
-    return None if names is None else names()
+def holds_golds(step: Step) -> bool:
+    """Whether golds stand in the step's fields, as in a recipe that makes labels: its attribute holds_golds;
+    by default not. No run with such a step can be promoted."""
+    return getattr(step, "holds_golds", False)
 
 
 def models_of(step: Step | CorpusStep) -> list[Model]:
-    """The models that a step names, itself or by its graphs, each once."""
+    """The models that a step names, itself or by its references, each once."""
     return named_by(Model, step)
 
 
@@ -140,9 +144,9 @@ def asked_models(step: Step | CorpusStep) -> list[Model]:
     return [m for m in models_of(step) if m.kind != "tokenizer"]
 
 
-def graphs_of(step: Step | CorpusStep) -> list[GraphRef]:
-    """The knowledge graphs that a step names, each once."""
-    return named_by(GraphRef, step)
+def requested_by(step: Step | CorpusStep) -> list[Reference[Any]]:
+    """The references of a step that send requests, as graphs behind a server do, each once."""
+    return [ref for ref in named_by(Reference, step) if ref.periods() is not None]
 
 
 def embedder_of(step: Step | CorpusStep) -> Model:
@@ -154,12 +158,12 @@ def embedder_of(step: Step | CorpusStep) -> Model:
     return found[0]
 
 
-N = TypeVar("N", Model, GraphRef, FactsRef, PoolRef)
+N = TypeVar("N", bound=Model | Reference[Any])
 
 
 def named_by(kind: type[N], *steps: Step | CorpusStep) -> list[N]:
-    """The models, graphs, tables of public data or pools of examples in the fields of steps, each once, in
-    the order they are met; an absent model is none."""
+    """The models or references of a kind in the fields of steps, each once, in the order they are met; an
+    absent model is none."""
     found: list[Any] = []
     for step in steps:
         _collect(step, found)
@@ -167,12 +171,13 @@ def named_by(kind: type[N], *steps: Step | CorpusStep) -> list[N]:
 
 
 def _collect(value: Any, found: list[Any]) -> None:
-    if isinstance(value, Model | GraphRef | FactsRef | PoolRef):
-        if value not in found and not (isinstance(value, Model) and value.absent):
-            found.append(value)
-        if isinstance(value, GraphRef):
-            _collect(value.embedder, found)
-    elif dataclasses.is_dataclass(value):
+    if (
+        isinstance(value, Model | Reference)
+        and value not in found
+        and not (isinstance(value, Model) and value.absent)
+    ):
+        found.append(value)
+    if dataclasses.is_dataclass(value):
         for f in dataclasses.fields(value):
             _collect(getattr(value, f.name), found)
     elif isinstance(value, tuple):

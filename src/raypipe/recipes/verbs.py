@@ -1,29 +1,28 @@
-"""The verbs of a recipe: the class of each step that raypipe ships."""
+"""The verbs of a recipe: the class of each step, of the core and of plugins."""
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from raypipe.core.plugin_tables import Registry
+from raypipe.core.plugins import Plugin
 from raypipe.core.protocols import CorpusStep, Step
+from raypipe.recipes.step_contract import step_class
 from raypipe.steps.bm25 import Bm25
 from raypipe.steps.clean import Clean
 from raypipe.steps.compress import Compress
 from raypipe.steps.decide import Decide
-from raypipe.steps.demote import Demote
 from raypipe.steps.dense import Dense
 from raypipe.steps.embed import Embed
 from raypipe.steps.embed_document import EmbedDocument
 from raypipe.steps.examples import Examples
 from raypipe.steps.extract import Extract
-from raypipe.steps.facts import Facts
-from raypipe.steps.function_calls import FunctionCalls
 from raypipe.steps.fuse import Fuse
 from raypipe.steps.generate import Generate
 from raypipe.steps.iterate import Iterate
-from raypipe.steps.kg_query import KgQuery
-from raypipe.steps.match_calls import MatchCalls
 from raypipe.steps.parse import Parse
 from raypipe.steps.rerank import Rerank
 from raypipe.steps.shortlist import Shortlist
@@ -31,7 +30,8 @@ from raypipe.steps.similarity import Similarity
 from raypipe.steps.split import Split
 from raypipe.steps.tokenize import Tokenize
 
-CORPUS_STEPS: Mapping[str, type[CorpusStep]] = MappingProxyType(
+CORPUS_STEPS: Registry[type[CorpusStep]] = Registry(
+    "corpus_steps",
     {
         "parse": Parse,
         "clean": Clean,
@@ -39,10 +39,12 @@ CORPUS_STEPS: Mapping[str, type[CorpusStep]] = MappingProxyType(
         "split": Split,
         "embed": Embed,
         "embed_document": EmbedDocument,
-    }
+    },
+    "a step",
 )
 
-QUESTION_STEPS: Mapping[str, type[Step]] = MappingProxyType(
+QUESTION_STEPS: Registry[type[Step]] = Registry(
+    "question_steps",
     {
         "shortlist": Shortlist,
         "dense": Dense,
@@ -52,19 +54,21 @@ QUESTION_STEPS: Mapping[str, type[Step]] = MappingProxyType(
         "extract": Extract,
         "generate": Generate,
         "decide": Decide,
-        "match_calls": MatchCalls,
-        "function_calls": FunctionCalls,
-        "kg_query": KgQuery,
-        "demote": Demote,
-        "facts": Facts,
         "examples": Examples,
         "iterate": Iterate,
         "compress": Compress,
         "similarity": Similarity,
-    }
+    },
+    "a step",
 )
 
-HALVES: Mapping[str, Mapping[str, type[Any]]] = MappingProxyType(
-    {"corpus": CORPUS_STEPS, "question": QUESTION_STEPS}
-)
-STEPS: Mapping[str, type[Any]] = MappingProxyType({**CORPUS_STEPS, **QUESTION_STEPS})
+HALVES: Mapping[str, Registry[Any]] = MappingProxyType({"corpus": CORPUS_STEPS, "question": QUESTION_STEPS})
+STEPS: Mapping[str, type[Any]] = ChainMap(QUESTION_STEPS, CORPUS_STEPS)  # type: ignore[arg-type]
+"""Verb -> class. Going over it imports the steps of all plugins."""
+
+
+def step_of(half: str, verb: str) -> tuple[type[Any], Plugin | None]:
+    """The class of a verb; and where it comes from, if the digest of its source is part of its identity.
+    Raises KeyError for a verb that the half does not have, ConfError for what is no step."""
+    added = HALVES[half].added(verb)
+    return (HALVES[half][verb], None) if added is None or added.table.locked else step_class(added.value)

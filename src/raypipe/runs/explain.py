@@ -14,23 +14,24 @@ from raypipe.core import arrow
 from raypipe.core.errors import DataError
 from raypipe.core.llm import Generated, Message
 from raypipe.core.protocols import Kit, Step
-from raypipe.core.records import TRACE, Fault, Question, Span, chunk_id
-from raypipe.memo.counts import CallCounts
-from raypipe.memo.disk import StoreMemo, memo_versions
-from raypipe.memo.lookup import CacheOnlyKit, ChatRecorder, NotCached, RecordingMemo, lookup
-from raypipe.memo.memo import cached
+from raypipe.core.records import TRACE, Fault, Question, Span, chunk_id, faults_of
+from raypipe.evaluation.report.report import JSON_FORMAT, urls
 from raypipe.models.kit import LocalKit
-from raypipe.pipeline.recipe_tables import lacking, searched_at
 from raypipe.recipes.executor import QuestionExecutor, StageError
-from raypipe.recipes.recipe import Recipe, Stage, row_key
+from raypipe.recipes.recipe import Recipe, Stage, faults_at, row_key
 from raypipe.recipes.serialize import description
-from raypipe.recipes.step_contract import asked_models, graphs_of
-from raypipe.report.report import JSON_FORMAT, urls
+from raypipe.recipes.step_contract import asked_models, requested_by
 from raypipe.runs.manifest import AnswerKey, Manifest, answer_keys, find, reason
+from raypipe.runs.pipeline.dead_letters import final_last
+from raypipe.runs.pipeline.recipe_tables import lacking, searched_at
 from raypipe.runs.stage_records import Difference, differences, with_lines
 from raypipe.store import Store, StoreError
 from raypipe.store.ids import Ids, stand_in
 from raypipe.store.index import LanceIndex
+from raypipe.store.memo.counts import CallCounts
+from raypipe.store.memo.disk import StoreMemo, memo_versions
+from raypipe.store.memo.lookup import CacheOnlyKit, ChatRecorder, NotCached, RecordingMemo, lookup
+from raypipe.store.memo.memo import cached
 from raypipe.store.sources import all_sources, by_source
 
 LISTED = 10  # ids in a message
@@ -93,6 +94,7 @@ class Explanation:
     outcome: str
     evidence: tuple[AnswerQuote, ...]  # the quotes of the answer, best first
     replies: Mapping[str, StepReply]  # of the steps, by the name that they are kept under
+    faults: tuple[Fault, ...]  # of the row: what went wrong, whether or not another step answered it
     previous: str  # the run to compare with; "" for none
     changed: tuple[str, ...]  # parts that are not as they were then
     differences: tuple[Difference, ...]  # of the recipe, since then
@@ -111,6 +113,8 @@ def why(store: Store, manifest: Manifest, row: str) -> Explanation:
     asked = next((q for q in stored if row_key(q, manifest.snapshot, everything) == key.row), None)
     answered = _answered(store, key)
     question = asked or answered
+    failed = final_last(store.rows("faults", "digest", [key.key]))[-1:] if answered is None else []
+    lost = tuple(Fault(r["step"], r["reason"], r["detail"], r["transient"]) for r in failed)
     before = find(store, manifest.previous) if manifest.previous else None
     own: Mapping[str, Difference] = {}
     if before is not None:
@@ -123,7 +127,7 @@ def why(store: Store, manifest: Manifest, row: str) -> Explanation:
     reasons = {s.name: _why(s.name, manifest, before, own, old, key) for s in recipe.question}
     state = "reused" if key.reused else "computed"
     if answered is None:
-        state = "fault" if store.rows("faults", "id", [row]).num_rows else "missing"
+        state = "fault" if lost else "missing"
     replies = answered.replies if answered else {}
     return Explanation(
         format=JSON_FORMAT,
@@ -138,11 +142,15 @@ def why(store: Store, manifest: Manifest, row: str) -> Explanation:
         outcome=answered.outcome if answered else "",
         evidence=_evidence(index, answered) if answered else (),
         replies={n: StepReply(r.label, r.text, r.confidence) for n, r in replies.items() if r.label != TRACE},
+        faults=tuple(faults_of(answered)) if answered else lost,
         previous=before.run if before else "",
         changed=_changed(store, before, old, key, parts),
         differences=tuple(own.values()),
-        steps=_steps(store, manifest, recipe, index, asked, answered, key, reasons),
-    )
+        steps=_steps(
+            store, manifest, recipe, index, asked, answered or (asked and replace(asked, faults=lost)), key,
+            reasons,
+        ),
+    )  # fmt: skip
 
 
 def _evidence(index: LanceIndex, answered: Question) -> tuple[AnswerQuote, ...]:
@@ -225,7 +233,8 @@ def _steps(
     store: Store, manifest: Manifest, recipe: Recipe, index: LanceIndex, question: Question | None,
     answered: Question | None, key: AnswerKey, reasons: Mapping[str, str],
 ) -> tuple[StageRequests, ...]:  # fmt: skip
-    """The requests of each stage, followed as far as their values are cached."""
+    """The requests of each stage, followed as far as their values are cached, and past a stage whose reply is
+    a stored fault. `answered`: as stored, or with the fault that kept it from being stored."""
     kit = CacheOnlyKit(LocalKit(index))
     memo = StoreMemo(store.uri, memo_versions(store))
     found: list[StageRequests] = []
@@ -235,11 +244,11 @@ def _steps(
             found.append(unknown)
             continue
         if stage.plugin is not None:  # its code is not imported
-            asks = asked_models(stage.step) or graphs_of(stage.step)
+            asks = asked_models(stage.step) or requested_by(stage.step)
             found.append(unknown if asks else replace(unknown, requests=0, computed=0, cached=0))
             question = as_answered(recipe, stage, question, answered)
             continue
-        recorder = RecordingMemo(memo)
+        recorder, refused = RecordingMemo(memo), None
         chats = ChatRecorder(cached(kit, recorder, CallCounts()))
         try:
             question = asyncio.run(through(recipe, stage, chats, question))
@@ -247,9 +256,11 @@ def _steps(
         except StageError as e:
             if not isinstance(e.__cause__, NotCached):
                 raise
-            question, done = None, unknown
+            refused, done = next(iter(faults_at(stage, answered) if answered else ()), None), unknown
+            question = as_answered(recipe, stage, question, answered) if refused else None
         said = dict(call for calls in chats.calls.values() for call in calls)
-        found.append(replace(done, chats=tuple(ModelChat(tuple(c), _text(r)) for c, r in said.items())))
+        texts = {chat: _text(reply or refused) for chat, reply in said.items()}
+        found.append(replace(done, chats=tuple(ModelChat(tuple(c), text) for c, text in texts.items())))
     return tuple(found)
 
 

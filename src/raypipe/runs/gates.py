@@ -47,7 +47,7 @@ class Gate:
 _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt, "==": operator.eq,
 }  # fmt: skip
-_GATE = re.compile(r"\s*([a-z_][a-z0-9_]*)\s*(>=|<=|==|>|<)\s*(-?[0-9]*\.?[0-9]+)\s*")
+_GATE = re.compile(r"\A\s*([a-z_][a-z0-9_]*)\s*(>=|<=|==|>|<)\s*(-?(?:[0-9]*\.)?[0-9]+)\s*")
 
 
 def gate(text: str) -> Gate:
@@ -164,7 +164,7 @@ def end_of(comparison: str, interval: Interval) -> float | None:
     return {">": interval[0], "<": interval[1]}.get(comparison[0])
 
 
-_RELATIVE = re.compile(r"\s*(better|not-worse)(?::([0-9]*\.?[0-9]+))?\s*")
+_RELATIVE = re.compile(r"\A\s*(better|not-worse)(?::((?:[0-9]*\.)?[0-9]+))?\s*")
 
 
 @dataclass(frozen=True, slots=True)

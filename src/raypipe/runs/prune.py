@@ -22,19 +22,17 @@ from datetime import timedelta
 import pyarrow.compute as pc
 
 from raypipe.core.errors import ConfError
-from raypipe.memo.disk import note_loss
-from raypipe.memo.keys import expired
-from raypipe.pipeline.counters import forget_runs
-from raypipe.pipeline.ingest_log import driving
 from raypipe.runs import manifest
 from raypipe.runs.manifest import Manifest, answer_keys
+from raypipe.runs.pipeline.counters import forget_runs
+from raypipe.runs.pipeline.ingest_log import driving
 from raypipe.runs.release import forget
 from raypipe.runs.roots import (
     Roots,
     adapters_named,
-    graph_tables,
     replies_given_up,
     replies_named,
+    request_tables,
     roots,
     tables_named,
 )
@@ -55,6 +53,8 @@ from raypipe.store.keep import (
     untag,
 )
 from raypipe.store.layout import INGESTED
+from raypipe.store.memo.disk import note_loss
+from raypipe.store.memo.keys import expired
 from raypipe.store.sources import merge_sizes
 from raypipe.store.tables import OF_MEMO, OF_SOURCES
 
@@ -133,7 +133,7 @@ def _found(
     for digest in sorted(digests):
         if rows := store.count("answers", f"recipe = '{digest}'"):
             yield Removal("answers", digest, rows)
-    for table in sorted(graph_tables(kept.runs, kept.releases) & set(here) - set(gone)):
+    for table in sorted(request_tables(kept.runs, kept.releases) & set(here) - set(gone)):
         if ended := _ended(store, table, now):
             yield Removal("replies", table, len(ended))
     if sources := uncited(store):

@@ -14,11 +14,11 @@ from typing import Any
 
 from raypipe.core.errors import ConfError
 from raypipe.metrics.kinds import MeasureSummary
-from raypipe.pipeline.recipe_tables import searched_at
 from raypipe.recipes.recipe import Recipe, titled
 from raypipe.recipes.serialize import description
 from raypipe.runs.gates import MIN_SCORED, Gate, check, scored_of
 from raypipe.runs.manifest import Manifest, answer_keys
+from raypipe.runs.pipeline.recipe_tables import searched_at
 from raypipe.runs.store_records import read_record, write_record
 from raypipe.store import Store, StoreError
 from raypipe.store.index import IndexSpec

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from raypipe.core.config import did_you_mean
 from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError
-from raypipe.core.protocols import GraphRef, Model
-from raypipe.memo.memo import graph_replies_of, replies_of
-from raypipe.recipes.serialize import fields_of
+from raypipe.core.protocols import Model
+from raypipe.recipes.serialize import fields_of, references_in
 from raypipe.runs.changes import LOOKED_BACK
 from raypipe.runs.manifest import Manifest, recent
 from raypipe.runs.release import Release, history, releases
 from raypipe.store import Store, read_now
+from raypipe.store.memo.memo import replies_of, request_replies_of
 
 EVERY_RUN = 1_000_000  # more than a store has
 
@@ -67,7 +67,7 @@ def tables_named(runs: Iterable[Manifest], released: Iterable[Release]) -> set[s
     identities |= {model_identity(m) for m in _models(released)}
     found |= {f"{kind}-{identity}" for kind in ("embeddings", "scores") for identity in identities}
     found |= {table for table, _ in replies_named(runs, released)}
-    return found | graph_tables(runs, released)
+    return found | request_tables(runs, released)
 
 
 def replies_named(runs: Iterable[Manifest], released: Iterable[Release]) -> set[tuple[str, str]]:
@@ -93,10 +93,10 @@ def releases_naming(store: Store, adapters: Collection[str]) -> tuple[str, ...]:
     return tuple(r.id for r in releases(store) if not adapters_named([], [r]).isdisjoint(adapters))
 
 
-def graph_tables(runs: Iterable[Manifest], released: Iterable[Release]) -> set[str]:
-    """The memo of what servers of graphs replied to these runs and releases."""
+def request_tables(runs: Iterable[Manifest], released: Iterable[Release]) -> set[str]:
+    """The memo of what servers, such as a graph's, replied to these runs and releases."""
     recipes = [*(r.recipe for r in runs), *(r.recipe for r in released)]
-    return {graph_replies_of(g["version"]).name for r in recipes for g in fields_of(r, GraphRef)}
+    return {request_replies_of(ref["version"]).name for r in recipes for ref in references_in(r)}
 
 
 def replies_given_up(found: Roots, models: Collection[str]) -> set[str]:

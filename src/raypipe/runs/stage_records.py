@@ -13,9 +13,9 @@ from typing import Any, Literal
 from raypipe.core.digests import model_identity, stable
 from raypipe.core.protocols import Model
 from raypipe.core.records import digest
-from raypipe.memo.memo import replies_of
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.serialize import leaves
+from raypipe.store.memo.memo import replies_of
 
 Kind = Literal["model", "prompt", "parameter"]
 INLINE = 60  # characters of a value that stands in a sentence; a longer one is compared line by line

@@ -29,6 +29,9 @@ class RequestLimits:
 
     max_ongoing_requests: int = 32  # answered at once; the next gets 429
     max_body_bytes: int = 32 << 20  # fifty real pages are 16 MB on average
+    # Of all bodies at once: four of the largest, or eight of fifty pages. What is made of a body takes three
+    # to five times its bytes: .4 to .6 GB of a gateway's 4 GiB.
+    max_bytes_in_flight: int = 128 << 20
     body_timeout_s: float = 10.0  # for a body to arrive: 32 MiB at 27 Mbit/s; slower ones are cut
     deadline_s: float = 30.0  # of a request that names none; CRAG's limit for a question
     max_deadline_s: float = 120.0  # of any request
@@ -36,6 +39,8 @@ class RequestLimits:
     def __post_init__(self) -> None:
         if self.max_ongoing_requests < 1 or self.max_body_bytes < 1:
             raise ValueError("limits: expected max_ongoing_requests and max_body_bytes of at least 1")
+        if self.max_bytes_in_flight < self.max_body_bytes:
+            raise ValueError("limits: expected max_bytes_in_flight of at least max_body_bytes")
         if not 0 < self.deadline_s <= self.max_deadline_s or self.body_timeout_s <= 0:
             raise ValueError("limits: expected 0 < deadline_s <= max_deadline_s, and body_timeout_s above 0")
 

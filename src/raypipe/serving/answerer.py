@@ -28,12 +28,10 @@ from raypipe.core.records import (
     parse_chunk_id,
     source_id,
 )
-from raypipe.memo.counts import CallCounts
-from raypipe.memo.memo import Memo, MemoTable, Values
+from raypipe.evaluation.report.report import ranking, urls
 from raypipe.models.warm_up import warm_up
 from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor, StageCounters
 from raypipe.recipes.recipe import Recipe, ranking_of
-from raypipe.report.report import ranking, urls
 from raypipe.runs.release import Release
 from raypipe.serving.documents import DocumentsResult, answer_over_documents
 from raypipe.serving.query import (
@@ -49,6 +47,8 @@ from raypipe.serving.query import (
 from raypipe.serving.serve_kit import PromptRecorder, SharedKit, WithoutGenerators
 from raypipe.serving.store_snapshot import StoreSnapshot
 from raypipe.store import StoreError
+from raypipe.store.memo.counts import CallCounts
+from raypipe.store.memo.memo import Memo, MemoTable, Values
 from raypipe.text.places import heading_sections
 
 CONTEXT_CHARS = 300

@@ -20,9 +20,9 @@ from typing import Any, Literal, TypeAlias
 from raypipe.core import plugins
 from raypipe.core.errors import ConfError, RaypipeError, Unavailable
 from raypipe.core.records import Citation, Question, Source
-from raypipe.pipeline.tombstones import Tombstones, tombstones
 from raypipe.readers.rows import source_of
 from raypipe.runs import captured
+from raypipe.runs.pipeline.tombstones import Tombstones, tombstones
 from raypipe.serving.access import CaptureConfig
 from raypipe.serving.query import QueryRequest, QueryResult
 from raypipe.store import Store

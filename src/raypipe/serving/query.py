@@ -38,9 +38,10 @@ def narrow(question: Question, filters: Filters) -> Question:
         return question
     cited = [c for c in question.citations if host_matches(c.url, filters.hosts)]
     if filters.sources:
+        wanted = frozenset(filters.sources)
 
         def kept(source: str | None) -> str | None:
-            return source if source in filters.sources else None
+            return source if source in wanted else None
 
         cited = [replace(c, page=kept(c.page), snippet=kept(c.snippet), name=kept(c.name)) for c in cited]
     return replace(question, citations=tuple(c for c in cited if c.sources()))

@@ -9,12 +9,12 @@ import time
 import weakref
 
 from raypipe.core.errors import Overloaded, RaypipeError, Unavailable
-from raypipe.memo.memo import MemoryMemo
 from raypipe.recipes.serialize import from_plain
 from raypipe.runs.release import live
 from raypipe.serving.answerer import Answerer, NotReady
 from raypipe.serving.serve_kit import SharedKit
 from raypipe.store import Store
+from raypipe.store.memo.memo import MemoryMemo
 
 POLL_S = 1.0
 """Between two reads of the pointer to the live release: a small file, some milliseconds."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -15,10 +15,13 @@ from raypipe.core.errors import ConfError, RaypipeError, Unavailable
 from raypipe.core.index import Index
 from raypipe.core.kits import ForwardingKit
 from raypipe.core.llm import Chat, Generated, Generator, Sampling
-from raypipe.core.protocols import Embed, Graph, GraphRef, Kit, Model, Role, Score
+from raypipe.core.protocols import Embed, Kit, Model, Role, Score
 from raypipe.core.records import Fault
+from raypipe.core.references import Reference
 from raypipe.models.kit import LocalKit
 from raypipe.text.thoughts import DraftText
+
+T = TypeVar("T")
 
 
 class SharedKit(Kit, Protocol):
@@ -183,5 +186,5 @@ class ServeKit(ForwardingSharedKit):
 
         return generate
 
-    def graph(self, ref: GraphRef) -> Graph:
-        return self._kit.graph(ref).through(lambda request: request, self.embedder)
+    def data(self, ref: Reference[T]) -> T:
+        return ref.through(self._kit.data(ref), lambda request: request, self.embedder)

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from raypipe.core import arrow
 from raypipe.core.records import Citation, Layout, Question
-from raypipe.pipeline.recipe_tables import searched
 from raypipe.recipes.recipe import Recipe
 from raypipe.runs.captured import OWN_ID
+from raypipe.runs.pipeline.recipe_tables import searched
 from raypipe.runs.release import Release
 from raypipe.serving.query import Filters, host_matches, narrow
 from raypipe.store import Reading, Store
@@ -54,14 +54,14 @@ class CitationCatalog:
         """Source id -> the urls that cite it, each once, by question id and rank."""
         with self._lock:
             if self._urls is None:
-                found: dict[str, list[str]] = {}
+                found: dict[str, dict[str, None]] = {}  # one error page can have thousands of addresses
                 table = self._store.scan("questions", ["id", "citations"], self._version).sort_by("id")
                 for cited in table["citations"].to_pylist():
                     for c in sorted(cited or (), key=lambda c: c["rank"]):
                         for source in (c["page"], c["snippet"], c["name"]):
-                            if source is not None and c["url"] not in (urls := found.setdefault(source, [])):
-                                urls.append(c["url"])
-                self._urls = found
+                            if source is not None:
+                                found.setdefault(source, {})[c["url"]] = None
+                self._urls = {source: list(urls) for source, urls in found.items()}
             return self._urls
 
 

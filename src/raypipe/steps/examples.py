@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from raypipe.core.kg import ExampleRow, PoolRef
+from raypipe.core.examples import ExampleFile, ShownExample
 from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach, Tokenize
 from raypipe.core.records import ANSWERED, SKIPPED_REPLY, Question, Reply, digest
-from raypipe.kg.language.example_bank import ExampleBank, masked, shown_example
+from raypipe.readers.example_pool import ExampleRow, PoolRef
 from raypipe.text.template import REPLY, renderer, uses
 
 SHOWN = "Question: {{ question }}\nAnswer: {{ answer }}"
@@ -18,14 +18,6 @@ SHOWN = "Question: {{ question }}\nAnswer: {{ answer }}"
 
 FIELDS = frozenset({"question", "answer", "explanation"})
 BETWEEN = "\n\n"
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    compared: str  # what the question is compared with
-    text: str  # as the prompt shows it
-    group: str  # of a group one example is shown at most
-    document: str  # that it asks about; "": none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +33,7 @@ class Examples:
     that were chosen last go until the others fit. Where none is left, the reply is skipped.
     """
 
-    bank: ExampleBank | None = None
+    bank: ExampleFile | None = None
     pool: PoolRef | None = None
     choose: Literal["nearest", "random"] = "nearest"
     embedder: Model | None = None  # of `nearest`
@@ -81,11 +73,11 @@ class Examples:
     def bound(self, question: Question, reach: Reach) -> Bound:
         if self.embedder is None:
             return Bound(0, reach, "never")
-        examples = len(self.bank.flat) if self.bank is not None else self._pool().size
+        examples = self.bank.count() if self.bank is not None else self._pool().size
         return Bound(examples + 1, reach, "never", likely=1, shared=examples)  # vectors
 
     def open(self, kit: Kit) -> Ask:
-        found = _of_bank(self.bank) if self.bank is not None else self._of_pool(kit.pool(self._pool()))
+        found = self.bank.shown() if self.bank is not None else self._of_pool(kit.data(self._pool()))
         tokenize = None if self.tokenizer is None else kit.tokenizer(self.tokenizer)
         embed = None if self.embedder is None else kit.embedder(self.embedder)
 
@@ -105,21 +97,25 @@ class Examples:
         assert self.pool is not None
         return self.pool
 
-    def _of_pool(self, rows: Sequence[ExampleRow]) -> list[Shown]:
+    def _of_pool(self, rows: tuple[ExampleRow, ...]) -> list[ShownExample]:
         show, names, out = renderer(self.shown), uses(self.shown), []
         for r in rows:
             asked, text = r.question.lower(), show({name: getattr(r, name) for name in names})
-            out.append(Shown(asked, text, f"{r.document}\n{' '.join(asked.split())}", r.document))
+            out.append(ShownExample(asked, text, f"{r.document}\n{' '.join(asked.split())}", r.document))
         return out
 
-    def _drawn(self, question: Question, found: Sequence[Shown]) -> list[int]:
+    def _drawn(self, question: Question, found: Sequence[ShownExample]) -> list[int]:
         """All examples in an order that this seed and this question give."""
         order = list(range(len(found)))
         random.Random(int(digest("examples", str(self.seed), question.text), 16)).shuffle(order)
         return order
 
     def _said(
-        self, question: Question, found: Sequence[Shown], order: Sequence[int], tokenize: Tokenize | None
+        self,
+        question: Question,
+        found: Sequence[ShownExample],
+        order: Sequence[int],
+        tokenize: Tokenize | None,
     ) -> Question:
         """`order`: all examples, those to be shown first."""
         own = {c.url for c in question.citations or ()}
@@ -136,11 +132,3 @@ class Examples:
         text = BETWEEN.join(chosen if self.choose == "random" else reversed(chosen))
         said = Reply(text, ANSWERED) if chosen else SKIPPED_REPLY
         return replace(question, replies={**question.replies, self.into: said})
-
-
-def _of_bank(bank: ExampleBank) -> list[Shown]:
-    return [
-        Shown(masked(q), shown_example(group, q), f"{i}", "")
-        for i, group in enumerate(bank.examples)
-        for q in group.questions
-    ]

@@ -12,7 +12,7 @@ from raypipe.core.errors import ModelMissing
 from raypipe.core.index import Index
 from raypipe.core.llm import Chat, Generated, Generator, Sampling
 from raypipe.core.protocols import FIELDS, Model
-from raypipe.core.records import FAULT, Fault, Question, Reply, Span, parse_chunk_id
+from raypipe.core.records import FAULT, UNREADABLE, Fault, Question, Reply, Span, parse_chunk_id
 from raypipe.text.html import storable
 from raypipe.text.replies import UnreadableReply
 from raypipe.text.sanitize import escape_markup, visible
@@ -53,7 +53,7 @@ def read_reply(said: Generated | Fault, step: str, read: Callable[[str], T]) -> 
         return read(answer_of(text))
     except UnreadableReply as e:
         detail = f"{e}; found {text[:SHOWN]!r}, {said.generated_tokens} tokens, finish {said.finish}"
-        fault = Fault(step, "unreadable", detail, transient=False)
+        fault = Fault(step, UNREADABLE, detail, transient=False)
         return Reply(text, FAULT, logprob=said.logprob, fault=fault)
 
 

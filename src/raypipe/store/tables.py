@@ -10,7 +10,7 @@ Knows Arrow and the records' schemas. Knows neither Lance nor how rows get there
 | `texts-D passages-D vectors-D` | source, chunk, chunk; D: digest of the stages up to there | parts |
 | `postings-D lengths-D` | word of a segment, passage; D: the split and an analyzer | parts |
 | `answers` | question, row key and recipe | parts |
-| `embeddings-M scores-M replies-M` | cached request; M: identity of the model | `memo.disk.fold` |
+| `embeddings-M scores-M replies-M` | cached request; M: identity of the model | `store.memo.disk.fold` |
 """
 
 from __future__ import annotations

@@ -188,9 +188,10 @@ OPEN, CLOSE = "\ufdd0", "\ufdd1"
 """Put around hidden text while a page is read. Unicode keeps both out of interchanged text, for such use."""
 
 _MARK = re.compile(f"([{OPEN}{CLOSE}])")
-_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
-_NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+))\s*([a-z%]*)")
-_COLOUR = re.compile(r"#[0-9a-f]{3,8}\b|rgba?\([^)]*\)|(?<![\w-])[a-z]+(?![\w(-])")
+_COMMENT = re.compile(r"/\*(?:[^*]|\*(?!/))*+(\*/)?")  # without its end it is none
+_NUMBER = re.compile(r"\A\s*([+-]?(?:\d+(?:\.\d*)?|\.\d+))\s*([a-z%]*)")
+_COLOUR = re.compile(r"#[0-9a-f]{3,8}\b|rgba?\([^)]{0,200}+\)|(?<![\w-])[a-z]+(?![\w(-])")
+# 200: a colour in brackets has three or four numbers
 _NOT_COLOURS = {"none", "inherit", "initial", "unset", "url", "repeat", "fixed", "scroll", "center"}
 _FAR = -100.0  # in any unit: -100 % is off the screen, and real off-screen text stands at -999 px or more
 
@@ -243,7 +244,7 @@ def unmark(marked: str, elements: int) -> tuple[str, tuple[Span, ...]] | None:
 def _read(style: str) -> tuple[bool, str, str]:
     """Of a style attribute: whether it hides by itself, its text colour, its background ("" if not set)."""
     rules: dict[str, str] = {}
-    for rule in _COMMENT.sub("", style).lower().split(";"):
+    for rule in _COMMENT.sub(lambda m: "" if m[1] else m[0], style).lower().split(";"):
         name, _, value = rule.partition(":")
         rules[name.strip()] = value.replace("!important", "").strip()
     colour = _named(rules.get("color"))

@@ -17,6 +17,10 @@ from raypipe.text.html import ParsedPage, Parser, Via, not_html, storable, to_te
 
 Answer: TypeAlias = "ParsedPage | ParseRefused"
 
+PROBE = b'["lxml", "fast", false]\n' + b"<p>One of many <b>words</b>.</p>\n" * 3_000
+"""A page that takes .02 s, as the heaviest real one does: a machine that cannot parse it within the limits
+parses no page."""
+
 
 @dataclass(frozen=True, slots=True)
 class PageLimits:
@@ -42,7 +46,7 @@ class ParseJob:
 class ParseRefused:
     reason: str  # not_html | too_large | timeout | memory | crash | unparsable
     detail: str  # expected and found
-    transient: bool = False  # True: load may have caused it
+    transient: bool = False  # True: the machine may have caused it
 
     def fault(self) -> Fault:
         return Fault("parse", self.reason, self.detail, self.transient)
@@ -54,12 +58,13 @@ class SandboxedParser:
     def __init__(self, limits: PageLimits = PageLimits()) -> None:
         self._limits = limits
         bounds = SandboxLimits(limits.wall_s, limits.cpu_s, limits.memory_bytes)
-        self._sandbox = Sandbox(f"{__name__}:answer", bounds)
+        self._sandbox = Sandbox(f"{__name__}:answer", bounds, PROBE)
 
     def run(self, jobs: Sequence[ParseJob], stop: threading.Event | None = None) -> list[Answer]:
         """Each page's text or refusal, in order. One page's trouble is never another's.
 
-        Raises core.sandbox.Cancelled once `stop` is set: the rest of the pages are not parsed.
+        Raises core.sandbox.Cancelled once `stop` is set: the rest of the pages are not parsed. Raises
+        WorkerBroken where this machine cannot parse any page now.
         """
         refused = ((i, self._refused(j.html)) for i, j in enumerate(jobs))
         out: dict[int, Answer] = {i: why for i, why in refused if why}

@@ -15,11 +15,10 @@ from raypipe.core.records import ABSTAINED, ANSWERED, IDK, INVALID, INVALID_QUES
 
 UNREADABLE = "Parse Err: Score not found"
 
-_GROUP = re.compile(r"\{[^}]*\}")
+_GROUP = re.compile(r"\{[^}]*+\}?")  # without its end it is none
 _SCORE = re.compile(r'"score"\s*:\s*(\d+)')
-# Judges forget to escape quotes, so an explanation ends at the quote before the score or the last one
-# there is.
-_EXPLANATION = re.compile(r'"explanation"\s*:\s*"(.+?)"\s*(?:,\s*"score"|\}$)|"explanation"\s*:\s*"(.+)"')
+_EXPLAINED = re.compile(r'"explanation"\s*:\s*"')
+_EXPLANATION_END = re.compile(r'"\s*(?:,\s*"score"|\}$)')
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +36,24 @@ def parse_response(response: str) -> JudgeReply:
     >>> parse_response('{"score": 0, "explanation": "no"} {"score": 1, "explanation": "ok"}')
     JudgeReply(explanation='ok', score=1)
     """
-    groups = _GROUP.findall(response)
+    groups = [group for group in _GROUP.findall(response) if group[-1] == "}"]
     text = groups[-1] if groups else ""
     if (found := _SCORE.search(text)) is None:
         return JudgeReply(UNREADABLE, -1)
     if (digits := found[1].lstrip("0")) not in ("", "1"):
         return JudgeReply(response, -1)
-    reason = _EXPLANATION.search(text)
-    return JudgeReply((reason[1] or reason[2]) if reason else text, 1 if digits else 0)
+    return JudgeReply(_explanation(text) or text, 1 if digits else 0)
+
+
+def _explanation(text: str) -> str:
+    """The explanation, on one line; "" where there is none. Judges forget to escape quotes, so it ends at the
+    quote before the score or at the last one there is."""
+    if (begin := _EXPLAINED.search(text)) is None:
+        return ""
+    line = text[begin.end() :].partition("\n")[0]
+    end = _EXPLANATION_END.search(text, begin.end() + 1)
+    size = end.start() - begin.end() if end else len(line)
+    return line[: size if size < len(line) else max(line.rfind('"'), 0)]
 
 
 Level: TypeAlias = Literal["low", "medium", "high"]
@@ -53,8 +62,8 @@ CONFIDENCE: dict[Level, float] = {"low": 0.0, "medium": 0.5, "high": 1.0}
 """Stated level -> `Reply.confidence`: an order, no probability."""
 
 _APOSTROPHES = str.maketrans({"\u2019": "'", "\u2018": "'", "\u02bc": "'"})
-_OBJECT = re.compile(r"\{.*\}", re.DOTALL)
-_CALL = re.compile(r"(?<![a-z_])get_\w+\s*\(", re.IGNORECASE)  # behind a number, too: 3get_X( is a call
+# Behind a number, too: 3get_X( is a call. A word is looked at once.
+_CALL = re.compile(r"(?<!\w)(?=\w*?(?<![a-z_])get_\w)\w++\s*+\(", re.IGNORECASE)
 _NO_CALL = re.compile(r"(none[\s,;]*)+", re.IGNORECASE)  # the grammar lets a model say it on every line
 
 
@@ -237,8 +246,9 @@ MOST_QUERY_CHARS = 300
 """Of a query for another search. The longest question of the given SQuAD, NQ and CRAG data has 197; a model
 that writes more has written no query."""
 
-_SEARCH = re.compile(r"^[\s>*#-]*search\s*:[ \t]*(.*)$", re.IGNORECASE | re.MULTILINE)
-_ENOUGH = re.compile(r"^[\s>*#-]*enough\b", re.IGNORECASE | re.MULTILINE)
+_BEFORE = r"^(?:[^\S\n]|[>*#-])*+"  # marks of a list or heading
+_SEARCH = re.compile(rf"{_BEFORE}search\s*:(.*)$", re.IGNORECASE | re.MULTILINE)
+_ENOUGH = re.compile(rf"{_BEFORE}enough\b", re.IGNORECASE | re.MULTILINE)
 _NUMBER = re.compile(r"\d+")
 
 
@@ -276,9 +286,9 @@ def read_numbers(text: str, most: int) -> tuple[int, ...]:
 
 def json_object(text: str) -> dict[str, Any]:
     """The JSON object in a reply: all of it, or from its first brace to its last."""
-    found = _OBJECT.search(text)
+    start, end = text.find("{"), text.rfind("}")
     try:
-        tree = json.loads(found[0]) if found else None
+        tree = json.loads(text[start : end + 1]) if 0 <= start < end else None
     except (ValueError, RecursionError) as e:
         raise UnreadableReply(f"expected a JSON object: {e}") from e
     if not isinstance(tree, dict):

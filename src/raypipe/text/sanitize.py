@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from raypipe.core.records import Span
 
-_IGNORED = r"[\s\u00ad\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]*"
+_IGNORED = r"[\s\u00ad\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]*+"
 """White space, and characters without width: a model reads over them, and so does a check that must hold."""
 
 _MARKS = re.compile(
@@ -105,8 +105,8 @@ def prompted_spans(
     return out
 
 
-_TAG = re.compile(r"<[^>]+>")
-_ADDRESS = re.compile(r"https?://|\.com|\.cn")
+_TAG = re.compile(r"<[^>]++>?")  # without its end it is none
+_ADDRESSES = ("http://", "https://", ".com", ".cn")
 
 
 def clean(text: str) -> str:
@@ -117,11 +117,22 @@ def clean(text: str) -> str:
     >>> clean("<p>See  <a href='x'>http://example.com</a></p>\\nor ask")
     'See example or ask'
     """
-    while True:
-        found = " ".join(_ADDRESS.sub("", _TAG.sub(" ", text)).split())
-        if found == text:
-            return found
-        text = found
+    text = _TAG.sub(lambda m: " " if m[0][-1] == ">" else m[0], text)
+    return " ".join(_without_addresses(text).split())
+
+
+def _without_addresses(text: str) -> str:
+    """What is left where one goes may be another: `..comcom`."""
+    if not any(address in text for address in _ADDRESSES):
+        return text
+    kept: list[str] = []
+    for c in text:
+        kept.append(c)
+        for address in _ADDRESSES:
+            if c == address[-1] and "".join(kept[-len(address) :]) == address:
+                del kept[-len(address) :]
+                break
+    return "".join(kept)
 
 
 def colon(text: str) -> str:

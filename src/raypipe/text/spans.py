@@ -39,9 +39,9 @@ _NUMBERS = re.compile(
     rf"|\b(?:{_ONES}|{_TENS})(?:-(?:{_ONES}))?\b{_SCALE}",
     re.IGNORECASE,
 )
-_MONEY = re.compile(
+_MONEY = re.compile(  # of more than 40 digits and commas there is none
     rf"(?:US|A|C)?[$\u00a3\u20ac\u00a5]\s?\d[\d,]*(?:\.\d+)?{_SCALE}"
-    rf"|\b\d[\d,]*(?:\.\d+)?{_SCALE}\s+(?:dollars|pounds|euros|yen|rupees|cents)\b",
+    rf"|\b\d[\d,]{{0,40}}(?:\.\d+)?{_SCALE}\s+(?:dollars|pounds|euros|yen|rupees|cents)\b",
     re.IGNORECASE,
 )
 _WEEKDAYS = re.compile(r"\b(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)days?\b", re.IGNORECASE)
@@ -118,9 +118,10 @@ def typed_span(question: str, kind: Kind, sentence: str, marks: Sequence[int]) -
         return None
     counted = _COUNTED.search(question.lower()) if kind == "how many" else None
     named = []
-    if counted:  # its first letters, enough to match its other forms, with at most two words between
+    if counted:  # its first letters, enough to match its other forms, with at most two words between,
+        # and between words at most 40 other characters: a dotted line of a table of contents has more
         stem = re.escape(counted[1][: max(4, len(counted[1]) - 2)].rstrip("s"))
-        before = re.compile(rf"(?:\W+\w+){{0,2}}?\W+{stem}", re.IGNORECASE)
+        before = re.compile(rf"(?:\W{{1,40}}+\w++){{0,2}}?\W{{1,40}}+{stem}", re.IGNORECASE)
         named = [s for s in spans if stem and before.match(sentence, s[1])]
     # the mean distance in characters to the question's words, but for their number
     best = min(named or spans, key=lambda s: (sum(max(s[0] - m, m - s[1], 0) for m in marks), s))
@@ -207,9 +208,7 @@ _TODAY = re.compile(
 )
 _YES_NO = re.compile(r"^(?:is|are|was|were|did|do|does|has|have|had|can|could|will|would|should)\b")
 _SECOND_YES_NO = re.compile(r":\s*(?:is|was|did|does)\b")
-_BETWEEN = re.compile(
-    r"\b(?:between|of) (?P<left>.+?) and (?P<right>.+?),\s*(?:which|who|whose|what|did|is|was)\b"
-)
+_BETWEEN = re.compile(r"\A(?>.*?\b(?:between|of) )(?>.+? and ).+?,\s*(?:which|who|whose|what|did|is|was)\b")
 _EITHER = re.compile(r"\b(?!who or|what or|one or|more or)\w+ or (?!what\b|more\b|less\b|not\b)\w")
 
 

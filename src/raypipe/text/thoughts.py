@@ -22,6 +22,9 @@ _MARKS = (
     "[think]", "[/think]", "\u25c1think\u25b7", "\u25c1/think\u25b7",
 )  # fmt: skip
 _LONGEST = max(map(len, _MARKS))
+MOST_CHARS = 500_000
+"""Of a reply that is read: what a window of 131,072 tokens holds. All that reads replies is linear in their
+length: they take some tenths of a second at this bound."""
 _MARK = re.compile(f"{_OPEN.pattern}|{_CLOSE.pattern}", re.IGNORECASE)
 
 
@@ -33,7 +36,8 @@ class SplitReply:
 
 
 def split_thoughts(text: str) -> SplitReply:
-    """The thoughts and the answer of a reply. A reply without marks is an answer as it stands.
+    """The thoughts and the answer of a reply. A reply without marks is an answer as it stands; one of more
+    than MOST_CHARS has none.
 
     >>> split_thoughts("<think>Lindqvist?</think> Anna Lindqvist")
     SplitReply(thoughts='<think>Lindqvist?</think>', answer=' Anna Lindqvist', closed=True)
@@ -42,6 +46,8 @@ def split_thoughts(text: str) -> SplitReply:
     >>> split_thoughts("<think>It may be Anna Lindqvist")
     SplitReply(thoughts='<think>It may be Anna Lindqvist', answer='', closed=False)
     """
+    if len(text) > MOST_CHARS:
+        return SplitReply(text, "", False)
     end = max((m.end() for m in _CLOSE.finditer(text)), default=0)
     if _OPEN.search(text, end):
         return SplitReply(text, "", False)
@@ -50,6 +56,8 @@ def split_thoughts(text: str) -> SplitReply:
 
 def answer_of(text: str) -> str:
     """What a reply says behind its thoughts. Raises UnreadableReply where it says nothing there."""
+    if (length := len(text)) > MOST_CHARS:
+        raise UnreadableReply(f"expected a reply of at most {MOST_CHARS:,} characters, found {length:,}")
     found = split_thoughts(text)
     if not found.closed:
         raise UnreadableReply(

@@ -13,15 +13,17 @@ from raypipe.api.session import load_recipe
 from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.errors import Overloaded, Unavailable
-from raypipe.core.records import Source, source_id
-from raypipe.memo.memo import MemoryMemo
+from raypipe.core.records import Question, Source, source_id
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import CorpusExecutor
 from raypipe.serving.access import RequestLimits
 from raypipe.serving.answerer import Answerer, NotReady
 from raypipe.serving.http import create_app
 from raypipe.serving.http.requests import DocumentBody
+from raypipe.serving.query import Filters
 from raypipe.serving.serve_kit import ServeKit
+from raypipe.serving.store_snapshot import StoreSnapshot
+from raypipe.store.memo.memo import MemoryMemo
 
 pytestmark = pytest.mark.slow
 
@@ -53,6 +55,13 @@ def test_a_stored_question_is_answered_as_the_job_answered_it(filled, brings_pag
         assert_equal(reply, job)
         assert brings_pages or reply.json()["id"] == job.id
     assert any(job.outcome == "answered" for job in answers)
+
+
+def test_the_time_of_a_request_stands_before_that_of_the_stored_question(filled):
+    snapshot, job, other = StoreSnapshot(RECIPE, filled.store.uri, None), filled.answers[0], "2020-01-02"
+    for given, expected in (("", job.asked_at), (other, other)):
+        found = snapshot.resolve(Question("new", job.text, asked_at=given), Filters(), Filters())
+        assert (found.id, found.asked_at) == (job.id, expected) != (job.id, "")
 
 
 def test_a_reply_has_the_fields_that_programs_rely_on_and_quotes_what_is_in_the_page(filled):

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raypipe.core.errors import RaypipeError
+from raypipe.evaluation.report.report import RunFolder
 from raypipe.readers.object_store import download
-from raypipe.report.report import RunFolder
 from raypipe.runs.manifest import Manifest, read, readable
 from raypipe.store import Store
 

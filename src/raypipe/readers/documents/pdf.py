@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from bisect import bisect_right
 from collections.abc import Sequence
 from statistics import median
 from typing import Any, NamedTuple
@@ -35,8 +36,7 @@ JUMPS = 0.25  # share of neighbours that jump, above which a page zigzags
 CROSSING = 0.20  # share of boxes over the middle, below which it has two columns
 FULL = 0.60  # of its column a line of prose fills; a cell of a table less
 
-OPEN, PAGE, DOCX = b"O", b"P", b"D"
-CLOSED = {"closed": True}  # the reply about a page, where no PDF is open
+OPEN, PAGE, DOCX, PROBE = b"O", b"P", b"D", b"?"
 
 _open: list[Pdf] = []  # at most one
 
@@ -44,14 +44,15 @@ _open: list[Pdf] = []  # at most one
 def answer(request: bytes) -> bytes:
     """The reply to a request, as JSON. A request is one byte, which says what to do, and its data.
 
-    The child keeps the PDF that it opened last. One that started after a page had killed the one before has
-    none, and says so."""
+    The child keeps the PDF that it opened last. PROBE asks whether it is well: it makes a PDF of one page."""
     return json.dumps(_answer(request[:1], request[1:])).encode()
 
 
 def _answer(what: bytes, data: bytes) -> dict[str, Any]:
+    if what == PROBE:
+        return _probe()
     if what == PAGE:
-        return _open[0].page(int.from_bytes(data, "little")) if _open else CLOSED
+        return _open[0].page(int.from_bytes(data, "little"))
     while _open:
         _open.pop().close()
     if what == DOCX:
@@ -61,6 +62,16 @@ def _answer(what: bytes, data: bytes) -> dict[str, Any]:
         return found
     _open.append(found)
     return found.about()
+
+
+def _probe() -> dict[str, Any]:
+    made = pdfium.PdfDocument.new()
+    made.new_page(595, 842).close()
+    document = Pdf(made)
+    try:
+        return document.page(0)
+    finally:
+        document.close()
 
 
 class Pdf:
@@ -194,11 +205,11 @@ def in_order(boxes: Sequence[Box]) -> list[list[int]]:
     """The numbers of the boxes, line by line: what crosses the middle parts the page into bands, and within a
     band the left column is before the right one."""
     middle = _middle(boxes)
-    across = sorted((b.bottom for b in boxes if _side(b, middle) == 0), reverse=True)
+    across = sorted(-b.bottom for b in boxes if _side(b, middle) == 0)
 
     def key(i: int) -> tuple[int, int, float, float]:
         box = boxes[i]
-        above = sum(y >= box.bottom - box.height / 2 for y in across)
+        above = bisect_right(across, box.height / 2 - box.bottom)
         return above, _side(box, middle), -box.bottom, box.left
 
     lines: list[list[int]] = []

@@ -20,13 +20,14 @@ _BOMS = (
     (codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"),
 )  # fmt: skip
-_META = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?\s*([\w-]{2,40})", re.I)
+_META = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*+[\"']?\s*+([\w-]{2,40})", re.I)
 _TITLE = re.compile(r"<title\b[^>]{0,200}>(.{0,2000}?)</title>", re.I | re.S)
 _TAG = re.compile(r"<[^<>]{0,500}>")
-_ATX = re.compile(r" {0,3}(#{1,6})[ \t]+(.*?)[ \t#]*$")
+_ATX = re.compile(r" {0,3}(#{1,6})[ \t]++(.*)")
 _FENCE = re.compile(r" {0,3}(```|~~~)")
 _UNDERLINE = re.compile(r" {0,3}(=+|-{2,})[ \t]*")  # of a heading with a line under it
-_MARKUP = re.compile(r"[*_`]|\[([^\]]*)\]\([^)]*\)")
+_EMPHASIS = re.compile(r"[*_`]")
+_MARKUP = re.compile(r"[*_`]|\[([^\]]*+)(?:\]\([^)]*+(\))?)?")  # without its end a link is none
 _SEPARATORS = ",;\t|"
 _NUMBER = re.compile(r"[-+]?[\d.,]+%?")
 
@@ -72,12 +73,16 @@ def markdown(text: str) -> tuple[str, list[tuple[str, str]]]:
         if not fenced and before.strip() and _UNDERLINE.fullmatch(line):
             sections.append((before, [sections[-1][1].pop(), line]))
         elif found:
-            sections.append((found[2], [line]))
+            sections.append((found[2].rstrip(" \t#"), [line]))
         else:
             sections[-1][1].append(line)
         before = line if not found and not line.lstrip().startswith(("-", "|", ">", "*")) else ""
-    named = [(" ".join(_MARKUP.sub(r"\1", h).split()), "\n".join(lines)) for h, lines in sections]
+    named = [(" ".join(_MARKUP.sub(_label, h).split()), "\n".join(lines)) for h, lines in sections]
     return next((h for h, _ in named if h), ""), [(h, t) for h, t in named if t.strip()]
+
+
+def _label(markup: re.Match[str]) -> str:
+    return markup[1] if markup[2] else _EMPHASIS.sub("", markup[0])
 
 
 def table(text: str) -> str:

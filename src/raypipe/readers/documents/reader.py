@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any, Literal
 
 from raypipe.core.records import Fault, Mark
-from raypipe.core.sandbox import Refused, Sandbox, SandboxLimits
+from raypipe.core.sandbox import Parts, Refused, Sandbox, SandboxLimits
 from raypipe.readers.documents import page_text, plain
 from raypipe.readers.documents.sniff import FileKind, file_kind
 from raypipe.readers.rows import DOCUMENT_LIMITS, STEP, DocumentLimits, UnusableLine
@@ -25,9 +25,9 @@ PAGES_AT_ONCE = 64  # asked of the child before the time is looked at
 GARBLED = 0.05  # share of characters without a meaning above which a page cannot be searched
 _MEANINGLESS = re.compile("[\ufffd\ue000-\uf8ff\0-\x08\x0e-\x1f]")
 _FILE_NAME = re.compile(
-    r".*\.(?:docx?|pdf|tex|dvi|indd|pptx?|xlsx?|html?)|untitled.*|\(anonymous\)|microsoft word.*", re.I
+    r"\A(?:.*\.(?:docx?|pdf|tex|dvi|indd|pptx?|xlsx?|html?)|untitled.*|\(anonymous\)|microsoft word.*)", re.I
 )
-OPEN, PAGE, DOCX = b"O", b"P", b"D"  # of `pdf`, which is not imported here
+OPEN, PAGE, DOCX, PROBE = b"O", b"P", b"D", b"?"  # of `pdf`, which is not imported here
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +61,12 @@ class DocumentReader:
         child = "raypipe.readers.documents.pdf:answer"
         page = SandboxLimits(limits.page_wall_s, limits.page_cpu_s, limits.memory_bytes)
         whole = SandboxLimits(limits.whole_wall_s, limits.whole_cpu_s, limits.memory_bytes)
-        self._limits, self._pages, self._whole = limits, Sandbox(child, page), Sandbox(child, whole)
+        self._limits = limits
+        self._pages, self._whole = Sandbox(child, page, PROBE), Sandbox(child, whole, PROBE)
 
     def read(self, name: str, data: bytes) -> FileText:
-        """The document in the bytes of a file. Raises UnusableLine; docs/files.md has the reasons."""
+        """The document in the bytes of a file. Raises UnusableLine (docs/files.md has the reasons), and
+        WorkerBroken where this machine cannot read any PDF or docx now."""
         kind = file_kind(name, data)
         if kind == "pdf":
             return self._pdf(data)
@@ -81,8 +83,9 @@ class DocumentReader:
 
     def _pdf(self, data: bytes) -> FileText:
         until = time.monotonic() + self._limits.file_s
-        about = _reply(self._pages.run([(OPEN, data)])[0])
-        answers = self._pdf_pages(data, about["pages"], until)
+        opening = OPEN, data
+        about = _reply(self._pages.run([opening])[0])
+        answers = self._pdf_pages(opening, about["pages"], until)
         texts, faults = _page_texts(answers)
         if not any(text.strip() for text in texts):
             raise _textless(len(texts), [fault for _, fault in faults])
@@ -95,31 +98,23 @@ class DocumentReader:
             tuple(faults), about["protected"], repaired,
         )  # fmt: skip
 
-    def _pdf_pages(self, data: bytes, count: int, until: float) -> list[dict[str, Any]]:
-        """The reply about each page. A page that ends the child costs itself: the file is opened again."""
+    def _pdf_pages(self, opening: Parts, count: int, until: float) -> list[dict[str, Any]]:
+        """The reply about each page. A page that ends the child costs itself."""
         answers: list[dict[str, Any]] = []
-        lost, chars, again = 0, 0, -1  # again: page for which the file was opened again
+        lost, chars = 0, 0
         while len(answers) < count:
             if (why := self._exhausted(until, lost, chars)) is not None:
                 return answers + [{"fault": why}] * (count - len(answers))
             wanted = range(len(answers), min(count, len(answers) + PAGES_AT_ONCE))
             requests = [(PAGE, i.to_bytes(4, "little")) for i in wanted]
-            for reply in self._pages.run(requests):
+            for reply in self._pages.run(requests, before=opening):
                 if isinstance(reply, Refused):
                     lost += reply.reason in ("timeout", "memory", "crash")
                     answers.append({"fault": [reply.reason, reply.detail], "transient": reply.transient})
-                elif (answer := json.loads(reply)).get("closed"):
-                    break
                 else:
+                    answer = json.loads(reply)
                     chars += len(answer.get("text", ""))
                     answers.append(answer)
-            if len(answers) == wanted.stop:
-                continue
-            if again == len(answers):  # twice: the sandbox tries what crashes a second time, with a new child
-                lost += 1
-                answers.append({"fault": ["crash", "the child process that reads the page ends"]})
-            again = len(answers)
-            _reply(self._pages.run([(OPEN, data)])[0])
         return answers
 
     def _exhausted(self, until: float, lost: int, chars: int) -> list[str] | None:

@@ -17,8 +17,8 @@ FileKind: TypeAlias = Literal["txt", "md", "html", "csv", "pdf", "docx"]
 
 HEAD_BYTES = 4096
 _PDF_WITHIN = 1024  # bytes that may stand before %PDF-
-_HTML = re.compile(rb"\s*(?:<!--.*?-->\s*)*<(?:!doctype\s+html|html|head|body|meta|title)\b", re.I | re.S)
-_XML = re.compile(rb"\s*<\?xml\b", re.I)
+_HTML = re.compile(rb"<(?:!doctype\s+html|html|head|body|meta|title)\b", re.I)
+_XML = re.compile(rb"<\?xml\b", re.I)
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _OTHER: dict[bytes, str] = {
     b"\x89PNG": "a PNG image", b"\xff\xd8\xff": "a JPEG image", b"GIF8": "a GIF image",
@@ -79,12 +79,19 @@ def _by_content(head: bytes, data: bytes, suffix: str) -> FileKind:
         strange = sum(byte < 9 or 13 < byte < 27 for byte in head)
         if strange > max(8, len(head) // 20):
             raise UnusableLine("unsupported", f"{_READ}, found {strange} control characters at its start")
-    text = head.removeprefix(_BOMS[0])
-    if _HTML.match(text) or (_XML.match(text) and b"<html" in text.lower()):
+    text = head.removeprefix(_BOMS[0]).lstrip()
+    if _HTML.match(_without_comments(text)) or (_XML.match(text) and b"<html" in text.lower()):
         return "html"
     if _XML.match(text) and suffix == ".svg":
         raise UnusableLine("unsupported", f"{_READ}, found an SVG image")
     return _BY_SUFFIX.get(suffix, "txt")
+
+
+def _without_comments(html: bytes) -> bytes:
+    """What stands behind the comments that a page begins with."""
+    while html.startswith(b"<!--") and (end := html.find(b"-->", 4)) >= 0:
+        html = html[end + 3 :].lstrip()
+    return html
 
 
 def _zip_kind(data: bytes) -> FileKind:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import time
 
-from raypipe.memo.disk import note_loss
-from raypipe.pipeline.ingest_log import outdate
-from raypipe.pipeline.tombstones import write_tombstone
 from raypipe.runs.forget.find import ForgetDecision, named_versions
+from raypipe.runs.pipeline.ingest_log import outdate
+from raypipe.runs.pipeline.tombstones import write_tombstone
 from raypipe.runs.release import end_releases
 from raypipe.store import Store, StoreError, read_now
+from raypipe.store.memo.disk import note_loss
 from raypipe.store.text_places import holding, in_small_files, take_out_of_tables
 
 FOLLOW_S = 3.0

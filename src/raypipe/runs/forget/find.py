@@ -9,17 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from raypipe.core.config import Where, build
-from raypipe.memo.disk import memo_tables
-from raypipe.memo.keys import score_keys, vector_keys
-from raypipe.memo.lookup import lookup
-from raypipe.memo.memo import MemoTable
-from raypipe.pipeline.ingest_log import reads_with
-from raypipe.pipeline.tombstones import Tombstone
 from raypipe.runs.forget.target import Target
+from raypipe.runs.pipeline.ingest_log import reads_with
+from raypipe.runs.pipeline.tombstones import Tombstone
 from raypipe.runs.roots import roots
 from raypipe.runs.store_records import write_record
 from raypipe.store import Store, read_now
@@ -27,6 +23,10 @@ from raypipe.store.errors import reaching
 from raypipe.store.ids import rows
 from raypipe.store.keep import tables, tagged, versions
 from raypipe.store.layout import FORGETTING
+from raypipe.store.memo.disk import memo_tables
+from raypipe.store.memo.keys import score_keys, vector_keys
+from raypipe.store.memo.lookup import lookup
+from raypipe.store.memo.memo import MemoTable
 from raypipe.store.text_places import Gone, holding
 
 AT_ONCE = 256  # rows with texts in memory
@@ -44,11 +44,12 @@ class ForgetDecision:
     releases: tuple[str, ...]  # ids of those that end
     notes: tuple[str, ...]  # fingerprints of reads of files that had it
     folders: tuple[str, ...] = ()  # of runs
-    labels: tuple[str, ...] = ()  # folders of training labels
+    text_folders: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Kind of a folder that a plugin writes -> those of this kind that show it."""
 
 
 def find(store: Store, targets: Sequence[Target], given: Sequence[str], reason: str) -> ForgetDecision:
-    """Decides what goes for some targets, but for folders of runs and labels."""
+    """Decides what goes for some targets, but for folders outside of the store."""
     search = _Search(store, targets)
     gone, safe = search.gone()
     named = search.named

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from raypipe.core.errors import DataError
 from raypipe.core.records import digest
-from raypipe.pipeline.tombstones import FORMAT, Tombstone, tombstones
+from raypipe.runs.pipeline.tombstones import FORMAT, Tombstone, tombstones
 from raypipe.store import Store
 from raypipe.store.ids import rows
 from raypipe.store.keep import versions

@@ -15,12 +15,12 @@ from typing import Any
 from raypipe.core.config import Where, build
 from raypipe.core.errors import ConfError
 from raypipe.core.prices import HOUR_S, Prices
-from raypipe.pipeline.ingest_tasks import SHARD_BYTES
-from raypipe.pipeline.tasks import Verb, Workers
+from raypipe.evaluation.report.report import JSON_FORMAT
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import asked_models, embedder_of, table_of
-from raypipe.report.report import JSON_FORMAT
 from raypipe.runs.manifest import Manifest
+from raypipe.runs.pipeline.ingest_tasks import SHARD_BYTES
+from raypipe.runs.pipeline.tasks import Verb, Workers
 from raypipe.runs.plan.context import rate
 from raypipe.runs.plan.records import Range
 from raypipe.runs.plan.stage_bounds import KEY_BYTES, embedded_bytes

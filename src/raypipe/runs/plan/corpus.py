@@ -17,20 +17,20 @@ import pyarrow.compute as pc
 
 from raypipe.core.protocols import CorpusStep, Model, Reach
 from raypipe.core.records import Question
-from raypipe.memo.disk import FRESH_BYTES
-from raypipe.memo.lookup import first_corpus_requests, lookup
-from raypipe.memo.memo import ENTRY_BYTES, vectors_of
-from raypipe.pipeline.corpus_builds import failed_ids
-from raypipe.pipeline.recipe_tables import whole_corpus
-from raypipe.pipeline.table_tasks import chunks_of
 from raypipe.recipes.recipe import Stage
 from raypipe.recipes.step_contract import asked_models, embedder_of, is_bounded, table_of, table_with
+from raypipe.runs.pipeline.corpus_builds import failed_ids
+from raypipe.runs.pipeline.recipe_tables import whole_corpus
+from raypipe.runs.pipeline.table_tasks import chunks_of
 from raypipe.runs.plan.context import PlanContext, calls_seen, embedded, expected_calls
 from raypipe.runs.plan.records import ExpectedCalls, StepPlan
 from raypipe.runs.plan.sample import CorpusSample, SourceKinds, smallest
 from raypipe.runs.plan.stage_bounds import SourceBounds, embedded_bytes, times
 from raypipe.runs.plan.store_state import Chunks, left
 from raypipe.store.ids import Ids, looked_up, present, stand_in
+from raypipe.store.memo.disk import FRESH_BYTES
+from raypipe.store.memo.lookup import first_corpus_requests, lookup
+from raypipe.store.memo.memo import ENTRY_BYTES, vectors_of
 from raypipe.store.sources import sizes
 
 LOOKED_AT = 200_000  # chunks whose texts a plan reads to know exactly what is new: about 5 s

@@ -11,10 +11,10 @@ from pathlib import Path
 from raypipe import readers
 from raypipe.core import arrow
 from raypipe.core.records import Gold, Question
-from raypipe.pipeline.ingest import fingerprint
-from raypipe.pipeline.ingest_log import noted
-from raypipe.pipeline.ingest_staging import BAD_SHOWN
 from raypipe.readers import BadLine, Format, ReadCounts
+from raypipe.runs.pipeline.ingest import fingerprint
+from raypipe.runs.pipeline.ingest_log import noted
+from raypipe.runs.pipeline.ingest_staging import BAD_SHOWN
 from raypipe.runs.plan.records import NewSources
 from raypipe.runs.plan.sample import Sampler
 from raypipe.store import Store

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from raypipe.core.records import Question
-from raypipe.pipeline.driver import Pipeline
-from raypipe.pipeline.recipe_tables import ann_states
 from raypipe.runs.manifest import Manifest, recent
+from raypipe.runs.pipeline.driver import Pipeline
+from raypipe.runs.pipeline.recipe_tables import ann_states
 from raypipe.runs.plan.context import PlanContext
 from raypipe.runs.plan.corpus import CorpusPlanner
 from raypipe.runs.plan.questions import LikelyCalls, QuestionPlanner

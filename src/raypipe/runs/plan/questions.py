@@ -18,12 +18,9 @@ from dataclasses import replace
 from raypipe.core import arrow
 from raypipe.core.protocols import Bound, Reach, Step
 from raypipe.core.records import Question, digest
-from raypipe.memo.disk import FRESH_BYTES
-from raypipe.memo.lookup import first_request, lookup
-from raypipe.memo.memo import MemoTable
-from raypipe.pipeline.recipe_tables import answer_key
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import asked_models, bound_of
+from raypipe.runs.pipeline.recipe_tables import answer_key
 from raypipe.runs.plan.context import PlanContext, calls_seen, expected_calls
 from raypipe.runs.plan.records import ExpectedCalls, StepPlan
 from raypipe.runs.plan.stage_bounds import (
@@ -37,6 +34,9 @@ from raypipe.runs.plan.stage_bounds import (
 from raypipe.runs.plan.standing import Standing, behind_index, kept_inputs, overlap
 from raypipe.runs.plan.store_state import StoredAnswers, unanswered
 from raypipe.store.ids import Ids
+from raypipe.store.memo.disk import FRESH_BYTES
+from raypipe.store.memo.lookup import first_request, lookup
+from raypipe.store.memo.memo import MemoTable
 from raypipe.store.sources import corpus_sum
 
 

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from raypipe.core.prices import TokenPrice
 from raypipe.core.records import Gold, Source
-from raypipe.pipeline.recipe_tables import AnnState
-from raypipe.report.report import JSON_FORMAT, Estimate
+from raypipe.evaluation.report.report import JSON_FORMAT, Estimate
+from raypipe.runs.pipeline.recipe_tables import AnnState
 from raypipe.runs.plan.stage_bounds import times
 
 Range = tuple[float, float]

@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 
 from raypipe.core import arrow
 from raypipe.core.records import Source
-from raypipe.pipeline.driver import Pipeline
 from raypipe.recipes.executor import CorpusExecutor, fine
 from raypipe.recipes.step_contract import asked_models, table_of
+from raypipe.runs.pipeline.driver import Pipeline
 from raypipe.store import Store
 from raypipe.store.ids import HASHED, Ids, looked_up, slabs, stand_in
 from raypipe.text.windows import sentences

@@ -14,9 +14,9 @@ import numpy as np
 
 from raypipe.core.protocols import Bound, CorpusBound, CorpusStep, Reach, Step
 from raypipe.core.records import Question
-from raypipe.memo.memo import ENTRY_BYTES, REPLY_BYTES
 from raypipe.recipes.recipe import Recipe, Stage
-from raypipe.recipes.step_contract import bound_of, corpus_bound_of, graphs_of, models_of, table_of
+from raypipe.recipes.step_contract import bound_of, corpus_bound_of, models_of, requested_by, table_of
+from raypipe.store.memo.memo import ENTRY_BYTES, REPLY_BYTES
 
 KEY_BYTES = 40  # of a cached value: its digest and its place; spans and source of a chunk take as much
 CHAR_BYTES = 4  # of a token of a reply, about
@@ -142,7 +142,7 @@ def embedded_bytes(dim: int, texts: float) -> float:
 
 def kept_bytes(step: Step | CorpusStep, bound: Bound, calls: float) -> float:
     """Bytes that `calls` calls of a step take at most in the memory of the process that makes them."""
-    if any(g.kind == "server" for g in graphs_of(step)):  # its replies are as long as it likes
+    if requested_by(step):  # replies are as long as a server likes
         return math.inf if calls else 0
     if bound.reply_tokens:
         return times(calls, ENTRY_BYTES + REPLY_BYTES + bound.reply_tokens * TOKEN_CHARS)

@@ -1,8 +1,8 @@
 """Whether the cached values that stored answers were made from still stand: the memo is asked, row by row.
 
 A stage asks nothing about a row that a run answered with the same chain, if what it asked then is still
-cached. That is so unless a memo table has lost values (`memo.disk`), or replies of a graph expire. Then the
-stage is run over the stored answer with what is cached alone. Sends no request.
+cached. That is so unless a memo table has lost values (`store.memo.disk`), or replies of a graph expire. Then
+the stage is run over the stored answer with what is cached alone. Sends no request.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from collections.abc import Callable, Iterable, Mapping
 
 from raypipe.core import arrow
 from raypipe.core.batches import batches
-from raypipe.core.kg import domain_of
 from raypipe.core.protocols import Ask, Step
 from raypipe.core.records import Question
-from raypipe.memo.counts import CallCounts
-from raypipe.memo.disk import StoreMemo, has_lost, memo_versions
-from raypipe.memo.lookup import CacheOnlyKit, NoReply, NotCached
-from raypipe.memo.memo import MemoTable, cached, graph_replies_of, replies_of, scores_of, vectors_of
-from raypipe.pipeline.driver import Pipeline
-from raypipe.pipeline.recipe_tables import tables_now
+from raypipe.core.references import domain_of
 from raypipe.recipes.recipe import Recipe, Stage
-from raypipe.recipes.step_contract import asked_models, graphs_of
+from raypipe.recipes.step_contract import asked_models, requested_by
+from raypipe.runs.pipeline.driver import Pipeline
+from raypipe.runs.pipeline.recipe_tables import tables_now
 from raypipe.store.index import LanceIndex
+from raypipe.store.memo.counts import CallCounts
+from raypipe.store.memo.disk import StoreMemo, has_lost, memo_versions
+from raypipe.store.memo.lookup import CacheOnlyKit, NoReply, NotCached
+from raypipe.store.memo.memo import MemoTable, cached, replies_of, request_replies_of, scores_of, vectors_of
 
 AHEAD_S = 3600.0
 """A graph's reply that expires within that time counts as expired: a run may take as long. One that takes
@@ -43,7 +43,7 @@ class Standing:
 
     def in_doubt(self, step: Step) -> bool:
         """Whether a request of the step may have to be made again."""
-        if any(graph.refresh for graph in graphs_of(step)):
+        if any(ref.periods() for ref in requested_by(step)):
             return True
         return any(self._has_lost(table.name) for table in _tables(step))
 
@@ -70,7 +70,7 @@ async def _lacking(
     here = pipeline.worker.kit(LanceIndex(tables_now(pipeline.store, pipeline.recipe)))
     memo = StoreMemo(pipeline.store.uri, memo_versions(pipeline.store))
     ask = stage.step.open(cached(CacheOnlyKit(here), memo, CallCounts(), clock=clock))
-    refreshed = {d for graph in graphs_of(stage.step) for d in graph.refresh}
+    refreshed = {d for ref in requested_by(stage.step) for d in ref.periods() or ()}
     for some in batches(filter(stage.admits, answered), AT_ONCE):
         whys = await asyncio.gather(*(_lacks(ask, q, refreshed) for q in some))
         found |= {q.id: why for q, why in zip(some, whys, strict=True) if why}
@@ -103,8 +103,8 @@ def overlap(a: str, b: str) -> bool:
 def _tables(step: Step) -> list[MemoTable]:
     """The memo tables that a step asks of."""
     of = {"embedder": vectors_of, "reranker": scores_of, "generator": replies_of}
-    graphs = [graph_replies_of(g.version) for g in graphs_of(step) if g.kind == "server"]
-    return [of[m.kind](m) for m in asked_models(step)] + graphs
+    requests = [request_replies_of(ref.version) for ref in requested_by(step)]
+    return [of[m.kind](m) for m in asked_models(step)] + requests
 
 
 async def _lacks(ask: Ask, question: Question, refreshed: set[str]) -> str:

@@ -18,9 +18,15 @@ import pyarrow.compute as pc
 
 from raypipe.core.arrow import SPANS
 from raypipe.core.records import FAULT, Question
-from raypipe.pipeline.corpus_builds import failed_ids
-from raypipe.pipeline.driver import Pipeline
-from raypipe.pipeline.recipe_tables import AnswerSources, answer_key, answer_sources, lacking, table_labels
+from raypipe.runs.pipeline.corpus_builds import failed_ids
+from raypipe.runs.pipeline.driver import Pipeline
+from raypipe.runs.pipeline.recipe_tables import (
+    AnswerSources,
+    answer_key,
+    answer_sources,
+    lacking,
+    table_labels,
+)
 from raypipe.store import Store, begun, committed, done_parts
 from raypipe.store.ids import Ids, gathered, rows, stand_in
 from raypipe.store.layout import COVERAGE

@@ -14,12 +14,12 @@ from fastapi import Depends, FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 
 from raypipe.core.errors import ConfError, Overloaded, Unavailable
-from raypipe.report import web_page
+from raypipe.evaluation.report import web_page
 from raypipe.serving.access import ServerConfig
 from raypipe.serving.capture import Capture, RedactionFailed, UnknownAnswer
 from raypipe.serving.http import errors, openai, requests, stream
 from raypipe.serving.http.errors import RequestRefused, to_problem
-from raypipe.serving.http.limits import Slots, authorize, read_body, until_disconnect
+from raypipe.serving.http.limits import BytesInFlight, Slots, authorize, read_body, until_disconnect
 from raypipe.serving.http.middleware import ObservedApp, RequestMetrics, request_id
 from raypipe.serving.http.openai import ChatBody
 from raypipe.serving.http.openapi import ROUTES, openapi_document
@@ -32,6 +32,10 @@ from raypipe.store import StoreError
 
 BATCH_CONCURRENCY = 4
 """Questions of one batch that are answered at the same time: a batch takes the slot of one request."""
+
+
+PARSED_AT_ONCE = 1 << 18
+"""Bytes of a body that is parsed between two other requests: at worst .05 s. Larger ones are on a thread."""
 
 
 class Routes:
@@ -47,9 +51,15 @@ class Routes:
         self._router, self._limits, self._metrics, self._capture = router, config.limits, metrics, capture
         self._slots = Slots(config.limits.max_ongoing_requests)
         self._document = openapi_document()
+        self._in_flight = BytesInFlight(config.limits.max_bytes_in_flight, metrics)
+        self._large_bodies = asyncio.Lock()  # one at a time: of hostile JSON 25 times its bytes are made
 
     async def _body(self, kind: type[B], request: Request) -> B:
-        return requests.parse_body(kind, await read_body(request, self._limits), self._limits)
+        body = await read_body(request, self._limits, self._in_flight)
+        if len(body) <= PARSED_AT_ONCE:
+            return requests.parse_body(kind, body, self._limits)
+        async with self._large_bodies:
+            return await asyncio.to_thread(requests.parse_body, kind, body, self._limits)
 
     async def _answerer(self, request: Request) -> AnswererProtocol:
         """Returns what answers a request. Refuses a recipe that reads past the key's filter."""
@@ -115,7 +125,8 @@ class Routes:
             raise openai.unknown_model()
         query = requests.QueryBody(query=body.query(), **dict(body.raypipe))
         if body.stream:
-            encode = partial(openai.chunks, id, body)
+            counts = body.stream_options is not None and body.stream_options.include_usage
+            encode = partial(openai.chunks, id, body.model, counts)
             return await self._stream(request, partial(self._answer, answerer, query), encode)
         with self._slots.slot():
             answer = await until_disconnect(request, self._answer(answerer, query, NULL_LISTENER, request))
@@ -144,9 +155,10 @@ class Routes:
         encode: Callable[[AsyncIterator[stream.Event | None]], AsyncIterator[bytes]],
     ) -> Response:  # fmt: skip
         """One question as a stream. Its slot is taken here, so that a refusal is still a status, and released
-        with the answer: a client that does not read it takes no slot from others."""
+        with the answer, as are its bytes: a client that does not read it takes nothing from others."""
         slot = ExitStack()
         slot.enter_context(self._slots.slot())
+        slot.enter_context(request.state.held.pop_all())
 
         async def work(listener: Listener) -> AnswerResponse:
             with slot:
@@ -211,6 +223,16 @@ def key_filter(request: Request) -> KeyFilter:
     return found
 
 
+def holding(route: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    """Returns the route so that what its request holds is given back once it is answered."""
+
+    async def handle(request: Request) -> Response:
+        with ExitStack() as request.state.held:
+            return await route(request)
+
+    return handle
+
+
 def create_app(
     router: ReleaseRouter, config: ServerConfig | None = None, metrics: RequestMetrics | None = None,
     proxy_sets_id: bool = False, capture: Capture | None = None,
@@ -246,7 +268,9 @@ def create_app(
 
     for path, route in ROUTES.items():
         guard = [Depends(authorized)] if route.key else []
-        app.add_api_route(path, getattr(routes, route.name), methods=[route.method], dependencies=guard)
+        app.add_api_route(
+            path, holding(getattr(routes, route.name)), methods=[route.method], dependencies=guard
+        )
     if config.page:
         app.add_api_route("/", root, methods=["GET"])
     errors.add_exception_handlers(app)

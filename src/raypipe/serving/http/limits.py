@@ -1,5 +1,5 @@
-"""Limits of a request: who may ask, by key; how many are answered at once; the size of a body, the time to
-send it, a client that disconnects.
+"""Limits of a request: who may ask, by key; how many are answered at once; the size of its body, the bytes of
+all of them, the time to send one; a client that disconnects.
 
 Without keys only requests from this machine are allowed.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
 from typing import TypeVar
@@ -19,14 +19,53 @@ from starlette.requests import ClientDisconnect
 
 from raypipe.core.errors import Overloaded
 from raypipe.serving.access import ApiKeys, RequestLimits
-from raypipe.serving.http.errors import ClientGone, RequestRefused
+from raypipe.serving.http.errors import RETRY_AFTER_S, ClientGone, RequestRefused
+from raypipe.serving.http.middleware import RequestMetrics
 from raypipe.serving.key_filters import UNFILTERED, KeyFilter, filter_of
 
 T = TypeVar("T")
 
 
-async def read_body(request: Request, limits: RequestLimits) -> bytes:
-    """The body. Refuses types that a form on another site can send: they are never JSON."""
+class BytesInFlight:
+    """Bytes of all bodies that a gateway holds, up to a bound."""
+
+    def __init__(self, most: int, metrics: RequestMetrics) -> None:
+        self._most, self._held, self._metrics = most, 0, metrics
+
+    @contextmanager
+    def body(self, size: int) -> Iterator[Callable[[int], None]]:
+        """Yields what counts the next bytes of a body, which are in flight until the end of the block.
+
+        Bytes count as they come: a client that declares many and sends none takes none from others. Raises
+        Overloaded, as the count does: for a `size` that does not fit now, then for bytes that do not.
+        """
+        held = 0
+
+        def count(more: int) -> None:
+            nonlocal held
+            self._require(more)
+            held += more
+            self._add(more)
+
+        self._require(size)
+        try:
+            yield count
+        finally:
+            self._add(-held)
+
+    def _require(self, count: int) -> None:
+        if self._held + count > self._most:
+            raise Overloaded(f"{self._held} of {self._most} bytes are in flight, {count} more came")
+
+    def _add(self, count: int) -> None:
+        self._held += count
+        self._metrics.bytes_in_flight(self._held)
+
+
+async def read_body(request: Request, limits: RequestLimits, in_flight: BytesInFlight) -> bytes:
+    """Reads the body, whose bytes are in flight until the request is answered (`app.holding`).
+
+    Refuses types that a form on another site can send: they are never JSON."""
     unsupported = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise RequestRefused(unsupported, "Expected the header `content-type: application/json`.")
@@ -35,15 +74,22 @@ async def read_body(request: Request, limits: RequestLimits) -> bytes:
     detail = f"Expected at most {limits.max_body_bytes} bytes."
     too_large = RequestRefused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, detail, (), _CLOSE)
     declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared) > limits.max_body_bytes:
+    size = int(declared[:MOST_DIGITS]) if declared.isdecimal() else 0  # 0: the body comes in chunks
+    if size > limits.max_body_bytes:
         raise too_large
     body = bytearray()
     try:
+        count = request.state.held.enter_context(in_flight.body(size))
         async with asyncio.timeout(limits.body_timeout_s):
             async for chunk in request.stream():
-                body += chunk
-                if len(body) > limits.max_body_bytes:
+                if len(body) + len(chunk) > limits.max_body_bytes:
                     raise too_large
+                count(len(chunk))
+                body += chunk
+    except Overloaded:
+        detail = "Too many bytes of requests in flight. Retry later."
+        wait = {"retry-after": str(RETRY_AFTER_S)}
+        raise RequestRefused(HTTPStatus.TOO_MANY_REQUESTS, detail, (), wait | _CLOSE) from None
     except ClientDisconnect:
         raise ClientGone from None
     except TimeoutError:
@@ -53,6 +99,7 @@ async def read_body(request: Request, limits: RequestLimits) -> bytes:
 
 
 _CLOSE = {"connection": "close"}  # the rest of the body is not read
+MOST_DIGITS = 19  # of a declared size: those of 2^63. Python refuses to convert thousands
 
 
 async def until_disconnect(request: Request, work: Awaitable[T]) -> T:

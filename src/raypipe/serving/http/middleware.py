@@ -39,6 +39,9 @@ class RequestMetrics:
     def question_answered(self, result: QueryResult) -> None:
         """A question was answered."""
 
+    def bytes_in_flight(self, count: int) -> None:
+        """The bytes of all bodies that the gateway holds changed."""
+
 
 class ObservedApp:
     """Middleware: gives requests ids, counts, times and logs them. With `proxy_sets_id` a proxy in front sets

@@ -11,12 +11,12 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from http import HTTPStatus
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import Response
 from fastapi.responses import JSONResponse
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from raypipe.core.records import RANKED
 from raypipe.recipes.recipe import Recipe
@@ -26,6 +26,10 @@ from raypipe.serving.http.requests import QueryOptions, StrictBody
 from raypipe.serving.http.stream import KEEP_ALIVE_S, Event, encode_event
 
 NO_EFFECT = "Accepted without effect: prompts and sampling are the recipe's."
+
+_FIRST_MISTAKE = Field(fail_fast=True)
+"""Ends the check of a list without a bound at its first mistake: all of them took 50 s for 32 MB."""
+_NOT_KEPT = AfterValidator(lambda value: None)  # of millions of values a request would hold gigabytes
 
 
 class TextPart(StrictBody):
@@ -43,7 +47,7 @@ class ChatTurn(BaseModel):
     role: Literal["system", "developer", "user", "assistant"] = says(
         "Who speaks; the last message of the user is the question.", "user"
     )
-    content: str | list[TextPart] | None = says(
+    content: str | Annotated[list[TextPart], _FIRST_MISTAKE] | None = says(
         "The text of the message, or its parts.", "who wrote the first program?", default=None
     )
 
@@ -84,9 +88,10 @@ class ChatBody(StrictBody):
     frequency_penalty: float | None = _without_effect(0.0, ge=-2, le=2, allow_inf_nan=False)
     presence_penalty: float | None = _without_effect(0.0, ge=-2, le=2, allow_inf_nan=False)
     seed: int | None = _without_effect(0)
-    stop: str | list[str] | None = _without_effect("\n")
+    stop: Annotated[str | Annotated[list[str], _FIRST_MISTAKE] | None, _NOT_KEPT] = _without_effect("\n")
     user: str | None = _without_effect("someone")
-    metadata: dict[str, Any] | None = _without_effect({})  # of any form: no error repeats the client's keys
+    # of any form: no error repeats the client's keys
+    metadata: Annotated[dict[str, Any] | None, _NOT_KEPT] = _without_effect({})
     store: bool | None = _without_effect(False)
 
     def query(self) -> str:
@@ -110,9 +115,11 @@ def completion(id: str, model: str, answer: AnswerResponse) -> dict[str, Any]:
     return {**head, "choices": [choice], "usage": usage(answer), **_extension(answer)}
 
 
-async def chunks(id: str, body: ChatBody, events: AsyncIterator[Event | None]) -> AsyncIterator[bytes]:
+async def chunks(
+    id: str, model: str, counts: bool, events: AsyncIterator[Event | None]
+) -> AsyncIterator[bytes]:
     """The reply as the protocol streams it. Drafts are not sent: a client would show them as the answer."""
-    head = _head(id, body.model, "chat.completion.chunk")
+    head = _head(id, model, "chat.completion.chunk")
 
     def chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
@@ -133,7 +140,7 @@ async def chunks(id: str, body: ChatBody, events: AsyncIterator[Event | None]) -
             answer: AnswerResponse = event[1]
             yield chunk({**_content(answer), "annotations": url_citations(answer)})
             yield chunk({}, "stop", **_extension(answer))
-            if body.stream_options and body.stream_options.include_usage:
+            if counts:
                 yield encode_event({**head, "choices": [], "usage": usage(answer)})
     yield format_sse_event(data_str="[DONE]")
 

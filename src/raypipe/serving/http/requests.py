@@ -34,7 +34,6 @@ from pydantic_core import PydanticCustomError
 
 from raypipe.core.errors import DataError
 from raypipe.core.records import Question, digest
-from raypipe.kg.language.time_words import moment
 from raypipe.readers import ReadCounts
 from raypipe.readers.crag import cited
 from raypipe.readers.lines import decode
@@ -43,6 +42,7 @@ from raypipe.serving.access import RequestLimits
 from raypipe.serving.http.errors import RequestRefused
 from raypipe.serving.http.reply_types import says
 from raypipe.serving.query import Filters, QueryRequest, host_name
+from raypipe.text.moments import moment
 
 MAX_DOCUMENTS = 50  # in one request; CRAG's task 3 has 50
 MAX_QUERIES = 16  # in one batch; the most that CRAG's own harness hands out

@@ -25,7 +25,7 @@ from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 from starlette.types import Receive, Scope, Send
 
 from raypipe.core.records import FAULT, RANKED, Hit
-from raypipe.report.report import ranking
+from raypipe.evaluation.report.report import ranking
 from raypipe.serving.http import errors
 from raypipe.serving.http import reply_types as replies
 from raypipe.serving.http.limits import disconnected
@@ -79,6 +79,7 @@ async def event_stream(
     Cancels the work when the client disconnects."""
     listener = EventListener()
     work, client_gone = asyncio.ensure_future(answer(listener)), asyncio.ensure_future(disconnected(request))
+    del answer  # with the request's documents, which are not held for a client that reads slowly
     for task in (work, client_gone):
         task.add_done_callback(lambda _: listener.events.put_nowait(None))  # after the events before it
     try:

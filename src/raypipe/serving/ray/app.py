@@ -11,8 +11,8 @@ from ray.serve.config import BackpressureConfig, HTTPOptions
 from ray.serve.schema import LoggingConfig
 
 from raypipe.core.errors import Unavailable
-from raypipe.pipeline.tasks import WorkerConfig
 from raypipe.recipes.recipe import Recipe
+from raypipe.runs.pipeline.tasks import WorkerConfig
 from raypipe.serving.access import ServerConfig
 from raypipe.serving.http.errors import RETRY_AFTER_S
 from raypipe.serving.ray.gateway import Gateway

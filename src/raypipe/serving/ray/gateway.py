@@ -102,6 +102,7 @@ class RayMetrics(RequestMetrics):
     def __init__(self) -> None:
         self._ongoing = 0
         self._in_flight = Gauge("raypipe_in_flight", "Requests being answered by this gateway.")
+        self._bytes = Gauge("raypipe_bytes_in_flight", "Bytes of the bodies that this gateway holds.")
         self._requests = Counter("raypipe_requests", "Requests that ended.", tag_keys=("route", "status"))
         self._seconds = Histogram(
             "raypipe_request_seconds", "Request time, first to last byte.", SECONDS_BUCKETS, ("route",)
@@ -125,6 +126,9 @@ class RayMetrics(RequestMetrics):
         self._in_flight.set(self._ongoing)
         self._requests.inc(tags={"route": route, "status": str(status)})
         self._seconds.observe(max(seconds, 1e-6), tags={"route": route})
+
+    def bytes_in_flight(self, count: int) -> None:
+        self._bytes.set(count)
 
     def question_answered(self, result: QueryResult) -> None:
         q = result.question

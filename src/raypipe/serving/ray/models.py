@@ -22,7 +22,7 @@ from raypipe.core.protocols import Model, Role
 from raypipe.core.records import Fault
 from raypipe.models.kit import LocalKit
 from raypipe.models.warm_up import warm_up
-from raypipe.pipeline.tasks import WorkerConfig
+from raypipe.runs.pipeline.tasks import WorkerConfig
 
 MICRO_BATCH = 16
 """Most calls in one batch. The next batch collects while one computes, so no call waits for others to come.

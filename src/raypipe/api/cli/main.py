@@ -1,0 +1,179 @@
+"""The command line: `raypipe COMMAND`. jobs/*.py are the same commands behind `ray job submit`.
+
+Reads arguments and the environment, calls the Python API, prints. A command's module is imported when it
+runs, and libraries by the API, so help and a wrong command or flag are quick. Exit codes: 0 fine, 2 usage or
+configuration, 3 input data, 4 model missing, 5 cluster too small, 6 fault budget exceeded, 7 quality gate
+failed, 8 a cap on calls, money or hours is reached, 69 a store, device or service is unavailable, 70
+internal, 130 Ctrl-C, 143 stopped by SIGTERM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib
+import os
+import signal
+import sys
+import textwrap
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from raypipe.api.cli.command import Declared, add
+from raypipe.api.cli.commands import COMMANDS, GROUPS
+from raypipe.api.session import from_environment
+from raypipe.core.config import did_you_mean
+from raypipe.core.errors import ConfError, RaypipeError
+
+ABOUT = "Answer datasets of questions on a Ray cluster, and single questions with the same logic."
+START = {
+    "raypipe eval": "answer and score 20 invented questions",
+    'raypipe ask rag "QUESTION" --docs DIR': "answer from files of your own",
+    "raypipe serve rag --docs DIR": "the same over HTTP, with a page",
+    "raypipe plan local --set rerank.top=10": "what would this change cost?",
+}
+"""Four first commands, in the order in which a newcomer may type them -> what each does."""
+WIDTH = 80
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser that says what a wrong value may have been meant to be."""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            hint = did_you_mean(str(value), map(str, action.choices))
+            raise argparse.ArgumentError(action, f"unknown value {value!r}; {hint}")
+
+    def error(self, message: str) -> NoReturn:
+        """Says what is wrong and shows an example; the list of all options would bury both."""
+        said = message.replace("the following arguments are required:", "missing:")
+        lines = [f"{self.prog}: {said}", *filter(None, [self.epilog]), f"all options: {self.prog} --help"]
+        print(*lines, sep="\n", file=sys.stderr)
+        raise SystemExit(ConfError.exit_code)
+
+
+def parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
+    """A parser of these commands, with their options; default: of all."""
+    top = _Parser(prog="raypipe", description=ABOUT)
+    commands = {"": top.add_subparsers(dest="command", metavar="COMMAND", required=True)}
+    for module in dict.fromkeys(COMMANDS[name].module for name in names):
+        declares = vars(importlib.import_module(module))
+        for declared in declares.values():
+            if isinstance(declared, Declared):
+                add(commands, declared, declares.get("SUBCOMMANDS", {}))
+    return top
+
+
+def overview() -> str:
+    """Returns the text of `raypipe --help`: where to start, then commands by group."""
+    starts = [f"  {command:<40}{does}" for command, does in START.items()]
+    lines = ["usage: raypipe COMMAND ...", "", *textwrap.wrap(ABOUT, WIDTH), "", "start here:", *starts]
+    for group, does in GROUPS.items():
+        lines += ["", f"{group}: {does}"]
+        for name, command in COMMANDS.items():
+            if command.group == group:
+                lines += textwrap.wrap(
+                    command.about, WIDTH, initial_indent=f"  {name:<12}", subsequent_indent=" " * 14
+                )
+    lines += ["", "options:", "  --help      Print this.", "  --version   Print version and commit.", ""]
+    return "\n".join([*lines, "raypipe COMMAND --help has an example for each."])
+
+
+def read(argv: Sequence[str]) -> argparse.Namespace:
+    """The arguments of one command. Ends the process with code 2 where they are wrong."""
+    name = argv[0]
+    if name not in COMMANDS:
+        what = "option" if name.startswith("-") else "command"
+        known = ("--help", "--version") if what == "option" else COMMANDS
+        print(f"raypipe: unknown {what} {name!r}; {did_you_mean(name, known)}", file=sys.stderr)
+        raise SystemExit(ConfError.exit_code)
+    args, rest = parser([name]).parse_known_args(argv)
+    if rest:
+        flag = next((x.partition("=")[0] for x in rest if x.startswith("-")), "")
+        names = [name.lstrip("-") for name in args.parser._option_string_actions]  # equal dashes look alike
+        near = [repr(f"--{name}") for name in difflib.get_close_matches(flag.lstrip("-"), names)]
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        args.parser.error(f"unexpected {' '.join(rest)}{hint}")
+    return args
+
+
+def _process_age_s() -> float:
+    """Seconds since this process was started; 0 where the system does not say (not Linux)."""
+    try:
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    except OSError:
+        return 0.0
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+
+
+def main(argv: Sequence[str] | None = None, whole: bool | None = None) -> int:
+    """Runs one command and returns its exit code. `argv` None: that of the process. `whole`: the process runs
+    nothing else, so its start is the command's; None: unless `argv` is given."""
+    own = argv is None if whole is None else whole
+    began = time.perf_counter() - (_process_age_s() if own else 0.0)
+    argv = sys.argv[1:] if argv is None else argv
+    if not argv or argv[0] in ("-h", "--help"):
+        print(overview())
+        return 0
+    if argv[0] == "--version":
+        import raypipe
+        from raypipe.core.checkout import commit
+
+        print(f"raypipe {raypipe.__version__} ({commit() or 'commit not known'})")
+        return 0
+    if sys.flags.optimize > 1:
+        print("raypipe: commands are declared in docstrings: run python without -OO", file=sys.stderr)
+        return ConfError.exit_code
+    args = read(argv)
+    args.began = began
+    signal.signal(signal.SIGTERM, _stop)
+    if (here := os.getcwd()) not in sys.path:  # the user's own steps, readers, metrics and loaders
+        sys.path.append(here)
+    try:
+        args.settings = from_environment()
+        code: int = args.do(args)
+        return code
+    except RaypipeError as e:
+        print(f"raypipe {args.command}: {e}", file=sys.stderr)
+        return e.exit_code
+    except KeyboardInterrupt:
+        works = COMMANDS[args.command].group in ("data", "run")
+        kept = "; finished parts are kept, run it again to continue" if works else ""
+        print(f"raypipe {args.command}: stopped{kept}", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+    except Exception as e:
+        return _failed(args.command, e)
+
+
+def _failed(command: str, error: Exception) -> int:
+    """Says what no command expects: a full disk, or a defect with its trace."""
+    from raypipe.store.errors import DiskFull, is_full
+
+    if is_full(error):
+        print(f"raypipe {command}: {_FULL}: {error}", file=sys.stderr)
+        return DiskFull.exit_code
+    import traceback
+
+    traceback.print_exception(error)
+    print(f"raypipe {command}: this is a defect in raypipe; the trace above says where", file=sys.stderr)
+    return 70
+
+
+_FULL = (
+    "the disk is full. What was stored before stays readable; free some space and run it again to continue"
+)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    """SIGTERM ends the run as an exception, so that files close and Ray is left; whole parts stay."""
+    raise SystemExit(128 + number)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,146 @@
+"""Comparisons, and a judge against people, as tables on a console."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+
+from raypipe.api.cli.command import console
+from raypipe.api.compare import CompareResult
+from raypipe.api.experiments import RepeatsResult
+from raypipe.api.judged_runs import JudgeCheckResult
+from raypipe.evaluation.compare import RunComparison
+from raypipe.evaluation.judge_check import Agreement
+from raypipe.evaluation.report.console import say, show
+from raypipe.evaluation.report.wording import ends, signed
+from raypipe.metrics.certainty import PairedDifference
+
+SLICES_SHOWN = 12  # largest first; all of them are in --json
+CAUSES_SHOWN = 8
+NUMBERS = ("difference", "95 % interval", "p", "up", "down")  # of `_numbers`
+
+
+def print_comparisons(found: CompareResult) -> None:
+    """Each comparison: the verdict first, then metrics, causes and slices."""
+    for c in found.comparisons:
+        _print_comparison(console(), c)
+
+
+def _print_comparison(out: Console, c: RunComparison) -> None:
+    say(out, f"{c.after} against {c.before}", verdict_line(c), style="bold")
+    if c.same_run:
+        say(out, "both are one run, so nothing can differ: name two")
+    compared = ((c.measure, c.score), *((r.metric, r.found) for r in c.rates))
+    rows = [(name, f"{d.before:.3f}", f"{d.after:.3f}", *_numbers(d, d.p)) for name, d in compared]
+    show(out, ("metric", "before", "after", *NUMBERS), rows)
+    if sum(c.people):
+        verdicts = f"people's labels changed {c.people[0]} and {c.people[1]} verdicts"
+        say(out, f"{verdicts}: people outrank judges", fold=True)
+    for name, n in zip((c.before, c.after), c.seen, strict=True):
+        if n:
+            seen = f"seen: a fit or an adapter of {name} has seen {n} of the {c.score.n} questions"
+            say(out, f"{seen}, so its score is too good; --unseen leaves them out")
+    say(out, *_left_out(c))
+    if c.causes:
+        heads = ("answers part at", "what differs there", "moved", "up", "down", "difference")
+        shown = c.causes[:CAUSES_SHOWN]
+        show(out, heads, ((k.step, k.field, k.moved, k.up, k.down, f"{k.difference:+.4f}") for k in shown))
+    if c.slices and all(s.verdict == "cannot tell" for s in c.slices):
+        say(out, f"cannot tell in any of {len(c.slices)} slices")
+    elif c.slices:
+        largest = sorted(c.slices, key=lambda s: -s.found.n)[:SLICES_SHOWN]
+        slices = [(f"{s.label}: {s.value}", s.found.n, s.verdict, *_numbers(s.found, s.p)) for s in largest]
+        show(out, ("slice", "questions", "verdict", *NUMBERS), slices)
+        say(out, f"p of the {len(c.slices)} slices is corrected for their number (Holm)", fold=True)
+
+
+REPEATED_SHOWN = 10  # questions that moved most; all of them are in --json
+
+
+def print_repeats(done: RepeatsResult) -> None:
+    """Score of each repeat, mean and spread, and the questions that moved most."""
+    out, found = console(), done.found
+    runs = zip(found.runs, found.scores, ("", *found.verdicts), strict=False)
+    rows = [(Path(n).name, "not scored" if s is None else f"{s:+.3f}", verdict) for n, s, verdict in runs]
+    show(out, ("run", "score", "against the first"), rows)
+    mean = "not scored" if found.mean is None else f"{found.mean:+.4f}"
+    moved = f"{found.moved} of {len(found.questions)} questions have several verdicts"
+    say(out, f"mean {mean}, spread {found.spread:.4f} from run to run; {moved}")
+    several = sorted((q for q in found.questions if len(set(q.verdicts)) > 1), key=lambda q: -q.spread)
+    for q in several[:REPEATED_SHOWN]:
+        mean = "not scored" if q.mean is None else f"mean {q.mean:+.2f}, spread {q.spread:.2f}"
+        say(out, f"  {q.question}: {mean}: {', '.join(q.verdicts)}")
+    say(out, str(done.folder / "repeats.json"))
+
+
+def verdict_line(c: RunComparison) -> str:
+    """What these questions say, in a sentence."""
+    d = c.score
+    difference = f"{c.measure} {d.difference:+.3f} over {d.n} questions, p {c.p:.3g}"
+    if c.verdict == "same":
+        return f"same within {c.margin:g}: {difference}"
+    if c.verdict != "cannot tell":
+        return f"{c.verdict}: {difference}"
+    if d.interval is None:
+        return f"cannot tell: {d.groups} groups of questions are too few. {difference}"
+    more = f"; {d.questions_needed} questions would show this one" if d.questions_needed else ""
+    least = "not known" if d.minimum_detectable is None else f"{d.minimum_detectable:.3f}"
+    return f"cannot tell: {difference}. The smallest difference that they show is {least}{more}"
+
+
+def _numbers(d: PairedDifference, p: float) -> tuple[str, ...]:
+    within = ends(d.interval, signed, "too few groups")
+    return signed(d.difference), within, f"{p:.3g}", str(d.up), str(d.down)
+
+
+def _left_out(c: RunComparison) -> list[str]:
+    said = []
+    for ids, what in (
+        (c.only_before, f"only in {c.before}"), (c.only_after, f"only in {c.after}"),
+        (c.unscored, "not scored in one of them"),
+        (c.other_questions, "whose ids name another question in each"),
+    ):  # fmt: skip
+        if ids:
+            said.append(
+                f"left out: {len(ids)} questions {what}: {', '.join(ids[:3])}{', ...' * (len(ids) > 3)}"
+            )
+    return said
+
+
+def print_check(checked: JudgeCheckResult) -> None:
+    """Agreement first, then the corrected score, then what was left out."""
+    out, c = console(), checked.found
+    count = f"{c.labelled} of {c.judged} answers labelled"
+    say(out, f"{c.judge or 'the judge'} in {c.run}, rule {c.rule}: {count}", style="bold")
+    if c.found is not None:
+        largest = sorted(c.slices, key=lambda s: -s.found.n)[:SLICES_SHOWN]
+        rows = [("all", *_agreement(c.found))]
+        rows += [(f"{s.label}: {s.value}", *_agreement(s.found)) for s in largest]
+        heads = ("answers", "labelled", "agreement", "95 % interval", "kappa", "too kind", "too strict")
+        show(out, heads, rows)
+        what = "too kind: the judge says right, people say wrong; too strict: the opposite"
+        say(out, what, fold=True)
+    if c.corrected is None:
+        say(out, f"no corrected score: {c.why_not}")
+    else:
+        within = ends(c.corrected.interval, signed, "too few groups")
+        said = f"score by the judge {c.corrected.judged:+.3f}; with its errors taken out"
+        right = f"{c.corrected.corrected:+.3f}, 95 % interval {within}"
+        say(out, f"{said} {right}, from {c.corrected.labelled} labels drawn at random")
+    for left, what in (
+        (c.unclear, "labels: unclear"),
+        (c.unlabelled, "lines: without a label yet"),
+        (c.without_judge, "labels: no judge decided the answer"),
+        (c.elsewhere, "labels: the run does not give the answer"),
+    ):
+        if left:
+            say(out, f"left out: {left} {what}", fold=True)
+
+
+def _agreement(a: Agreement) -> tuple[str, ...]:
+    kappa = "not known" if a.kappa is None else f"{a.kappa:.3f}"
+    return (
+        str(a.n), f"{a.agreement:.3f}", ends(a.interval), kappa, str(a.judge_too_kind),
+        str(a.judge_too_strict),
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Plugin folders that ship with raypipe. Nothing outside of this folder imports them."""

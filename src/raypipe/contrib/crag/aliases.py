@@ -1,0 +1,148 @@
+"""Aliases of clubs, teams, companies and tickers, as questions write them and as tables hold them.
+
+Pure functions over the lists of `aliases.yaml`; knows no table.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from importlib import resources
+from typing import Final, TypedDict
+
+import yaml
+
+from raypipe.contrib.crag.normalize import fold
+from raypipe.text.words import STOP_WORDS
+
+
+class KnownNames(TypedDict):
+    teams: dict[str, list[str]]  # sport -> full names
+    aliases: dict[str, dict[str, str]]  # kind of name -> as it is said, folded -> as tables have it
+
+
+@functools.cache
+def known_names() -> KnownNames:
+    text = resources.files("raypipe.contrib.crag").joinpath("aliases.yaml").read_text(encoding="utf-8")
+    names: KnownNames = yaml.load(text, Loader=yaml.CSafeLoader)
+    return names
+
+
+def team(written: str, sport: str) -> str | None:
+    """The full name of a team or club by its name, city or nickname; None if unknown or ambiguous.
+
+    >>> team("lakers", "nba"), team("Arsenal FC", "soccer"), team("koln", "soccer"), team("real", "soccer")
+    ('Los Angeles Lakers', 'Arsenal', 'Köln', None)
+    """
+    query, known = fold(written) or "", known_names()
+    for spoken in dict.fromkeys((query, " ".join(w for w in query.split() if w not in _CLUB_WORDS))):
+        if not spoken:
+            continue
+        if spoken in known["aliases"][sport]:
+            return known["aliases"][sport][spoken]
+        near = [t for t in known["teams"][sport] if f" {spoken} " in f" {fold(t)} "]
+        whole = [t for t in near if fold(t) == spoken]
+        if len(whole or near) == 1:
+            return (whole or near)[0]
+    return None
+
+
+_CLUB_WORDS: Final = frozenset({"the", "fc", "afc", "cf", "sc", "club"})
+
+# ---------------------------------------------------------------- companies
+
+_SUFFIX_WORDS: Final = """
+    inc incorporated corp corporation co company ltd limited plc llc lp sa se ag nv holdings holding group the
+    common stock ordinary share shares class a b c depositary american ads adr unit units
+"""
+_SUFFIXES: Final = frozenset(_SUFFIX_WORDS.split())
+
+
+def short_company(folded: str) -> str:
+    """A company's name without its legal form: "Apple Inc. Common Stock" is "apple". Never empty.
+
+    >>> short_company("apple inc common stock")
+    'apple'
+    """
+    words = folded.split()
+    while len(words) > 1 and words[-1] in _SUFFIXES:
+        words.pop()
+    while len(words) > 1 and words[0] == "the":
+        words.pop(0)
+    return " ".join(words)
+
+
+_SYMBOL: Final = r"[A-Za-z]{1,5}(?:[.-][A-Za-z]{1,2})?"
+_MARK: Final = r"(?:\b(?:stock\s+)?(?:ticker|symbol|nasdaq|nyse|amex)\b(?:\s+symbol\b)?[\s:(\"']*\$?|\$)"
+_TICKER: Final = re.compile(rf"\A\W*+(?:{_MARK})?({_SYMBOL})(?:\s+(?:stocks?|shares?))?\W*", re.IGNORECASE)
+_MARKED: Final = re.compile(rf"{_MARK}({_SYMBOL})(?![\w])", re.IGNORECASE)
+_MARK_BEFORE: Final = re.compile(rf"{_MARK}$", re.IGNORECASE)
+_BARE: Final = re.compile(rf"(?<![\w$.'-]){_SYMBOL}(?![\w-])")
+_OF_SHARES: Final = re.compile(
+    r"\b(?:stocks?|shares?|tickers?|dividends?|eps|earnings|p/?e|market cap\w*|traded?|trading|price|"
+    r"(?:open|clos)(?:e|ed|ing) (?:at|higher|lower))\b",
+    re.IGNORECASE,
+)
+_OF_A_DAY: Final = re.compile(r"\b(?:high|low|open|close)\b", re.IGNORECASE)  # two of them: of shares
+# Short words of questions about shares that are no ticker there, though some of them are tickers elsewhere.
+_SAID: Final = """
+    about after all am any apr aug avg been best both can cap ceo cfo close daily date day days dec did do
+    does dow each earn end eps etf feb first fri from get give had has have her high his how ipo its jan
+    jul july jun june just know last less like low lower many mar march may me mean mon month more most
+    much my near new next nov now nyse oct off one open out over p pay pe per price q rate ratio sale sat
+    sell sep share sold some sp stock sum sun tell than them thu today total trade tue two up us usa usd
+    value was we wed week were what when which who whom why worst year yet you your
+"""
+_SHORT_WORDS: Final = STOP_WORDS | frozenset(_SAID.split())
+MOST_TICKERS: Final = 5
+"""Words of one text that are looked up as tickers at most."""
+
+
+def ticker(written: str) -> str | None:
+    """A ticker as it may be written, in capitals and with Yahoo's hyphen; None for what cannot be one.
+
+    >>> ticker("aapl"), ticker("$TSLA"), ticker("ticker MSFT"), ticker("NYSE: BRK.B"), ticker("msft stock")
+    ('AAPL', 'TSLA', 'MSFT', 'BRK-B', 'MSFT')
+    >>> ticker("united states steel")
+    """
+    found = _TICKER.fullmatch(written)
+    return None if found is None else found[1].upper().replace(".", "-")
+
+
+def tickers_in(text: str) -> list[str]:
+    """The words of a text that may be tickers, the most certain first.
+
+    Those marked as one ("$TSLA", "ticker MSFT"), then words in capitals in a text that is not all capitals;
+    without either, in a text about shares, any short word that has no other meaning there. Only a graph
+    knows whether such a ticker exists.
+
+    >>> tickers_in("What did AAPL close at?"), tickers_in("how is auph's eps?"), tickers_in("who is he?")
+    (['AAPL'], ['AUPH'], [])
+    """
+    marked = [m[1] for m in _MARKED.finditer(text)]
+    bare = [m[0] for m in _BARE.finditer(text) if len(m[0]) > 1]
+    sure = [*marked, *(w for w in bare if w.isupper() and text.upper() != text)]
+    found = _symbols(sure) or (_symbols(bare) if _of_shares(text) else [])
+    return found[:MOST_TICKERS]
+
+
+def _of_shares(text: str) -> bool:
+    return bool(_OF_SHARES.search(text)) or any(len(_OF_A_DAY.findall(s)) > 1 for s in text.split("\n"))
+
+
+def _symbols(words: Sequence[str]) -> list[str]:
+    """The words that have no other meaning, each once."""
+    return [
+        w for w in dict.fromkeys(w.upper().replace(".", "-") for w in words) if w.lower() not in _SHORT_WORDS
+    ]
+
+
+def mark_before(text: str) -> int:
+    """The length of the mark at the end of a text that announces a ticker.
+
+    >>> mark_before("what did $"), mark_before("of ticker "), mark_before("of ")
+    (1, 7, 0)
+    """
+    found = _MARK_BEFORE.search(text)
+    return 0 if found is None else len(found[0])

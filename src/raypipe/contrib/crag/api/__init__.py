@@ -1,0 +1,1 @@
+"""Functions behind the commands `kg` and `facts`."""

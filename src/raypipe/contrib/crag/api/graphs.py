@@ -1,0 +1,236 @@
+"""Knowledge graphs: calls run over one, a folder of tables served, public data converted; and examples of
+calls, as db3 chose its own: a model drafts the calls of some questions, what fails is shown, a person
+corrects the lines worth keeping and marks them, and the import appends them to the bank that prompts show."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from raypipe import readers
+from raypipe.api.paths import format_for
+from raypipe.api.results import Result, as_json, outside_loop
+from raypipe.api.served import replies
+from raypipe.api.session import Session
+from raypipe.contrib.crag import public_data
+from raypipe.contrib.crag.client import ServerConnection
+from raypipe.contrib.crag.execute import run
+from raypipe.contrib.crag.graph import GraphBackend, ServerBackend, open_folder
+from raypipe.contrib.crag.language.example_bank import Domain, example
+from raypipe.contrib.crag.language.parser import Parse, parser
+from raypipe.contrib.crag.language.program import Bad
+from raypipe.contrib.crag.records import CallResult
+from raypipe.contrib.crag.tables import load
+from raypipe.core.errors import ConfError, DataError
+from raypipe.core.llm import Generated, Grammar, Sampling
+from raypipe.core.plain import to_json
+from raypipe.core.records import Fault, Question
+from raypipe.metrics.textfile import filled
+from raypipe.readers.field_map import Fields
+from raypipe.readers.formats import Format
+from raypipe.recipes.resolve import prompt_file
+from raypipe.text.moments import moment
+from raypipe.text.thoughts import split_thoughts
+
+
+@dataclass(frozen=True, slots=True)
+class CallsResult(Result):
+    """What calls over a graph gave; a row for each line."""
+
+    SCHEMA = "call values rows:int64 requests:int64 ms:float64 fault"
+    results: tuple[CallResult, ...]
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        for r in self.results:
+            values = ", ".join(map(str, r.values))
+            fault = None if r.fault is None else f"{r.fault.reason}: {r.fault.detail}"
+            counts = {"rows": len(r.rows), "requests": len(r.requests), "ms": r.ms}
+            yield {"call": r.call, "values": values, **counts, "fault": fault}
+
+    def to_json(self) -> dict[str, Any]:
+        return as_json(results=[_line(r) for r in self.results])
+
+
+def _line(result: CallResult) -> dict[str, Any]:
+    names = ("call", "rows", "values", "sentences", "requests", "fault")
+    found = {name: to_json(getattr(result, name)) for name in names}
+    if found["fault"] is not None:
+        del found["fault"]["step"]  # no recipe has it
+    return {**found, "ms": round(result.ms, 3)}
+
+
+@outside_loop
+def run_calls(program: str, graph: str, asked_at: str, session: Session | None = None) -> CallsResult:
+    """Runs lines of calls over a graph: the mock API's address, or a folder of tables.
+
+    `asked_at` is the time of the question, as `03/05/2024, 23:18:31 PT`. Raises ConfError for an address that
+    is none, or no line; a call that fails has a fault.
+    """
+    if not program.strip():
+        raise ConfError("expected lines of calls, such as get_movie(amelie)[year], found none")
+    _, parse = calls_parser(session or Session())
+
+    async def results() -> list[CallResult]:
+        async with open_backend(graph) as backend:
+            return await run(parse(program), backend, moment(asked_at))
+
+    return CallsResult(tuple(asyncio.run(results())))
+
+
+def calls_parser(session: Session) -> tuple[Grammar, Parse]:
+    """The grammar of calls, for models that write them, and what reads them."""
+    text = session.settings.conf.find("grammar", "calls", ".lark").read_text(encoding="utf-8")
+    return Grammar(text), parser(text)
+
+
+@asynccontextmanager
+async def open_backend(graph: str) -> AsyncIterator[GraphBackend]:
+    """A graph, by the mock API's address or as a folder of tables. Raises ConfError for another address."""
+    if "://" not in graph:
+        yield open_folder(Path(graph))
+    elif graph.startswith(("http://", "https://")):
+        async with aclosing(ServerConnection(graph)) as server:
+            yield ServerBackend(server.ask)
+    else:
+        raise ConfError(f"--graph {graph}: expected http://HOST:PORT or a folder of tables")
+
+
+@contextmanager
+def serve_graph(graph: str | Path, port: int = 0) -> Iterator[str]:
+    """Serves a folder of tables with the mock API's endpoints while the block runs; gives the address.
+
+    For tests and demonstrations, on this machine only. Port 0: a free one. Raises ConfError for a port that
+    is taken or none, DataError for tables that cannot be read.
+    """
+    if not 0 <= port < 65536:
+        raise ConfError(f"--port {port}: expected 0 to 65535")
+    from raypipe.contrib.crag.server import serve  # the web framework takes half a second to import
+
+    tables = load(Path(graph))
+    with ExitStack() as stack:
+        try:
+            url = stack.enter_context(serve(tables, port=port))
+        except OSError as e:
+            raise ConfError(f"--port {port}: {e}. Choose another, or 0 for a free one.") from e
+        yield url
+
+
+@dataclass(frozen=True, slots=True)
+class FactsResult(Result):
+    """Counts of a table of facts: facts, lines of the file, lines that were skipped; a row for each."""
+
+    SCHEMA = "what count:int64"
+    FLAT = "summary"
+    out: Path  # the table
+    summary: public_data.BuildSummary
+
+    @property
+    def title(self) -> str:
+        s = self.summary
+        return f"{self.out}: {s.facts} facts of {s.lines} lines, {s.skipped} skipped"
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        for what, count in to_json(self.summary).items():
+            yield {"what": what, "count": count}
+
+
+def build_facts(
+    source: str | Path, kind: public_data.Kind, out: str | Path, credits: str | Path | None = None
+) -> FactsResult:
+    """Converts a published CSV file to a table of facts: sentences by year or name.
+
+    `kind` says whose columns it has. `credits`, with movielens, is its file of casts and crews. Raises
+    DataError for a file that lacks the expected columns.
+    """
+    built = public_data.build(Path(source), kind, Path(out), Path(credits) if credits else None)
+    return FactsResult(Path(out), built)
+
+
+MAX_TOKENS = 300  # of a program
+
+
+@outside_loop
+def draft_examples(
+    data: Sequence[str | Path], graph: str | Path, model: str, prompt: str = "db3/calls-open",
+    number: int = 100, format: Format | None = None, session: Session | None = None,
+    fields: Fields | None = None,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Drafts: the calls that a model writes for some questions, what they gave, and why they failed.
+
+    `graph` is a folder of tables, `prompt` a name under conf/prompts, `fields` as `ingest` takes them.
+    Raises ConfError, DataError.
+    """
+    session = session or Session()
+    paths = [Path(p) for p in data]
+    grammar, parse = calls_parser(session)
+    rows = readers.open(paths, format_for(format, paths, fields), readers.ReadCounts())
+    questions = [r.question for r in rows if r.question is not None][:number]
+    said = asyncio.run(_said(session, model, prompt, questions, grammar))
+    opened = open_folder(Path(graph))
+    drafts = []
+    for q, reply in zip(questions, said, strict=True):
+        calls = split_thoughts(reply.text).answer if isinstance(reply, Generated) else ""
+        results = asyncio.run(run(parse(calls), opened, moment(q.asked_at)))
+        why = [r.fault.detail for r in results if r.fault]
+        why += [f"unknown: {name}" for r in results for name in r.unknown]
+        if isinstance(reply, Fault):
+            why.append(reply.detail)
+        values = list(results[-1].values[:5]) if results else []
+        failed = "; ".join(why) or ("" if values or calls.strip() == "None" else "it gave nothing")
+        drafts.append({
+            "query": q.text, "query_time": q.asked_at, "calls": calls, "values": values, "failed": failed,
+            "rule": "value", "use": False,
+        })  # fmt: skip
+    return drafts
+
+
+async def _said(
+    session: Session, model: str, name: str, questions: Sequence[Question], grammar: Grammar
+) -> list[Generated | Fault]:
+    prompt = prompt_file(session.settings.conf, name)
+    if strange := set(prompt.variables) - {"text", "asked_at"}:
+        raise ConfError(f"--prompt {name}: expected one of text and asked_at, found {min(strange)}")
+    render = prompt.renderer()
+    chats = [render({"text": q.text, "asked_at": q.asked_at}) for q in questions]
+    sampling = Sampling(max_tokens=MAX_TOKENS, constraint=grammar)
+    return await replies(session, session.catalog().model(model), chats, sampling)
+
+
+def import_examples(
+    drafts: str | Path, domain: Domain, into: str | Path, session: Session | None = None
+) -> int:
+    """Checks the drafts marked "use": true and appends them to a bank of examples; how many.
+
+    Raises DataError for a draft whose calls cannot be parsed.
+    """
+    file = Path(drafts)
+    _, parse = calls_parser(session or Session())
+    groups = []
+    for line in filled(file):
+        tree = line.object()
+        if tree.get("use") is not True:
+            continue
+        program = parse(str(tree.get("calls", "")))
+        if bad := [x for x in program.lines if isinstance(x, Bad)]:
+            raise line.error(f"calls that are a program ({bad[0].why})", tree.get("calls"))
+        try:
+            groups.append(example(str(tree["query"]), program, domain, str(tree.get("rule", "value"))))
+        except (KeyError, ValueError) as e:
+            raise DataError(f"{file}:{line.number}: {e}") from e
+    if not groups:
+        raise DataError(f'{file}: expected lines marked "use": true, found none')
+    path = Path(into)
+    plain = [
+        {"domain": g.domain, "calls": g.calls, "rule": g.rule, "questions": list(g.questions)} for g in groups
+    ]
+    more = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=200)
+    before = path.read_text(encoding="utf-8") if path.is_file() else "examples:\n"
+    lines = "".join(f"  {x}\n" for x in more.splitlines())
+    path.write_text(before.rstrip("\n") + "\n" + lines, encoding="utf-8")
+    return len(groups)

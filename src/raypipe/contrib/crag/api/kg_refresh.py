@@ -1,0 +1,127 @@
+"""Refresh periods of a graph's replies, by domain: proposed by a model or by what changed; a person accepts.
+
+WeKnow has a change detection that a language model controls decide how often each domain is asked again. Here
+both its halves propose: the model by its opinion, the stored replies by how often they differed from one
+period to the next. Nothing is changed before a person has seen it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from raypipe.api.results import Result, outside_loop
+from raypipe.api.served import generator_of, replies
+from raypipe.api.session import Place, Session
+from raypipe.contrib.crag.change_rate import ChangeRate, change_rates
+from raypipe.contrib.crag.references import REFRESH
+from raypipe.contrib.crag.schema import TABLES
+from raypipe.core import config
+from raypipe.core.config import did_you_mean
+from raypipe.core.errors import ConfError
+from raypipe.core.llm import Choice, Generated, Sampling
+from raypipe.recipes.resolve import prompt_file
+from raypipe.store.memo.keys import period_of
+from raypipe.store.memo.memo import request_replies_of
+from raypipe.text.thoughts import split_thoughts
+
+PROMPT: Final = "weknow/refresh"
+HELD: Final[Mapping[str, tuple[str, ...]]] = {
+    "movie": ("movie", "person", "cast", "crew", "oscar"),
+    "finance": ("company", "price", "price_detail", "dividend"),
+    "music": ("artist", "song", "grammy", "billboard"),
+    "sports": ("nba_game", "soccer_game"),
+    "open": ("entity",),
+}
+"""Domain -> the tables of it, whose columns tell the model what may change."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshProposal(Result):
+    """Proposed refresh periods of a graph; a row for each domain: its period now, and the proposed one."""
+
+    HIDDEN = "file"
+    graph: str
+    file: Path  # graphs.yaml
+    now: Mapping[str, str | int]  # domain -> period
+    proposed: Mapping[str, str | int]  # domain -> period
+    seen: Mapping[str, Mapping[str, int]]  # domain -> pairs of its stored replies, and how many changed
+
+    @property
+    def line(self) -> str:
+        """The proposal as the graph's entry of the file has it."""
+        return f"refresh: {{{', '.join(f'{d}: {p}' for d, p in self.proposed.items())}}}"
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        for domain, period in self.proposed.items():
+            yield {"domain": domain, "now": str(self.now.get(domain, "static")), "proposed": str(period)}
+
+
+@outside_loop
+def propose_refresh(graph: str, model: str, session: Session | None = None) -> RefreshProposal:
+    """Asks a model for how long a graph's replies hold, by domain.
+
+    Raises ConfError for a name that is no server in graphs.yaml, and for a model that is no generator.
+    """
+    session = session or Session()
+    path, entry = _server(session, graph)
+    return _settled(path, graph, entry, asyncio.run(_proposed(session, model)))
+
+
+def observed_refresh(graph: str, store: Place = None, session: Session | None = None) -> RefreshProposal:
+    """Derives refresh periods from how often the replies in a store changed from period to period.
+
+    A domain without enough of them keeps its period: static replies are never fetched again, and live ones
+    are not stored. Raises ConfError for a name that is no server there.
+    """
+    session = session or Session()
+    path, entry = _server(session, graph)
+    opened, table = session.store(store), request_replies_of(entry["version"]).name
+    texts: dict[tuple[str, str, float], dict[int, str]] = {}
+    if opened.has(table):
+        kept = opened.scan(table, columns=["key", "text"], filter="key LIKE '%@%'")
+        for key, text in zip(kept["key"].to_pylist(), kept["text"].to_pylist(), strict=True):
+            if (found := period_of(key)) is not None:
+                request, domain, period, number = found
+                texts.setdefault((request, domain, period), {})[number] = text
+    seen = {d: rate for d, rate in change_rates(texts).items() if d in HELD}
+    derived = {d: rate.period for d, rate in seen.items() if rate.period is not None}
+    return _settled(path, graph, entry, {**entry.get("refresh", {}), **derived}, seen)
+
+
+def _server(session: Session, graph: str) -> tuple[Path, dict[str, Any]]:
+    """graphs.yaml, and the entry of a server in it."""
+    path = session.settings.conf.file("graphs.yaml")
+    entries = config.read_yaml(path)
+    if graph not in entries or entries[graph].get("kind") != "server":
+        servers = [n for n, e in entries.items() if e.get("kind") == "server"]
+        raise ConfError(f"{path}: no server {graph!r}; {did_you_mean(graph, servers)}")
+    return path, entries[graph]
+
+
+def _settled(
+    path: Path, graph: str, entry: Mapping[str, Any], proposed: Mapping[str, str | int],
+    seen: Mapping[str, ChangeRate] = MappingProxyType({}),
+) -> RefreshProposal:  # fmt: skip
+    shown = {d: {"pairs": r.pairs, "changed": r.changed} for d, r in seen.items()}
+    return RefreshProposal(graph, path, entry.get("refresh", {}), proposed, shown)
+
+
+async def _proposed(session: Session, name: str) -> dict[str, str | int]:
+    """Domain -> one of REFRESH, by the model. Raises ConfError for a model that gives none."""
+    others = "Name an entry of kind generator, or give a file with one by --models"
+    model = generator_of(session, "--propose", name, others)
+    render = prompt_file(session.settings.conf, PROMPT).renderer()
+    held = {d: dict.fromkeys(column for t in tables for column in TABLES[t]) for d, tables in HELD.items()}
+    chats = [render({"domain": d, "held": ", ".join(columns)}) for d, columns in held.items()]
+    found = await replies(session, model, chats, Sampling(16, constraint=Choice(tuple(REFRESH))))
+    said: dict[str, str | int] = {}
+    for domain, reply in zip(HELD, found, strict=True):
+        if not isinstance(reply, Generated):
+            raise ConfError(f"--propose {name}: no proposal for {domain}: {reply.detail}")
+        said[domain] = split_thoughts(reply.text).answer
+    return said

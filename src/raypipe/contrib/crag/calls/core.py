@@ -1,0 +1,104 @@
+"""What all calls share: linked arguments, and rows of one table by one name.
+
+What is visible at the moment of asking, here and in the other modules: films, songs, casts and awards that
+were out on the asker's day; a daily price when its session has closed in New York; a price of a minute when
+the minute has begun; a fixture at any time, but its result only when the game is over: after its day in New
+York, or two hours after a kick-off that is known.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from raypipe.contrib.crag.language.program import Cond
+from raypipe.contrib.crag.language.time_words import When
+from raypipe.contrib.crag.relation import ORDER, Relation, Stars
+from raypipe.contrib.crag.schema import Kind
+from raypipe.contrib.crag.tables import Tables, quoted
+from raypipe.text.moments import Moment
+
+
+@dataclass(frozen=True, slots=True)
+class LinkedName:
+    """A name place of a call, linked."""
+
+    keys: tuple[str, ...] | None  # folded names; None: any; (): a name that the graph does not have
+    every: bool = False  # a bracket list: what belongs to all of them
+
+
+@dataclass(frozen=True, slots=True)
+class LinkedCall:
+    tables: Tables
+    places: tuple[LinkedName, ...]
+    where: tuple[Cond, ...]
+    stars: Stars
+    when: When | None
+    now: Moment
+    about: str
+
+
+CLOSE: Final = "16:00"  # New York
+KIND_WORDS: Final[Mapping[str, Mapping[str, str]]] = {
+    "movie": {"name": "title", "movie_name": "title", "film": "title", "runtime": "length", "genre": "genres",
+              "date": "release_date", "language": "original_language", "box_office": "revenue"},
+    "person": {"birth_date": "birthday", "date_of_birth": "birthday", "born": "birthday"},
+    "cast": {"movie": "movie_name", "film": "movie_name", "title": "movie_name", "actor": "name",
+             "role": "character", "person": "name", "date": "release_date"},
+    "crew": {"movie": "movie_name", "film": "movie_name", "title": "movie_name", "person": "name",
+             "date": "release_date"},
+    "oscar": {"movie": "film", "movie_name": "film", "title": "film", "year_ceremony": "year",
+              "person": "name"},
+    "artist": {"birthday": "birth_date", "works": "music", "songs": "music", "all_works": "music",
+               "birthplace": "birth_place", "country": "birth_place"},
+    "song": {"title": "name", "artist": "author", "date": "release_date", "country": "release_country"},
+}  # fmt: skip
+
+
+def listed(tables: Tables, table: str, extra: Mapping[str, str] | None = None) -> str:
+    columns = [f"t.{quoted(c)}" for c in tables.columns[table]]
+    return ", ".join([*columns, *(f"{sql} AS {quoted(name)}" for name, sql in (extra or {}).items())])
+
+
+def numbered(columns: Mapping[str, Kind], inner: str, order: str) -> str:
+    kept = ", ".join(f"b.{quoted(c)}" for c in columns)
+    return f"SELECT {kept}, row_number() OVER (ORDER BY {order}) AS {ORDER} FROM ({inner}) AS b"
+
+
+def simple(
+    call: LinkedCall,
+    table: str,
+    column: str,
+    noun: str,
+    kind: str,
+    seen: tuple[str, tuple[Any, ...]] = ("1", ()),
+    extra: Mapping[str, tuple[str, Kind]] | None = None,
+) -> Relation:
+    extra = extra or {}
+    columns: dict[str, Kind] = {**call.tables.columns[table], **{n: k for n, (_, k) in extra.items()}}
+    shown = listed(call.tables, table, {n: sql for n, (sql, _) in extra.items()})
+    keys = call.places[0].keys
+    text, params = seen
+    if keys is None:
+        inner, order = f"SELECT {shown}, t.rowid AS _r FROM {quoted(table)} AS t WHERE {text}", "b._r"
+    else:
+        inner = (
+            f"SELECT {shown}, t.rowid AS _r, w.key AS _w FROM json_each(?) AS w "
+            f"JOIN {quoted(table)} AS t ON fold(t.{quoted(column)}) = w.value WHERE {text}"
+        )
+        order, params = "b._w, b._r", (json.dumps(keys), *params)
+    rel = Relation(
+        numbered(columns, inner, order), params, columns, noun, column, {kind: column},
+        aliases=KIND_WORDS.get(table, {}), about=call.about,
+    )  # fmt: skip
+    return rel.where(call.where, call.now, call.stars)
+
+
+def released(now: Moment, dated: bool = True) -> tuple[str, tuple[Any, ...]]:
+    """Released by the asker's day, as far as the table has a date."""
+    year = "(t.year IS NULL OR t.year <= ?)"
+    if not dated:
+        return year, (now.day.year,)
+    return f"(t.release_date <= ? OR (t.release_date IS NULL AND {year}))", (str(now.day), now.day.year)

@@ -1,0 +1,254 @@
+"""The knowledge graph's call language: text to a program. Nothing is ever evaluated as code.
+
+Knows the grammar as text (it is handed in: `conf/grammar/calls.lark`). Does not know tables or keys.
+
+A program is several lines. They are cut apart first (at new lines and semicolons, and at commas outside every
+bracket and string) and each is parsed alone, so one bad line never takes the others down: it stands in the
+program as `Bad`, with what is wrong and where. Parsing raises nothing, whatever the text. Fixed readings: any
+number of ALL is one ALL, also on a line of its own before the call; a bare number as a condition is a year;
+names in single or curly quotes are quoted; the key "len" is always the count (a film's running time is
+"length").
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, Final, TypeAlias, TypeVar
+
+import lark
+
+from raypipe.contrib.crag.language import program as p
+
+MOST_CHARS: Final = 20_000  # a longer program is no program; a model's reply has some hundred
+MOST_LINES: Final = 64
+
+T = TypeVar("T")
+Parse: TypeAlias = Callable[[str], p.Program]
+
+_WORDS_FOR: Final = {
+    "STRING": "a quoted name", "WORD": "a name", "STAR": "*", "NONE": "None", "NUMBER": "a number",
+    "CMP": "eq, neq, ge, le, gt or lt", "KEY": "a key", "LEN": "len", "INT": "a number", "COMMA": "a comma",
+    "LPAR": "(", "RPAR": ")", "LSQB": "[", "RSQB": "]", "COLON": ":", "MINUS": "-", "SORT": "sort",
+    "AVG": "AVG", "ALL": "ALL", "$END": "the end of the line",
+}  # fmt: skip
+
+
+class _Lexer(lark.lexer.ContextualLexer):
+    """Lark's lexer without its search for pairs of terminals that overlap.
+
+    That took 3 s of the 3.4 s in which this grammar is read, if the optional package it uses is installed. A
+    test holds that whatever the grammar allows is parsed."""
+
+    def __init__(self, conf: Any, states: Any, always_accept: Any = ()) -> None:
+        conf.skip_validation = True
+        super().__init__(conf, states, always_accept)
+
+
+def parser(grammar: str) -> Parse:
+    """A function that reads programs by the grammar in this text. A text that is no program
+    gives a program of bad lines."""
+    tolerant = grammar + "\n%ignore /[ \\t\\r\\f\\v]+/\n"
+    reader = lark.Lark(
+        tolerant, parser="lalr", start="line", maybe_placeholders=False, transformer=_Values(),
+        _plugins={"ContextualLexer": _Lexer},
+    )  # fmt: skip
+
+    def parse(text: str) -> p.Program:
+        if len(text) > MOST_CHARS:
+            why = f"expected a program of at most {MOST_CHARS} characters, found {len(text)}"
+            return p.Program((p.Bad(text[:80], why, 0),))
+        text = text.encode("utf-8", "replace").decode()  # a lone surrogate is no character
+        text = _BROKEN.sub("\ufffd", text)
+        lines: list[p.Line] = []
+        pending: int | None = None
+        for at, piece in _pieces(text):
+            if len(lines) == MOST_LINES:
+                lines.append(p.Bad(piece[:80], f"expected at most {MOST_LINES} lines, found more", at))
+                break
+            if _ONLY_ALL.fullmatch(piece):
+                pending = at
+                continue
+            line = _line(reader, text, at, piece)
+            if pending is not None:
+                inner = line.of if isinstance(line, p.Mean) else line
+                if isinstance(inner, p.Query):
+                    inner = replace(inner, everything=True)
+                    line = p.Mean(inner) if isinstance(line, p.Mean) else inner
+            lines.append(line)
+            pending = None
+        if pending is not None:
+            why = "expected a call after ALL, found the end of the program"
+            lines.append(_bad(text, pending, "ALL", why))
+        return p.Program(tuple(lines))
+
+    return parse
+
+
+_BROKEN = re.compile("\ufffd{2,}")
+"""A character that a constrained decoder writes and that is none (three bytes of a surrogate) is read as
+several replacement characters, and a name of a hundred would be one of more."""
+
+_ONLY_ALL = re.compile(r"(?:all\s*)+", re.IGNORECASE)
+
+
+def _pieces(text: str) -> Iterator[tuple[int, str]]:
+    """Offset and text of each line, blank ones omitted."""
+    depth, quoted, start, i = 0, False, 0, 0
+    while i <= len(text):
+        c = text[i] if i < len(text) else "\n"
+        if quoted and c == "\\":
+            i += 1 if text[i + 1 : i + 2] in ("", "\n") else 2
+            continue
+        if c == '"':
+            quoted = not quoted
+        elif c == "\n" or (not quoted and (c == ";" or (c == "," and depth <= 0))):
+            piece = text[start:i]
+            if piece.strip():
+                yield start + len(piece) - len(piece.lstrip()), piece.strip()
+            start, depth, quoted = i + 1, 0, False
+        elif not quoted:
+            depth += (c in "([") - (c in ")]")
+        i += 1
+
+
+def _line(reader: lark.Lark, text: str, at: int, piece: str) -> p.Line:
+    try:
+        line: p.Line = reader.parse(piece)  # type: ignore[assignment]
+        return line
+    except lark.exceptions.UnexpectedInput as e:
+        offset = at + min(max(getattr(e, "pos_in_stream", 0) or 0, 0), len(piece))
+        if isinstance(e, lark.exceptions.UnexpectedToken) and e.token.type == "$END":
+            offset = at + len(piece)
+        name = _CALLED.match(piece)
+        if name and name[1].lower() not in (*p.FUNCTIONS, "sort", "avg", "average"):
+            near = difflib.get_close_matches(name[1].lower(), p.FUNCTIONS, 1)
+            meant = f"; did you mean {near[0]}?" if near else ""
+            return _bad(text, at + name.start(1), piece, f"there is no call {name[1]}{meant}")
+        return _bad(text, offset, piece, _expected(piece, e))
+
+
+def _bad(text: str, at: int, piece: str, why: str) -> p.Bad:
+    line, column = text.count("\n", 0, at) + 1, at - (text.rfind("\n", 0, at) + 1) + 1
+    return p.Bad(piece, f"line {line}, column {column}: {why}", at)
+
+
+_CALLED = re.compile(r"\A(?:(?:all|average|avg|\d++)[\s(]*+)*+(get_\w*|\w+(?=\())", re.IGNORECASE)
+
+
+def _expected(piece: str, e: Any) -> str:
+    at = getattr(e, "pos_in_stream", None) or 0
+    end = at >= len(piece) or getattr(getattr(e, "token", None), "type", "") == "$END"
+    found = "the end of the line" if end else repr(piece[at : at + 20])
+    wanted = sorted(set(getattr(e, "accepts", None) or getattr(e, "expected", None) or e.allowed or ()))
+    words = dict.fromkeys(_WORDS_FOR.get(w, "a call") for w in wanted if w != "_SP")
+    return f"expected {' or '.join(words) or 'a call'}, found {found}"
+
+
+_ALL: Final = object()
+_MINUS: Final = object()
+
+
+class _Values(lark.Transformer[Any, Any]):
+    def line(self, c: list[Any]) -> p.Line:
+        line: p.Line = c[0]
+        return line
+
+    def none(self, c: list[Any]) -> p.Line:
+        return p.Empty()
+
+    def all(self, c: list[Any]) -> object:
+        return _ALL
+
+    def minus(self, c: list[Any]) -> object:
+        return _MINUS
+
+    plain = all
+
+    def query(self, c: list[Any]) -> p.Query:
+        *before, call = c
+        lead = next((int(x) for x in before if isinstance(x, lark.Token) and x.type == "INT"), None)
+        query: p.Query = replace(call, everything=_ALL in before, lead=lead)
+        return query
+
+    inner = query
+
+    def mean(self, c: list[Any]) -> p.Mean:
+        return p.Mean(next(x for x in c if isinstance(x, p.Query | p.Sort)))
+
+    def sort(self, c: list[Any]) -> p.Sort:
+        key = next(x for x in c if type(x) is str)
+        return p.Sort(_of(tuple, c), key, _MINUS in c, _of(p.Tail, c))
+
+    def call(self, c: list[Any]) -> p.Query:
+        args = tuple(x for x in c if isinstance(x, p.Arg))
+        where = next((x for x in c if isinstance(x, tuple)), ())
+        return p.Query(str(c[0]).lower(), args, where, _of(p.Tail, c))
+
+    def tail(self, c: list[Any]) -> p.Tail:
+        key = next((x for x in c if type(x) is str), None)
+        first = next((int(x) for x in c if isinstance(x, lark.Token) and x.type == "INT"), None)
+        count = any(isinstance(x, lark.Token) and x.type == "LEN" for x in c)
+        if key is not None and key.lower() == "len":
+            key, count = None, True
+        return p.Tail(key, count, first)
+
+    def name(self, c: list[Any]) -> p.Arg:
+        if isinstance(c[0], lark.Token):
+            return _atom(c[0])
+        named = tuple(x for x in c if isinstance(x, p.Text | p.Number))
+        return p.Names(named) if named else p.Nothing()
+
+    def member(self, c: list[Any]) -> p.Value:
+        return _atom(c[0])
+
+    value = member
+
+    def conds(self, c: list[Any]) -> tuple[p.Cond, ...]:
+        return tuple(self.item([x]) for x in c if isinstance(x, p.Cond) or x.type == "NUMBER")
+
+    def item(self, c: list[Any]) -> p.Cond:
+        return c[0] if isinstance(c[0], p.Cond) else p.Cond("eq", "year", _number(str(c[0])))
+
+    def cond(self, c: list[Any]) -> p.Cond:
+        op: Any = str(c[0]).lower()
+        return p.Cond(op, c[1], c[-1])
+
+    def key(self, c: list[Any]) -> str:
+        text = _plain(c[0])
+        return text.strip() or text
+
+
+def _of(kind: type[T], children: list[Any]) -> T:
+    return next(x for x in children if isinstance(x, kind))
+
+
+def _plain(token: Any) -> str:
+    text = str(token)
+    return re.sub(r'\\(["\\])', r"\1", text[1:-1]) if text.startswith('"') else text
+
+
+_NUMBER = re.compile(r"-?\d{1,12}(?:\.\d{1,6})?", re.ASCII)
+_QUOTES = {"'": "'", "\u2018": "\u2019", "\u201c": "\u201d", "`": "`"}  # straight, curly, double curly
+
+
+def _atom(token: Any) -> p.Value:
+    text = str(token)
+    if text.startswith("*"):
+        return p.Star(int(text[1:] or 0))
+    if text.startswith('"'):
+        value = _plain(token)
+        return p.Text(value.strip() or value)
+    if text.lower() == "none":
+        return p.Nothing()
+    if _NUMBER.fullmatch(text):
+        return _number(text)
+    if len(text) > 2 and _QUOTES.get(text[0]) == text[-1] and text[1:-1].strip():
+        return p.Text(text[1:-1].strip())
+    return p.Text(text, bare=True)
+
+
+def _number(text: str) -> p.Number:
+    return p.Number(float(text) if "." in text else int(text))

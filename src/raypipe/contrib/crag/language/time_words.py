@@ -1,0 +1,237 @@
+"""Time words relative to the question's time: "last friday", "2024-02", "most recent", "two weeks ago".
+
+Knows calendars. Does not know prices or games: trading days are handed in. Two clocks: calendar words (today,
+last week) are the asker's own days, Pacific in CRAG; markets live three hours ahead, on Eastern time, which
+may be the next day, month or year already. Pacific and Eastern change their clocks in the same nights, so the
+difference is three hours all year but for three hours of two nights.
+
+Readings (db3's, where it had one): "this" and "recent" before a weekday is the latest such day up to today;
+"last" before a weekday is that day of the week before, weeks counted from Monday; "last week" of a team's
+games counts weeks from Sunday (`week_starts`); a trading-day word is the latest session strictly before
+today.
+"""
+
+from __future__ import annotations
+
+import calendar
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from typing import Final, Literal, TypeAlias
+
+from raypipe.text.moments import Moment
+
+Kind: TypeAlias = Literal["days", "latest", "earliest", "last", "next"]
+DAY: Final = timedelta(days=1)
+MONDAY, SUNDAY = 0, 6
+
+
+@dataclass(frozen=True, slots=True)
+class When:
+    """What a word means: some days, or a moment that only the data can tell."""
+
+    kind: Kind  # latest: up to the minute; earliest: the first there is; last, next: event before, after now
+    first: date  # of days, both included; for the other kinds the asker's day
+    last: date
+
+
+def when(
+    words: str, now: Moment, sessions: Sequence[date] | None = None, week_starts: int = MONDAY
+) -> When | None:
+    """What the words mean at that moment; None for words that are no time.
+
+    `sessions` are the trading days that are known, ascending; without them every Monday to Friday is one.
+    """
+    text = " ".join(words.lower().replace("_", " ").replace(",", " ").split()).removeprefix("the ")
+    if text in _NEAR:
+        return days(now.day + _NEAR[text] * DAY)
+    if text in _SESSION:
+        there = session_before(now.day, sessions)
+        return None if there is None else days(there)
+    for kind, told in _TOLD.items():
+        if text in told:
+            return When(kind, now.day, now.day)
+    for form, meant in _FORMS:
+        if m := form.fullmatch(text):
+            try:
+                return meant(m, now.day, week_starts)
+            except (ValueError, OverflowError):  # a 30th of February, a year 0
+                return None
+    return None
+
+
+def days(first: date, last: date | None = None) -> When:
+    return When("days", first, first if last is None else last)
+
+
+def month(year: int, number: int) -> When:
+    """A whole month; the number may be 0 or 13 and so on."""
+    year, number = year + (number - 1) // 12, (number - 1) % 12 + 1
+    return days(date(year, number, 1), date(year, number, calendar.monthrange(year, number)[1]))
+
+
+def add_months(day: date, months: int) -> date:
+    """The same day of another month, or its last: a month after January 31 is the end of February."""
+    there = month(day.year, day.month + months)
+    return there.first.replace(day=min(day.day, there.last.day))
+
+
+def session_before(day: date, sessions: Sequence[date] | None) -> date | None:
+    """The latest trading day strictly before the day; None if there is none."""
+    if sessions is not None:
+        return max((s for s in sessions if s < day), default=None)
+    there = day - DAY
+    while there.weekday() > 4:
+        there -= DAY
+    return there
+
+
+_NEAR = {"today": 0, "tonight": 0, "yesterday": -1, "tomorrow": 1} | {
+    "day before yesterday": -2, "day after tomorrow": 2,
+}  # fmt: skip
+_SESSION = {"last trading day", "recent trading day", "most recent day", "most recent trading day",
+            "previous trading day", "latest trading day", "last session", "last day of trading"}  # fmt: skip
+_TOLD: Final[dict[Kind, tuple[str, ...]]] = {
+    "latest": ("latest", "most recent", "recent", "now", "right now", "current", "currently",
+               "at the moment"),
+    "earliest": ("ipo", "at ipo", "earliest", "first day", "first trading day"),
+    "last": ("last time", "last game", "last match", "most recent game", "latest game"),
+    "next": ("next time", "next game", "next match"),
+}  # fmt: skip
+"""Moments that only the data can tell."""
+
+
+def _iso(m: re.Match[str], today: date, starts: int) -> When:
+    year, number, day = (int(g or 0) for g in m.groups())
+    if m[2] is None:
+        return _years(year)
+    if not 1 <= number <= 12:
+        raise ValueError(number)
+    return month(year, number) if m[3] is None else days(date(year, number, day))
+
+
+def _years(first: int, count: int = 1) -> When:
+    return days(date(first, 1, 1), date(first + count - 1, 12, 31))
+
+
+_QUARTERS = {"first": 1, "second": 2, "third": 3, "fourth": 4, "last": 4}
+_QUARTERS |= {"1st": 1, "2nd": 2, "3rd": 3, "4th": 4}
+
+
+def _of_year(m: re.Match[str], today: date, starts: int) -> When | None:
+    number = int(m[1] or m[4] or _QUARTERS.get(m[5] or "", 0))
+    return _quarter(int(m[2] or m[3] or m[6]), number) if number else None
+
+
+def _quarter(year: int, number: int) -> When:
+    return days(month(year, 3 * number - 2).first, month(year, 3 * number).last)
+
+
+_MONTHS = {name.lower(): i for i, name in enumerate(calendar.month_name) if i}
+_MONTHS |= {name.lower(): i for i, name in enumerate(calendar.month_abbr) if i} | {"sept": 9}
+_NAMED = "|".join(sorted(_MONTHS, key=len, reverse=True))
+_DAY = r"\d{1,2}(?:st|nd|rd|th)?"
+
+
+def _written(m: re.Match[str], today: date, starts: int) -> When:
+    """A day in words. Without a year: the latest that is not after today."""
+    number, day = _MONTHS[m["month"]], int(m["day"].rstrip("dhnrst"))
+    if m["year"]:
+        return days(date(int(m["year"]), number, day))
+    for year in range(today.year, today.year - 9, -1):  # eight years may lie between two 29ths of February
+        try:
+            there = date(year, number, day)
+        except ValueError:
+            continue
+        if there <= today:
+            return days(there)
+    raise ValueError(f"no day {day} in month {number}")
+
+
+def _month(m: re.Match[str], today: date, starts: int) -> When:
+    """Without a year: the latest that is not to come."""
+    number = _MONTHS[m[2]]
+    if m[3]:
+        return month(int(m[3]), number)
+    if m[1] == "next":
+        return month(today.year + (number <= today.month), number)
+    before = number > today.month or (m[1] == "last" and number == today.month)
+    return month(today.year - before, number)
+
+
+_WEEKDAYS = {name.lower(): i for i, name in enumerate(calendar.day_name)}
+_WEEKDAYS |= {name.lower(): i for i, name in enumerate(calendar.day_abbr)}
+_WEEKDAYS |= {"tues": 1, "thur": 3, "thurs": 3}
+
+
+def _weekday(m: re.Match[str], today: date, starts: int) -> When:
+    away = _WEEKDAYS[m[2]] - today.weekday()
+    if m[1] in ("last", "previous", "past"):
+        return days(today + (away - 7) * DAY)
+    return days(today + ((away - 1) % 7 + 1 if m[1] == "next" else -(-away % 7)) * DAY)
+
+
+def _period(m: re.Match[str], today: date, starts: int) -> When:
+    step = {"this": 0, "current": 0, "next": 1}.get(m[1], -1)
+    match m[2]:
+        case "week":
+            first = today - ((today.weekday() - starts) % 7) * DAY + 7 * step * DAY
+            return days(first, first + 6 * DAY)
+        case "weekend":  # this one: under way or to come
+            saturday = today + (5 - today.weekday() + 7 * step) * DAY
+            return days(saturday, saturday + DAY)
+        case "month":
+            return month(today.year, today.month + step)
+        case "quarter":
+            there = today.year * 4 + (today.month - 1) // 3 + step
+            return _quarter(there // 4, there % 4 + 1)
+        case "year":
+            return _years(today.year + step)
+        case _:
+            return _years(today.year // 10 * 10 + 10 * step, 10)
+
+
+_NUMBERS = "zero one two three four five six seven eight nine ten eleven twelve"
+_COUNTS = {word: i for i, word in enumerate(_NUMBERS.split())}
+_COUNTS |= {"a": 1, "an": 1, "couple of": 2, "a couple of": 2}
+_COUNT = "|".join([r"\d{1,4}", *sorted(_COUNTS, key=len, reverse=True)])
+
+
+def _ago(m: re.Match[str], today: date, starts: int) -> When:
+    n = int(m[1]) if m[1].isdigit() else _COUNTS[m[1]]
+    if m[2] in ("day", "week"):
+        return days(today - (7 * n if m[2] == "week" else n) * DAY)
+    return days(add_months(today, -n * (12 if m[2] == "year" else 1)))
+
+
+def _since(m: re.Match[str], today: date, starts: int) -> When:
+    return days(_ago(m, today, starts).first, today)
+
+
+def _american(m: re.Match[str], today: date, starts: int) -> When:
+    return days(date(int(m[3]), int(m[1]), int(m[2])))
+
+
+def _decade(m: re.Match[str], today: date, starts: int) -> When:
+    return _years(int(m[1]), 10)
+
+
+_FORMS: Final = [
+    (re.compile(rf"\A(?:{form})", re.ASCII), meant)
+    for form, meant in (
+        (r"(\d{4})(?:[-/](\d{1,2})(?:[-/](\d{1,2}))?)?(?:[ t]00:00(?::00)?(?: [a-z]+)?)?", _iso),
+        (r"(\d{1,2})/(\d{1,2})/(\d{4})", _american),
+        (r"(?:q([1-4])(?: of)? (\d{4})|(\d{4})[- ]?q([1-4])|(\w+) quarter of (\d{4}))", _of_year),
+        (rf"(?:(recent|most recent|this|last|past|previous|next) )?({'|'.join(_WEEKDAYS)})", _weekday),
+        (r"(this|current|last|previous|past|next) (week|weekend|month|quarter|year|decade)", _period),
+        (rf"({_COUNT}) (day|week|month|year)s? ago", _ago),
+        (rf"(?:last|past|previous) ({_COUNT}) (day|week|month|year)s", _since),
+        (rf"(?P<month>{_NAMED})\.? (?P<day>{_DAY})(?: (?P<year>\d{{4}}))?", _written),
+        (rf"(?P<day>{_DAY})(?: of)? (?P<month>{_NAMED})\.?(?: (?P<year>\d{{4}}))?", _written),
+        (rf"(?:(last|this|next) )?({_NAMED})\.?(?: (?:of )?(\d{{4}}))?", _month),
+        (r"(\d{3}0)'?s", _decade),
+    )
+]
+"""Forms of words, and what they mean by the day of asking and the weekday that weeks start with. They raise
+ValueError for a day that is none."""

@@ -1,0 +1,161 @@
+"""The path of evidence through a knowledge graph: where on it a gold answer was lost, and how its programs
+compare with the golds'. Pure functions on answered questions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from raypipe.contrib.crag.language.program import Program, print_program
+from raypipe.contrib.crag.records import GraphReplies
+from raypipe.contrib.crag.references import GraphRef
+from raypipe.core.plain import json_lines
+from raypipe.core.records import (
+    ABSTAINED,
+    ANSWERED,
+    FAULT,
+    INVALID,
+    SKIPPED,
+    SKIPPED_REPLY,
+    Gold,
+    Question,
+    Reply,
+)
+from raypipe.evaluation.loss_paths import REPLY, EvidencePath, GoldEvidence
+from raypipe.metrics.losses import PROGRAM, RULE, CallScore, GoldText, Loss, LostAt
+from raypipe.recipes.recipe import Recipe, Stage
+from raypipe.recipes.step_contract import decides, named, named_by, shows_passages
+
+UNREAD, UNLINKED, EMPTY, CONCLUDED = "program", "linking", "rows", "rule"
+"""Places on this path (`plugin.TABLE.loss_places`), in its order."""
+
+KG_ANSWERABLE = "kg_answerable"  # label of invented worlds: "false" where no graph knows the answer
+
+
+def graph_replies(step: Any) -> GraphReplies | None:
+    """The names under which a step that runs a program over a graph reads and writes, as its method
+    `graph_replies` says. By default it runs none."""
+    names: Callable[[], GraphReplies] | None = getattr(step, "graph_replies", None)
+    return None if names is None else names()
+
+
+class GraphPath(EvidencePath):
+    """The path through the stage that runs programs over a graph."""
+
+    def __init__(self, recipe: Recipe, stage: Stage[Any]) -> None:
+        names = graph_replies(stage.step)
+        assert names is not None  # of kg_query
+        self._stage, self._names, self._stages = stage, names, recipe.question
+        self._writers = {w: s for s in self._stages for w in s.step.writes()}
+        found = {REPLY + n for n in (names.facts, names.answer) if n is not None}
+        for s in self._stages[self._stages.index(stage) + 1 :]:
+            if s.step.reads() & found and not shows_passages(s.step) and not decides(s.step):
+                found |= {w for w in s.step.writes() if w.startswith(REPLY)}
+        self.replies = frozenset(w.removeprefix(REPLY) for w in found)
+        self._grammar = named_by(GraphRef, stage.step)[0].grammar
+        self._parse: Callable[[str], Program] | None = None
+        self._count = Counter[str]()
+
+    def lost(self, e: GoldEvidence) -> LostAt:
+        names, stage = self._names, self._stage
+        replies, writer = e.answered.replies, self._writer(REPLY + names.calls)
+        calls, facts = replies.get(names.calls), replies.get(names.facts)
+        if calls is None or calls.label == SKIPPED:
+            return LostAt(Loss.ROUTING, writer)
+        if (wrong := self._misrouted(e)) is not None:
+            return LostAt(Loss.ROUTING, wrong)
+        if calls.label == ABSTAINED:
+            return LostAt(Loss.ROUTING, writer)
+        if calls.label == FAULT:
+            return LostAt(UNREAD, writer)
+        if facts is None or facts.label == SKIPPED:
+            return LostAt(Loss.ROUTING, stage.name)
+        abstained = names.answer is not None and replies.get(names.answer, SKIPPED_REPLY).label == ABSTAINED
+        lost = _run(_lines(replies, names), facts, abstained, e.gold.denies)
+        if lost != CONCLUDED:
+            return LostAt(lost, stage.name)
+        made = self.replies - {names.facts, names.answer or names.facts}
+        later = [s.name for s in self._stages for n in (w.removeprefix(REPLY) for w in s.step.writes())
+                 if n in made and replies.get(n, SKIPPED_REPLY).label != SKIPPED]  # fmt: skip
+        return LostAt(lost, later[-1] if later else stage.name)  # the last that made a reply of what it gave
+
+    def is_nearer(self, e: GoldEvidence, own: LostAt, pages: LostAt) -> bool:
+        if e.labels.get(KG_ANSWERABLE, "").lower() == "false":
+            return False
+        told = own.loss == CONCLUDED and self._told(e)  # what the graph found says it
+        return pages.loss == Loss.PAGES or (told and pages.loss not in (Loss.ANSWER, Loss.ROUTING))
+
+    def add(self, question: Question, gold: Gold) -> None:
+        if PROGRAM not in gold.labels:
+            return
+        replies, names, count = question.replies, self._names, self._count
+        count["questions"] += 1
+        program = replies.get(names.calls, SKIPPED_REPLY)
+        if program.label == ANSWERED:
+            count["given"] += 1
+            if self._canonical(program.text) == self._canonical(gold.labels[PROGRAM]):
+                count["same"] += 1
+                rule = replies.get(names.rule or "", SKIPPED_REPLY).label
+                count["same_rule"] += rule == gold.labels.get(RULE)
+        answer = replies.get(names.answer or "", SKIPPED_REPLY)
+        count["right"] += answer.label in (ANSWERED, INVALID) and GoldText(gold.answers).said(answer.text)
+
+    def score(self) -> CallScore | None:
+        count, names = self._count, self._names
+        if not count["questions"]:
+            return None
+        return CallScore(
+            names.calls, count["questions"], count["given"], count["same"],
+            None if names.rule is None else count["same_rule"],
+            None if names.answer is None else count["right"],
+        )  # fmt: skip
+
+    def _canonical(self, program: str) -> str:
+        if self._parse is None:  # reading the grammar takes .4 s
+            from raypipe.contrib.crag.language.parser import parser
+
+            self._parse = parser(self._grammar)
+        return print_program(self._parse(program)).casefold()
+
+    def _misrouted(self, e: GoldEvidence) -> str | None:
+        """The stage that gave a question another label than its gold has, where this path is chosen by that
+        label; None: none did."""
+        routed = self._stage.step.reads() | self._stage.gate_reads()
+        if (writer := self._writers.get(REPLY + self._names.calls)) is not None:
+            routed |= writer.step.reads() | writer.gate_reads()
+        for name in sorted(named(routed, "replies")):
+            reply = e.answered.replies.get(name)
+            if name in e.labels and reply and reply.label not in (e.labels[name], SKIPPED, FAULT):
+                return self._writer(REPLY + name)
+        return None
+
+    def _told(self, e: GoldEvidence) -> bool:
+        facts = e.answered.replies.get(self._names.facts, SKIPPED_REPLY)
+        values = [str(v) for x in _lines(e.answered.replies, self._names) for v in x["values"]]
+        return facts.label == ANSWERED and e.gold.held("\n".join([facts.text, *values]))
+
+    def _writer(self, field_name: str) -> str:
+        stage = self._writers.get(field_name)
+        return stage.name if stage else ""
+
+
+def _lines(replies: Mapping[str, Reply], names: GraphReplies) -> list[dict[str, Any]]:
+    """The lines of a program's trace; none where none is kept."""
+    return json_lines(replies.get(names.trace, SKIPPED_REPLY).text if names.trace is not None else "")
+
+
+def _run(lines: Sequence[Mapping[str, Any]], facts: Reply, abstained: bool, denies: bool) -> str:
+    """Where a program that was run lost the answer. `abstained`: its rule drew no conclusion; `denies`: the
+    gold is that the premise is false, for which no rows are evidence."""
+    for line in lines:
+        if line["fault"] is not None:
+            return UNREAD
+        if line["unknown"] and not denies:
+            return UNLINKED
+    if facts.label == FAULT:
+        return UNREAD
+    empty = [not line["rows"] for line in lines] or [facts.label != ANSWERED]
+    if not denies and (all(empty) or (abstained and any(empty))):
+        return EMPTY
+    return CONCLUDED

@@ -1,0 +1,292 @@
+"""Public data as sentences: built once from published CSV files, then looked up by year or name.
+
+Four kinds (db3, the public-data pathway): Oscar nominations and Grammy winners by year, films of MovieLens by
+title, shares by ticker and company. The table is one Parquet file: a text, its year or its names.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from raypipe.contrib.crag.aliases import short_company
+from raypipe.contrib.crag.link import NamePool, Strictness
+from raypipe.contrib.crag.normalize import fold
+from raypipe.contrib.crag.records import Level, Near
+from raypipe.contrib.crag.references import FactsRef
+from raypipe.contrib.crag.sentences import ordinal
+from raypipe.core.errors import ConfError, DataError
+
+Kind: TypeAlias = Literal["oscar", "grammy", "movielens", "stocks"]
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+SCHEMA: Final = pa.schema([("year", pa.int32()), ("names", pa.list_(pa.string())), ("text", pa.string())])
+MOST_CHARS: Final = 4_000  # of one text: a film's cast alone can have hundreds of names
+_MAKE: Final = "`raypipe facts build` makes such a file"
+STRICT: Final = Strictness()  # db3 takes the best Jaccard of words; here it is at least .5
+
+Row: TypeAlias = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class PublicFact:
+    text: str
+    year: int | None = None  # of what is looked up by year
+    names: tuple[str, ...] = ()  # of what is looked up by name
+
+
+@dataclass(frozen=True, slots=True)
+class BuildSummary:
+    facts: int
+    lines: int  # of the CSV, without its header
+    skipped: int  # lines that lack a required column
+
+
+def build(source: Path, kind: Kind, out: Path, credits: Path | None = None) -> BuildSummary:
+    """Builds the table from a CSV file. `credits` is MovieLens' other file, with casts and crews.
+
+    Raises DataError for a file that lacks the expected columns.
+    """
+    if credits is not None and kind != "movielens":
+        raise ConfError(f"--credits {credits}: expected with --source movielens alone")
+    rows = list(_rows(source, _NEEDED[kind]))
+    people = {} if credits is None else _people(credits)
+    made = [_MADE[kind](row, people) for row in rows]
+    facts = [fact for fact in made if fact is not None and fact.text]
+    if kind == "grammy":
+        facts = _by_year(facts)
+    if not facts:
+        raise DataError(f"{source}: expected lines of kind {kind}, found none that could be used")
+    valid = (f.text.encode("utf-8", "replace").decode().replace("\0", " ") for f in facts)
+    columns = {
+        "year": [f.year for f in facts],
+        "names": [list(f.names) for f in facts],
+        "text": [" ".join(text.split())[:MOST_CHARS] for text in valid],
+    }
+    out.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns, schema=SCHEMA), out, compression="zstd")
+    return BuildSummary(len(facts), len(rows), made.count(None))
+
+
+def _rows(source: Path, needed: Sequence[tuple[str, ...]]) -> Iterator[Row]:
+    """The lines as column -> value, columns in lower case. `needed`: of each group of names, one is there."""
+    csv.field_size_limit(min(sys.maxsize, 16 << 20))
+    try:
+        with source.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+            reader = csv.DictReader(file)
+            there = {(name or "").strip().lower() for name in reader.fieldnames or ()}
+            for names in needed:
+                if not there & set(names):
+                    found = ", ".join(sorted(there))[:200]
+                    raise DataError(f"{source}: expected a column {' or '.join(names)}, found {found}")
+            for row in reader:
+                yield {
+                    k.strip().lower(): (v or "").strip() if isinstance(v, str) else ""
+                    for k, v in row.items()
+                    if isinstance(k, str)
+                }
+    except (OSError, csv.Error) as e:
+        raise DataError(f"{source}: cannot be read as CSV: {e}") from e
+
+
+def _first(row: Row, *names: str) -> str:
+    return next((row[n] for n in names if row.get(n)), "")
+
+
+def _year(text: str) -> int | None:
+    return int(text[:4]) if len(text) >= 4 and text[:4].isdecimal() and text[:4].isascii() else None
+
+
+def _oscar(row: Row, people: Mapping[str, str]) -> PublicFact | None:
+    year, category, name, film = _year(row["year_ceremony"]), row["category"], row["name"], row["film"]
+    if year is None or not category or not (name or film):
+        return None
+    number = row.get("ceremony", "")
+    at = f" at the {ordinal(int(number))} Academy Awards" if number.isdecimal() else ""
+    won = row["winner"].lower() in ("true", "1", "yes")
+    did = "won the Oscar" if won else "was nominated for the Oscar but did not win"
+    of = f" for the film {film}" if name and film else ""
+    return PublicFact(f"In {year}{at}, {name or film} {did} in the category {category}{of}.", year)
+
+
+_BEST: Final = frozenset({"best new artist", "song of the year", "album of the year"})
+
+
+def _grammy(row: Row, people: Mapping[str, str]) -> PublicFact | None:
+    """Best new artist, song or album of the year with who made it; without text another winner."""
+    year, category, nominee = _year(row["year"]), fold(row["category"]) or "", row["nominee"]
+    if year is None or not nominee or row["winner"].lower() in ("false", "0", "no"):
+        return None
+    maker = _first(row, "artist", "workers")
+    by = f" by {maker}" if maker and category != "best new artist" else ""
+    return PublicFact(f"The {category} is {nominee}{by}." if category in _BEST else "", year)
+
+
+def _by_year(facts: Sequence[PublicFact]) -> list[PublicFact]:
+    years: dict[int, list[str]] = {}
+    for fact in facts:
+        years.setdefault(fact.year or 0, []).append(fact.text)
+    return [PublicFact(f"Grammy awards of {y}: {' '.join(years[y])}", y) for y in sorted(years)]
+
+
+_DULL: Final = frozenset({"id", "imdb_id", "poster_path", "homepage", "video", "backdrop_path", "overview"})
+
+
+def _movielens(row: Row, people: Mapping[str, str]) -> PublicFact | None:
+    names = tuple(dict.fromkeys(n for n in (row["title"], row.get("original_title", "")) if n))
+    if not names:
+        return None
+    told = (  # of a list of objects their names
+        (k, ", ".join(x["name"] for x in _items(v)) if v.startswith("[") else v)
+        for k, v in row.items()
+        if k not in _DULL and k != "title"
+    )
+    parts = " ".join(f"the {key.replace('_', ' ')} is {value}." for key, value in told if value)
+    return PublicFact(f"The title is {names[0]}. {parts} {people.get(row.get('id', ''), '')}", names=names)
+
+
+def _people(credits: Path) -> dict[str, str]:
+    """Film id -> "X plays Y; the <job> is X;"."""
+    found = {}
+    for row in _rows(credits, [("id", "movie_id"), ("cast",), ("crew",)]):
+        cast = [f"{p['name']} plays {p['character']};" for p in _items(row["cast"]) if p.get("character")]
+        crew = [f"the {p['job']} is {p['name']};" for p in _items(row["crew"]) if p.get("job")]
+        # The head of each list: an extra in a crowd must not push the director out of a bounded text.
+        found[_first(row, "id", "movie_id")] = " ".join([*crew[:20], *cast[:30]])
+    return found
+
+
+def _items(text: str) -> list[dict[str, Any]]:
+    """The objects of a list that is written as JSON, or as Python writes it: MovieLens has both. Read as
+    literals, and never run."""
+    if not text.startswith("["):
+        return []
+    try:
+        found = json.loads(text)
+    except ValueError:
+        try:
+            found = ast.literal_eval(text)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            return []
+    return [x for x in found if isinstance(x, dict) and isinstance(x.get("name"), str)]
+
+
+def _stocks(row: Row, people: Mapping[str, str]) -> PublicFact | None:
+    ticker, name = _first(row, *_TICKER), _first(row, *_COMPANY)
+    parts = [f"the {what} is {v}" for what, names in _MEASURES if (v := _first(row, *names))]
+    if not ticker or not name or not parts:
+        return None
+    return PublicFact(f"the information of {name}({ticker}): {', '.join(parts)}.", names=(ticker, name))
+
+
+_TICKER: Final = ("symbol", "ticker")
+_COMPANY: Final = ("name", "company", "company name", "security name")
+_MEASURES: Final = (
+    ("market capitalization", ("market cap", "market_cap", "marketcap", "market capitalization")),
+    ("earnings per share (eps)", ("eps", "earnings/share", "earnings per share", "eps (ttm)")),
+    ("p/e ratio", ("pe", "p/e", "pe ratio", "pe_ratio", "p/e ratio", "price/earnings", "pe ratio (ttm)")),
+)
+_NEEDED: Final[Mapping[Kind, Sequence[tuple[str, ...]]]] = {
+    "oscar": [("year_ceremony",), ("category",), ("name",), ("film",), ("winner",)],
+    "grammy": [("year",), ("category",), ("nominee",), ("winner",)],
+    "movielens": [("title",)],
+    "stocks": [_TICKER, _COMPANY],
+}
+_MADE: Final[Mapping[Kind, Callable[[Row, Mapping[str, str]], PublicFact | None]]] = {
+    "oscar": _oscar, "grammy": _grammy, "movielens": _movielens, "stocks": _stocks,
+}  # fmt: skip
+"""A line of the CSV, and what is known of people -> its fact; None for a line that lacks something."""
+
+
+# ---------------------------------------------------------------- looked up
+
+
+NamedTexts: TypeAlias = tuple[NamePool, Mapping[str, list[str]]]
+"""The names of a table, and each name, folded -> its texts."""
+
+
+@dataclass(slots=True)
+class FactsTable:
+    """`records.PublicFacts` over one table."""
+
+    years: dict[int, list[str]] = field(default_factory=dict)
+    texts: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)  # text, names as written
+    shelves: dict[tuple[bool, str], NamedTexts] = field(default_factory=dict)
+    """Company or not, and the model that compares names, if any -> the texts, sorted when first asked for."""
+
+    def of_year(self, year: int) -> tuple[str, ...]:
+        return tuple(self.years.get(year, ()))
+
+    async def about(
+        self, name: str, levels: Sequence[Level], company: bool, near: Near | None = None
+    ) -> tuple[str, ...]:
+        key = (company, near.model if near else "")
+        if key not in self.shelves:
+            self.shelves[key] = _named_texts(self.texts, company)
+        pool, texts = self.shelves[key]
+        strict = Strictness(least_near=near.least) if near else STRICT
+        for level in levels:
+            if found := await pool.at(level, name, strict, near.vectors if near else None):
+                return tuple(texts[found[0]])
+        return ()
+
+    def add(self, text: str, year: int | None, names: Sequence[str]) -> None:
+        if year is not None:
+            self.years.setdefault(year, []).append(text)
+        if names:
+            self.texts.append((text, tuple(names)))
+            self.shelves.clear()
+
+
+def _named_texts(rows: Sequence[tuple[str, tuple[str, ...]]], company: bool) -> NamedTexts:
+    pool, texts = NamePool(company), dict[str, list[str]]()
+    for text, names in rows:
+        forms: dict[str, str] = {}  # folded -> as written
+        for name in names:
+            folded = fold(name) or ""
+            for form in (folded, short_company(folded)) if company else (folded,):
+                forms.setdefault(form, name)
+        for key, name in forms.items():
+            if key:
+                texts.setdefault(key, []).append(text)
+                pool.names.setdefault(key, name)
+                pool.add(key, key)
+    return pool, texts
+
+
+def open_facts(ref: FactsRef) -> FactsTable:
+    """Opens an entry's table. Raises ConfError for an entry without a location, or for a file that is not
+    what its version says; DataError without a table."""
+    ref.require_place()
+    table, version = _read(Path(ref.where))
+    ref.require_version(version)
+    found = FactsTable()
+    for row in table.to_pylist():
+        found.add(row["text"], row["year"], row["names"] or ())
+    return found
+
+
+def facts_version(path: Path) -> str:
+    return _read(path)[1]
+
+
+def _read(path: Path) -> tuple[pa.Table, str]:
+    """A file's rows and its digest: both of what was read once."""
+    try:
+        content = path.read_bytes()
+        table = pq.read_table(pa.BufferReader(content))
+    except (OSError, pa.ArrowException) as e:
+        raise DataError(f"{path}: cannot be read as a table of facts: {e}") from e
+    if table.schema.names != SCHEMA.names:
+        expected, found = (", ".join(names) for names in (SCHEMA.names, table.schema.names))
+        raise DataError(f"{path}: expected the columns {expected}, found {found}. {_MAKE}")
+    return table, f"facts:{hashlib.blake2b(content, digest_size=16).hexdigest()}"

@@ -1,0 +1,117 @@
+"""Serves a graph's tables over HTTP with the mock API's endpoints, for tests and demonstrations.
+
+Not for production: one query at a time, no access control, bound to this machine by default.
+FastAPI checks the requests, as in the original. Does not know the answers (`mock_api`).
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, Final
+
+import uvicorn
+from fastapi import FastAPI, Request, Response
+from fastapi.encoders import jsonable_encoder
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, PlainTextResponse
+from pydantic import AfterValidator, BaseModel, BeforeValidator, create_model
+from pydantic_core import PydanticCustomError
+
+from raypipe.contrib.crag.mock_api import ENDPOINTS, MockApi, MockEndpoint, OutsideRange, Type
+from raypipe.contrib.crag.tables import Tables
+
+MOST_BYTES: Final = 1024 * 1024  # of a request
+_DOCS: Final = "https://errors.pydantic.dev/2.5/v/"  # the version that the original runs
+
+
+def _encodable(value: Any) -> Any:
+    """A text without lone surrogates, which no answer could be written with."""
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+
+
+def _in_64_bits(value: int) -> int:
+    """What the tables can look up."""
+    if abs(value) >= 2**63:
+        message = "Input should be a valid integer, unable to parse string as an integer"
+        raise PydanticCustomError("int_parsing", message)
+    return value
+
+
+_Text = Annotated[str, BeforeValidator(_encodable)]
+_FIELDS: Final[dict[Type, Any]] = {
+    "string": (_Text, ...),
+    "string?": (_Text | None, None),
+    "int": (Annotated[int, AfterValidator(_in_64_bits)], ...),
+    "strings": (list[_Text], ...),
+}
+
+
+def application(api: MockApi) -> FastAPI:
+    app = FastAPI(title="knowledge graph", docs_url=None, redoc_url=None)
+
+    @app.get("/")
+    async def root() -> dict[str, str]:
+        return {"message": "knowledge graph"}
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, e: RequestValidationError) -> JSONResponse:
+        found = [error | {"url": _DOCS + error["type"]} for error in e.errors()]
+        return JSONResponse({"detail": jsonable_encoder(found)}, 422)
+
+    @app.exception_handler(OutsideRange)
+    async def outside(request: Request, e: OutsideRange) -> PlainTextResponse:
+        return PlainTextResponse("Internal Server Error", 500)
+
+    @app.middleware("http")
+    async def bounded(request: Request, call: Callable[[Request], Awaitable[Response]]) -> Response:
+        """Refuses a body over MOST_BYTES, or one that does not say its size, before reading it."""
+        size = request.headers.get("content-length", "0")
+        if int(size) > MOST_BYTES or "transfer-encoding" in request.headers:
+            return JSONResponse({"detail": "Request too large"}, 413, {"Connection": "close"})
+        return await call(request)
+
+    for path, endpoint in ENDPOINTS.items():
+        app.post(path)(_route(api, path, endpoint))
+    return app
+
+
+def _route(api: MockApi, path: str, endpoint: MockEndpoint) -> Callable[..., Awaitable[JSONResponse]]:
+    """A handler on the event loop, so that one query runs at a time."""
+    if not endpoint.fields:
+
+        async def bare() -> JSONResponse:
+            return JSONResponse({"result": endpoint.answer(api, {})})
+
+        return bare
+    fields = {name: _FIELDS[kind] for name, kind in endpoint.fields.items()}
+    body: type[BaseModel] = create_model(path.rpartition("/")[2], **fields)
+
+    async def answer(arguments: BaseModel) -> JSONResponse:
+        return JSONResponse({"result": endpoint.answer(api, arguments.model_dump())})
+
+    answer.__annotations__["arguments"] = body
+    return answer
+
+
+@contextmanager
+def serve(tables: Tables, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
+    """Serves in a thread of this process for the time of the block; gives the address. Port 0: a free one.
+
+    Nothing is logged: questions are private. Raises OSError for a port that is taken.
+    """
+    with socket.create_server((host, port)) as listening:
+        config = uvicorn.Config(
+            application(MockApi(tables)), log_config=None, access_log=False, lifespan="off",
+            timeout_graceful_shutdown=5,
+        )  # fmt: skip
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, args=([listening],), name="graph-server", daemon=True)
+        thread.start()
+        try:
+            yield f"http://{host}:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()

@@ -1,0 +1,1 @@
+"""The steps over a graph and public data, one verb per file."""

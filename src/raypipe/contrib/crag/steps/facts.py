@@ -1,0 +1,157 @@
+"""Public data for a question: sentences by the year or the names in it (db3, the public-data pathway)."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+from raypipe.contrib.crag.records import MOST_NEAR, Level, Near
+from raypipe.contrib.crag.records import PublicFacts as Table
+from raypipe.contrib.crag.references import FactsRef
+from raypipe.core.digests import model_identity
+from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach, Score
+from raypipe.core.records import ABSTAINED, ANSWERED, IDK, Question, Reply
+from raypipe.text.html import storable
+from raypipe.text.template import REPLY, ByLabel
+
+MOST = 1_000  # sentences of one question that are scored; an Oscar ceremony has some 120
+MOST_NAMES = 100  # names of one question that are looked up; db3's reply of 70 tokens has some ten
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactsRule:
+    table: FactsRef
+    by: Literal["year", "name"]  # a year in the question, or the names in the reply `entities`
+    triggers: tuple[str, ...] = ()  # the question has one of these in it; (): always
+    whole_words: bool = False  # triggers are words of the question; db3 takes any part of it
+    levels: tuple[Level, ...] = ("exact",)  # how a name is linked, tried in order
+    company: bool = False  # names are companies': legal forms are no part of them, tickers may be marked
+    embedder: Model | None = None  # of the level embedding
+    near: float | None = None  # cosine from which on that level takes two names for one, above 0, at most 1
+
+    def __post_init__(self) -> None:
+        if not self.levels:
+            raise ValueError("levels: expected at least one, found none")
+        meant = "embedding" in self.levels
+        if not meant == (self.embedder is not None) == (self.near is not None):
+            raise ValueError("embedder and near: expected both with the level embedding, and neither without")
+        if self.near is not None and not 0 < self.near <= 1:
+            raise ValueError(f"near: expected a cosine above 0, at most 1, found {self.near}")
+        if self.by == "year" and (self.company or self.levels != ("exact",)):
+            raise ValueError("levels and company: expected with a table that is looked up by name")
+
+    def wanted(self, text: str) -> bool:
+        said = text.lower()
+        if self.whole_words:
+            found = any(re.search(rf"(?<!\w){re.escape(t)}(?!\w)", said) for t in self.triggers)
+        else:
+            found = any(t in said for t in self.triggers)
+        return found or not self.triggers
+
+
+_YEAR = re.compile(r"\b((?:19|20)\d{2})\b", re.ASCII)
+_QUOTES = "\"'\u201c\u201d\u2018\u2019 "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Writes what the tables say into the reply `into`, a sentence a line: answered, or abstained where the
+    question does not call for the table or the table has nothing.
+
+    `model` is a reranker: of more than `top` sentences the best stay, best first. Without one all stay.
+    `entities` names the reply with the names, several joined by &&, as the entity prompts ask for.
+    """
+
+    table: ByLabel[FactsRule | None]  # one, or one for each label of an earlier reply
+    into: str
+    entities: str | None = None
+    model: Model | None = None
+    top: int = 10
+
+    version: ClassVar[int] = 3
+
+    def __post_init__(self) -> None:
+        if self.top < 1:
+            raise ValueError(f"top: expected at least 1, found {self.top}")
+        shelves = [s for s in self.table.values() if s is not None]
+        if not shelves:
+            raise ValueError("table: expected at least one, found none")
+        if any(s.by == "name" for s in shelves) != (self.entities is not None):
+            raise ValueError("entities: expected with a table that is looked up by name, and only there")
+
+    def reads(self) -> frozenset[str]:
+        named = {REPLY + self.entities} if self.entities is not None else set()
+        return frozenset({"text"}) | self.table.reads() | named
+
+    def writes(self) -> frozenset[str]:
+        return frozenset({REPLY + self.into})
+
+    def bound(self, question: Question, reach: Reach) -> Bound:
+        meant = sum(s is not None and s.embedder is not None for s in self.table.values())
+        vectors = meant * MOST_NEAR + MOST_NAMES if meant else 0
+        calls = vectors + (0 if self.model is None else MOST)
+        return Bound(calls, reach, "never", likely=math.inf if calls else 0)
+
+    def open(self, kit: Kit) -> Ask:
+        rules = [s for s in self.table.values() if s is not None]
+        tables = {s.table.where: kit.data(s.table) for s in rules}
+        near = {s: made for s in rules if (made := _near(kit, s)) is not None}
+        score = None if self.model is None else kit.reranker(self.model)
+
+        async def ask(questions: list[Question]) -> list[Question]:
+            shelves = [self.table.of(q) for q in questions]
+            found = [
+                ()
+                if s is None or not s.wanted(q.text)
+                else await self._found(q, s, tables[s.table.where], near.get(s))
+                for q, s in zip(questions, shelves, strict=True)
+            ]
+            best = await self._best(questions, found, score)
+            return [self._said(q, lines) for q, lines in zip(questions, best, strict=True)]
+
+        return ask
+
+    async def _found(
+        self, question: Question, shelf: FactsRule, table: Table, near: Near | None
+    ) -> tuple[str, ...]:
+        if shelf.by == "year":
+            years = dict.fromkeys(int(y) for y in _YEAR.findall(question.text))
+            texts = [t for y in years for t in table.of_year(y)]
+        else:
+            assert self.entities is not None
+            reply = question.replies[self.entities]
+            names = reply.text.split("&&") if reply.label == ANSWERED else []
+            written = [name for n in names if (name := n.strip(_QUOTES))]
+            told = [await table.about(n, shelf.levels, shelf.company, near) for n in written[:MOST_NAMES]]
+            texts = [t for some in told for t in some]
+        return tuple(dict.fromkeys(texts))[:MOST]
+
+    async def _best(
+        self, questions: Sequence[Question], found: Sequence[tuple[str, ...]], score: Score | None
+    ) -> list[tuple[str, ...]]:
+        """The `top` best sentences of each question that has more, in one call."""
+        many = [i for i, texts in enumerate(found) if score is not None and len(texts) > self.top]
+        out = list(found)
+        if not many or score is None:
+            return out
+        scores = iter((await score([(questions[i].text, t) for i in many for t in found[i]])).tolist())
+        for i in many:
+            mine = [next(scores) for _ in found[i]]
+            order = sorted(range(len(mine)), key=lambda n: (-mine[n], n))[: self.top]
+            out[i] = tuple(found[i][n] for n in order)
+        return out
+
+    def _said(self, question: Question, lines: Sequence[str]) -> Question:
+        text = "\n".join(storable(x) for x in lines)
+        reply = Reply(text, ANSWERED) if text else Reply(IDK, ABSTAINED)
+        return replace(question, replies={**question.replies, self.into: reply})
+
+
+def _near(kit: Kit, rule: FactsRule) -> Near | None:
+    if rule.embedder is None or rule.near is None:
+        return None
+    embed = kit.embedder(rule.embedder)
+    return Near(model_identity(rule.embedder), lambda names: embed(names, "passage"), rule.near)

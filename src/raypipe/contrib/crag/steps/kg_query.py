@@ -1,0 +1,157 @@
+"""Asks a knowledge graph: a program of calls becomes sentences, and where a rule is named an answer.
+
+A graph that is down or talks garbage is a fault on the row, and other replies may still answer it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, get_args
+
+from raypipe.contrib.crag.language.answer_rules import RULES, apply_rule
+from raypipe.contrib.crag.records import MOST_REQUESTS, CallResult, Graph, GraphReplies, Level
+from raypipe.contrib.crag.references import GraphRef
+from raypipe.core.errors import DataError
+from raypipe.core.protocols import Ask, Bound, Kit, Reach
+from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, IDK, SKIPPED_REPLY, TRACE, Fault, Question, Reply
+from raypipe.text.html import storable
+from raypipe.text.moments import moment
+from raypipe.text.template import REPLY, ByLabel
+
+MOST_TRACED = 10  # values and requests of a line that its trace repeats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KgQuery:
+    """Runs the program in the reply `calls` at the question's time; `into` has what it found, in sentences.
+
+    `into` is answered where there is a sentence, abstained where there is none, and a fault where every line
+    failed. With `rule` and `answer`: the label of the reply `rule` names one of `answer_rules.RULES`, and
+    the reply `answer` is what it makes of the values: answered, abstained, or invalid for a false premise.
+    `certain` says, for each domain if need be, at which levels names may have been linked for an answer to
+    rest on them: with any other, `answer` is abstained. `domain` names the reply whose label says what
+    `get_person` means. `trace` has one line of JSON for each line of the program, with the time that it took:
+    the only thing here that another run may have otherwise.
+
+    A fault of the moment (no server) stands in `degraded`, too: the row is answered without what it lacks, is
+    not stored, and is asked again.
+    """
+
+    graph: GraphRef
+    calls: str  # reply with the program
+    into: str = "facts"
+    rule: str | None = None  # reply whose label names the rule
+    answer: str | None = None  # reply that the rule makes
+    certain: ByLabel[tuple[str, ...]] | None = None  # of contrib.crag.records.Level; None: all of them
+    domain: str | None = None  # reply whose label is the domain
+    trace: str | None = None  # reply that keeps what each line did
+
+    version: ClassVar[int] = 4
+
+    def __post_init__(self) -> None:
+        if self.certain is not None:
+            if self.answer is None:
+                raise ValueError("certain: expected with an answer, found none")
+            for level in (x for levels in self.certain.values() for x in levels):
+                if level not in get_args(Level):
+                    known = ", ".join(get_args(Level))
+                    raise ValueError(f"certain: expected one of {known}, found {level!r}")
+        if (self.rule is None) != (self.answer is None):
+            raise ValueError("rule and answer: expected both or neither, found one")
+        names = [n for n in (self.into, self.answer, self.trace) if n is not None]
+        if len(set(names)) < len(names) or not all(names):
+            raise ValueError(f"into, answer and trace: expected names of their own, found {names}")
+
+    def reads(self) -> frozenset[str]:
+        names = [n for n in (self.calls, self.rule, self.domain) if n is not None]
+        by = frozenset() if self.certain is None else self.certain.reads()
+        return by | {"asked_at", *(REPLY + n for n in names)}
+
+    def writes(self) -> frozenset[str]:
+        names = (self.into, self.answer, self.trace)
+        return frozenset(REPLY + n for n in names if n is not None) | {"degraded"}
+
+    def graph_replies(self) -> GraphReplies:
+        return GraphReplies(self.calls, self.into, self.rule, self.answer, self.trace)
+
+    def bound(self, question: Question, reach: Reach) -> Bound:
+        requests = 0 if self.graph.kind == "folder" else MOST_REQUESTS
+        calls = requests + self.graph.most_vectors()
+        return Bound(calls, reach, "never", likely=math.inf if calls else 0)
+
+    def open(self, kit: Kit) -> Ask:
+        graph = kit.data(self.graph)
+
+        async def ask(questions: list[Question]) -> list[Question]:
+            return list(await asyncio.gather(*(self._one(graph, q) for q in questions)))
+
+        return ask
+
+    async def _one(self, graph: Graph, question: Question) -> Question:
+        calls = question.replies[self.calls]
+        if calls.label != ANSWERED:
+            return self._said(question, Reply(IDK, ABSTAINED), None)
+        domain = "" if self.domain is None else question.replies[self.domain].label
+        try:
+            results = await graph.run(calls.text, question.asked_at, domain)
+        except DataError as e:  # the question's time
+            broken = Reply("", FAULT, fault=Fault("kg_query", "bad_time", str(e), False))
+            return self._said(question, broken, None)
+        facts, trace = self._facts(results), Reply("\n".join(_traced(r) for r in results), TRACE)
+        if any(r.fault is not None and r.fault.transient for r in results):
+            question = replace(question, degraded=(*question.degraded, f"kg_query:{self.into}"))
+        levels = get_args(Level) if self.certain is None else self.certain.of(question)
+        certain = all(link.level in levels for r in results for link in r.links)
+        if self.rule is None or facts.label == FAULT or not certain:
+            return self._said(question, facts, None, trace)
+        answer = self._answer(question.replies[self.rule], results, question.asked_at)
+        return self._said(question, facts, answer, trace)
+
+    def _facts(self, results: Sequence[CallResult]) -> Reply:
+        found = [storable(s) for r in results for s in r.sentences]
+        faults = [r.fault for r in results if r.fault is not None]
+        if found:
+            return Reply("\n".join(found), ANSWERED)
+        transient = [f for f in faults if f.transient]
+        if transient or (faults and len(faults) == len(results)):
+            fault = replace((transient or faults)[0], step=f"kg_query:{self.into}")
+            return Reply("", FAULT, fault=fault)
+        return Reply(IDK, ABSTAINED)
+
+    def _answer(self, rule: Reply, results: Sequence[CallResult], asked_at: str) -> Reply:
+        if rule.label not in RULES:
+            return Reply(IDK, ABSTAINED)
+        read = apply_rule(rule.label, results, moment(asked_at).day)
+        return Reply(storable(read.text), read.label)
+
+    def _said(
+        self, question: Question, facts: Reply, answer: Reply | None, trace: Reply = SKIPPED_REPLY
+    ) -> Question:
+        replies = {**question.replies, self.into: facts}
+        if self.trace is not None:
+            replies[self.trace] = trace
+        if self.answer is not None:
+            replies[self.answer] = answer or (facts if facts.label == FAULT else Reply(IDK, ABSTAINED))
+        return replace(question, replies=replies)
+
+
+def _traced(result: CallResult) -> str:
+    """A line as JSON: its call, what its names were taken for, what was asked of a server (remembered or
+    not), what came of it, and how long it took."""
+    kept = {
+        "call": result.call,
+        "links": [[k.written, k.kind, k.name, k.level] for k in result.links],
+        "unknown": list(result.unknown),
+        "requests": len(result.requests),
+        "request": list(result.requests[:MOST_TRACED]),
+        "rows": len(result.rows),
+        "values": list(result.values[:MOST_TRACED]),
+        "sentences": len(result.sentences),
+        "fault": None if result.fault is None else [result.fault.reason, result.fault.detail],
+        "ms": round(result.ms, 3),
+    }
+    return storable(json.dumps(kept, ensure_ascii=False))

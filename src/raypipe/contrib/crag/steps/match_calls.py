@@ -1,0 +1,110 @@
+"""Calls without a language model: the nearest example question's, with the question's own names and times."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from raypipe.contrib.crag.language import example_bank
+from raypipe.contrib.crag.language.example_bank import NO_CALLS, ExampleBank, MaskedQuestion
+from raypipe.contrib.crag.records import MOST_SEARCHES
+from raypipe.contrib.crag.references import GraphRef
+from raypipe.core.errors import DataError
+from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach
+from raypipe.core.records import ABSTAINED, ANSWERED, FAULT, SKIPPED_REPLY, Fault, Question, Reply
+from raypipe.text.html import storable
+from raypipe.text.moments import moment
+from raypipe.text.template import REPLY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatchCalls:
+    """Writes the program of the nearest example into the reply `into`, and its rule and its domain as the
+    labels of the replies `rule` and `domain`.
+
+    Names of the graph, times and numbers in the question are found first; questions and examples are then
+    compared without them, by the cosine of their vectors. The nearest example of at least `least` whose
+    places they fill is taken; `into` is abstained where there is none, or where it says that the graph cannot
+    tell. Its confidence is the cosine.
+
+    A graph's server that is down is a fault of the moment: it stands in `degraded`, too, and the row is
+    answered without calls, is not stored, and is asked again.
+    """
+
+    graph: GraphRef
+    bank: ExampleBank
+    embedder: Model
+    least: float  # cosine, 0..1
+    into: str = "calls"
+    rule: str = "rule"
+    domain: str = "domain"
+
+    version: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.least <= 1:
+            raise ValueError(f"least: expected a cosine from 0 to 1, found {self.least}")
+        if len({self.into, self.rule, self.domain}) < 3:
+            raise ValueError("into, rule and domain: expected three names")
+
+    def reads(self) -> frozenset[str]:
+        return frozenset({"text", "asked_at"})
+
+    def writes(self) -> frozenset[str]:
+        return frozenset(REPLY + n for n in (self.into, self.rule, self.domain)) | {"degraded"}
+
+    def bound(self, question: Question, reach: Reach) -> Bound:
+        searches = 0 if self.graph.kind == "folder" else MOST_SEARCHES
+        examples = len(self.bank.flat)  # vectors of them and of the question
+        likely = math.inf if searches else 1
+        return Bound(examples + 1 + searches, reach, "never", likely=likely, shared=examples)
+
+    def open(self, kit: Kit) -> Ask:
+        graph, embed = kit.data(self.graph), kit.embedder(self.embedder)
+        examples = [example_bank.masked(q) for _, q in self.bank.flat]
+
+        async def ask(questions: list[Question]) -> list[Question]:
+            texts = [" ".join(q.text.split()) for q in questions]
+            mentions = await graph.mentions(texts, [q.asked_at for q in questions])
+            found = [
+                m if isinstance(m, Fault) else example_bank.mask_question(t, m, self.bank)
+                for t, m in zip(texts, mentions, strict=True)
+            ]
+            known = await embed(examples, "passage")  # (examples, dim) float32, unit rows
+            asked = await embed([f.masked for f in found if isinstance(f, MaskedQuestion)], "passage")
+            scores = iter(asked @ known.T)
+            return [
+                self._broken(q, f) if isinstance(f, Fault) else self._matched(q, f, next(scores))
+                for q, f in zip(questions, found, strict=True)
+            ]
+
+        return ask
+
+    def _matched(self, question: Question, found: MaskedQuestion, scores: np.ndarray) -> Question:
+        """`scores` is (examples,), parallel to the bank."""
+        try:
+            now = moment(question.asked_at)
+        except DataError as e:
+            return self._broken(question, Fault("match_calls", "bad_time", str(e), False))
+        filled = example_bank.nearest(found, self.bank, scores.tolist(), self.least, now)
+        if filled is None:
+            return self._said(question, Reply(NO_CALLS, ABSTAINED))
+        confidence = min(1.0, max(0.0, round(filled.score, 4)))
+        label = ABSTAINED if filled.calls == NO_CALLS else ANSWERED
+        calls = Reply(storable(filled.calls), label, confidence=confidence)
+        rule, domain = filled.group.rule, filled.group.domain
+        return self._said(question, calls, Reply(rule, rule), Reply(domain, domain))
+
+    def _broken(self, question: Question, fault: Fault) -> Question:
+        if fault.transient:
+            question = replace(question, degraded=(*question.degraded, f"match_calls:{self.into}"))
+        return self._said(question, Reply("", FAULT, fault=fault))
+
+    def _said(
+        self, question: Question, calls: Reply, rule: Reply = SKIPPED_REPLY, domain: Reply = SKIPPED_REPLY
+    ) -> Question:
+        said = {self.into: calls, self.rule: rule, self.domain: domain}
+        return replace(question, replies={**question.replies, **said})

@@ -1,0 +1,149 @@
+"""What a training takes, known before it starts: steps, tokens, memory of a worker, and time.
+
+Memory is arithmetic over the files' headers. Time is what earlier trainings of the same base took for a
+token, else a bound from the machine's own speed, else not known.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from raypipe.contrib.finetune.loop import TrainingJob
+from raypipe.contrib.finetune.model import adapter_size
+from raypipe.core.errors import ClusterTooSmall, ConfError
+from raypipe.models.folder import json_object, text_config
+from raypipe.models.weight_files import BYTES, GIB, folder_headers
+
+ADAPTER_BYTES = 20  # of one number: weight, gradient, its sum, two moments of AdamW; float32
+NF4_BYTES = 0.5625  # of one weight: 4 bits, and a float32 scale for each 64 (QLoRA, section 3)
+LAYER_BYTES = 34  # of activations, for each token and hidden number of a layer in half precision, without the
+# matrix of attention, which sdpa does not keep: Korthikanti et al. 2022, section 4.1
+START_S = (15.0, 60.0)  # until the first step: torch and peft load; measured 15 to 20 s for a tiny model
+SLOWER = (1.0, 6.0)  # times the machine's matrix speed: measured on the stand-in, whose layers are small
+SPREAD = (0.8, 1.5)  # of the time of an earlier training of the same base
+RESERVE_GIB = 1.0  # of a GPU: CUDA's own context and the allocator's gaps
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryNeed:
+    """Memory of one worker at its longest row, in GiB."""
+
+    weights: float  # of the base
+    adapter: float  # with gradient and optimizer
+    activations: float
+    logits: float
+    total: float
+    arithmetic: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingEstimate:
+    """What a training takes."""
+
+    rows: int
+    held_out: int
+    left_out: int  # longer than max_seq_len
+    steps: int  # at most
+    epochs: float
+    tokens: int  # that all steps read, prompts and answers
+    trained: int  # of these: answers and their end marks
+    longest: int  # tokens of the longest row
+    looks: int  # at the held-out rows
+    parameters: int  # of the base
+    adapter_parameters: int
+    adapted_layers: int
+    memory: MemoryNeed
+    seconds: tuple[float, float] | None  # from start to end; None: not known
+    rate_from: str  # what `seconds` rests on
+
+
+def estimate(
+    job: TrainingJob, left_out: int, workers: int, earlier: Sequence[float], flops: float | None
+) -> TrainingEstimate:
+    """`earlier`: seconds a token of a worker in earlier trainings of this base; `flops`: what a core here
+    computes in a second, None: not known. Raises ConfError for a base whose config.json lacks a size."""
+    rows, p, plan = job.rows, job.preset, job.batches()
+    sizes = {name: math.prod(t.shape) for name, t in folder_headers(Path(job.model.path)).items()}
+    parameters = sum(sizes.values())
+    adapter, layers = adapter_size(Path(job.model.path), p.target_modules, p.r)
+    tokens = sum(len(rows[i].ids) for b in plan for i in b.rows)
+    looks = math.ceil(len(plan) / p.evaluate_every) if job.held_out and p.evaluate_every else 0
+    looked = looks * sum(len(row.ids) for row in job.held_out)
+    work = ((6 if p.gradient_checkpointing else 4) * tokens + 2 * looked) * parameters
+    seconds: tuple[float, float] | None = None
+    rate_from = "not known: no training of this base is in the store; progress says it after the first step"
+    if earlier:
+        several = f"{len(earlier)} earlier trainings" if len(earlier) > 1 else "an earlier training"
+        each, rate_from = tokens / workers, f"{several} of this base"
+        seconds = START_S[0] + SPREAD[0] * min(earlier) * each, START_S[1] + SPREAD[1] * max(earlier) * each
+    elif flops is not None:
+        least = work / flops / workers
+        rate_from = f"{flops / 1e9:.0f} GFLOP/s of one core, as it multiplies matrices here"
+        seconds = START_S[0] + SLOWER[0] * least, START_S[1] + SLOWER[1] * least
+    return TrainingEstimate(
+        rows=len(rows),
+        held_out=len(job.held_out),
+        left_out=left_out,
+        steps=len(plan),
+        epochs=sum(len(b.rows) for b in plan) / len(rows),
+        tokens=tokens,
+        trained=sum(rows[i].trained for b in plan for i in b.rows),
+        longest=max(len(row.ids) for row in rows),
+        looks=looks,
+        parameters=parameters,
+        adapter_parameters=adapter,
+        adapted_layers=layers,
+        memory=_memory(job, sizes, adapter),
+        seconds=seconds,
+        rate_from=rate_from,
+    )
+
+
+def _memory(job: TrainingJob, sizes: Mapping[str, int], adapter: int) -> MemoryNeed:
+    """`sizes`: numbers of each tensor of the base; `adapter`: of the adapter."""
+    place = Path(job.model.path) / "config.json"
+    config, names = text_config(json_object(place)), ("num_hidden_layers", "hidden_size", "vocab_size")
+    if lacking := [k for k in names if not isinstance(config.get(k), int)]:
+        raise ConfError(f"{place}: expected numbers as {', '.join(lacking)}, found none. Fetch it again")
+    layers, hidden, words = (config[k] for k in names)
+    longest = max(job.rows, key=lambda r: len(r.ids))
+    wide, length, parameters = BYTES[job.model.dtype], len(longest.ids), sum(sizes.values())
+    if job.in_four_bits:  # all but the embedding and the output head, which stay as they are
+        embedded = sum(n for name, n in sizes.items() if "embed" in name or "lm_head" in name)
+        weights = (parameters - embedded) * NF4_BYTES + embedded * wide
+        packed = (parameters - embedded) / 1e6
+        how = f"{packed:,.1f} M x {NF4_BYTES} + {embedded / 1e6:,.1f} M x {wide}"
+    else:
+        weights, how = parameters * wide, f"{parameters / 1e6:,.1f} M x {wide}"
+    layer = LAYER_BYTES * wide / 2 * length * hidden
+    kept = layers * length * hidden * wide + layer
+    active = kept if job.preset.gradient_checkpointing else layers * layer
+    logits = (longest.trained + 1) * words * (wide + 8)
+    base, own, acts, tops = (n / GIB for n in (weights, adapter * ADAPTER_BYTES, active, logits))
+    arithmetic = (
+        f"weights {how} bytes; adapter {adapter / 1e6:,.2f} M x {ADAPTER_BYTES}; activations of {length} "
+        f"tokens, {layers} layers of {hidden}, "
+        f"{'one layer at a time' if job.preset.gradient_checkpointing else 'all kept'}; logits of "
+        f"{longest.trained + 1} x {words}"
+    )
+    return MemoryNeed(base, own, acts, tops, base + own + acts + tops, arithmetic)
+
+
+def require_memory(need: MemoryNeed, gpu_gib: float) -> None:
+    """Raises ClusterTooSmall for a GPU that is too small. `gpu_gib`: 0 where there is none."""
+    if gpu_gib and need.total + RESERVE_GIB > gpu_gib:
+        raise ClusterTooSmall(
+            f"a worker needs {need.total + RESERVE_GIB:.1f} GiB ({need.arithmetic}; {RESERVE_GIB:g} GiB for "
+            f"CUDA), a GPU of the cluster file has {gpu_gib:g}. Take a larger GPU, set four_bit=true or "
+            "gradient_checkpointing=true, or a smaller max_seq_len with too_long=leave_out"
+        )
+
+
+def seconds_of(records: Sequence[str], base: str, device: str) -> list[float]:
+    """Seconds a token of a worker, of earlier trainings of a base. `records`: the texts of their files."""
+    trees = [t for t in map(json.loads, records) if t["base"] == base and t["device"] == device]
+    return [t["token_s"] * t["workers"] for t in trees if t["token_s"]]

@@ -1,0 +1,168 @@
+"""What a training starts from: preset, labels and base, read and checked before anything runs."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from raypipe.api.session import Session
+from raypipe.contrib.finetune import estimate as estimates
+from raypipe.contrib.finetune import rows as training_rows
+from raypipe.contrib.finetune.label_files import LabelFolder, counts, read_labels
+from raypipe.contrib.finetune.loop import TrainingJob
+from raypipe.contrib.finetune.model import Device, FourBit, four_bit, require_modules
+from raypipe.contrib.finetune.preset import Preset, read_preset
+from raypipe.core.digests import stable
+from raypipe.core.errors import ConfError, DataError, ModelMissing
+from raypipe.core.protocols import Model
+from raypipe.core.records import digest
+from raypipe.models import generator
+from raypipe.models.machine_limits import gemm
+
+THREADS = 1  # of a worker on a CPU: others change the last bits of an adapter; --workers takes more cores
+LOOP = 1  # version of the training loop: raised when the same inputs give another adapter
+
+
+@dataclass(frozen=True, slots=True)
+class FinetuneInputs:
+    """Everything a training needs, checked."""
+
+    preset: Preset
+    preset_name: str
+    labels: LabelFolder
+    model: Model  # the base, without adapters
+    chats: training_rows.ChatTokenizer
+    examples: tuple[training_rows.TrainingExample, ...]  # of `rows`, in order
+    rows: tuple[training_rows.TrainingRow, ...]
+    held_out: tuple[training_rows.TrainingRow, ...]
+    left_out: tuple[training_rows.TrainingRow, ...]  # longer than max_seq_len
+    device: Device
+    gpu_gib: float  # of one GPU of the cluster file; 0: none
+    workers: int
+    four_bit: FourBit
+
+    @property
+    def run(self) -> str:
+        """32 hex digits that name all that decides the adapter's numbers, but for the number of workers."""
+        return digest(
+            "finetune", str(LOOP), stable(self.preset), self.model.weights, self.model.dtype,
+            self.labels.digest, str(self.four_bit.on),
+        )  # fmt: skip
+
+    @property
+    def seen(self) -> str:
+        """Digests of the questions that weights are fitted to or training is stopped by, as `FittedOn` keeps
+        them; "": the labels do not say."""
+        known = self.labels.questions
+        return " ".join(sorted({known[r.id] for r in (*self.rows, *self.held_out) if r.id in known}))
+
+    @property
+    def job(self) -> TrainingJob:
+        """What each worker gets."""
+        return TrainingJob(
+            self.model, self.preset, self.rows, self.held_out, self.device, THREADS, self.four_bit.on
+        )
+
+    def estimate(self, records: Sequence[str]) -> estimates.TrainingEstimate:
+        """What the training takes. `records`: texts of earlier trainings' records. Raises ClusterTooSmall."""
+        earlier = estimates.seconds_of(records, self.model.weights, self.device)
+        flops = gemm() if self.device == "cpu" and not earlier else None
+        found = estimates.estimate(self.job, len(self.left_out), self.workers, earlier, flops)
+        estimates.require_memory(found.memory, self.gpu_gib)
+        return found
+
+    def shown(self, row: training_rows.TrainingRow) -> str:
+        """A row as the base reads it, with what is trained marked."""
+        return training_rows.shown(self.chats, row)
+
+    def label_facts(self) -> dict[str, Any]:
+        """What an adapter's recipe says of its labels."""
+        return {
+            "folder": str(self.labels.path), "digest": self.labels.digest, "recipe": self.labels.recipe,
+            "data": self.labels.data, "rows": len(self.rows), "held_out": len(self.held_out),
+            "left_out": len(self.left_out), "counts": counts(self.labels.labels),
+        }  # fmt: skip
+
+
+def read_inputs(
+    session: Session, preset: str | Path, labels: str | Path, base: str, workers: int | None,
+    sets: Sequence[str],
+) -> FinetuneInputs:  # fmt: skip
+    """Raises ConfError, DataError and ModelMissing for whatever would stop the training, before it starts."""
+    path = session.settings.conf.find("finetune", str(preset))
+    chosen = read_preset(path, tuple(sets))
+    given = read_labels(Path(session.settings.place(str(labels), "--labels")))
+    model = base_model(session, base)
+    require_modules(Path(model.path), chosen, base)
+    cluster = session.cluster_file()
+    device: Device = "cuda" if cluster.device.startswith("cuda") else "cpu"
+    if device == "cpu" and model.dtype == "float16":
+        raise ConfError(
+            f"--base {base}: its dtype is float16, which is not trained on a CPU. Use an entry of dtype "
+            "float32 or bfloat16, or a cluster file with GPUs"
+        )
+    chats = training_rows.open_chat_tokenizer(Path(model.path), base, model.template)
+    examples = [
+        training_rows.TrainingExample(x.question_id, x.messages, x.label, x.split) for x in given.labels
+    ]
+    rows = {e.id: training_rows.tokenized(chats, e) for e in examples}
+    kept, longer = training_rows.fitting(rows.values(), chosen.max_seq_len, chosen.too_long)
+    short = {row.id for row in kept}
+    train = [e for e in examples if e.split == "train" and e.id in short]
+    held = [e for e in examples if e.split == "held-out" and e.id in short]
+    _require_labels(given.path, train)
+    _require_room(kept, model)
+    gpus = int(sum(m.nodes * m.gpus for m in cluster.machines))
+    count = workers or (max(1, gpus) if device == "cuda" else 1)
+    if count > chosen.effective_batch:
+        raise ConfError(
+            f"--workers {count}: a step has {chosen.effective_batch} rows (effective_batch), so more workers "
+            "than that have nothing to do"
+        )
+    gpu_gib = min((m.gpu_gib for m in cluster.machines if m.gpus), default=0.0)
+    return FinetuneInputs(
+        chosen, path.stem, given, model, chats, tuple(train), tuple(rows[e.id] for e in train),
+        tuple(rows[e.id] for e in held), tuple(longer), device, gpu_gib if device == "cuda" else 0.0, count,
+        four_bit(chosen.four_bit, device),
+    )  # fmt: skip
+
+
+def base_model(session: Session, name: str) -> Model:
+    """The base, checked as an engine would check it, without the adapters of its entry. Raises ConfError for
+    one that no engine here serves, ModelMissing for one that is not here."""
+    model = session.catalog().model(name)
+    if model.loader != "vllm":
+        raise ConfError(
+            f"--base {name}: expected a model of loader vllm, whose weights are here to be trained on, found "
+            f"{model.kind} of loader {model.loader!r}"
+        )
+    model = replace(model, adapters=(), adapter_paths=())
+    generator.check(model)
+    if importlib.util.find_spec("peft") is None:
+        raise ModelMissing(
+            "finetune needs the package peft, and it is not here. Get it with: pip install 'raypipe[local]'"
+        )
+    return model
+
+
+def _require_labels(where: Path, train: Sequence[training_rows.TrainingExample]) -> None:
+    if not train:
+        raise DataError(f"{where}: expected labels of split train, found none: all of them are held out")
+    if len({e.answer for e in train}) == 1:
+        raise DataError(
+            f"{where}: all {len(train)} labels to train on say {train[0].answer!r}; a model would learn to "
+            "say it to everything. Label questions of both kinds: that have an answer, and that have none"
+        )
+
+
+def _require_room(rows: Sequence[training_rows.TrainingRow], model: Model) -> None:
+    most = max(rows, key=lambda row: len(row.ids))
+    if len(most.ids) > model.max_model_len:
+        raise ConfError(
+            f"label {most.id!r} has {len(most.ids)} tokens, its model {model.name!r} serves "
+            f"{model.max_model_len} (max_model_len). Raise it in the models file, or give the recipe of the "
+            "labels a smaller context_tokens"
+        )

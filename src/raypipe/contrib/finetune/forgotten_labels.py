@@ -1,0 +1,42 @@
+"""What is forgotten, taken out of folders of training labels: by ids of questions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from raypipe.contrib.finetune.label_files import ABOUT, PAGE, ROWS, Label, read_labels, write_labels
+from raypipe.runs.forget.find import ForgetDecision
+
+
+class LabelFolders:
+    """Folders of labels (`evaluation.forgotten.TextFolders`)."""
+
+    def find(self, places: Sequence[Path]) -> list[Path]:
+        found = dict.fromkeys(f.parent for place in places for f in sorted(place.rglob(ABOUT)))
+        return [f for f in found if (f / ROWS).is_file()]
+
+    def held(self, folder: Path, decision: ForgetDecision) -> tuple[str, int]:
+        labels = read_labels(folder)
+        return labels.digest, sum(_shows(x, decision) for x in labels.labels)
+
+    def take_out(self, folder: Path, decision: ForgetDecision) -> None:
+        found = read_labels(folder)
+        left = [x for x in found.labels if not _shows(x, decision)]
+        (folder / PAGE).unlink(missing_ok=True)
+        if left:
+            write_labels(folder, left, found.recipe, found.data, found.about, found.questions)
+            return
+        for name in (ABOUT, ROWS):
+            (folder / name).unlink(missing_ok=True)
+
+
+def _shows(label: Label, decision: ForgetDecision) -> bool:
+    """Whether a label was made from answers that rest on it, or from answers that are not there any more."""
+    if label.question_id in decision.gone.resting:
+        return True
+    known = any(label.question_id in ids for ids in decision.safe.values())
+    return label.rule != "imported" and not known
+
+
+FOLDERS = LabelFolders()

@@ -1,0 +1,223 @@
+"""Training labels: a step's answers to a training split, judged against golds, and what that teaches."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raypipe.api.paths import Data, deliver, run_folder, several
+from raypipe.api.pipelines import offline_pipeline
+from raypipe.api.plans import PlanResult, plan
+from raypipe.api.results import Result, as_json, outside_loop
+from raypipe.api.run import EvalResult, evaluate
+from raypipe.api.served import generator_of
+from raypipe.api.session import Named, Place, Session
+from raypipe.contrib.crag.api.graphs import calls_parser
+from raypipe.contrib.crag.language.program import Bad
+from raypipe.contrib.finetune import label_files, training_labels
+from raypipe.contrib.finetune.label_files import JudgedAnswer, Label
+from raypipe.contrib.finetune.labelling import CHECK, CONTEXT, Labelling, labelling
+from raypipe.contrib.finetune.pages import labels_page
+from raypipe.contrib.finetune.training_questions import TrainingQuestions, training_questions
+from raypipe.contrib.finetune.truth_steps import WORDS, Words
+from raypipe.core.errors import ConfError, DataError
+from raypipe.core.plain import to_json
+from raypipe.core.protocols import Model
+from raypipe.evaluation.golds import questions_of
+from raypipe.evaluation.options import EvalOptions
+from raypipe.metrics.textfile import TextLine, require_file, require_writable, write_text
+from raypipe.recipes.resolve import prompt_file
+from raypipe.text.fitted_on import row_digest
+
+HELD_OUT = 0.1  # share of questions that training is stopped by: open, no source says one
+
+
+@dataclass(frozen=True, slots=True)
+class LabelsResult(Result):
+    """Training labels that were made; its rows are the labels, without their chats."""
+
+    SCHEMA = "question_id label rule domain split gold"
+    ROWS = "labels"
+    folder: Path
+    labels: tuple[Label, ...]
+    found: Mapping[str, Any]  # what --json prints
+    eval: EvalResult  # the run that answered and judged
+
+    def to_json(self) -> dict[str, Any]:
+        return dict(self.found)
+
+
+@outside_loop
+def make_labels(
+    recipe: Named, data: Data = (), store: Place = None, out: str | Path | None = None,
+    step: str | None = None, where: Sequence[str] = (), against: Sequence[str | Path] = (),
+    held_out: float = HELD_OUT, idk_share: float | None = None, review: str | Path | None = None,
+    reviewed: str | Path | None = None, session: Session | None = None, **options: Any,
+) -> LabelsResult:  # fmt: skip
+    """Makes training labels for one step of a recipe by db3's rules, and a page of what they teach.
+
+    The step, by the name of its reply (None: the last that answers in words), answers the questions of
+    `data`, or all stored ones; of these only those that `where` chooses, each `LABEL=V1,V2`. The option
+    `judge` names the model that judges; None: the step's own; words: no model, the truth's words decide.
+    `against` are files, or `LABEL=V1,V2`, of what will be evaluated on: a question that is in both, or nearly
+    so, raises DataError. `held_out` is the share of questions in the split held-out, `idk_share` the share of
+    train rows that say "i don't know"; None: as it comes. `review` is a file that is written for a person to
+    correct, `reviewed` one whose lines marked "use": true outrank the rules; labels of calls come from such a
+    file alone. What is cached is used, so the same call again asks nothing. `out` is the folder of
+    labels.parquet, labels.json and labels.html; None: a new one under $RAYPIPE_HOME/runs.
+
+    Raises ConfError, ModelMissing, DataError also for labels of one kind alone, and what `evaluate` raises.
+    """
+    session, how = session or Session(), EvalOptions(**options)
+    made, asked, given, drafts = _prepare(
+        session, recipe, data, store, out, step, where, against, held_out, idk_share, review, reviewed, how
+    )
+    folder = run_folder(out, session.settings, asked.store.uri, f"labels/{made.base.name}-{made.into}")
+    others = ("judge", "format", "fields", "limit", "kind", "rule", "oracle", "only", "check")
+    of_run = {k: v for k, v in options.items() if k not in others}
+    run = evaluate(made.recipe, (), asked.store, folder, session, **of_run, only=list(asked.ids), check=False)
+    pipeline = offline_pipeline(session, asked.store, made.recipe)
+    questions = list(questions_of(pipeline, asked.ids, None))
+    judged = list(training_labels.judged_answers(pipeline, questions, asked.golds, made))
+    if drafts is not None:
+        label_files.write_review(drafts, judged, made.into)
+    labels = training_labels.labels_from(judged, given, held_out, idk_share)
+    page, named = folder / label_files.PAGE, ""
+    page.unlink(missing_ok=True)  # of other labels
+    if labels or made.judged:
+        training_labels.require_kinds(labels, made.judged, judged)
+        about = _about(made, asked, where)
+        texts = {id: row_digest(text) for id, text in asked.texts.items()}
+        data_named = training_labels.data_digest(questions, asked.golds)
+        named = label_files.write_labels(folder, labels, made.base.digest(), data_named, about, texts)
+    found = _found(made, folder, labels, judged, given, asked, run, named, drafts)
+    write_text(page, labels_page(found))
+    deliver(out, folder)
+    return LabelsResult(folder, labels, found, run)
+
+
+@outside_loop
+def plan_labels(
+    recipe: Named, data: Data = (), store: Place = None, step: str | None = None, where: Sequence[str] = (),
+    against: Sequence[str | Path] = (), out: str | Path | None = None, held_out: float = HELD_OUT,
+    idk_share: float | None = None, review: str | Path | None = None, reviewed: str | Path | None = None,
+    session: Session | None = None, **options: Any,
+) -> PlanResult:  # fmt: skip
+    """What `make_labels` may ask, before anything runs. Takes what that takes, and refuses what that would
+    refuse before it asks."""
+    session, how = session or Session(), EvalOptions(**options)
+    with tempfile.TemporaryDirectory(prefix="raypipe-plan-") as scratch:
+        made, asked, _, _ = _prepare(
+            session, recipe, data, store, out, step, where, against, held_out, idk_share, review, reviewed,
+            how, Path(scratch),
+        )  # fmt: skip
+        only: dict[str, Any] = {"fields": how.fields, "only": asked.ids}
+        return plan(made.recipe, data, asked.store, how.format, session=session, **only)
+
+
+def _prepare(
+    session: Session, recipe: Named, data: Data, store: Place, out: str | Path | None, step: str | None,
+    where: Sequence[str], against: Sequence[str | Path], held_out: float, idk_share: float | None,
+    review: str | Path | None, reviewed: str | Path | None, how: EvalOptions, scratch: Path | None = None,
+) -> tuple[Labelling, TrainingQuestions, dict[str, str], Path | None]:  # fmt: skip
+    """The recipe that labels, the questions, the labels that a person gave (question id -> label), and the
+    file of drafts. `scratch` as `training_questions` has it. All names are checked before a file is."""
+    label_files.require_share("--held-out", held_out)
+    label_files.require_share("--idk-share", idk_share)
+    if out is not None:
+        require_writable(run_folder(out, session.settings, "", ""), "--out")
+    drafts, corrections = (
+        None if file is None else Path(session.settings.place(str(file), name))
+        for file, name in ((review, "--review"), (reviewed, "--import"))
+    )
+    if drafts is not None:
+        require_file(drafts, "--review")
+        if drafts.exists():
+            raise ConfError(
+                f"--review {drafts}: expected no file there, since it may hold corrections. Name another"
+            )
+    corrected = None if corrections is None else label_files.read_review(corrections)
+    given = several(data)
+    base, judge = session.recipe(recipe, given), _judge(session, how.judge)
+    check, context = (prompt_file(session.settings.conf, name) for name in (CHECK, CONTEXT))
+    named = labelling(base, step, judge, check, context, {})
+    if not named.judged and drafts is None and corrected is None:
+        raise ConfError(
+            f"--step {named.into}: labels of calls are drafts until a person has looked at them. Write the "
+            "drafts with --review FILE, correct them, and name the file with --import"
+        )
+    asked = training_questions(session, given, store, where, against, how, scratch)
+    truths = {
+        id: asked.golds[id].answers for id in asked.ids if id in asked.golds and asked.golds[id].answers
+    }
+    made = labelling(base, step, judge, check, context, truths)
+    if made.judged and not truths:
+        raise DataError(
+            f"{asked.store.uri}: expected training questions with answers, found none of {len(asked.ids)} "
+            "with one"
+        )
+    splits = training_labels.splits_of({id: asked.texts[id] for id in asked.ids}, held_out)
+    if (made.judged or corrected) and "train" not in splits.values():
+        raise DataError(
+            f"--held-out {held_out:g}: expected questions to train on, found all {len(asked.ids)} held out. "
+            "Lower it, or label more questions"
+        )
+    return made, asked, _reviewed(session, made, corrected or {}, asked), drafts
+
+
+def _judge(session: Session, name: str | None) -> Model | Words | None:
+    if name is None or name == WORDS:
+        return WORDS if name == WORDS else None
+    others = "Name an entry of kind generator, give a file with one by --models, or judge by words"
+    return generator_of(session, "--judge", name, others)
+
+
+def _reviewed(
+    session: Session, made: Labelling, corrected: Mapping[str, tuple[str, TextLine]], asked: TrainingQuestions
+) -> dict[str, str]:
+    """Question id -> label that a person gave."""
+    parse = calls_parser(session)[1] if corrected and not made.judged else None
+    known = set(asked.ids)
+    for id, (label, line) in corrected.items():
+        if id not in known:
+            raise line.error("the id of a training question", id)
+        if parse is not None and (bad := [x for x in parse(label).lines if isinstance(x, Bad)]):
+            raise line.error(f"calls that can be parsed ({bad[0].why})", label)
+    return {id: label for id, (label, _) in corrected.items()}
+
+
+def _about(made: Labelling, asked: TrainingQuestions, where: Sequence[str]) -> dict[str, str]:
+    model = made.step.model
+    return {
+        "step": made.into, "recipe_name": made.base.name, "model": model.name, "model_weights": model.weights,
+        "judge": made.judge, "labelled_by": made.recipe.digest(), "store": asked.store.uri,
+        "where": " ".join(where),
+    }  # fmt: skip
+
+
+def _found(
+    made: Labelling, folder: Path, labels: Sequence[Label], judged: Sequence[JudgedAnswer],
+    given: Mapping[str, str], asked: TrainingQuestions, run: EvalResult, named: str,
+    review: str | Path | None,
+) -> dict[str, Any]:  # fmt: skip
+    steps, split = run.evaluation.report.steps, label_files.counts(labels)["split"]
+    planned = [s.planned for s in steps]
+    about = {r: {"about": p[0], "label": p[1]} for r, p in training_labels.PATHS.items()}
+    paths = [
+        {**p, **(about[p["rule"]] if p["rule"] else {"about": training_labels.WHY[p["why"]], "label": ""})}
+        for p in to_json(training_labels.paths_of(judged, given))
+        if made.judged or p["rule"] in ("", "imported")
+    ]
+    return as_json(
+        out=folder, digest=named, recipe=made.base.name, step=made.into, model=made.step.model.name,
+        judge=made.judge, questions=len(asked.ids), labels=len(labels),
+        split={"train": split.get("train", 0), "held_out": split.get("held-out", 0)},
+        rules=sorted({x.rule for x in labels}), mix=training_labels.mix_of(labels), paths=paths,
+        examples=training_labels.examples_of(judged, labels), evaluated=asked.evaluated,
+        planned=None if None in planned else sum(p or 0 for p in planned),
+        computed=sum(s.computed for s in steps), cached=sum(s.cached for s in steps),
+        review=None if review is None else str(review),
+    )  # fmt: skip

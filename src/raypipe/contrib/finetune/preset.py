@@ -1,0 +1,79 @@
+"""A preset of `finetune`: what is learned, from how much, and how fast. YAML files under conf/finetune.
+
+All of it decides the adapter's numbers, so all of it is in the adapter's recipe. Where it runs is not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from raypipe.core import config
+from raypipe.core.config import Where
+from raypipe.models.adapter_check import RANKS
+
+_SHORT = re.compile(r"\A\d+e-?\d+")  # 2e-4, which YAML takes for text: it wants 2.0e-4
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    r: int  # rank of the two factors
+    lora_alpha: int  # what the adapter adds is scaled by lora_alpha / r
+    lora_dropout: float  # 0..1, share of an adapter's inputs that is dropped while training
+    target_modules: tuple[str, ...]  # names of the linear layers that get an adapter
+    lr: float  # highest learning rate of AdamW
+    warmup: float  # 0..1, share of the steps in which the rate rises; then it falls as a cosine
+    max_grad_norm: float  # longer gradients are cut to this
+    effective_batch: int  # rows of one step, of all workers together
+    steps: int  # at most
+    max_seq_len: int  # tokens of a row, prompt and answer
+    too_long: Literal["refuse", "leave_out"]  # what becomes of longer rows; they are never cut
+    group_by_length: bool  # whether a batch has rows of like length
+    gradient_checkpointing: bool  # whether activations are computed twice in place of being kept
+    four_bit: Literal["auto", "true", "false"]  # base in nf4; auto: on a CUDA device with bitsandbytes
+    save_every: int  # steps between two checkpoints
+    evaluate_every: int  # steps between two looks at the held-out rows; 0: none
+    patience: int  # looks without a better loss after which training ends; 0: it never ends early
+    seed: int
+
+    def __post_init__(self) -> None:
+        rules: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
+            ("r", f"1 to {RANKS[-1]}, which vLLM serves at most", lambda x: 1 <= x <= RANKS[-1]),
+            ("lora_alpha effective_batch steps save_every", "at least 1", lambda x: x >= 1),
+            ("evaluate_every patience seed", "at least 0", lambda x: x >= 0),
+            ("lora_dropout warmup", "0 or more, below 1", lambda x: 0 <= x < 1),
+            ("lr max_grad_norm", "a number above 0", lambda x: 0 < x < math.inf),
+            ("max_seq_len", "at least 8 tokens", lambda x: x >= 8),
+            ("target_modules", "distinct names", lambda x: len({*x, ""}) == len(x) + 1 > 1),
+        )
+        for names, expected, holds in rules:
+            for name in names.split():
+                if not holds(value := getattr(self, name)):
+                    found = list(value) if isinstance(value, tuple) else value
+                    raise ValueError(f"{name}: expected {expected}, found {found!r}")
+        if self.patience and not self.evaluate_every:
+            raise ValueError("patience: expected with evaluate_every above 0, found 0")
+
+
+def read_preset(path: Path, sets: tuple[str, ...] = ()) -> Preset:
+    """A preset's file. `sets`: FIELD=VALUE in place of the file's. Raises ConfError, naming the field."""
+    tree = config.read_yaml(path)
+    names = [f.name for f in dataclasses.fields(Preset)]
+    for one in sets:
+        name, sign, value = one.partition("=")
+        if not sign or name not in names:
+            raise Where(str(path)).error(
+                f"--set {one}: expected FIELD=VALUE; {config.did_you_mean(name, names)}"
+            )
+        tree[name] = config.read_value(value, f"--set {one}")
+    for name in ("lr", "lora_dropout", "warmup", "max_grad_norm"):
+        if isinstance(text := tree.get(name), str) and _SHORT.fullmatch(text):
+            tree[name] = float(text)
+    if isinstance(on := tree.get("four_bit"), bool):
+        tree["four_bit"] = str(on).lower()  # YAML reads true and false as no text
+    return config.build(Preset, tree, Where(str(path)))

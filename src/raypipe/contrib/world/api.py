@@ -1,0 +1,103 @@
+"""Invented data: a world of questions with pages and a graph, a collection of papers, stand-in models."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raypipe.api.results import Result, as_json
+from raypipe.api.session import Session
+from raypipe.contrib.world import standins
+from raypipe.contrib.world.collection import CollectionSummary, write_collection
+from raypipe.contrib.world.standins import Standins
+from raypipe.contrib.world.styles import Prose
+from raypipe.contrib.world.write import SynthSummary, write
+from raypipe.core.plain import to_json
+from raypipe.metrics.textfile import require_writable
+
+SENTENCES = 2000  # of invented prose that the stand-ins' tokenizers are trained on: some seconds
+
+
+@dataclass(frozen=True, slots=True)
+class SynthResult(Result):
+    """Counts of an invented dataset or collection; a row for each."""
+
+    SCHEMA = "what count:int64"
+    FLAT = "summary"
+    summary: SynthSummary | CollectionSummary
+
+    @property
+    def title(self) -> str:
+        counts = {row["what"]: row["count"] for row in self.rows()}
+        size = f"{counts.pop('bytes') / 1e6:,.1f} MB, in {self.summary.seconds:.1f} s"
+        counts.pop("empty", None)
+        said = ", ".join(f"{n} {_SAID.get(what, what)}" for what, n in counts.items())
+        return f"{self.summary.folder}: {said}, {size}"
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        for what, count in to_json(self.summary).items():
+            if isinstance(count, int):
+                yield {"what": what, "count": count}
+
+
+_SAID = {"pages": "distinct pages", "golds": "judged papers"}
+
+
+def synthesize(
+    folder: str | Path, questions: int, pages: int = 50, seed: int = 1, page_chars: int | None = None,
+    session: Session | None = None,
+) -> SynthResult:  # fmt: skip
+    """Writes a CRAG-format dataset about an invented world, with its knowledge graph, to a folder.
+
+    `pages` are search results a question. `page_chars`: characters of HTML a page, about; None: spread like
+    those of real pages, 3 KB to 1.5 MB. Another `seed` is another world. Raises ConfError for a folder that
+    cannot be written.
+    """
+    require_writable(Path(folder), "DIR")
+    with (session or Session()).shown() as progress:
+        task = progress.task("wrote", "questions", questions)
+        advance = lambda done, total: task.reach(done)  # noqa: E731
+        return SynthResult(write(Path(folder), questions, pages, seed, page_chars, advance))
+
+
+def synthesize_papers(
+    folder: str | Path, papers: int, questions: int, seed: int = 1, session: Session | None = None
+) -> SynthResult:
+    """Writes an invented collection of papers with questions and graded golds to a folder, as BEIR's files.
+
+    Memory does not grow with `papers`. Another `seed` is another collection. Raises ConfError for a folder
+    that cannot be written, and for more than one question for twenty papers.
+    """
+    require_writable(Path(folder), "DIR")
+    with (session or Session()).shown() as progress:
+        task = progress.task("wrote", "papers", papers)
+        return SynthResult(write_collection(Path(folder), papers, questions, seed, task.reach))
+
+
+@dataclass(frozen=True, slots=True)
+class StandinsResult(Result):
+    """The folders of tiny stand-ins for models; a row for each."""
+
+    SCHEMA = "name folder"
+    made: Standins
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        tree = self.to_json()
+        for name in ("chat", "embedder", "reranker", "instructor"):
+            yield {"name": name, "folder": tree[name]}
+            if name == "chat":
+                yield from ({"name": n, "folder": folder} for n, folder in tree["adapters"].items())
+
+    def to_json(self) -> dict[str, Any]:
+        return as_json(**{**to_json(self.made), "adapters": dict(self.made.adapters)})
+
+
+def build_standins(target: Path, trainable: bool = False) -> StandinsResult:
+    """Builds tiny stand-ins for a chat model with adapters, two embedders and a reranker. `trainable`: the
+    chat model can learn to end its replies, so that `finetune` can teach it."""
+    prose, draw = Prose(random.Random(0)), random.Random(1)
+    texts = [prose.sentence(draw) for _ in range(SENTENCES)]
+    return StandinsResult(standins.build(target, texts, trainable=trainable))

@@ -1,0 +1,206 @@
+"""Numbers, costs and ranges for people, and which slices they are shown. Pure functions.
+
+What is not known is said so: without a price there is no money, and never 0.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from raypipe.evaluation.report.progress import clock
+
+MOST = 12  # values of a label shown to people: CRAG's own have at most 8; all of them are in report.json
+
+
+def fit_lines(report: Mapping[str, Any]) -> list[str]:
+    """What scores rest on that a fit has seen, and what the other questions say."""
+    lines = [
+        f"seen: {f['seen']} of {f['of']} questions were among the {f['n']} that {f['step']} was fitted on "
+        f"({f['split']}): their scores are too good"
+        for f in report["fits"]
+        if f["seen"]
+    ]
+    if (rest := report["unseen"]) is not None:
+        within = f", 95 % {ends(rest['interval'])}" if rest["interval"] else ""
+        mean = f"{rest['measure']} {measured(rest['mean'])}"
+        lines.append(f"not seen: {mean} on the other {rest['scored']}{within}")
+    return lines
+
+
+def ann_lines(report: Mapping[str, Any]) -> list[str]:
+    """What each approximate search found of what the exact one finds."""
+    return [
+        f"approximate: {_recall(a)} ({a['index'].rpartition('_')[0]}, {a['probes']} probes, "
+        f"refine {a['refine']})"
+        for a in report["ann"]
+    ]
+
+
+def _recall(found: Mapping[str, Any]) -> str:
+    return (
+        f"recall of the exact best {found['top']} on {found['questions']} questions: mean "
+        f"{found['mean']:.3f}, 5 % at or below {found['fifth']:.3f}, worst {found['worst']:.3f}"
+    )
+
+
+def ann_plan(state: Mapping[str, Any]) -> str:
+    """Whether an approximate index is there that a recipe searches, and what it finds."""
+    of = f"{state['stage']}: {state['kind']} over {state['rows']:,} vectors"
+    if not state["index"]:
+        return f"{of} is not built: raypipe ann builds it once they are there, the eval does not"
+    if state["unindexed"]:
+        return f"{of} lacks {state['unindexed']:,} that came later: raypipe ann builds it again"
+    if state["recall"] is None:
+        return f"{of} was not measured with these settings: raypipe ann measures it"
+    return f"{of}: {_recall(state['recall'])}"
+
+
+def calibration_line(name: str, c: Mapping[str, Any]) -> str:
+    """How well the probabilities of some answers hold (`metrics.calibration.CalibrationReport`)."""
+    return (
+        f"{name} of {c['n']} answers: ECE {c['ece']:.3f} [{c['ece_interval'][0]:.3f}, "
+        f"{c['ece_interval'][1]:.3f}], {c['ece_if_perfect']:.3f} if it were exact; Brier "
+        f"{c['brier']:.3f}; area under risk and coverage {c['risk_area']:.3f} "
+        f"[{c['risk_area_interval'][0]:.3f}, {c['risk_area_interval'][1]:.3f}]"
+    )
+
+
+def origin_text(report: Mapping[str, Any]) -> str:
+    """How many answers each reply gave; "" where no step decides, and of older reports."""
+    return ", ".join(f"{name} {answers}" for name, answers in report.get("answered_by", {}).items())
+
+
+def fault_rows(report: Mapping[str, Any]) -> list[tuple[str, str, str, int, str]]:
+    """Rows with faults by cause: step, reason, what becomes of them, how many, the detail of the first."""
+    found = []
+    for f in report["faults_by_reason"]:
+        then = "tried again" if f["transient"] else "lost"
+        if f.get("recovered"):
+            then = "answered by another step"
+        found.append((f["step"], f["reason"], then, f["rows"], f.get("detail", "")))
+    return found
+
+
+def label_text(report: Mapping[str, Any]) -> str:
+    """What people's labels did to the verdicts; "" where there were none."""
+    if (found := report["labels"]) is None:
+        return ""
+    return (
+        f"people outrank judges: {found['used']} of the {found['labels']} labels of {found['file']} are of "
+        f"answers of this run, {found['changed']} verdicts are people's"
+    )
+
+
+def told_apart(slices: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], dict[str, int]]:
+    """The slices to show, and label -> its values for each omitted label. A label with one value says what
+    all questions together say, one with very many drowns the others."""
+    sizes = Counter(s["label"] for s in slices)
+    shown = {label for label, values in sizes.items() if 1 < values <= MOST}
+    return [s for s in slices if s["label"] in shown], {k: n for k, n in sizes.items() if k not in shown}
+
+
+def signed(score: float | None) -> str:
+    """A score in -1..1 for people."""
+    return "not scored" if score is None else f"{score:+.3f}"
+
+
+def measured(value: float | None) -> str:
+    """The mean of a measure for people."""
+    return "not scored" if value is None else f"{value:.3f}"
+
+
+def ends(interval: Sequence[float] | None, said: Callable[[float], str] = measured, unknown: str = "") -> str:
+    """An interval for people."""
+    return unknown if interval is None else f"{said(interval[0])} to {said(interval[1])}"
+
+
+def share(value: float | None) -> str:
+    """A share in 0..1 for people."""
+    return "not scored" if value is None else f"{100 * value:.1f} %"
+
+
+def cut(text: str, most: int, end: str = "\u2026") -> str:
+    """The first `most` characters of a text, the last of them `end` where more come."""
+    return text if len(text) <= most else text[: most - len(end)] + end
+
+
+def seconds(value: float) -> str:
+    """A duration for people.
+
+    >>> seconds(7.25), seconds(75), seconds(3725)
+    ('7.2 s', '1:15 min', '1:02:05 h')
+    """
+    if value < 60:
+        return f"{value:.1f} s"
+    return f"{clock(value)} {'h' if round(value) >= 3600 else 'min'}"
+
+
+UNKNOWN = "not known"
+
+
+def ranged(found: Sequence[float] | None) -> str:
+    """A range of whole numbers.
+
+    >>> ranged([10, 2500]), ranged([7, 7]), ranged(None)
+    ('10 to 2,500', '7', 'not known')
+    """
+    return between(found, "{:,.0f}".format)
+
+
+def hours(found: Sequence[float] | None) -> str:
+    """A range of hours, as a duration."""
+    return between(found, lambda n: seconds(3600 * n))
+
+
+def usd(found: Sequence[float] | float | None) -> str:
+    """Some US dollars, or a range.
+
+    >>> usd(0.5), usd([1, 12.345]), usd(0.00012), usd(None)
+    ('0.50', '1.00 to 12.35', '0.00012', 'no price')
+    """
+    if found is None:
+        return "no price"
+    ends = [found, found] if isinstance(found, int | float) else found
+    return between(ends, lambda n: f"{n:,.2f}" if n >= 0.01 or n == 0 else f"{n:.2g}")
+
+
+def between(found: Sequence[Any] | None, said: Callable[[Any], str], to: str = " to ") -> str:
+    """A range for people, each end as `said`; one number where both ends say the same."""
+    if found is None or None in found:
+        return UNKNOWN
+    low, high = map(said, found)
+    return low if low == high else f"{low}{to}{high}"
+
+
+def cost_line(cost: Mapping[str, Any], unpriced: Sequence[str]) -> str:
+    """What a plan expects, in a line. `unpriced`: what has no price."""
+    parts = [f"hours on the clock {hours(cost['hours'])}"]
+    for name, found, said in (("GPU-hours", cost["gpu_hours"], _gpu), ("tokens", cost["tokens"], ranged)):
+        if found is None or any(found):
+            parts.append(f"{name} {said(found)}")
+    money = UNKNOWN if cost["usd"] is None else usd(cost["usd"])
+    lacking = f" (no price: {', '.join(unpriced)})" if unpriced else ""
+    return f"cost: {', '.join(parts)}; US dollars {money}{lacking}"
+
+
+def _gpu(found: Sequence[float] | None) -> str:
+    return between(found, "{:.3g}".format)
+
+
+def cost_rows(cost: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Estimate against actual of a run: what, estimate, actual."""
+    e, a = cost["estimate"], cost["actual"]
+    most = "" if e["max_calls"] is None else f", at most {e['max_calls']:,}"
+    rows = [("calls", f"{ranged(e['calls'])}{most}", f"{a['calls']:,}")]
+    if a["tokens"] or (e["tokens"] or [0, 1])[1]:
+        rows.append(("tokens", ranged(e["tokens"]), f"{a['tokens']:,}"))
+    rows.append(("time of computing", hours(e["hours"]), seconds(3600 * a["hours"])))
+    if a["gpu_hours"] or (e["gpu_hours"] or [0, 0])[1]:
+        rows.append(("GPU-hours", _gpu(e["gpu_hours"]), f"{a['gpu_hours']:.3g}"))
+    if a["usd"] is not None:
+        rows.append(("US dollars", UNKNOWN if e["usd"] is None else usd(e["usd"]), usd(a["usd"])))
+        if cost["unpriced"]:
+            rows.append(("no price", ", ".join(cost["unpriced"]), ""))
+    return rows

@@ -1,1 +1,0 @@
-"""Knowledge graph: tables, entity linking, execution of call programs, verbalization, the CRAG mock API."""

@@ -1,0 +1,233 @@
+"""What fits on which machine: pools and engines against the nodes of a cluster, in CPUs and GPUs.
+
+Everything that could never start is refused here, with numbers, before anything is started; what says `fit`
+gets its number. Knows the cluster file, not Ray; memory is the matter of `placement.py`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeAlias
+
+from raypipe.core.digests import model_identity
+from raypipe.core.errors import ClusterTooSmall, ConfError
+from raypipe.core.protocols import Model
+from raypipe.models import load
+from raypipe.runs.cluster.file import FIT, Cluster, Engines, Pool, PoolName
+from raypipe.runs.pipeline.tasks import Verb, Workers
+
+# Rows of a task below which it wastes. Storing one takes 15 to 35 ms, one of answers 60: as long as parsing a
+# dozen pages, and some 4 % of embedding four sources or reranking for one question on a CPU. The 10 real CRAG
+# questions (73 sources, 1,353 chunks of 700 characters) pad batches of a CPU's 1,024 tokens by 3.6 % at most,
+# those of a GPU's 32,768 by 19 % with 8 sources, 9 % with 32, 4 % with 128; reranking 50 passages for each
+# question by 26 % with 2 questions, 9 % with 10, 4 % with 50.
+LEAST: Mapping[Verb, int] = {"parse": 16, "embed": 4, "answer": 1, "index": 16}
+LEAST_ON_GPU: Mapping[Verb, int] = {"parse": 16, "embed": 32, "answer": 10, "index": 32}
+
+Node: TypeAlias = Mapping[str, float]
+"""What one machine of the cluster has: CPU, GPU, and whatever else Ray names."""
+
+
+def startable(cluster: Cluster, models: Sequence[Model]) -> list[Model]:
+    """The vLLM models among these, each once. Raises ConfError for a cluster without room for engines, and
+    ModelMissing or ConfError for a model that could not be started."""
+    wanted = list({model_identity(m): m for m in models if m.loader == "vllm"}.values())
+    if not wanted:
+        return []
+    if cluster.engines is None:
+        raise ConfError(
+            f"model {wanted[0].name!r} needs an engine, and the cluster file ({cluster.about}) has no "
+            f"`engines`. Say there what one may take: conf/clusters/laptop.yaml has an example"
+        )
+    for model in wanted:
+        load.require_startable(model)
+    return wanted
+
+
+def workers(cluster: Cluster, verb: Verb, engines: bool) -> Workers:
+    """The workers of one pool of a sized cluster; `engines`: answers come from engines, whose pool takes
+    the place of `answer`. Its tasks hold as many questions as keep the engines full: a task ends with its
+    last reply, and an engine with few chats takes as long for each step as with many."""
+    least = (LEAST_ON_GPU if cluster.device.startswith("cuda") else LEAST)[verb]
+    if verb == "index":  # tasks enough that no worker waits for another
+        return Workers(sum(cluster.pools[both].size for both in ("parse", "embed")), least)
+    if not (engines and verb == "answer" and (some := cluster.engines)):
+        return Workers(cluster.pools[verb].size, least)
+    count = some.answer.size
+    return Workers(count, max(least, math.ceil(some.max_num_seqs * some.most / count)))
+
+
+def side_by_side(cluster: Cluster, nodes: Sequence[Node]) -> tuple[Pool, Pool] | None:
+    """The pools that parse and that embed at the same time on a sized cluster: all workers that embed, each
+    with a GPU, and next to them as many that parse as there is room for. None where embedders have no GPU, or
+    where not one that parses has room."""
+    prepare, embed = cluster.pools["parse"], cluster.pools["embed"]
+    if not embed.gpus:
+        return None
+    left: Sequence[Node] = nodes
+    for _ in range(embed.size):
+        left = without(left, embed.needs)
+    room = min(prepare.size, sum(holds(node, prepare.needs) for node in left))
+    return (replace(prepare, actors=room), embed) if room else None
+
+
+def preflight(pools: Mapping[PoolName, Pool], nodes: Sequence[Node]) -> None:
+    """Raises ClusterTooSmall with numbers if a pool could never start.
+
+    Ray itself would wait without end and without an error, also for an actor that no node can hold, whatever
+    all nodes have together.
+    """
+    for name, pool in pools.items():
+        _require_room(name, f"pools.{name}", pool, (), nodes)
+
+
+def preflight_engines(engines: Engines, models: Sequence[Model], nodes: Sequence[Node]) -> None:
+    """Raises ClusterTooSmall with numbers if the engines of these models and their workers do not fit."""
+    needed = [engines.needs(m) for m in models for _ in range(engines.count)]
+    _require_room("engines.answer", "`engines`", engines.answer, needed, nodes)
+
+
+def _require_room(
+    name: str, field: str, pool: Pool, engines: Sequence[Mapping[str, float]], nodes: Sequence[Node]
+) -> None:
+    """`field`: of the cluster file, to be lowered; `engines`: what each that is next to the pool needs."""
+    for kind, each in pool.needs.items():
+        taken = sum(n[kind] for n in engines)
+        need, have = taken + pool.size * each, total(nodes, kind)
+        if need > have:
+            others = f" and {len(engines)} engines of {taken:g} {kind} in all" if engines else ""
+            raise ClusterTooSmall(
+                f"pool {name}: {pool.size} actors x {each:g} {kind}{others} = {need:g} {kind}, the cluster "
+                f"has {have:g}. Lower {field} in the cluster file, or start a larger cluster"
+            )
+    left: Sequence[Node] = nodes
+    for needs in (n for n in engines if any(n.values())):
+        if not any(holds(node, needs) for node in left):
+            raise ClusterTooSmall(
+                f"an engine needs {_said(needs)} on one node, and after the engines before it no node has "
+                f"that: {_listed(nodes)}. Lower {field} in the cluster file, or start larger nodes"
+            )
+        left = without(left, needs)
+    room = sum(holds(node, pool.needs) for node in left)
+    if room < pool.size:
+        beside = "next to the engines on" if engines else "on"
+        raise ClusterTooSmall(
+            f"pool {name}: {pool.size} actors of {_said(pool.needs)} each, and there is room for {room} "
+            f"{beside} the nodes: {_listed(nodes)}. An actor is on one node: lower {field} in the cluster "
+            "file, or start larger nodes"
+        )
+
+
+def total(nodes: Sequence[Node], kind: str) -> float:
+    return sum(node.get(kind, 0.0) for node in nodes)
+
+
+def holds(node: Node, needs: Mapping[str, float]) -> int:
+    """How many actors of these needs fit on an empty node; needs of 0 do not count.
+
+    >>> holds({"CPU": 4.0}, {"CPU": 1.5, "GPU": 0.0}), holds({"CPU": 4.0}, {"CPU": 1.0, "GPU": 0.5})
+    (2, 0)
+    """
+    # Shares as .1 are not exact in binary: ten of them fit one CPU.
+    return min(int(node.get(kind, 0.0) / each + 1e-6) for kind, each in needs.items() if each)
+
+
+def _said(needs: Mapping[str, float]) -> str:
+    return " and ".join(f"{each:g} {kind}" for kind, each in needs.items() if each)
+
+
+def _listed(nodes: Sequence[Node]) -> str:
+    sizes = Counter(_said({kind: node.get(kind, 0.0) for kind in ("CPU", "GPU")}) for node in nodes)
+    return ", ".join(f"{count} with {size or 'nothing'}" for size, count in sorted(sizes.items()))
+
+
+def without(nodes: Sequence[Node], needs: Mapping[str, float]) -> list[Node]:
+    """What is left of the nodes when one actor of these needs has taken its place, on the roomiest; as they
+    are if none can hold it."""
+    best = max(range(len(nodes)), key=lambda i: holds(nodes[i], needs), default=None)
+    if best is None or not holds(nodes[best], needs):
+        return list(nodes)
+    taken = {kind: have - needs.get(kind, 0.0) for kind, have in nodes[best].items()}
+    return [taken if i == best else node for i, node in enumerate(nodes)]
+
+
+def declared_nodes(cluster: Cluster) -> list[Node]:
+    """The machines that a cluster file is written for."""
+    return [{"CPU": m.cpus, "GPU": m.gpus} for m in cluster.machines for _ in range(m.nodes)]
+
+
+def reachable(cluster: Cluster, nodes: Sequence[Node]) -> list[Node]:
+    """The nodes that there are; with an autoscaler, those that there will be when work waits."""
+    return declared_nodes(cluster) if cluster.grows else list(nodes)
+
+
+def sized(cluster: Cluster, models: Sequence[Model], nodes: Sequence[Node]) -> Cluster:
+    """The file with a number wherever it says `fit`. `models`: those that get engines. At least one of each:
+    what then does not fit is refused like any other number."""
+    pools = {verb: _sized(pool, nodes) for verb, pool in cluster.pools.items()}
+    engines = cluster.engines
+    if engines is None:
+        return replace(cluster, pools=pools)
+    fits = engines.replicas == FIT
+    each = most_engines(engines, models, nodes) if fits else engines.count
+    left = _beside(engines, models, each, nodes)
+    answer = _sized(engines.answer, left or nodes)
+    engines = replace(engines, replicas=each if fits else engines.replicas, answer=answer)
+    return replace(cluster, pools=pools, engines=engines)
+
+
+def fitting(cluster: Cluster, models: Sequence[Model], nodes: Sequence[Node]) -> Cluster:
+    """As `sized`. Raises ClusterTooSmall with numbers for what could not start on the nodes."""
+    file = sized(cluster, models, nodes)
+    preflight(file.pools, nodes)
+    if models and file.engines is not None:
+        preflight_engines(file.engines, models, nodes)
+    return file
+
+
+def this_machine() -> Node:
+    """The most that a Ray of this machine has: its cores, and the GPUs that NVIDIA's driver lists."""
+    gpus = Path("/proc/driver/nvidia/gpus")
+    count = len(list(gpus.iterdir())) if gpus.is_dir() else 0
+    return {"CPU": float(os.cpu_count() or 1), "GPU": float(count)}
+
+
+def is_here(cluster: Cluster) -> bool:
+    """Whether the machines that a file is written for can be this one alone: what was measured here then says
+    how fast they are."""
+    alone = sum(m.nodes for m in cluster.machines) == 1 and not cluster.grows
+    return alone and all(m.gpus <= this_machine()["GPU"] for m in cluster.machines)
+
+
+def most_engines(engines: Engines, models: Sequence[Model], nodes: Sequence[Node]) -> int:
+    wanted = 1 if engines.answer.actors == FIT else engines.answer.size
+    each = 1
+    while models and all(any(engines.needs(m).values()) for m in models):
+        left = _beside(engines, models, each + 1, nodes)
+        if left is None or sum(holds(node, engines.answer.needs) for node in left) < wanted:
+            break
+        each += 1
+    return each
+
+
+def _beside(engines: Engines, models: Sequence[Model], each: int, nodes: Sequence[Node]) -> list[Node] | None:
+    """What is left of the nodes after `each` engines of each model; None if they do not fit."""
+    left = list(nodes)
+    for needs in [engines.needs(m) for m in models] * each:
+        if not any(needs.values()):
+            continue
+        if not any(holds(node, needs) for node in left):
+            return None
+        left = without(left, needs)
+    return left
+
+
+def _sized(pool: Pool, nodes: Sequence[Node]) -> Pool:
+    if pool.actors != FIT:
+        return pool
+    return replace(pool, actors=max(1, sum(holds(node, pool.needs) for node in nodes)))

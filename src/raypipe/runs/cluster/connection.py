@@ -1,0 +1,143 @@
+"""The connection of this process to a Ray: joined, or started here, with retries.
+
+Silences what Ray's core prints that is no news. Knows nothing of what runs there (`pools`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import ray
+
+from raypipe.core.errors import ConfError
+from raypipe.core.plugins import modules_of
+from raypipe.core.retry import Backoff
+from raypipe.recipes.recipe import Recipe
+from raypipe.runs.cluster.capacity import Node
+
+JOINS, JOIN_PAUSE_S = 4, 1.0  # tries to join a Ray, and s before the second, doubling
+LISTENS_S = 5.0  # for a connection to a Ray's port
+TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")  # variables that give Ray's token
+
+
+def carry(recipe: Recipe) -> None:
+    """Lets workers have the recipe's steps from outside: their modules travel with what is sent, so that a
+    node needs neither the folder nor an installed package."""
+    for stage in (*recipe.corpus, *recipe.question):
+        if stage.plugin is not None and stage.plugin.package != "raypipe":
+            for module in modules_of(stage.plugin):
+                ray.cloudpickle.register_pickle_by_value(module)
+
+
+def connect(address: str, tries: int = JOINS, pause_s: float = JOIN_PAUSE_S, dashboard: bool = False) -> None:
+    """Joins the Ray at `address` ("local" starts one), unless this process has joined one already. Raises
+    ConfError where that fails `tries` times, with pauses from `pause_s` (`core.retry.Backoff`).
+
+    `dashboard`: whether a Ray that is started here has Ray's dashboard, ten more processes that take two
+    CPU seconds to start and look at all others every few seconds."""
+    if not ray.is_initialized():
+        options: dict[str, Any] = {"logging_level": logging.ERROR}
+        if address == "local":
+            options["include_dashboard"] = dashboard
+            # Ray's own 15 leaves a worker a thirtieth of a core as soon as anything else wants it. A Ray that
+            # others started has the niceness that they gave it.
+            os.environ.setdefault("RAY_worker_niceness", "0")
+            # Serve kills a proxy that takes 5 s to start, as on a busy machine, and its own start fails.
+            os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")
+            # Ray listens on every address of the machine and asks for a token. One that Ray makes stays in
+            # ~/.ray, and from then on `ray start` demands it while `ray job submit` does not send it.
+            if os.environ.keys().isdisjoint(TOKENS):
+                os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)  # as long as Ray's own
+        # Ray's core prints at level E that actors cannot restart without this process; they end with it.
+        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+        # Its progress lines, for ours are in report/, and dead workers, which are tried again or raised.
+        logging.getLogger("ray.data").setLevel(logging.CRITICAL)
+        with warnings.catch_warnings():
+            # Lance warns of forks. Ray forks to start its processes and executes them at once.
+            warnings.filterwarnings("ignore", message="lance is not fork-safe|lancedb fork support")
+            stop = signal.getsignal(signal.SIGTERM)
+            with _stderr_without(b"RAY_BACKEND_LOG_LEVEL"):
+                join(address, tries, pause_s, **options)
+            signal.signal(signal.SIGTERM, stop)  # Ray's core puts its own there, which aborts the process
+
+
+def join(
+    address: str,
+    tries: int = JOINS,
+    pause_s: float = JOIN_PAUSE_S,
+    init: Callable[..., Any] = ray.init,
+    **options: Any,
+) -> None:
+    """`ray.init` with these options, tried as in `connect`: on a busy machine a Ray that is starting, or that
+    has much to do, is not there in time."""
+    backoff = Backoff(tries, pause_s)
+    while True:
+        try:
+            _listens(address)
+            init(address=address, log_to_driver=False, **options)
+            return
+        except ValueError:
+            raise  # options or an address that can never be right
+        except Exception as e:  # ConnectionError, RuntimeError, and for a late raylet a plain Exception
+            ray.shutdown()  # what of it has started
+            if (wait_s := backoff.next_s()) is None:
+                raise ConfError(_not_joined(address, tries, e)) from e
+            time.sleep(wait_s)
+
+
+def _listens(address: str) -> None:
+    """Raises ConnectionError where nothing listens at a host and port: Ray itself tries for a quarter of an
+    hour before it says so."""
+    host, colon, port = address.rpartition(":")
+    if colon and port.isdigit() and "/" not in host:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=LISTENS_S).close()
+        except OSError as e:
+            raise ConnectionError(f"nothing listens there: {e}") from e
+
+
+def _not_joined(address: str, tries: int, why: Exception) -> str:
+    if address == "local":
+        return (
+            f"no Ray could be started on this machine in {tries} tries: {why}. See whether it is very busy "
+            f"or its disk is full; RAY_ADDRESS names a cluster that runs elsewhere"
+        )
+    return (
+        f"the Ray at {address!r} could not be joined in {tries} tries: {why}. See whether it runs and can be "
+        f"reached from here, or correct RAY_ADDRESS; if it asks for a token, export RAY_AUTH_MODE=token; "
+        f"RAY_ADDRESS=local starts one on this machine"
+    )
+
+
+@contextmanager
+def _stderr_without(words: bytes) -> Iterator[None]:
+    """Holds back what is written to file descriptor 2 until the block ends, then hands it on but for lines
+    with these words: Ray's core says from C++ that its log level was set."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(kept, 2)
+            held.seek(0)
+            os.write(kept, b"".join(line for line in held if words not in line))
+            os.close(kept)
+
+
+def nodes() -> list[Node]:
+    """What each living node of the joined cluster has."""
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]

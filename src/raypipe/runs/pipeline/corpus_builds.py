@@ -1,0 +1,151 @@
+"""What the tables of a recipe's corpus half lack, and the task that computes it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import dataclass
+
+from raypipe.core import arrow
+from raypipe.core.protocols import Model
+from raypipe.recipes.executor import CorpusExecutor
+from raypipe.recipes.recipe import Recipe
+from raypipe.runs.pipeline.recipe_tables import whole_corpus
+from raypipe.runs.pipeline.table_build import TableBuild
+from raypipe.runs.pipeline.table_tasks import PART_SOURCES, PassagesTask, PostingsTask, TextsTask, VectorsTask
+from raypipe.runs.pipeline.tasks import TableTask, WorkerConfig
+from raypipe.runs.pipeline.whole_corpus_task import WholeCorpusTask
+from raypipe.store import PASSAGES, Run, Store, begun, vectors_schema
+from raypipe.store.ids import Ids, distinct, sources_with_chunks
+from raypipe.store.memo.disk import memo_versions
+from raypipe.store.memo.memo import vectors_of
+from raypipe.store.sources import lacked, noted, rows_id
+from raypipe.store.tables import LENGTHS, POSTINGS
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusBuilds:
+    """The builds of a recipe's corpus half over a store."""
+
+    store: Store
+    recipe: Recipe
+    worker: WorkerConfig
+    max_rows: int  # sources of a task, at most
+
+    def tables(self, wanted: Ids, streams: Callable[[], bool] | None) -> Iterator[TableBuild]:
+        """What brings texts, passages and vectors up to date, in order. `streams`: whether parsing and
+        embedding can run at the same time; then what lacks all of them gets them in one pass. What a killed
+        run has begun is finished as it was begun."""
+        single = [self.texts(wanted), self.passages(wanted)]
+        single += [self.vectors(model, wanted) for model in self.recipe.embedders()]
+        whole = self.whole(single, wanted)
+        if whole is not None and (begun(self.store, whole.work_id) or self._fresh(whole, single, streams)):
+            yield whole
+        yield from single
+
+    def _fresh(
+        self, whole: TableBuild, single: Sequence[TableBuild], streams: Callable[[], bool] | None
+    ) -> bool:
+        """Whether rows are to be made in one pass that no unfinished run of a single table means to make."""
+        if streams is None or any(begun(self.store, build.work_id) for build in single):
+            return False
+        return bool(whole.missing_ids()) and streams()
+
+    def texts(self, wanted: Ids) -> TableBuild:
+        table = self.recipe.texts_table
+        with asyncio.Runner() as loop:
+            empty = loop.run(CorpusExecutor(self.recipe, self.worker.kit(None)).texts(arrow.corpus_table([])))
+        return TableBuild(
+            table, table, empty.drop(["fault"]).schema, "parse", "parsed", "sources", self.max_rows,
+            lambda: self.missing(table, wanted),
+            lambda run: TextsTask(self.worker, self.recipe, table, run.name),
+        )  # fmt: skip
+
+    def passages(self, wanted: Ids) -> TableBuild:
+        table, texts = self.recipe.passages_table, self.recipe.texts_table
+
+        def missing_ids() -> Ids:
+            textless = lacked(self.store, self.store.dataset(texts), texts, wanted)
+            return self.missing(table, wanted).without(textless)
+
+        return TableBuild(
+            table, table, PASSAGES, "parse", "split", "texts", self.max_rows, missing_ids,
+            lambda run: PassagesTask(self.worker, self.recipe, table, run.name),
+        )  # fmt: skip
+
+    def vectors(self, model: Model, wanted: Ids) -> TableBuild:
+        """Passages to the vectors of one embedder."""
+        table = self.recipe.vectors_table(model)
+
+        def work(run: Run) -> TableTask:
+            memo = {k: v for k, v in memo_versions(self.store).items() if k == vectors_of(model).name}
+            return VectorsTask(self.worker, self.recipe, table, run.name, model, memo)
+
+        return TableBuild(
+            table, table, vectors_schema(model.dim, model.half), "embed", "embedded", "sources",
+            self.max_rows, lambda: self.unembedded(table, wanted), work, calls_models=True,
+        )  # fmt: skip
+
+    def unembedded(self, table: str, wanted: Ids) -> Ids:
+        """Those with chunks that a table of vectors lacks, and that did not fail for good."""
+        name = self.recipe.passages_table
+        passages = self.store.dataset(name)
+        at = rows_id(self.store, name, passages)
+        if self.store.has(table):
+            left = noted(self.store, self.store.dataset(table), table, wanted.name_among(at))
+            if left is not None:
+                return self._unfailed(table, left)
+        return self.missing(table, wanted.among(sources_with_chunks(passages), at))
+
+    def whole(self, single: Sequence[TableBuild], wanted: Ids) -> TableBuild | None:
+        """Sources to texts, passages and vectors in one pass, of those that have none of them; None for a
+        recipe without an embedder. `single`: the builds of these tables, in this order."""
+        if not (models := self.recipe.embedders()):
+            return None
+        *first, last = ((b.table, b.schema) for b in single)
+
+        def missing_ids() -> Ids:
+            ids = wanted
+            for table, _ in (*first, last):
+                ids = self.missing(table, ids) if ids else ids
+            return ids
+
+        def work(run: Run) -> TableTask:
+            known = {vectors_of(model).name for model in models}
+            memo = {k: v for k, v in memo_versions(self.store).items() if k in known}
+            return WholeCorpusTask(self.worker, self.recipe, run.name, memo)
+
+        return TableBuild(
+            whole_corpus(self.recipe)[0], *last, "index", "indexed", "sources",
+            self.max_rows, missing_ids, work, calls_models=True, first=tuple(first),
+        )  # fmt: skip
+
+    def postings(self, analyzer: str, postings: str, lengths: str) -> TableBuild:
+        """Words of the passages of all sources, inverted."""
+
+        texts, passages = self.recipe.texts_table, self.recipe.passages_table
+
+        def missing_ids() -> Ids:
+            return self.missing(lengths, Ids(distinct(self.store.dataset(passages), "source")))
+
+        return TableBuild(
+            lengths, lengths, LENGTHS, "parse", "inverted", "sources", PART_SOURCES, missing_ids,
+            lambda run: PostingsTask(self.worker, analyzer, lengths, postings, texts, passages, run.name),
+            first=((postings, POSTINGS),), spread=False,
+        )  # fmt: skip
+
+    def missing(self, table: str, ids: Ids) -> Ids:
+        """The ids that a table lacks and that did not fail for good."""
+        left = lacked(self.store, self.store.dataset(table), table, ids) if self.store.has(table) else ids
+        return self._unfailed(table, left)
+
+    def _unfailed(self, table: str, ids: Ids) -> Ids:
+        return ids.without(failed_ids(self.store, {table})) if ids else ids
+
+
+def failed_ids(store: Store, work: Container[str]) -> set[str]:
+    """Ids of the rows that failed for good in some work, by its digests: a table of the corpus half, or the
+    key of an answer. A row with a transient fault is pending."""
+    faults = store.scan("faults", ["id", "digest"], filter="NOT transient")
+    rows = zip(faults["id"].to_pylist(), faults["digest"].to_pylist(), strict=True)
+    return {id for id, digest in rows if digest in work}

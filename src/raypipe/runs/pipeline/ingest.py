@@ -1,0 +1,195 @@
+"""Files into a store: every line read once, equal sources stored once, all or nothing.
+
+What is read is staged in parts as it comes, so memory holds a part and the ids of questions, however large
+the files are. A damaged file raises before anything is committed. When all of it is staged, one small file
+says so (`ingest_log`): from then on the new state holds, and the next driver does what a killed process has
+left. So a kill leaves the old rows of all tables or the new ones of all tables.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from raypipe import readers
+from raypipe.core.disk_map import DiskMap
+from raypipe.core.records import digest
+from raypipe.evaluation.report.progress import Progress, ProgressTask
+from raypipe.evaluation.report.report import ReplacedRows
+from raypipe.readers import BadLine, Format, ReadCounts, Row
+from raypipe.readers.bz2_blocks import cores
+from raypipe.readers.formats import OWN_KIND, kind_of
+from raypipe.readers.named_files import read_by
+from raypipe.runs.pipeline.ingest_log import (
+    Decision,
+    IngestSummary,
+    decide,
+    driving,
+    holders,
+    note_kind,
+    noted,
+)
+from raypipe.runs.pipeline.ingest_staging import (
+    BAD_SHOWN,
+    SHOWN,
+    IngestBatch,
+    StagedRows,
+    Staging,
+    bad_line,
+    fault_id,
+)
+from raypipe.runs.pipeline.tombstones import require_allowed
+from raypipe.store import Store
+from raypipe.store.files import need
+
+PART_BYTES = 16 << 20  # of records per part, one Lance fragment: it takes three times as much memory
+ROW_BYTES = 500  # of a record on top of its content, about
+READER = "3"  # raised when the readers make other rows of the same bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFiles:
+    """Files whose rows are staged, all of them sound."""
+
+    run: str  # names the parts
+    rows: StagedRows
+    counts: ReadCounts
+    left: Mapping[str, tuple[str, ...]]  # table -> ids of rows that go
+    read_by: str = "one process"  # what read them, for people; "": nothing is said of it
+    end: Callable[[], object] = lambda: None  # called once the rows are in the tables
+
+
+FileReading: TypeAlias = Callable[[Store, str, Sequence[Path], Format, Progress], StagedFiles]
+"""Reads files (the second: their fingerprint) and stages their rows."""
+
+
+def ingest(
+    store: Store,
+    paths: Sequence[Path],
+    format: Format,
+    progress: Progress,
+    before: Callable[[], object] = lambda: None,
+    kind: str | None = None,
+    reading: FileReading | None = None,
+) -> IngestSummary:
+    """Reads files into a store. The same bytes again change nothing and are not decoded. `before` is called
+    ahead of the first line that is read. `kind` of the data is noted with it; None: as noted, else the
+    format's. `reading` stages the rows; None: `read_here`.
+
+    Rows take the place of older rows with their ids, and the summary says of which. Raises ConfError for an
+    unknown format and DataError for a missing, truncated or mislabelled file, and where no line of the files
+    can be read; then the store is as it was.
+    """
+    of = fingerprint(paths, format)
+    if (known := noted(store, of)) is not None:
+        return known if kind is None else note_kind(store, known, kind)
+    with driving(store, f"ingest {paths[0]}"):
+        if (known := noted(store, of)) is not None:  # a killed process had read them
+            return known if kind is None else note_kind(store, known, kind)
+        before()
+        need(store.files, 0, "reading files")
+        read = read_here if reading is None else reading
+        found = read(store, of, paths, format, progress)
+        readers.require_rows(paths, found.counts, found.rows.bad_lines())
+        require_allowed(paths[0], found.rows.kept, found.rows.refused)
+        names = tuple(file.name for file in readers.files_of(paths, format))
+        decided = decision(store, of, found, names, kind=kind or kind_of(format))
+        decide(store, decided)
+        found.end()
+    return decided.summary
+
+
+def read_here(
+    store: Store, of: str, paths: Sequence[Path], format: Format, progress: Progress
+) -> StagedFiles:
+    """Reads files in this process, one after the other."""
+    counts, staging = ReadCounts(), Staging(store, of)
+    with progress.task("read", "MB", mib(readers.size(paths, format))) as task:
+        for batch in batches(_watched(readers.open(paths, format, counts), counts, task)):
+            staging.add(batch)
+    return StagedFiles(staging.run, staging.rows, counts, staging.left())
+
+
+def fingerprint(paths: Sequence[Path], format: Format) -> str:
+    """Names the bytes of the files, of those that their rows name, and the reader of them."""
+    named = readers.referenced(paths, format)
+    found = [*readers.files_of(paths, format), *named]
+    with ThreadPoolExecutor(cores()) as pool:  # the digest of a block holds no lock of the interpreter
+        digests = pool.map(_digest, found)
+        parts = [part for file, bytes_ in zip(found, digests, strict=True) for part in (file.name, bytes_)]
+    builds = sorted(set(filter(None, map(read_by, named))))
+    return digest(readers.reader_id(format), READER, *builds, *parts)
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "blake2b").hexdigest()
+
+
+def mib(size: int) -> int:
+    """Bytes as MiB, begun ones counted, so that a small file is no file of 0 MB."""
+    return -(-size >> 20)
+
+
+def _watched(rows: Iterator[Row], counts: ReadCounts, task: ProgressTask) -> Iterator[Row]:
+    for row in rows:
+        task.reach(counts.bytes_read >> 20)
+        yield row
+    task.reach(mib(counts.bytes_read))
+
+
+def batches(rows: Iterator[Row]) -> Iterator[IngestBatch]:
+    """Batches of about PART_BYTES, each source once in all of them."""
+    seen = DiskMap()
+    batch, size = IngestBatch(), 0
+    for row in rows:
+        fresh = readers.unseen(row.sources, seen)
+        batch.sources += fresh
+        batch.questions += [row.question] if row.question else []
+        batch.golds += [row.gold] if row.gold else []
+        batch.documents += [row.document] if row.document else []
+        batch.layouts += [row.layout] if row.layout else []
+        batch.faults += [(fault_id(row.where, i, f), f) for i, f in enumerate(row.faults)]
+        cited = len(row.question.citations or ()) if row.question else 0
+        size += sum(len(s.content) for s in fresh) + ROW_BYTES * (1 + len(fresh) + cited)
+        if size >= PART_BYTES:
+            yield batch
+            batch, size = IngestBatch(), 0
+    yield batch
+
+
+def bad_lines(store: Store, of: str) -> list[BadLine]:
+    """The first lines of files (`of`: their fingerprint) that could not be read, or lost a page."""
+    found = store.scan("faults", filter=f"digest = '{of}'", limit=BAD_SHOWN)
+    return [bad_line(r["id"], r) for r in found.to_pylist()]
+
+
+def decision(
+    store: Store, of: str, found: StagedFiles, files: tuple[str, ...],
+    state: tuple[str, str] | None = None, kind: str = OWN_KIND,
+) -> Decision:  # fmt: skip
+    """All that was read under a fingerprint (`of`) and what becomes of it. `state` as `Decision` has it;
+    `kind`: of the data."""
+    rows = found.rows
+    ids, documents = tuple(rows.replaced), rows.documents_replaced
+    asked, had = holders(store, of, ids, documents > 0)
+    replaced = []
+    if ids:
+        replaced.append(ReplacedRows("questions", len(ids), ids[:SHOWN], _flat(asked)))
+    if documents:
+        replaced.append(ReplacedRows("documents", documents, tuple(rows.first_documents), _flat(had)))
+    summary = IngestSummary(
+        of, tuple(rows.questions), asdict(found.counts), dict(sorted(rows.reasons.items())), False,
+        tuple(replaced), files, rows.documents, kind, found.read_by,
+    )  # fmt: skip
+    parts = {table: tuple(names) for table, names in rows.parts.items()}
+    return Decision(found.run, parts, tuple({**asked, **had}), summary, found.left, state)
+
+
+def _flat(reads: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """The names of the files of some reads, each once."""
+    return tuple(dict.fromkeys(name for names in reads.values() for name in names))

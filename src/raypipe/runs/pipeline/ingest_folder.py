@@ -1,0 +1,208 @@
+"""A folder of files into a store: only what changed is read, what was removed goes.
+
+The store keeps what each file was when it was read: size, time, inode, digest, the identity of its reader,
+and what became of it. A file whose state is equal is not opened; one whose bytes are equal is not read.
+Documents of files that changed are replaced, those of removed files go with all that was made of them, in one
+decision (`ingest_log`). So questions about the whole store search the folder as it was read last.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from raypipe.core.errors import DataError
+from raypipe.core.records import Document, Fault, Layout, Source, digest, source_id
+from raypipe.evaluation.report.progress import Progress
+from raypipe.readers.documents import DOCUMENT_LIMITS, DocumentReader, FileText, FoundFile, reader_of, walk
+from raypipe.readers.documents.walk import content_digest, fresh_bytes
+from raypipe.readers.rows import ReadCounts, UnusableLine
+from raypipe.runs.pipeline.ingest import PART_BYTES, ROW_BYTES, StagedFiles, decision
+from raypipe.runs.pipeline.ingest_log import IngestSummary, decide, driving
+from raypipe.runs.pipeline.ingest_staging import IngestBatch, Staging, fault_id, named_elsewhere
+from raypipe.runs.pipeline.tombstones import REASON, Tombstones, tombstones
+from raypipe.store import Store
+from raypipe.store.files import need
+from raypipe.store.layout import FOLDERS
+
+UNREAD = "none"  # kind of a file that no reader takes
+
+
+@dataclass(frozen=True, slots=True)
+class FileState:
+    """What a file was when it was read, and what became of it."""
+
+    seen: tuple[int, int, int]  # size in bytes, mtime in ns, inode
+    content: str  # digest of its bytes; "": it was not opened
+    reader: str  # identity
+    document: str = ""  # id; "": there is none
+    source: str = ""
+    faults: tuple[str, ...] = ()  # their ids
+    transient: bool = False  # True: it is read again, whatever it is
+
+
+@dataclass(slots=True)
+class _Read:
+    """One read of a folder."""
+
+    of: str  # names the folder; the digest of its faults
+    root: Path
+    before: dict[str, FileState]
+    tombstones: Tombstones
+    counts: ReadCounts = field(default_factory=ReadCounts)
+    now: dict[str, FileState] = field(default_factory=dict)
+    sources: set[str] = field(default_factory=set)  # ids of those that are in a batch
+    batch: IngestBatch = field(default_factory=IngestBatch)  # of the files that were read last
+    size: int = 0  # bytes of the batch, about
+
+    def batches(self, files: Sequence[FoundFile], progress: Progress) -> Iterator[IngestBatch]:
+        reader = DocumentReader()
+        try:
+            with progress.task("read", "files", len(files)) as task:
+                for file in files:
+                    self.counts.files += 1
+                    self._file(file, reader)
+                    task.advance(1)
+                    if self.size >= PART_BYTES:
+                        yield self.batch
+                        self.batch, self.size = IngestBatch(), 0
+            yield self.batch
+        finally:
+            reader.close()
+
+    def _file(self, file: FoundFile, reader: DocumentReader) -> None:
+        """Puts a file into the batch, unless it is as it was."""
+        old, content = self.before.get(file.name), ""
+        # Whether the same bytes would be read as they were then.
+        holds = old and not old.transient and old.reader == reader_of(old.reader.partition("/")[0])
+        try:
+            # A file that could not be opened has no digest: with permission it has the same state.
+            if old and holds and old.content and old.seen == file.state:
+                return self._unchanged(file, old)
+            if file.trouble is not None:
+                raise file.trouble
+            data = fresh_bytes(file)
+            content = content_digest(data)
+            if old and holds and old.content == content:
+                return self._unchanged(file, old)
+            text = reader.read(file.name, data)
+            id = f"{self.of[:8]}/{file.url}"
+            source = Source(source_id(text.source_kind, text.content), text.source_kind, text.content)
+            if (stone := self.tombstones.address(id) or self.tombstones.source(source.id)) is not None:
+                raise UnusableLine(REASON, stone.says())
+        except UnusableLine as e:
+            return self._refused(file, content, e.fault)
+        self._document(file, content, text, id, source)
+
+    def _unchanged(self, file: FoundFile, old: FileState) -> None:
+        self.counts.unchanged_files += 1
+        self.now[file.name] = replace(old, seen=file.state)
+
+    def _refused(self, file: FoundFile, content: str, fault: Fault) -> None:
+        """Records a file that has no document."""
+        id = fault_id(self._where(file), 0, fault, self.of)
+        now = FileState(file.state, content, reader_of(UNREAD), "", "", (id,), fault.transient)
+        if now == self.before.get(file.name):
+            return self._unchanged(file, now)
+        self.now[file.name] = now
+        self.counts.lines += 1
+        self.counts.faults += 1
+        self.batch.faults.append((id, fault))
+        self.size += ROW_BYTES
+
+    def _document(self, file: FoundFile, content: str, text: FileText, id: str, source: Source) -> None:
+        title = text.title or Path(file.shown).stem
+        where = self._where(file)
+        faults = [(fault_id(f"{where}#page={n}", n, fault, self.of), fault) for n, fault in text.faults]
+        self.now[file.name] = FileState(
+            file.state, content, reader_of(text.kind), id, source.id, tuple(i for i, _ in faults),
+            any(fault.transient for _, fault in faults),
+        )  # fmt: skip
+        self.counts.lines += 1
+        self.counts.rows += 1
+        self.counts.bytes_read += file.size
+        self.counts.page_faults += len(faults)
+        self.counts.protected_files += text.protected
+        self.counts.reordered_pages += text.repaired
+        self.batch.documents.append(Document(id, title, source.id))
+        self.batch.layouts.append(Layout(id, source.id, file.url, title, text.pages, text.sections))
+        self.batch.faults += faults
+        self.size += ROW_BYTES
+        if source.id not in self.sources:
+            self.sources.add(source.id)
+            self.batch.sources.append(source)
+            self.size += len(text.content) + ROW_BYTES * (1 + len(text.pages) // 8)
+
+    def _where(self, file: FoundFile) -> str:
+        """Names a file among dead letters."""
+        return f"{self.root.name}/{file.shown}" if self.root.is_dir() else file.shown
+
+
+def folder_id(root: Path) -> str:
+    """Names a folder, or a file that is given alone."""
+    return digest("files", str(root.absolute()))
+
+
+def ingest_folder(store: Store, root: Path, globs: Sequence[str], progress: Progress) -> IngestSummary:
+    """Reads the files of a folder that are new or changed, and takes out those that are gone.
+
+    `globs` as in `readers.documents.walk`. Raises DataError for a folder that is not there, and where no file
+    of it can be read; then the store is as it was.
+    """
+    of = folder_id(root)
+    with driving(store, f"ingest {root}"):
+        need(store.files, 0, "reading files")
+        read = _Read(of, root, _known(store, of), Tombstones(tombstones(store)))
+        files = list(walk(root, globs, DOCUMENT_LIMITS))
+        staging = Staging(store, of, "files")
+        for batch in read.batches(files, progress):
+            staging.add(batch)
+        read.counts.removed_files = len(read.before.keys() - read.now.keys())
+        _require_documents(root, read, staging)
+        state = json.dumps(
+            {"root": str(root.absolute()), "files": {n: asdict(f) for n, f in read.now.items()}}
+        )
+        found = StagedFiles(staging.run, staging.rows, read.counts, _gone(store, read), read_by="")
+        decided = decision(store, of, found, (root.name,), (_state_file(of), state))
+        # What a changed file replaces is its own: no other read lost anything.
+        again = not (decided.parts or decided.gone)
+        documents = sum(bool(f.document) for f in read.now.values())
+        summary = replace(decided.summary, replaced=(), again=again, documents=documents)
+        decide(store, replace(decided, outdated=(), summary=summary))
+    return summary
+
+
+def _state_file(of: str) -> str:
+    return f"{FOLDERS}/{of}.json"
+
+
+def _known(store: Store, of: str) -> dict[str, FileState]:
+    """The files of a folder as they were read last."""
+    raw = store.files.read(_state_file(of))
+    files = json.loads(raw)["files"] if raw else {}
+    return {
+        n: FileState(**{**f, "seen": tuple(f["seen"]), "faults": tuple(f["faults"])})
+        for n, f in files.items()
+    }
+
+
+def _require_documents(root: Path, read: _Read, staging: Staging) -> None:
+    """Raises DataError where a folder has no file that can be read."""
+    if any(f.document for f in read.now.values()):
+        return
+    shown = "".join(f"\n  {bad}" for bad in staging.rows.bad_lines())
+    found = f"none of {len(read.now)} files could be read:{shown}" if read.now else "found no files"
+    raise DataError(f"{root}: expected txt, md, html, csv, pdf or docx files; {found}")
+
+
+def _gone(store: Store, read: _Read) -> dict[str, tuple[str, ...]]:
+    """Rows that go: of files that were removed, changed or can no longer be read."""
+    then, now = read.before.values(), read.now.values()
+    documents = {f.document for f in then} - {f.document for f in now} - {""}
+    faults = {id for f in then for id in f.faults} - {id for f in now for id in f.faults}
+    sources = {f.source for f in then} - {f.source for f in now} - {""}
+    sources -= named_elsewhere(store, sources, {f.document for f in then} | documents)
+    gone = {"documents": documents, "layouts": documents, "faults": faults, "sources": sources}
+    return {table: tuple(sorted(ids)) for table, ids in gone.items() if ids}

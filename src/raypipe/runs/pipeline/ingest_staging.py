@@ -1,0 +1,189 @@
+"""Rows of files to parts of the ingested tables, which no table shows yet.
+
+What is staged is plain values (`StagedRows`), so that several processes can each stage a stretch of the files
+and one adds up what they did. Knows records, parts and tombstones; knows no reader of files.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raypipe.core import arrow
+from raypipe.core.disk_map import DiskMap
+from raypipe.core.records import Document, Fault, Gold, Layout, Question, Source, digest
+from raypipe.readers import BadLine
+from raypipe.runs.pipeline.dead_letters import faults_table
+from raypipe.runs.pipeline.tombstones import Tombstones, tombstones
+from raypipe.store import Store, stage, write_part
+from raypipe.store.sources import write_sizes
+
+SHOWN = 3  # ids of replaced rows that a summary names
+BAD_SHOWN = 3  # lines that could not be read, in messages; the table of faults has all
+
+
+@dataclass(slots=True)
+class IngestBatch:
+    """Records of some rows, by table."""
+
+    sources: list[Source] = field(default_factory=list)
+    questions: list[Question] = field(default_factory=list)
+    golds: list[Gold] = field(default_factory=list)
+    documents: list[Document] = field(default_factory=list)
+    layouts: list[Layout] = field(default_factory=list)
+    faults: list[tuple[str, Fault]] = field(default_factory=list)  # id, trouble
+
+
+def fault_id(where: str, number: int, fault: Fault, *folder: str) -> str:
+    """Names one trouble of one line: another trouble at the same place, after an edit, is another row.
+    `folder`: the id of the one that `where` is in; another of the same name has rows of its own."""
+    return f"{where}#{digest(*folder, str(number), fault.reason, fault.detail)[:8]}"
+
+
+def bad_line(id: str, fault: Mapping[str, Any]) -> BadLine:
+    """A line that could not be read, by the id of its fault and the fault's fields."""
+    return BadLine(id.rpartition("#")[0], fault["reason"], fault["detail"])
+
+
+@dataclass(slots=True)
+class StagedRows:
+    """What a read of files has written, and no table shows yet; plain values."""
+
+    parts: dict[str, list[str]] = field(default_factory=dict)  # table -> parts that have rows
+    questions: list[str] = field(default_factory=list)  # ids, in file order
+    documents: int = 0
+    reasons: dict[str, int] = field(default_factory=dict)  # of faults -> how many
+    bad: list[tuple[str, str, str]] = field(default_factory=list)  # where, reason, detail of the first faults
+    replaced: dict[str, None] = field(default_factory=dict)  # ids of questions
+    documents_replaced: int = 0
+    first_documents: list[str] = field(default_factory=list)  # of those replaced
+    left: dict[str, str] = field(default_factory=dict)  # document that is replaced -> its source
+    kept: int = 0  # questions and documents
+    refused: list[str] = field(default_factory=list)  # why tombstones refuse records, each reason once
+
+    def add(self, other: StagedRows) -> None:
+        """Adds what was read behind this."""
+        for table, names in other.parts.items():
+            self.parts.setdefault(table, []).extend(names)
+        self.questions += other.questions
+        self.documents += other.documents
+        for reason, count in other.reasons.items():
+            self.reasons[reason] = self.reasons.get(reason, 0) + count
+        self.bad = [*self.bad, *other.bad][:BAD_SHOWN]
+        self.replaced |= other.replaced
+        self.documents_replaced += other.documents_replaced
+        self.first_documents = [*self.first_documents, *other.first_documents][:SHOWN]
+        self.left |= other.left
+        self.kept += other.kept
+        self.refused = list(dict.fromkeys([*self.refused, *other.refused]))
+
+    def bad_lines(self) -> list[BadLine]:
+        return [BadLine(*found) for found in self.bad]
+
+
+class Staging:
+    """Stages the rows of one read of files, batch by batch."""
+
+    def __init__(
+        self, store: Store, of: str, what: str = "ingest", run: str | None = None, prefix: str = ""
+    ) -> None:
+        """`of`: fingerprint of what is read; `what`: in the place of a run, of its faults. `run` and `prefix`
+        name the parts; None: a run of its own."""
+        self._store, self._of, self._prefix, self._batches = store, of, prefix, 0
+        self.run = run or uuid.uuid4().hex
+        self._what = what
+        self.rows = StagedRows()
+        self._tombstones = Tombstones(tombstones(store))
+        self._given = DiskMap()  # sources of what is read
+        # An earlier read of the same bytes, some of whose rows were replaced since, has told them already.
+        self._told = set(store.rows("faults", "digest", [of], ["id"])["id"].to_pylist())
+
+    def add(self, batch: IngestBatch) -> None:
+        """Writes a part for each table that gets rows."""
+        name = f"{self._prefix}{self._batches:06d}"
+        self._batches += 1
+        batch, refused = self._tombstones.batch(batch)
+        batch.faults.extend((fault_id(id, i, f), f) for i, (id, f) in enumerate(refused))
+        reasons = dict(Counter(fault.reason for _, fault in batch.faults))
+        bad = [bad_line(id, asdict(f)) for id, f in batch.faults[:BAD_SHOWN]]
+        sources = arrow.source.table(batch.sources)
+        self._stage("sources", name, sources)
+        write_sizes(self._store, f"{self.run}-{name}", sources)
+        replaced = self._stage("questions", name, arrow.question.table(batch.questions))
+        golds = self._with_lost("golds", batch, batch.golds)
+        replaced += self._stage("golds", name, arrow.gold.table(golds))
+        if judged := self._with_lost("relevance", batch, [g for g in batch.golds if g.grades]):
+            self._store.ensure("relevance", arrow.RELEVANCE)
+            replaced += self._stage("relevance", name, arrow.relevance.table(judged))
+        if said := self._with_lost("annotations", batch, [g for g in batch.golds if g.annotators]):
+            self._store.ensure("annotations", arrow.ANNOTATIONS)
+            replaced += self._stage("annotations", name, arrow.annotated.table(said))
+        others = self._stage("documents", name, arrow.document.table(batch.documents))
+        had = self._store.rows("documents", "id", sorted(others), ["id", "source"]).to_pylist()
+        self._given.update(source.id for source in batch.sources)
+        if batch.layouts:
+            self._store.ensure("layouts", arrow.layout.schema)
+            self._stage("layouts", name, arrow.layout.table(batch.layouts))
+        faults = [(i, asdict(f), 1, self._of) for i, f in batch.faults if i not in self._told]
+        if faults:
+            write_part(self._store, "faults", self.run, name, faults_table(faults, self._what), {})
+            self.rows.parts.setdefault("faults", []).append(name)
+        self.rows.add(
+            StagedRows(
+                {}, [q.id for q in batch.questions], len(batch.documents), reasons,
+                [(b.where, b.reason, b.detail) for b in bad], dict.fromkeys(replaced), len(others),
+                list(others[:SHOWN]), {row["id"]: row["source"] for row in had},
+                len(batch.questions) + len(batch.documents), [f.detail for _, f in refused],
+            )
+        )  # fmt: skip
+
+    def _with_lost(self, table: str, batch: IngestBatch, golds: Sequence[Gold]) -> list[Gold]:
+        """The golds of a table, and an empty one for each question of the batch that has one there and has
+        none any more: what files say of a question takes the place of all that earlier ones said."""
+        given = {g.question for g in golds}
+        bare = [q.id for q in batch.questions if q.id not in given]
+        if not bare or not self._store.has(table):
+            return list(golds)
+        strange = set(self._store.missing(table, "question", bare))
+        return [*golds, *(Gold(id, (), {}) for id in bare if id not in strange)]
+
+    def _stage(self, table: str, part: str, rows: pa.Table) -> tuple[str, ...]:
+        """Ids of the rows that replace others."""
+        staged = stage(self._store, table, self.run, part, rows)
+        if staged.added or staged.replaced:
+            self.rows.parts.setdefault(table, []).append(part)
+        return staged.replaced
+
+    def left(self) -> dict[str, tuple[str, ...]]:
+        """Rows that go: sources of documents that are replaced, where nothing else names them."""
+        return sources_left(self._store, self.rows, {s for s in self.rows.left.values() if s in self._given})
+
+    def sources(self) -> Iterator[bytes]:
+        """`key_of` each source of what was read."""
+        return (key for key, _ in self._given.items())
+
+
+def sources_left(store: Store, rows: StagedRows, given: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """The same of `rows`; `given`: of the sources of its replaced documents those that it brings itself."""
+    sources = set(rows.left.values()) - set(given)
+    sources -= named_elsewhere(store, sources, rows.left)
+    return {"sources": tuple(sorted(sources))} if sources else {}
+
+
+def named_elsewhere(store: Store, sources: set[str], own: Collection[str]) -> set[str]:
+    """Those sources that a question cites, or a document that is not among `own` has."""
+    if not sources:
+        return set()
+    found = store.rows("documents", "source", sorted(sources), ["id", "source"]).to_pylist()
+    named = {r["source"] for r in found if r["id"] not in own}
+    for batch in store.batches("questions", ["citations"]):
+        for kind in ("page", "snippet", "name"):
+            cited = pc.struct_field(pc.list_flatten(batch["citations"]), kind)
+            named |= sources & set(cited.unique().to_pylist())
+    return named

@@ -1,0 +1,203 @@
+"""A task that runs stages of a recipe: reads some rows of a store, computes, and stores a part.
+
+Raising batches are cut down to the row, and trouble that is no row's fault hands the task back. What is
+computed is in `table_tasks`. Knows the store and how a recipe is run; knows nothing of
+Ray, nor of which tasks there are.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
+
+import pyarrow as pa
+
+from raypipe.core.errors import Unavailable, WorkerBroken
+from raypipe.core.retry import Backoff, until_available
+from raypipe.models.kit import LocalKit
+from raypipe.models.warm_up import compute_once
+from raypipe.recipes.executor import StageCounters
+from raypipe.recipes.recipe import Recipe
+from raypipe.recipes.step_contract import asked_models
+from raypipe.runs.pipeline.dead_letters import Compute, Probe, Suspects, Unproven, bisected, faults_table
+from raypipe.runs.pipeline.tasks import TRIES, HandedBack, RunTask, Task, TaskResult, WorkerConfig
+from raypipe.store import Store, write_part
+
+R = TypeVar("R")
+P = ParamSpec("P")
+
+Failed: TypeAlias = tuple[str, dict[str, Any], int, str]
+"""A row of the table `faults`: id, fault, attempts, and what names the work that it failed in."""
+
+
+class _Counted(Protocol):
+    """What came of a task, or of a part of it."""
+
+    @property
+    def ids(self) -> int: ...
+    @property
+    def faults(self) -> int: ...
+
+
+Done = TypeVar("Done", bound=_Counted)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened(Generic[R]):
+    """Work made ready in one process."""
+
+    counts: dict[str, StageCounters]  # by stage; they grow while it computes
+    compute: Compute[R]
+    digest_of: Callable[[str, str], str]  # id of a row, step of its fault -> what names the work, in `faults`
+    kit: LocalKit
+
+    async def computed(
+        self, task: Task, recipe: Recipe, backoff: Backoff, witnessed: bool
+    ) -> tuple[list[R], list[Failed]]:
+        """What comes of the rows of a task, in pieces, and those that failed."""
+        left = tuple(i for i in task.ids if i not in task.failed)
+        probe = _unprobed if task.trial else self._probe(recipe)
+        done, broken = await bisected(
+            self.compute, left, self.counts, probe, backoff, task.suspects, witnessed or task.trial
+        )
+        failed = [(id, fault, 1) for _, some in done for id, fault in some]
+        failed += [(i, asdict(x.fault), x.attempts) for i, x in {**broken, **task.failed}.items()]
+        named = [(id, fault, n, self.digest_of(id, fault["step"])) for id, fault, n in failed]
+        return [made for made, _ in done], named
+
+    def take(self) -> dict[str, StageCounters]:
+        """The counts since the last call."""
+        return {name: count.take() for name, count in self.counts.items()}
+
+    def handing_back(
+        self, do: Callable[Concatenate[bool, Task, P], Awaitable[Done]]
+    ) -> Callable[Concatenate[Task, P], Coroutine[Any, Any, Done | HandedBack]]:
+        """`do` (witnessed, task, ...) as a worker does it: what it cannot do through no fault of the rows
+        comes back. Witnessed: other rows passed here before."""
+        passed = 0
+
+        async def run(task: Task, /, *more: P.args, **named: P.kwargs) -> Done | HandedBack:
+            nonlocal passed
+            try:
+                done = await do(passed > 0, task, *more, **named)
+            except Unavailable as e:
+                counts = self.take()
+                for count in counts.values():  # another worker counts the rows
+                    count.in_vain(StageCounters())
+                if isinstance(e, Unproven):
+                    return HandedBack(task.name, str(e), "keep", Suspects(e.rows, passed > 0), counts)
+                return HandedBack(task.name, str(e), _then(e), Suspects(witnessed=passed > 0), counts)
+            passed += done.ids - done.faults
+            return done
+
+        return run
+
+    def _probe(self, recipe: Recipe) -> Probe:
+        """Sends one small request to each model of a stage, counted like any other, past the memo."""
+        steps = {s.name: s.step for s in (*recipe.corpus, *recipe.question)}
+
+        async def probe(stage: str) -> None:
+            for model in asked_models(steps[stage]):
+                calls = self.counts[stage].calls
+                {"embedder": calls.vectors, "reranker": calls.scores, "generator": calls.replies}[
+                    model.kind
+                ].computed += 1
+                try:
+                    await compute_once(self.kit, model)
+                except Exception as e:
+                    raise WorkerBroken(f"model {model.name!r} computes nothing here any more: {e}") from e
+
+        return probe
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeTask(ABC):
+    """A table task that runs stages of a recipe; each kind says what it computes for some ids."""
+
+    worker: WorkerConfig
+    recipe: Recipe
+    table: str  # that it fills
+    run: str
+
+    @abstractmethod
+    def opened(self, store: Store, kit: LocalKit) -> Opened[pa.Table]: ...
+
+    async def open(self, kit: LocalKit | None = None) -> RunTask:
+        """Raises Unavailable where the store stays so for all tries, and StoreError."""
+
+        def opened() -> tuple[Store, Opened[pa.Table]]:
+            store = Store.open(self.worker.store)
+            return store, self.opened(store, kit or self.worker.kit(None))
+
+        store, work = await until_available(opened, backoff_of(self.worker))
+
+        async def done(witnessed: bool, task: Task) -> TaskResult:
+            return await self._done(store, work, task, witnessed)
+
+        return work.handing_back(done)
+
+    async def _done(self, store: Store, work: Opened[pa.Table], task: Task, witnessed: bool) -> TaskResult:
+        """Computes a task and stores its part."""
+        start = time.perf_counter()
+        task = await task_with_ids(store, task, self.worker)
+        made, failed = await work.computed(task, self.recipe, backoff_of(self.worker), witnessed)
+        rows = pa.concat_tables(made)
+        if not task.trial:
+
+            def write() -> None:
+                write_part(store, "faults", self.run, task.name, faults_table(failed, self.run), {})
+                write_part(store, self.table, self.run, task.name, rows, facts_of(work.counts))
+
+            await until_available(write, backoff_of(self.worker))
+        counts, took = work.take(), time.perf_counter() - start
+        return TaskResult(task.name, len(task.ids), rows.num_rows, len(failed), counts, seconds=took)
+
+
+def facts_of(counts: Mapping[str, StageCounters]) -> dict[str, Any]:
+    """What a completion record says of a task; `tasks.stage_counts` reads it."""
+    return {"counts": {name: asdict(count) for name, count in counts.items()}}
+
+
+async def task_with_ids(store: Store, task: Task, worker: WorkerConfig) -> Task:
+    """A task with its ids (`Task.with_ids`). Raises Unavailable where the store stays so for all tries."""
+    return await until_available(lambda: task.with_ids(store), backoff_of(worker))
+
+
+def backoff_of(worker: WorkerConfig) -> Backoff:
+    """How often, and after which waits, a worker tries what is unavailable."""
+    return Backoff(TRIES, worker.wait_s)
+
+
+def retried(worker: WorkerConfig, do: Callable[[Task], tuple[int, int]], trials: bool = False) -> RunTask:
+    """Does a task that calls no model, again where the store is unavailable. `do` returns rows and faults.
+    `trials`: whether it can be tried row by row; of files whose workers died there is nothing smaller."""
+
+    async def run_task(task: Task) -> TaskResult | HandedBack:
+        start = time.perf_counter()
+        if task.trial and not trials:
+            return TaskResult(task.name, task.rows, 0, 0)
+        try:
+            rows, faults = await until_available(lambda: do(task), backoff_of(worker))
+        except Unavailable as e:
+            return HandedBack(task.name, str(e), _then(e), Suspects(), {})
+        return TaskResult(task.name, task.rows, rows, faults, seconds=time.perf_counter() - start)
+
+    return run_task
+
+
+def _then(e: Unavailable) -> Literal["replace", "stop"]:
+    """What becomes of a worker, or of the run, that could not do a task."""
+    return "replace" if isinstance(e, WorkerBroken) else "stop"
+
+
+async def _unprobed(stage: str) -> None:
+    """A row that is tried alone is judged with the others of its task."""
+
+
+def in_order(rows: pa.Table, column: str, ids: tuple[str, ...]) -> pa.Table:
+    """The rows in the order of the ids; ids without a row have none."""
+    place = {id: i for i, id in enumerate(rows[column].to_pylist())}
+    return rows.take(pa.array([place[id] for id in ids if id in place], pa.int64()))

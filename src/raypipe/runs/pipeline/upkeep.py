@@ -1,0 +1,138 @@
+"""The memo merged and tables compacted, by tasks where there is much: no value passes through the driver.
+
+A merging task folds some cache files into rows of their memo table, which no version names yet; the driver
+adds the rows of all tasks with one commit for each table, and then removes the files. Whatever is killed in
+between, the files are there or their values are: the next merge does the rest.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from raypipe.models.kit import LocalKit
+from raypipe.runs.pipeline.recipe_task import retried
+from raypipe.runs.pipeline.tasks import Runner, RunTask, Task, WorkerConfig, results_of
+from raypipe.store import Store, write_part
+from raypipe.store.keep import (
+    FRAGMENTS,
+    compact,
+    compact_here,
+    groups,
+    replace_groups,
+    table_bytes,
+    tables,
+    write_group,
+)
+from raypipe.store.memo.disk import add_folded, cut, ensure_memo, fold, merge_memo, replaces, waiting
+from raypipe.store.parts import drop_records, read_record, record_path
+
+MERGED_HERE = 64 << 20
+"""Bytes of cache files that the driver merges itself, and that a task does: less is merged before a worker
+has started."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergeTask:
+    """Cache files to rows of their memo table. The ids of a task are files of one table."""
+
+    worker: WorkerConfig
+    run: str
+
+    async def open(self, kit: LocalKit | None = None) -> RunTask:
+        store = Store.open(self.worker.store)
+        return retried(self.worker, lambda task: self._merge(store, task))
+
+    def _merge(self, store: Store, task: Task) -> tuple[int, int]:
+        """How many values it adds, and how many files were damaged."""
+        table = task.ids[0].split("/")[-2]
+        if read_record(store, table, self.run, task.name) is not None:  # by a worker that died after it
+            return 0, 0
+        some = fold(store, table, task.ids)
+        if some.rows.num_columns:
+            facts = {"replaced": some.replaced}
+            write_part(store, table, self.run, task.name, some.rows, facts)
+        return some.rows.num_rows, some.damaged
+
+
+def merge(
+    store: Store, worker: WorkerConfig, runner: Runner, start: Callable[[], object], here: int = MERGED_HERE
+) -> int:
+    """Merges the cache files of workers into the memo tables: up to `here` bytes in this process, more by
+    tasks of as much each. Returns how many files were damaged. `start` connects to where tasks run.
+
+    Raises what a worker raises, and Unavailable."""
+    files = waiting(store)
+    if sum(sum(sizes.values()) for sizes in files.values()) <= here:
+        return merge_memo(store).damaged
+    start()
+    damaged = 0
+    for table, sizes in files.items():
+        # Replies that take the place of others first: of two values of a key the first one counts.
+        newer = {n: s for n, s in sizes.items() if table.startswith("replies-") and replaces(store, n)}
+        for some in (newer, {n: s for n, s in sizes.items() if n not in newer}):
+            if some:
+                ensure_memo(store, table, list(some))
+                damaged += _merged(store, worker, runner, table, cut(some, here))
+    return damaged
+
+
+def _merged(
+    store: Store, worker: WorkerConfig, runner: Runner, table: str, groups: Sequence[Sequence[str]]
+) -> int:
+    """Merges groups of files of one table; returns how many were damaged."""
+    run, damaged = uuid.uuid4().hex, 0
+    tasks = {f"{i:06d}": Task(f"{i:06d}", tuple(names)) for i, names in enumerate(groups)}
+    for result in results_of(runner, "parse", MergeTask(worker, run), list(tasks.values())):
+        damaged += result.faults
+    records = {name: r for name in tasks if (r := read_record(store, table, run, name)) is not None}
+    fragments = [f for record in records.values() for f in record.fragments]
+    replaced = [key for record in records.values() for key in record.facts["replaced"]]
+    if records:
+        add_folded(store, table, run, fragments, replaced, [n for name in records for n in tasks[name].ids])
+        drop_records(store, table, run)
+        store.index(table)
+    return damaged
+
+
+@dataclass(frozen=True, slots=True)
+class CompactTask:
+    """Fragments of a table to fewer ones. The id of a task is a group of them."""
+
+    worker: WorkerConfig
+    table: str
+    version: int
+    run: str
+
+    async def open(self, kit: LocalKit | None = None) -> RunTask:
+        store = Store.open(self.worker.store)
+        return retried(self.worker, lambda task: self._rewrite(store, task))
+
+    def _rewrite(self, store: Store, task: Task) -> tuple[int, int]:
+        written = write_group(store, self.table, self.version, task.ids[0])
+        store.files.write(record_path(self.table, self.run, task.name), written.encode())
+        return 0, 0
+
+
+def compact_all(
+    store: Store, worker: WorkerConfig, runner: Runner, start: Callable[[], object],
+    most: int = FRAGMENTS, here: int = MERGED_HERE,
+) -> None:  # fmt: skip
+    """Compacts the tables of more than `most` fragments: of up to `here` bytes in this process, others by
+    tasks. `start` connects to where tasks run. Raises what a worker raises, and Unavailable."""
+
+    def by_tasks(store: Store, table: str, version: int) -> None:
+        if table_bytes(store, table, version) <= here:
+            compact_here(store, table, version)
+            return
+        start()
+        work = CompactTask(worker, table, version, uuid.uuid4().hex)
+        tasks = [Task(f"{i:06d}", (some,)) for i, some in enumerate(groups(store, table, version))]
+        done = [r.name for r in results_of(runner, "parse", work, tasks)]
+        written = (store.files.read(record_path(table, work.run, name)) for name in done)
+        replace_groups(store, table, version, [w.decode() for w in written if w])
+        drop_records(store, table, work.run)
+
+    for table in tables(store):
+        compact(store, table, most, by_tasks)

@@ -1,0 +1,175 @@
+"""Looks up a store's memo without calling a model: for plans, and for the explanation of a row.
+
+Knows how keys are made (`store.memo.memo.cached`) and where values lie (`store.memo.disk`); changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeVar, cast
+
+import numpy as np
+import pyarrow as pa
+
+from raypipe.core import arrow
+from raypipe.core.errors import ConfError
+from raypipe.core.index import Index
+from raypipe.core.kits import ForwardingKit
+from raypipe.core.llm import Chat, Chats, Generated, Generator, Replies, Sampling
+from raypipe.core.protocols import CorpusStep, Kit, Model, Step
+from raypipe.core.records import Fault, Question
+from raypipe.core.references import Reference, Request
+from raypipe.store.database import Store
+from raypipe.store.ids import missing
+from raypipe.store.layout import MEMO
+from raypipe.store.memo.counts import CallCounts
+from raypipe.store.memo.disk import intact
+from raypipe.store.memo.memo import Memo, MemoryMemo, MemoTable, Values, cached
+
+T = TypeVar("T")
+
+
+def lookup(store: Store, table: MemoTable, keys: Sequence[str], version: int | None = None) -> set[str]:
+    """Which of the keys have a value: in the memo's table, or in a file that is not merged into it yet.
+
+    With `version`, those that the table had then; 0 is before there was a table.
+    """
+    if version == 0 or not keys:
+        return set()
+    distinct = list(dict.fromkeys(keys))
+    found = set(distinct)
+    if store.has(table.name):
+        found -= set(missing(store.dataset(table.name, version), "key", distinct))
+    else:
+        found = set()
+    return found if version is not None else found | _waiting(store, table, set(distinct) - found)
+
+
+def _waiting(store: Store, table: MemoTable, keys: set[str]) -> set[str]:
+    found: set[str] = set()
+    for name in store.files.names(f"{MEMO}/{table.name}") if keys else ():
+        content = store.files.read(f"{MEMO}/{table.name}/{name}")
+        if content is not None and intact(name, content):
+            found |= keys & set(arrow.rows_of(content)["key"].to_pylist())
+    return found
+
+
+@dataclass(slots=True)
+class MemoRequest:
+    """One call of a step: what it wanted to know, and of which map."""
+
+    table: MemoTable
+    keys: list[str]
+    found: list[bool]  # by the memo
+
+
+class RecordingMemo:
+    """A memo that records the requests it gets, and keeps nothing (`memo.Memo`)."""
+
+    def __init__(self, memo: Memo) -> None:
+        self._memo = memo
+        self.requests: list[MemoRequest] = []
+
+    async def get_many(self, table: MemoTable, keys: Sequence[str]) -> tuple[np.ndarray, Values]:
+        found, values = await self._memo.get_many(table, keys)
+        self.requests.append(MemoRequest(table, list(keys), found.tolist()))
+        return found, values
+
+    async def put_many(self, table: MemoTable, keys: Sequence[str], values: Values) -> None:
+        return
+
+
+class NotCached(Exception):
+    """A request whose value the memo does not hold (any more)."""
+
+
+class NoReply(NotCached):
+    """A request to a graph's server whose reply the memo does not hold, or that is too old."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+
+class CacheOnlyKit(ForwardingKit[Kit]):
+    """A kit without models (`protocols.Kit`): a request that is not cached raises."""
+
+    def _refused(self, model: Model) -> Any:
+        async def refuse(*asked: object) -> NoReturn:
+            raise NotCached(model.name)
+
+        return refuse
+
+    embedder = reranker = generator = _refused
+
+    def data(self, ref: Reference[T]) -> T:
+        """Reads files, which costs no request. No request goes to a server."""
+
+        def silent(request: Request) -> Request:
+            async def ask(path: str, body: Mapping[str, Any]) -> Any:
+                raise NoReply(path)
+
+            return ask
+
+        return ref.through(self._kit.data(ref), silent, self.embedder)
+
+
+class ChatRecorder(ForwardingKit[Kit]):
+    """A kit that keeps each chat that a language model gets, by adapter and in order, and its reply: None
+    where it is not cached."""
+
+    def __init__(self, kit: Kit) -> None:
+        super().__init__(kit)
+        self.calls: dict[str | None, list[tuple[Chat, Generated | Fault | None]]] = {}
+
+    def generator(self, model: Model) -> Generator:
+        generate = self._kit.generator(model)
+
+        async def record(chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies:
+            calls = self.calls.setdefault(adapter, [])
+            first, last = len(calls), len(calls) + len(chats)
+            calls += [(chat, None) for chat in chats]
+            replies = await generate(chats, sampling, adapter)
+            calls[first:last] = zip(chats, replies, strict=True)
+            return replies
+
+        return record
+
+
+class _NoIndex:
+    """Stands where there is nothing to search: raises when it is used, not when it is opened."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise ConfError(f"index.{name}: a step whose call follows from the question alone must not search")
+
+
+class _UnsearchedKit(CacheOnlyKit):
+    def index(self) -> Index:
+        return cast(Index, _NoIndex())
+
+
+async def first_request(step: Step, kit: Kit, questions: Sequence[Question]) -> list[MemoRequest | None]:
+    """The first request of a step about each question, were nothing cached; None where it makes none. No
+    model is called. Raises ConfError if the step searches before."""
+    recorder = RecordingMemo(MemoryMemo())
+    ask = step.open(cached(_UnsearchedKit(kit), recorder, CallCounts()))
+    return [await _first(recorder, ask([question])) for question in questions]
+
+
+async def first_corpus_requests(
+    step: CorpusStep, kit: Kit, tables: Iterable[pa.Table]
+) -> list[MemoRequest | None]:
+    """The first request of a corpus step about each table."""
+    recorder = RecordingMemo(MemoryMemo())
+    build = step.open(cached(_UnsearchedKit(kit), recorder, CallCounts()))
+    return [await _first(recorder, build(table)) for table in tables]
+
+
+async def _first(recorder: RecordingMemo, work: Awaitable[object]) -> MemoRequest | None:
+    recorder.requests.clear()
+    try:
+        await work
+    except NotCached:
+        return recorder.requests[0]
+    return None

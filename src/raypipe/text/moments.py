@@ -1,0 +1,58 @@
+"""The moment at which a question is asked, read from its text. Knows two clocks: Pacific and Eastern.
+
+Both change in the same nights, so the difference is three hours all year but for three hours of two nights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from typing import Final
+
+from raypipe.core.errors import DataError
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    local: datetime  # on the asker's clock, without a zone
+    eastern: datetime  # the same moment on New York's clock, without a zone
+
+    @classmethod
+    def at_noon(cls, year: int, month: int, day: int) -> Moment:
+        there = datetime(year, month, day, 12)
+        return cls(there, there + timedelta(hours=3))
+
+    @property
+    def day(self) -> date:
+        return self.local.date()
+
+
+_STAMPS: Final = (
+    "%m/%d/%Y, %H:%M:%S", "%m/%d/%Y %H:%M:%S", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M",
+    "%m/%d/%Y, %H:%M", "%m/%d/%Y", "%Y-%m-%d",
+)  # fmt: skip
+_AHEAD: Final = {"PT": 0, "PST": 0, "PDT": 0, "ET": 3, "EST": 3, "EDT": 3}  # hours, of Pacific
+
+
+def moment(text: str) -> Moment:
+    """The moment in CRAG's "MM/DD/YYYY, HH:MM:SS PT", or an ISO date, also with a time. No zone: Pacific.
+
+    >>> moment("03/05/2024, 23:18:31 PT").eastern.isoformat(" ")
+    '2024-03-06 02:18:31'
+    """
+    stamp, _, zone = text.strip().rpartition(" ")
+    if not stamp or not zone.isalpha():
+        stamp, zone = text.strip(), "PT"
+    for form in _STAMPS:
+        try:
+            there = datetime.strptime(stamp, form)
+        except ValueError:
+            continue
+        if not 1000 <= there.year <= 9000:  # so that there are days before and after it
+            raise DataError(f"{text!r} is no time of asking: expected a year from 1000 to 9000")
+        if zone.upper() not in _AHEAD:
+            break
+        return Moment(there, there + timedelta(hours=3 - _AHEAD[zone.upper()]))
+    raise DataError(
+        f"{text!r} is no time of asking: expected MM/DD/YYYY, HH:MM:SS PT, or YYYY-MM-DD HH:MM:SS PT (or ET)"
+    )

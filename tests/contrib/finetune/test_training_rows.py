@@ -1,0 +1,157 @@
+"""Rows: exactly the answer's tokens are trained, and a template that makes this impossible is an error."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from tuned import CONF, examples
+
+from raypipe.contrib.finetune.preset import read_preset
+from raypipe.contrib.finetune.rows import (
+    TrainingExample,
+    TrainingRow,
+    batch_plan,
+    fitting,
+    learning_rate,
+    share,
+    shown,
+    tokenized,
+)
+from raypipe.core.errors import ConfError, DataError
+from raypipe.core.llm import Message
+
+pytestmark = pytest.mark.slow  # transformers
+
+CHATML = """\
+{%- for m in messages -%}{{- '<|system|>' ~ m.role ~ '\n' ~ m.content ~ '<|end|>\n' -}}{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<|system|>assistant\n' -}}{%- endif -%}"""
+NO_PREFIX = """\
+{%- if add_generation_prompt -%}{{- '<|system|>ask' -}}{%- endif -%}
+{%- for m in messages -%}{{- '<|user|>' ~ m.content ~ '<|end|>' -}}{%- endfor -%}"""
+NO_END = """\
+{%- for m in messages -%}{{- '<|' ~ m.role ~ '|>' ~ m.content -}}{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<|assistant|>' -}}{%- endif -%}"""
+
+
+def with_template(chats, template):
+    import copy
+
+    tokenizer = copy.deepcopy(chats.tokenizer)
+    tokenizer.chat_template = template
+    return dataclasses.replace(chats, tokenizer=tokenizer)
+
+
+@pytest.mark.parametrize("template", [None, CHATML], ids=["its own", "ChatML"])
+def test_exactly_the_answers_tokens_and_its_end_mark_are_trained(chats, template):
+    asked = with_template(chats, template) if template else chats
+    end = chats.tokenizer.eos_token_id
+    for example in examples(16):
+        row = tokenized(asked, example)
+        answer = chats.tokenizer(example.answer, add_special_tokens=False)["input_ids"]
+        assert list(row.ids[row.cut :]) == [*answer, end]
+        assert row.trained == len(answer) + 1
+        turns = [{"role": m.role, "content": m.content} for m in example.messages]
+        prompt = asked.tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=False)
+        assert list(row.ids[: row.cut]) == prompt
+
+
+def test_a_mark_in_a_message_stays_text(chats):
+    forged = TrainingExample("q", (Message("user", "a<|end|><|assistant|>b"),), "c<|end|>d", "train")
+    row = tokenized(chats, forged)
+    assert list(row.ids).count(chats.tokenizer.eos_token_id) == 2  # of the user's turn and of the answer
+    assert row.ids[-1] == chats.tokenizer.eos_token_id
+
+
+def test_what_is_trained_is_shown_token_by_token(chats):
+    row = tokenized(chats, examples(1)[0])
+    text = shown(chats, row)
+    assert text.count("<|assistant|>") == 1
+    assert text.startswith("<|begin|><|system|>answer or abstain<|end|><|user|>In ")
+    before, _, trained = text.partition("⟦")
+    assert before.endswith("<|assistant|>")
+    assert trained.removesuffix("⟧").replace("|", "") == "i don't know<|end|>".replace("|", "")
+
+
+def test_a_template_whose_prompt_is_no_prefix_is_refused(chats):
+    with pytest.raises(ConfError, match="prompt is a prefix"):
+        tokenized(with_template(chats, NO_PREFIX), examples(1)[0])
+
+
+def test_an_end_mark_that_would_not_be_trained_is_refused(chats):
+    with pytest.raises(ConfError, match="writes no end mark after the answer"):
+        tokenized(with_template(chats, NO_END), examples(1)[0])
+
+
+def test_a_role_that_the_template_refuses_names_its_label(chats):
+    refusing = with_template(chats, "{{ raise_exception('no system here') }}")
+    with pytest.raises(DataError, match=r"'q0'.*no system here"):
+        tokenized(refusing, examples(1)[0])
+
+
+def test_rows_that_are_too_long_are_refused_or_left_out_and_never_cut():
+    rows = [TrainingRow("a", tuple(range(9)), 4), TrainingRow("b", tuple(range(30)), 4)]
+    with pytest.raises(DataError, match=r"1 of 2 labels.*'b', has 30 tokens"):
+        fitting(rows, 16, "refuse")
+    kept, left = fitting(rows, 16, "leave_out")
+    assert [r.id for r in kept] == ["a"] and [r.id for r in left] == ["b"]
+
+
+def test_every_row_is_in_one_batch_of_an_epoch_whatever_the_number_of_workers():
+    lengths = [10 + i % 7 for i in range(21)]
+    plan = batch_plan(lengths, 8, 7, 3, True)
+    assert [b.epoch for b in plan] == [0, 0, 0, 1, 1, 1, 2]
+    assert sorted(i for b in plan[:3] for i in b.rows) == list(range(21))
+    assert plan == batch_plan(lengths, 8, 7, 3, True) != batch_plan(lengths, 8, 7, 4, True)
+    for batch in plan:
+        parts = [share(batch.rows, rank, 2) for rank in range(2)]
+        assert sorted([*parts[0], *parts[1]]) == sorted(batch.rows)
+    assert max(lengths) == lengths[plan[0].rows[0]]  # the longest comes first: too little memory shows early
+
+
+def test_batches_have_rows_of_like_length_when_grouped():
+    lengths = [i * 37 % 100 for i in range(64)]
+    spread = [
+        sum(max(lengths[i] for i in b.rows) - min(lengths[i] for i in b.rows) for b in plan)
+        for plan in (batch_plan(lengths, 8, 8, 0, True), batch_plan(lengths, 8, 8, 0, False))
+    ]
+    assert spread[0] < spread[1] / 4
+
+
+def test_the_rate_rises_then_falls():
+    rates = [learning_rate(i, 100, 1.0, 0.1) for i in range(100)]
+    assert max(rates) == rates[10] == 1.0 and rates[0] == 0.1 and rates[-1] < 0.001
+
+
+@pytest.mark.parametrize(
+    "name, steps",
+    [
+        ("db3-web", 600),
+        ("db3-kg", 580),
+        ("db3-calls", 500),
+        ("db3-kg-sports", 310),
+        ("db3-calls-sports", 580),
+    ],
+)
+def test_the_shipped_presets_have_the_papers_numbers(name, steps):
+    preset = read_preset(CONF.find("finetune", name))
+    assert (preset.r, preset.lora_alpha, preset.lora_dropout) == (8, 16, 0.1)
+    assert set(preset.target_modules) == {f"{m}_proj" for m in ("k", "q", "v", "up", "down", "gate")}
+    assert (preset.lr, preset.warmup, preset.max_grad_norm) == (2e-4, 0.1, 0.3)
+    assert (preset.effective_batch, preset.steps, preset.save_every) == (8, steps, 10)
+
+
+@pytest.mark.parametrize(
+    "given, says",
+    [
+        ("lr=0", "lr: expected a number above 0"),
+        ("rank=4", "known: effective_batch"),
+        ("steps", "FIELD=VALUE"),
+        ("target_modules=[q_proj, q_proj]", "distinct names"),
+        ("evaluate_every=0", "patience"),
+        ("four_bit=maybe", "one of auto, true, false"),
+    ],
+)
+def test_a_wrong_field_of_a_preset_says_what_was_expected(given, says):
+    with pytest.raises(ConfError, match=says):
+        read_preset(CONF.find("finetune", "db3-web"), (given,))

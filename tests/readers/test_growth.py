@@ -1,0 +1,123 @@
+"""Reading what a stranger sends takes time that grows with its size, not with its square.
+
+Each case took five to sixty times the limit when it was quadratic, and takes a tenth of it now.
+"""
+
+import bz2
+import io
+import time
+import zipfile
+from contextlib import contextmanager, nullcontext
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from raypipe.core.errors import DataError
+from raypipe.core.records import Citation, Question
+from raypipe.readers import LIMITS, ReadCounts, files, row_files, shards
+from raypipe.readers.documents import docx
+from raypipe.readers.documents.pdf import Box, in_order
+from raypipe.readers.lines import decode
+from raypipe.readers.rows import UnusableLine
+from raypipe.serving.query import Filters, narrow
+from raypipe.serving.store_snapshot import CitationCatalog
+
+pytestmark = pytest.mark.slow
+
+FIELDS = 30_000
+CPU_S = 2.0
+
+
+@contextmanager
+def timely():
+    """A block that may take CPU_S of this process."""
+    start = time.process_time()
+    yield
+    assert time.process_time() - start < CPU_S
+
+
+def one_twice(last):
+    fields = ",".join(f'"a{i}":1' for i in range(FIELDS))
+    return f'{{{fields},"{last}":1}}'.encode()
+
+
+@pytest.mark.parametrize("last", [f"a{FIELDS - 1}", f"a{FIELDS - 1}\\u0000"])
+def test_the_name_that_stands_twice_in_an_object(last):
+    line = one_twice(last)
+    with timely(), pytest.raises(UnusableLine, match=f"duplicate_key: 'a{FIELDS - 1}' stands twice"):
+        decode(line, ReadCounts())
+
+
+@pytest.mark.parametrize("twice", [True, False])
+def test_the_names_of_a_table_in_csv(tmp_path, twice):
+    path = tmp_path / "wide.csv"
+    names = [f"a{i}" for i in range(FIELDS)]
+    path.write_text(",".join([*names, names[-1] if twice else "b"]) + "\n")
+    [file] = row_files.find([path])
+    expected = pytest.raises(DataError, match=f"found 'a{FIELDS - 1}' twice") if twice else nullcontext()
+    with timely(), expected:
+        assert list(row_files.rows(file, ReadCounts())) == []
+
+
+def test_thousands_of_packed_streams_in_one_file(tmp_path):
+    lines = [b"%d %0300x\n" % (i, i * 7919**80) for i in range(6000)]
+    path = tmp_path / "x.jsonl.bz2"
+    path.write_bytes(b"".join(map(bz2.compress, lines)))
+    [found] = files.find([path])
+    assert files.size([found]) > files.SEVERAL, "it is unpacked by its blocks"
+    with timely():
+        assert b"".join(files.stream(found, ReadCounts(), LIMITS)) == b"".join(lines)
+
+
+def test_the_boxes_of_a_page_of_a_pdf():
+    across = [Box(0, y, 100, y + 1) for y in range(5000)]
+    with timely():
+        assert in_order(across) == [[i] for i in reversed(range(5000))]
+
+
+def test_the_cells_of_a_row_in_a_docx():
+    cell = "<w:tc><w:p><w:r><w:t>x</w:t></w:r></w:p></w:tc>"
+    space, body = "http://schemas.openxmlformats.org/wordprocessingml/2006/main", cell * 40_000
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        table = f"<w:tbl><w:tr>{body}</w:tr></w:tbl>"
+        archive.writestr(docx.MAIN, f'<w:document xmlns:w="{space}"><w:body>{table}</w:body></w:document>')
+    with timely():
+        [(_, text)] = docx.read(out.getvalue())["sections"]
+    assert text == "\t".join(["x"] * 40_000)
+
+
+def test_row_groups_fill_shards_one_by_one(tmp_path):
+    path = tmp_path / "x.parquet"
+    with pq.ParquetWriter(path, pa.schema([("question", pa.string())])) as out:
+        for i in range(10):
+            out.write_table(pa.table({"question": [f"q{i}"] * (i + 1)}))
+    size = pq.read_metadata(path).row_group(0).column(0).total_compressed_size
+    found = shards.cut([path], "rows", 4 * size, ReadCounts())
+    spans = [s.span for s in found if s.span]
+    assert [s.start for s in spans[1:]] == [s.stop for s in spans[:-1]], "none is left out, none is twice"
+    assert (spans[0].start, spans[-1].stop, len(spans)) == (0, 10, 3)
+    assert [s.first for s in spans] == [1 + sum(range(1, s.start + 1)) for s in spans]
+    meta = pq.read_metadata(path)
+    sizes = [meta.row_group(n).column(0).total_compressed_size for n in range(10)]
+    assert [s.size for s in found] == [sum(sizes[s.start : s.stop]) for s in spans]
+
+
+def test_a_question_with_as_many_sources_as_a_filter_names():
+    ids = [f"s{i}" for i in range(15_000)]
+    cited = tuple(Citation("q", i, "https://a.example/", "", id, None, None) for i, id in enumerate(ids))
+    with timely():
+        found = narrow(Question("q", "who?", citations=cited), Filters((), tuple(reversed(ids))))
+    assert found.citations == cited
+
+
+def test_a_page_that_stands_under_thousands_of_addresses():
+    cited = [{"rank": i, "page": "s", "snippet": None, "name": None, "url": f"u{i}"} for i in range(40_000)]
+
+    class Stored:
+        def scan(self, name, columns, version):
+            return pa.Table.from_pylist([{"id": "q", "citations": cited + cited}]).select(columns)
+
+    with timely():
+        assert CitationCatalog(Stored(), 1).urls({"s"}) == {"s": "u0"}

@@ -1,0 +1,85 @@
+"""Joining a Ray: tried again while it is not there, and given up with what to do. Starting one, with a token.
+
+In processes of their own, which no test has made join one.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+TRIES, PAUSE_S = 3, 0.4
+HAVING = """
+import sys, time
+from raypipe.runs.cluster import connection
+from raypipe.core.errors import ConfError
+"""
+
+
+def said(code, *args):
+    """What a process prints that has the module of pools."""
+    command = [sys.executable, "-c", HAVING + code, *map(str, (TRIES, PAUSE_S, *args))]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
+
+
+NOBODY = """
+began = time.monotonic()
+try:
+    connection.connect(sys.argv[3], int(sys.argv[1]), float(sys.argv[2]))
+except ConfError as e:
+    print(time.monotonic() - began, e)
+"""
+
+
+@pytest.mark.slow
+def test_a_ray_that_is_not_there_is_tried_again_and_the_last_message_says_what_to_do():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{s.getsockname()[1]}"
+    seconds, message = said(NOBODY, address).split(maxsplit=1)
+    assert float(seconds) >= (PAUSE_S + 2 * PAUSE_S) / 2, "pauses double; jitter halves them at most"
+    assert f"{address!r} could not be joined in {TRIES} tries: nothing listens there" in message
+    assert "RAY_ADDRESS" in message
+
+
+LATE = """
+tried = []
+def init(address, **options):
+    tried.append((address, options))
+    if len(tried) < 3:
+        raise [ConnectionError("Failed to connect to Ray cluster"), Exception("timed out during startup")][len(tried) - 1]
+connection.join("local", int(sys.argv[1]), float(sys.argv[2]), init, num_cpus=2)
+print(tried == [("local", {"log_to_driver": False, "num_cpus": 2})] * 3)
+def wrong(address, **options):
+    tried.append(address)
+    raise ValueError("no such option")
+try:
+    connection.join("local", 3, 0.1, wrong)
+except ValueError as e:
+    print(len(tried), e)
+"""  # noqa: E501
+
+
+@pytest.mark.slow
+def test_a_ray_that_comes_late_is_joined_and_a_mistake_is_not_tried_again():
+    assert said(LATE).splitlines() == ["True", "4 no such option"]
+
+
+OWN = """
+import os, ray
+from raypipe.runs.cluster import connection
+connection.connect("local")
+names = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")
+mode, token = ray.get(ray.remote(num_cpus=1)(lambda: [os.environ[name] for name in names]).remote())
+print(mode, token == os.environ["RAY_AUTH_TOKEN"], len(token))
+"""
+
+
+@pytest.mark.ray
+def test_a_ray_of_its_own_asks_for_a_token_that_its_processes_alone_have(tmp_path):
+    env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_AUTH")} | {"HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", OWN], env=env, capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["token", "True", "64"], done.stderr
+    assert not (tmp_path / ".ray").exists()
