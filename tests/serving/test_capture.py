@@ -23,9 +23,9 @@ from raypipe.core.records import Question
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
 from raypipe.models.kit import LocalKit
-from raypipe.pipeline.tombstones import Tombstone, write_tombstone
 from raypipe.runs.captured import OWN_ID, captured_answers, feedback_since
 from raypipe.runs.manifest import read
+from raypipe.runs.pipeline.tombstones import Tombstone, write_tombstone
 from raypipe.runs.release import live
 from raypipe.serving.access import ApiKeys, CaptureConfig, ServerConfig
 from raypipe.serving.answerer import Answerer
