@@ -88,7 +88,7 @@ class Bench:
         return Timing(min(taken[1:]), torch.cuda.max_memory_allocated() if gpu else None, how)
 
     def ours(self, model: Model, work: Callable[[Any, int], Any], how: str = "") -> tuple[Timing, Any]:
-        """Times our class, whose `work` takes the first so many texts; and what it gives for a few."""
+        """Times our class; `work` takes it and a number of texts. Also gives the output for SEEN of them."""
         opened = open_model(model, "transformers", self.device)
         return self.timed(lambda: work(opened, sys.maxsize), how), work(opened, SEEN)
 

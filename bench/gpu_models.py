@@ -127,7 +127,7 @@ def prose(draw: random.Random, words: int) -> str:
 
 
 def texts_of(count: int, least: int, most: int, seed: int) -> list[str]:
-    """Texts of so many words, no two alike."""
+    """Texts of `least` to `most` words, no two alike."""
     draw = random.Random(seed)
     return [f"{n} {prose(draw, draw.randint(least, most))}" for n in range(count)]
 
