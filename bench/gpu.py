@@ -1,275 +1,342 @@
 #!/usr/bin/env python3
-"""Throughput of a chip with the models' real shapes: embed, rerank, generate, with random weights.
+"""Throughput of models on a GPU, ours next to the library's own, as one Markdown table.
 
-    python bench/gpu.py --out gpu.json                    # on a GPU: bge-base, bge-reranker-v2-m3, Llama-3-8B
-    python bench/gpu.py --size toy --parts embed rerank   # anywhere, on tiny shapes: shows that it runs
+    python bench/gpu.py --out gpu.json                    # on a GPU: bge-base, MiniLM, bge-reranker-v2-m3
+    python bench/gpu.py --parts engine --out gpu.json     # Llama-3-8B next to vLLM's LLM.chat; needs vllm
+    python bench/gpu.py --size toy                        # anywhere, on tiny shapes: shows that it runs
 
-For each: tokens a second, the share of the chip's own matrix rate (or, for decoding, of its memory bandwidth,
-both measured here by a large product and a large copy), and the ratio of our seconds to those of the library
-called directly (FlagEmbedding, vLLM). Weights do not change how long a product takes, so random ones will do.
-Each part runs in a process of its own. `bench/figures/scale.py table --gpu` reads what --out writes.
+Needs Python 3.11 to 3.13, this checkout, torch, transformers, pyarrow and PyYAML; and sentence-transformers
+to compare with. A model is read from its folder below --models. One that is not there gets its real shape
+and random weights, made on the spot: weights do not change how long a product takes.
+
+- embed: chunks of some 700 characters to vectors.
+- rerank: pairs of a question and such a chunk to scores.
+- pool: a stream of ragged texts, in tasks, to vectors: the way of `raypipe index` where embedders have GPUs,
+  without Ray. Processes with CPUs tokenize tasks ahead; one with the device takes their arrays, sorted by
+  length and filled to a budget of tokens. Next to it the library's own pool of processes.
+- engine: prompts read and tokens written.
+
+Each part has a process of its own and at most 8 minutes. The library has the best of some batch sizes and
+numbers of processes. The limit is the chip's rate of dense float16 products by its maker; of a chip that is
+not in `gpu_models.CHIPS`, the rate of a product that is measured here. `bench/figures/scale.py table --gpu`
+reads what --out writes; the table goes next to it.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
+import gc
+import importlib.metadata
+import importlib.util
 import json
-import random
+import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent / "figures"))
-import torch
-from engine import Run, chats, engine, peer, sentence, setup_of
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))  # whatever else is installed
+sys.path[:0] = [str(Path(__file__).resolve().parent / folder) for folder in ("", "figures")]
+import numpy as np
+from gpu_models import LOADS, MAX_TOKENS, PARTS, Load, Shape, decoder, encoder, stream, texts_of
+from gpu_table import Line, Timing, rates, table
 
-from raypipe.contrib.world import standins
-from raypipe.core.llm import Message, Sampling
-from raypipe.core.protocols import Model, ModelKind
-from raypipe.models import folder
-from raypipe.models.load import Backend, EngineLimits, open_model
+from raypipe.core.llm import Chat, Message, Sampling
+from raypipe.core.protocols import Model
+from raypipe.models.load import EngineLimits, open_model
 
-TRIES = 5  # of each timing; the best counts: what else runs on the machine only ever adds
+PART_S = 480.0  # of a part: an hour that is lent has all of them, and some for mistakes
+TRIES = 5  # of a timing, as far as its time goes; the fastest counts: what else runs only ever adds
+SEEN = 256  # texts whose vectors or scores are compared
+PEER = "sentence-transformers"
+QUIET = {"show_progress_bar": False}
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """The size of a transformer."""
+class Bench:
+    """What all parts have."""
 
-    name: str  # the model that has it
-    hidden: int
-    layers: int
-    heads: int
-    kv_heads: int
-    inner: int
-    vocabulary: int
+    models: Path
+    load: Load
+    device: str
 
-    def encoder_flops(self, tokens: int) -> float:
-        """Flops of one token in a text of `tokens`: two for each weight of the layers, and attention."""
-        weights = self.layers * (4 * self.hidden**2 + 2 * self.hidden * self.inner)
-        return 2.0 * weights + 4.0 * self.layers * tokens * self.hidden
+    def timed(self, work: Callable[[], Any], how: str = "") -> Timing:
+        """Times the work, after once to warm up."""
+        import torch
 
-    def decoder_weights(self) -> int:
-        """Numbers that a decoder reads to write one token."""
-        width = self.hidden // self.heads
-        attention = 2 * self.hidden**2 + 2 * self.hidden * self.kv_heads * width
-        return self.layers * (attention + 3 * self.hidden * self.inner) + self.hidden * self.vocabulary
+        gpu = self.device != "cpu"
+        gc.collect()  # of a network that was timed before
+        if gpu:
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+        taken, late = list[float](), time.monotonic() + self.load.timing_s
+        while len(taken) < 2 or (len(taken) <= TRIES and time.monotonic() + taken[-1] < late):
+            start = time.perf_counter()
+            work()
+            if gpu:
+                torch.cuda.synchronize()
+            taken.append(time.perf_counter() - start)
+        return Timing(min(taken[1:]), torch.cuda.max_memory_allocated() if gpu else None, how)
+
+    def ours(self, model: Model, work: Callable[[Any, int], Any], how: str = "") -> tuple[Timing, Any]:
+        """Times our class; `work` takes it and a number of texts. Also gives the output for SEEN of them."""
+        opened = open_model(model, "transformers", self.device)
+        return self.timed(lambda: work(opened, sys.maxsize), how), work(opened, SEEN)
+
+    def library(self, model: Model, work: Callable[[Any, int, int], Any]) -> tuple[list[Timing], Any]:
+        """The same of the library's class, in each batch size; none where it is not installed."""
+        if (peer := open_peer(model, self.device)) is None:
+            return [], None
+        sizes = self.load.batches
+        found = [
+            self.timed(lambda n=size: work(peer, n, sys.maxsize), f"batches of {size}")  # type: ignore[misc]
+            for size in sizes
+        ]
+        return found, work(peer, sizes[0], SEEN)
+
+    def line(
+        self, part: str, shape: Shape, given: tuple[Sequence[str], ...], unit: str, ours: Timing,
+        theirs: Sequence[Timing], far: float | None,
+    ) -> Line:  # fmt: skip
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(self.models / shape.name)
+        found = tokenizer(*map(list, given), truncation=True, max_length=MAX_TOKENS)["input_ids"]
+        lengths = list(map(len, found))
+        flops = sum(map(shape.encoder_flops, lengths))
+        fastest = min(theirs, key=lambda t: t.seconds, default=None)
+        peer = f"{PEER} {importlib.metadata.version(PEER)}" if fastest else PEER
+        return Line(part, shape.name, unit, len(lengths), sum(lengths), flops, ours, peer, fastest, far)
 
 
-# Published configurations: config.json of each model.
-REAL = {
-    "embed": Shape("bge-base-en-v1.5", 768, 12, 12, 12, 3072, 30522),
-    "rerank": Shape("bge-reranker-v2-m3", 1024, 24, 16, 16, 4096, 250002),
-    "generate": Shape("Meta-Llama-3-8B-Instruct", 4096, 32, 32, 8, 14336, 128256),
-}
-TOY = {
-    "embed": Shape("toy", 64, 2, 4, 4, 256, 4096),
-    "rerank": Shape("toy", 64, 2, 4, 4, 256, 4096),
-    "generate": Shape("toy", 192, 4, 6, 2, 512, 4096),
-}
-TEXTS = {"real": 4096, "toy": 256}  # to embed, and pairs to rerank
-WORDS = 110  # of a text: about 700 characters, a chunk
-TOKENS = {"real": (3000, 256), "toy": (200, 20)}  # words of a prompt, tokens of a reply
-CHATS = {"real": 256, "toy": 8}
+def open_peer(model: Model, device: str) -> Any:
+    """The library's own class over the same folder; None where it is not installed."""
+    if importlib.util.find_spec(PEER.replace("-", "_")) is None:
+        return None
+    import sentence_transformers as st
+
+    if model.kind == "reranker":
+        peer: Any = st.CrossEncoder(model.path, device=device, max_length=MAX_TOKENS)
+    else:
+        peer = st.SentenceTransformer(model.path, device=device)
+        peer.max_seq_length = MAX_TOKENS
+    return peer.half() if device != "cpu" else peer.float()
 
 
-def best(work: Callable[[], Any], device: str) -> float:
-    """Seconds of the fastest try, after one to warm up."""
-    taken = []
-    for _ in range(TRIES + 1):
-        start = time.perf_counter()
-        work()
-        if device != "cpu":
-            torch.cuda.synchronize()
-        taken.append(time.perf_counter() - start)
-    return min(taken[1:])
+def angle(a: Any, b: Any) -> float | None:
+    """One minus the cosine of two rows, at most; None where there is nothing to compare with."""
+    if b is None:
+        return None
+    a, b = (np.asarray(x, np.float64) for x in (a, b))
+    cosines = (a * b).sum(axis=1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
+    return float((1 - cosines).max())
 
 
-def chip(device: str) -> dict[str, Any]:
-    """Name, matrix rate (flop/s, in the dtype that models compute in) and bandwidth (bytes/s) as measured."""
-    side, size = (8192, 1 << 30) if device != "cpu" else (1024, 1 << 26)
-    dtype = torch.float16 if device != "cpu" else torch.float32
-    a, b = (torch.randn(side, side, dtype=dtype, device=device) for _ in range(2))
-    source = torch.zeros(size, dtype=torch.uint8, device=device)
+def embed(shape: Shape, bench: Bench) -> Line:
+    model, texts = encoder(shape, bench.models, bench.device), texts_of(bench.load.texts, 90, 130, seed=0)
+    mine, vectors = bench.ours(model, lambda m, n: m.embed(texts[:n], "passage"))
+    theirs, others = bench.library(model, lambda m, size, n: m.encode(texts[:n], batch_size=size, **QUIET))
+    return bench.line("embed", shape, (texts,), "texts", mine, theirs, angle(vectors, others))
+
+
+def rerank(shape: Shape, bench: Bench) -> Line:
+    model, count = encoder(shape, bench.models, bench.device), bench.load.texts // 4
+    queries, passages = texts_of(count, 8, 16, seed=1), texts_of(count, 90, 130, seed=0)
+    pairs = list(zip(queries, passages, strict=True))
+    mine, scores = bench.ours(model, lambda m, n: m.score(pairs[:n]))
+    theirs, others = bench.library(model, lambda m, size, n: m.predict(pairs[:n], batch_size=size, **QUIET))
+    far = None if others is None else float(np.abs(scores - others).max())
+    return bench.line("rerank", shape, (queries, passages), "pairs", mine, theirs, far)
+
+
+_makers = list[Any]()  # of a process that tokenizes: one
+
+
+def start_tokenizing(model: Model) -> None:
+    from raypipe.models.token_arrays import TokenMaker
+
+    _makers.append(TokenMaker(model))
+
+
+def tokenized(texts: list[str]) -> Any:
+    return _makers[0].table(texts, "passage")
+
+
+def pool(shape: Shape, bench: Bench) -> Line:
+    from raypipe.models.token_arrays import arrays_of
+
+    model, tasks = encoder(shape, bench.models, bench.device), stream(bench.load)
+    texts = [text for task in tasks for text in task]
+    workers = max(1, min(8, len(os.sched_getaffinity(0)) - 1))
+
+    def embedded(ours: Any, some: list[list[str]]) -> np.ndarray:
+        rest, vectors = iter(some), list[np.ndarray]()
+        waiting = deque(processes.submit(tokenized, task) for task in islice(rest, 2 * workers))
+        while waiting:
+            table = waiting.popleft().result()
+            waiting.extend(processes.submit(tokenized, task) for task in islice(rest, 1))
+            vectors.append(ours.embed_tokens(list(arrays_of(table).values())))
+        return np.concatenate(vectors)
+
+    with ProcessPoolExecutor(workers, get_context("spawn"), start_tokenizing, (model,)) as processes:
+        first = -(-SEEN // bench.load.task_texts)
+        some = {SEEN: tasks[:first], sys.maxsize: tasks}
+        mine, vectors = bench.ours(model, lambda m, n: embedded(m, some[n]), f"{workers} tokenize")
+    theirs, far = list[Timing](), None
+    if (peer := open_peer(model, bench.device)) is not None:
+        size, chunk = bench.load.batches[-1], 4 * bench.load.task_texts
+        for count in bench.load.processes:
+            started = peer.start_multi_process_pool([bench.device] * count)
+            try:
+                more = {"pool": started, "chunk_size": chunk, "batch_size": size}
+                how = f"{count} processes, batches of {size}"
+                timing = bench.timed(lambda more=more: peer.encode(texts, **more), how)  # type: ignore[misc]
+                theirs.append(replace(timing, peak=None))  # of other processes
+            finally:
+                peer.stop_multi_process_pool(started)
+        far = angle(vectors, peer.encode(texts[: len(vectors)], **QUIET))
+    return bench.line("pool", shape, (texts,), "texts", mine, theirs, far)
+
+
+def engine(shape: Shape, bench: Bench, way: str) -> Line:
+    """By our engine (`ours`), or by vLLM's own `LLM.chat` (`library`): each needs the whole chip."""
+    import engine as by_vllm  # bench/figures/engine.py
+    from transformers import AutoTokenizer
+
+    gpu, load = bench.device != "cpu", bench.load
+    path = decoder(shape, bench.models, bench.device)
+    limits = EngineLimits("cuda" if gpu else "cpu")
+    setup = by_vllm.setup_of(path, 8192, "float16" if gpu else "float32", limits)
+    texts = texts_of(load.chats, load.prompt_words, load.prompt_words, seed=4)
+    head = Message("system", "Answer in one line.")
+    chats: list[Chat] = [(head, Message("user", f"{text}\nWhy?")) for text in texts]
+    prompt = sum(map(len, AutoTokenizer.from_pretrained(path)(texts)["input_ids"]))
+    opened = {"ours": by_vllm.engine, "library": by_vllm.peer}[way]
+    with opened(setup, Sampling(max_tokens=load.reply_tokens)) as say:
+        say(chats[:2])
+        run = say(chats)
+    written = sum(map(len, run.said))
+    flops = 2.0 * shape.decoder_weights() * (prompt + written)
+    # Every step of a batch reads all weights once.
+    read = shape.decoder_weights() * (2 if gpu else 4) * written / len(chats)
+    peer, mine = f"vllm {importlib.metadata.version('vllm')}", Timing(run.seconds)
+    tokens = prompt + written
+    return Line("engine", shape.name, "chats", len(chats), tokens, flops, mine, peer, bytes_read=read)
+
+
+def measure_chip(bench: Bench) -> dict[str, Any]:
+    """Name, and the matrix rate (flop/s, in the dtype that models compute in) and bandwidth as measured."""
+    import torch
+
+    gpu = bench.device != "cpu"
+    side, size = (8192, 1 << 30) if gpu else (1024, 1 << 26)
+    dtype = torch.float16 if gpu else torch.float32
+    a, b = (torch.randn(side, side, dtype=dtype, device=bench.device) for _ in range(2))
+    source = torch.zeros(size, dtype=torch.uint8, device=bench.device)
     target = torch.empty_like(source)
-    rate = 2 * side**3 / best(lambda: a @ b, device)
-    moved = 2 * size / best(lambda: target.copy_(source), device)
-    name = torch.cuda.get_device_name() if device != "cpu" else "CPU"
+    rate = 2 * side**3 / bench.timed(lambda: a @ b).seconds
+    moved = 2 * size / bench.timed(lambda: target.copy_(source)).seconds
+    name = torch.cuda.get_device_name() if gpu else "CPU"
     return {"chip": name, "dtype": str(dtype), "flop_per_s": rate, "bytes_per_s": moved}
 
 
-def encoder(part: str, shape: Shape, place: Path, device: str) -> Model:
-    """A folder with an encoder of that shape and random weights, as the catalog would name it."""
-    from transformers import BertConfig, BertForSequenceClassification, BertModel
-
-    made = standins.build(place, [sentence(random.Random(n)) for n in range(500)])
-    path = made.embedder if part == "embed" else made.reranker
-    config = BertConfig(
-        vocab_size=shape.vocabulary, hidden_size=shape.hidden, num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads, intermediate_size=shape.inner, num_labels=1,
-    )  # fmt: skip
-    dtype = torch.float16 if device != "cpu" else torch.float32
-    network = BertModel if part == "embed" else BertForSequenceClassification
-    network(config).to(dtype).save_pretrained(path)
-    role: ModelKind
-    role, loader = (
-        ("embedder", "flagembedding") if part == "embed" else ("reranker", "flagembedding-reranker")
-    )
-    return Model(
-        shape.name, role, loader, "", "", str(path), folder.identity(path, role),
-        dtype=str(dtype).removeprefix("torch."), dim=shape.hidden if part == "embed" else 0,
-        pooling="cls" if part == "embed" else "", max_tokens=512,
-    )  # fmt: skip
+def one(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """What one part measures, in this process."""
+    part, _, way = args.one.partition(":")
+    bench = Bench(args.models, LOADS[args.size], args.device)
+    if part == "chip":
+        yield measure_chip(bench)
+        return
+    encoders: dict[str, Callable[[Shape, Bench], Line]] = {"embed": embed, "rerank": rerank, "pool": pool}
+    shapes = PARTS[part] if args.size == "real" else [PARTS[part][0].tiny()]
+    for shape in shapes:
+        yield asdict(engine(shape, bench, way) if way else encoders[part](shape, bench))
 
 
-def encode(part: str, shape: Shape, size: str, device: str) -> dict[str, Any]:
-    """One encoder by our way and by the library's own class, over the same texts."""
-    from FlagEmbedding import FlagModel, FlagReranker
-    from transformers import AutoTokenizer
-
-    rng = random.Random(0)
-    texts = [" ".join(sentence(rng) for _ in range(WORDS // 8)) for _ in range(TEXTS[size])]
-    pairs = [(sentence(rng), text) for text in texts]
-    half = device != "cpu"
-    with tempfile.TemporaryDirectory() as place:
-        model = encoder(part, shape, Path(place), device)
-        way: Backend = "flagembedding" if half else "transformers"
-        lengths = [len(x) for x in AutoTokenizer.from_pretrained(model.path)(texts)["input_ids"]]
-        if part == "embed":
-            mine = open_model(model, way, device)
-            theirs = FlagModel(model.path, use_fp16=half, devices=device, pooling_method="cls")
-            ours = best(lambda: mine.embed(texts, "passage"), device)
-            direct = best(lambda: theirs.encode(texts), device)
-        else:
-            scorer = open_model(model, way, device)
-            plain = FlagReranker(model.path, use_fp16=half, devices=device)
-            ours = best(lambda: scorer.score(pairs), device)
-            direct = best(lambda: plain.compute_score(pairs), device)
-    tokens = sum(lengths)
-    flops = sum(n * shape.encoder_flops(n) for n in lengths)
-    return {
-        "model": shape.name, "texts": len(texts), "tokens_per_s": tokens / ours, "flop_per_s": flops / ours,
-        "texts_per_s": len(texts) / ours, "ratio_to_library": ours / direct,
-    }  # fmt: skip
-
-
-def decoder(shape: Shape, place: Path, dtype: str) -> Path:
-    """A folder with a Llama of that shape and random weights."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    made = standins.build(place, [sentence(random.Random(n)) for n in range(500)])
-    config = LlamaConfig(
-        vocab_size=shape.vocabulary, hidden_size=shape.hidden, intermediate_size=shape.inner,
-        num_hidden_layers=shape.layers, num_attention_heads=shape.heads, num_key_value_heads=shape.kv_heads,
-        max_position_embeddings=8192, bos_token_id=standins.BEGIN, eos_token_id=standins.END,
-        pad_token_id=standins.PAD,
-    )  # fmt: skip
-    LlamaForCausalLM(config).to(getattr(torch, dtype)).save_pretrained(made.chat)
-    return made.chat
-
-
-def generate(shape: Shape, size: str, device: str, way: str) -> dict[str, Any]:
-    """Prompts read and tokens written in a second, by our engine or by vLLM's own `LLM.chat`."""
-    from transformers import AutoTokenizer
-
-    dtype = "float16" if device != "cpu" else "float32"
-    words, reply = TOKENS[size]
-    with tempfile.TemporaryDirectory() as place:
-        path = decoder(shape, Path(place), dtype)
-        limits = EngineLimits("cuda" if device != "cpu" else "cpu")
-        setup = setup_of(Path(path), 8192, dtype, limits)
-        asked = chats(CHATS[size], CHATS[size])
-        rng = random.Random(1)
-        filler = [" ".join(sentence(rng) for _ in range(words // 8)) for _ in asked]
-        asked = [
-            (head, Message("user", f"{more}\n{tail.content}"))
-            for (head, tail), more in zip(asked, filler, strict=True)
-        ]
-        tokenizer = AutoTokenizer.from_pretrained(path)
-        prompt = sum(len(tokenizer(c[1].content)["input_ids"]) for c in asked)
-        found = {}
-        opened = {"ours": engine, "library": peer}[way]
-        with opened(setup, Sampling(max_tokens=reply)) as say:
-            say(asked[:2])
-            run: Run = say(asked)
-            found["seconds"] = run.seconds
-            found["written"] = sum(map(len, run.said))
-    # Every step of a batch reads all weights once.
-    steps = found["written"] / len(asked)
-    read = shape.decoder_weights() * (2 if device != "cpu" else 4) * steps
-    return {
-        "model": shape.name, "prompt_tokens": prompt, "written_tokens": found["written"],
-        "tokens_per_s": (prompt + found["written"]) / found["seconds"], "seconds": found["seconds"],
-        "flop_per_s": 2.0 * shape.decoder_weights() * (prompt + found["written"]) / found["seconds"],
-        "bytes_per_s": read / found["seconds"],
-    }  # fmt: skip
-
-
-def one(args: argparse.Namespace) -> dict[str, Any]:
-    """One part, in this process."""
-    shapes = REAL if args.size == "real" else TOY
-    if args.one == "chip":
-        return chip(args.device)
-    if args.one.startswith("generate"):
-        return generate(shapes["generate"], args.size, args.device, args.one.partition(":")[2])
-    return encode(args.one, shapes[args.one], args.size, args.device)
-
-
-def apart(part: str, args: argparse.Namespace) -> dict[str, Any]:
-    """One part in a process of its own, so that each finds the chip empty. Raises SystemExit if it fails."""
+def apart(part: str, args: argparse.Namespace, late: float) -> tuple[list[dict[str, Any]], list[str]]:
+    """What one part measures, in a process of its own, so that each finds the chip empty; and why it ended
+    before all was measured."""
     command = [sys.executable, __file__, "--one", part, "--size", args.size, "--device", args.device]
-    done = subprocess.run(command, capture_output=True, text=True)  # libraries fill stderr with bars
-    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    if done.returncode or not lines:
-        raise SystemExit(f"{done.stderr}\n{part} ended with {done.returncode}")
-    found: dict[str, Any] = json.loads(lines[-1].removeprefix("RESULT "))
-    return found
+    command += ["--models", str(args.models)]
+    failures = list[str]()
+    with tempfile.TemporaryFile("w+") as said:  # libraries fill stderr with bars
+        child = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=said, text=True, start_new_session=True
+        )
+        try:
+            out, _ = child.communicate(timeout=max(1.0, late - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            failures.append(f"{part}: stopped after {PART_S:g} s")
+            os.killpg(child.pid, signal.SIGKILL)  # with the processes that it started
+            out, _ = child.communicate()
+        if child.returncode and not failures:
+            said.seek(0)
+            failures.append(f"{part} ended with {child.returncode}:\n\n{said.read()[-4000:]}")
+    return [json.loads(x[7:]) for x in out.splitlines() if x.startswith("RESULT ")], failures
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+def lines_of(part: str, args: argparse.Namespace) -> tuple[list[Line], list[str]]:
+    late = time.monotonic() + PART_S
+    if part != "engine":
+        found, failures = apart(part, args, late)
+        return list(map(Line.of, found)), failures
+    ours, failures = apart("engine:ours", args, late)
+    theirs, more = apart("engine:library", args, late)
+    both = [{**a, "library": b["ours"]} for a, b in zip(ours, theirs, strict=False)]
+    return list(map(Line.of, both or ours)), failures + more
+
+
+def main() -> int:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=["embed", "rerank", "pool"])
+    parser.add_argument("--size", choices=LOADS, help="default: real shapes on a GPU, toy ones without")
+    parser.add_argument("--device", help="default: cuda where there is a GPU, else cpu")
+    parser.add_argument("--models", type=Path, help="folder of models' folders; what is made stays there")
+    parser.add_argument(
+        "--out", type=Path, help="JSON for bench/figures/scale.py, and .md; refused for toy shapes"
     )
-    gpu = torch.cuda.is_available()
-    parser.add_argument("--size", choices=("real", "toy"), default="real" if gpu else "toy")
-    parser.add_argument("--device", default="cuda" if gpu else "cpu")
-    parser.add_argument("--parts", nargs="+", choices=("embed", "rerank", "generate"))
-    parser.add_argument("--out", type=Path, help="JSON for bench/figures/scale.py; refused for toy shapes")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
-        print("RESULT " + json.dumps(one(args)), flush=True)
-        return
+        for line in one(args):
+            print("RESULT " + json.dumps(line), flush=True)
+        return 0
+    if "engine" in args.parts and importlib.util.find_spec("vllm") is None:
+        get = "pip install 'raypipe[gpu]'. The other parts need none"
+        parser.error(f"--parts engine needs the package vllm, which is not installed: {get}")
+    import torch
+
+    gpu = torch.cuda.is_available()
+    args.size = args.size or ("real" if gpu else "toy")
+    args.device = args.device or ("cuda" if gpu else "cpu")
     if args.out and args.size == "toy":
-        raise SystemExit("--out: rates of toy shapes forecast nothing")
-    measured = apart("chip", args)
-    print(f"{datetime.date.today()}, {measured['chip']}: {measured['flop_per_s'] / 1e12:.2f} Tflop/s "
-          f"({measured['dtype']}), {measured['bytes_per_s'] / 1e9:.0f} GB/s")  # fmt: skip
-    rates: dict[str, Any] = {"chip": measured, "date": str(datetime.date.today())}
-    for part in args.parts or ("embed", "rerank", "generate"):
-        if part == "generate":
-            found = apart("generate:ours", args)
-            found["ratio_to_library"] = found["seconds"] / apart("generate:library", args)["seconds"]
-            rates["prompt_tokens_per_gpu_s"] = found["tokens_per_s"]
-            share = f", {found['bytes_per_s'] / measured['bytes_per_s']:.0%} of the bandwidth"
-        else:
-            found, share = apart(part, args), ""
-            if part == "embed":
-                rates["pages_per_gpu_s"] = found["tokens_per_s"] / 4700  # tokens of a real page
-            else:
-                rates["pairs_per_gpu_s"] = found["texts_per_s"]
-        of_rate = found["flop_per_s"] / measured["flop_per_s"]
-        speed = f"{found['tokens_per_s']:,.0f} tokens/s, {of_rate:.0%} of the matrix rate{share}"
-        print(f"{part} ({found['model']}): {speed}, {found['ratio_to_library']:.2f} x the library's seconds")
-    if args.out:
-        args.out.write_text(json.dumps(rates, indent=1) + "\n")
+        parser.error("--out: rates of toy shapes forecast nothing")
+    with tempfile.TemporaryDirectory(prefix="raypipe-gpu-") as made:
+        args.models = args.models or Path(made)
+        chips, failures = apart("chip", args, time.monotonic() + PART_S)
+        if failures:
+            raise SystemExit(failures[0])
+        lines, text = list[Line](), ""
+        for part in args.parts:
+            found, more = lines_of(part, args)
+            lines, failures = lines + found, failures + more
+            text = table(chips[0], lines, failures)
+            if args.out:  # after each part: what was measured is kept, whatever comes after it
+                args.out.write_text(json.dumps(rates(chips[0], lines), indent=1) + "\n")
+                args.out.with_suffix(".md").write_text(text)
+    print(text)
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

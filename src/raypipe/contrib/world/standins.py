@@ -203,7 +203,7 @@ def _bert(folder: Path, texts: Iterable[str], seed: int, head: bool) -> None:
     from transformers import BertConfig, BertForSequenceClassification, BertModel
 
     config = BertConfig(
-        vocab_size=_save_bert_tokenizer(folder, texts),
+        vocab_size=save_bert_tokenizer(folder, texts),
         hidden_size=BERT_HIDDEN,
         num_hidden_layers=BERT_LAYERS,
         num_attention_heads=BERT_HEADS,
@@ -225,7 +225,7 @@ def _t5(folder: Path, texts: Iterable[str], seed: int) -> None:
     from transformers import T5Config, T5EncoderModel
 
     config = T5Config(
-        vocab_size=_save_bert_tokenizer(folder, texts),
+        vocab_size=save_bert_tokenizer(folder, texts),
         d_model=BERT_HIDDEN,
         d_kv=BERT_HIDDEN // BERT_HEADS,
         d_ff=4 * BERT_HIDDEN,
@@ -263,7 +263,7 @@ def _t5(folder: Path, texts: Iterable[str], seed: int) -> None:
         (folder / name).write_text(json.dumps(tree, indent=2) + "\n")
 
 
-def _save_bert_tokenizer(folder: Path, texts: Iterable[str]) -> int:
+def save_bert_tokenizer(folder: Path, texts: Iterable[str]) -> int:
     """WordPiece over every character and the most frequent words. The library's own trainer numbers the
     pieces in another order each time it runs."""
     from tokenizers import normalizers, pre_tokenizers
