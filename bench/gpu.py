@@ -45,7 +45,8 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))  # whatever else is installed
-sys.path[:0] = [str(Path(__file__).resolve().parent / folder) for folder in ("", "figures")]
+sys.path.insert(0, str(Path(__file__).resolve().parent / "figures"))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 import numpy as np
 from gpu_models import LOADS, MAX_TOKENS, PARTS, Load, Shape, decoder, encoder, stream, texts_of
 from gpu_table import Line, Timing, rates, table
