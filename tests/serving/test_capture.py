@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 from http_app import OPEN
+from raypipe.pipeline.tombstones import Tombstone, write_tombstone
 from reruns import CONF, FAKES, Bench, refusing
 
 from raypipe.api.captured import captured_span, write_captured
@@ -23,7 +24,6 @@ from raypipe.core.records import Question
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
 from raypipe.models.kit import LocalKit
-from raypipe.pipeline.tombstones import Tombstone, write_tombstone
 from raypipe.runs.captured import OWN_ID, captured_answers, feedback_since
 from raypipe.runs.manifest import read
 from raypipe.runs.release import live
