@@ -11,7 +11,6 @@ from pathlib import Path
 import httpx
 import pytest
 from http_app import OPEN
-from raypipe.pipeline.tombstones import Tombstone, write_tombstone
 from reruns import CONF, FAKES, Bench, refusing
 
 from raypipe.api.captured import captured_span, write_captured
@@ -26,6 +25,7 @@ from raypipe.evaluation.options import EvalOptions
 from raypipe.models.kit import LocalKit
 from raypipe.runs.captured import OWN_ID, captured_answers, feedback_since
 from raypipe.runs.manifest import read
+from raypipe.runs.pipeline.tombstones import Tombstone, write_tombstone
 from raypipe.runs.release import live
 from raypipe.serving.access import ApiKeys, CaptureConfig, ServerConfig
 from raypipe.serving.answerer import Answerer
