@@ -150,7 +150,7 @@ def _plain(value: Any, names: Mapping[type[Any], str]) -> Any:
     if isinstance(value, Mapping):
         return {_MAP: [[_plain(k, names), _plain(v, names)] for k, v in value.items()]}
     name = names.get(type(value), type(value).__name__)
-    if type(value) not in names and classes().get(name) is not type(value):
+    if type(value) not in names and name not in classes():
         raise TypeError(f"{name} is no class that a field of a step is declared to hold")
     fields = {f.name: _plain(getattr(value, f.name), names) for f in dataclasses.fields(value)}
     return {_CLASS: name, **fields}

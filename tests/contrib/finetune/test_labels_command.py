@@ -11,7 +11,7 @@ import sys
 import jsonschema
 import pytest
 import yaml
-from checkout import ROOT, SUPPORT, TESTS
+from checkout import ROOT, SUPPORT
 from label_script import NAMES, QUESTION, asked
 from outputs import schemas
 
@@ -144,7 +144,7 @@ def drill_files(folder, copies=5):
 def labelled(files, place, *more):
     """`raypipe labels` in a process group and a Ray of its own: its exit code, and what it printed."""
     place.mkdir(exist_ok=True)
-    paths = os.pathsep.join((str(TESTS), str(ROOT / "src")))
+    paths = os.pathsep.join((str(SUPPORT), str(ROOT / "src")))
     env = {**os.environ, "PYTHONPATH": paths, "RAY_ADDRESS": "local", "LABEL_DRILL": str(place)}
     env |= {"RAYPIPE_CONF": str(files / "conf"), "RAYPIPE_HOME": str(files / "home")}
     given = ["--data", "data.jsonl", "--models", "models.yaml", "--cluster", "cluster.yaml"]
