@@ -49,7 +49,8 @@ test-all: $(tested) ## all tests, with the kills, races and comparisons that tak
 # prints JSON lines, and fails unless everything came back or was caught.
 DRILLS := drill.py crash.py "kills.py --kills 20" mutants.py fuzz.py "nodes.py --drills 20" \
 	"streamed.py --gpus 16 --lose 8 --tasks 80 --seconds 14" \
-	"serve_drill.py --requests 2000" "faults.py --faults 1000" "defects.py --json"
+	"serve_drill.py --requests 2000" "faults.py --faults 1000" "defects.py --json" \
+	"forget.py --sources 20"
 
 drill: $(tested)  ## kill engines, drivers, workers, nodes and replicas while they work: an hour or more (docs/reliability.md)
 	@for drill in $(DRILLS); do echo "$$drill" >&2; $(py) bench/drills/$$drill || exit 1; done

@@ -82,10 +82,10 @@ def test_answers_of_a_later_step_are_named_and_a_model_that_refuses_most_chats_e
         assert "Answered by: " in page and page.count(SAID) == 1, "the rows are packed"
         replies = [r for row in each(tmp_path / "out/results.parquet") for r in row["replies"]]
         assert sum(r["step"] == "llm" and SAID in (r["fault"] or "") for r in replies) == 4
-        assert "answered by a later step" in said and said.count(SAID) == 2
+        assert "answered by another step" in said and said.count(SAID) == 2
         again, rest = evaluate(server.url)
         assert again == 6 and "0 new answers, 6 reused" in rest, "what is stored is looked at, too"
         _, faults = look("faults")
-        assert faults.count("generate:llm, refused; answered by a later step") == 4
+        assert faults.count("generate:llm, refused; answered by another step") == 4
         story = look("why", lines[0]["interaction_id"])[1]
         assert SAID in story and "extract" in story and "not known" not in story.split("extract")[-1]

@@ -1,4 +1,4 @@
-"""The budget of each step that asks a model: rows without a reply, whatever a later step made of them."""
+"""The budget of each step that asks a model: rows without a reply, whatever another step made of them."""
 
 import pytest
 from checkout import ROOT

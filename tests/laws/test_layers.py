@@ -45,8 +45,8 @@ UP = {
         "answerer": "report.report", "http.app": "report.web_page", "http.stream": "report.report",
     },
 }  # fmt: skip
-"""Package -> its modules that import what lies higher, in evaluation: each is to end. Progress and the names
-of a report belong below, to records of a run."""
+"""Package -> its modules that import what lies higher, in evaluation. Each arrow is to end: progress and the
+names of a report belong below, to the records of a run."""
 
 # Which packages may import a heavy library. `store` is the only one that knows LanceDB.
 HEAVY = {

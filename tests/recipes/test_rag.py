@@ -59,6 +59,7 @@ def asked(tmp_path, pages):
                 request.send("{}", status)
 
         with serving(reply) as server:
+            server.lists = json.dumps({"data": [{"id": "m"}]})
             session = Session(
                 from_environment({"RAYPIPE_CONF": str(ROOT / "conf"), "RAYPIPE_HOME": str(tmp_path)}),
                 models=FAKES,

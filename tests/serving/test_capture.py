@@ -25,6 +25,7 @@ from raypipe.evaluation.options import EvalOptions
 from raypipe.models.kit import LocalKit
 from raypipe.runs.captured import OWN_ID, captured_answers, feedback_since
 from raypipe.runs.manifest import read
+from raypipe.runs.pipeline.tombstones import Tombstone, write_tombstone
 from raypipe.runs.release import live
 from raypipe.serving.access import ApiKeys, CaptureConfig, ServerConfig
 from raypipe.serving.answerer import Answerer
@@ -396,3 +397,26 @@ def test_captured_data_is_named_by_days_or_hours_and_says_what_is_wrong(bench, t
             captured_span(data)
     with pytest.raises(DataError, match="no answers were captured in the last 7d"):
         write_captured(captured_span(["captured:7d"]), store, store, tmp_path)
+
+
+def test_an_answer_that_rests_on_what_is_forgotten_is_not_written_whenever_the_tombstone_comes(ran, tmp_path):
+    shutil.copytree(ran.folder / "store", tmp_path / "store")
+    endpoint = Endpoint(Bench(tmp_path, ran.world))
+    line = endpoint.pipe.store.scan("questions").to_pylist()[0]
+    stone = Tombstone(1, "0" * 32, "source", "told to", 0.0, sources=(line["citations"][0]["page"],))
+
+    class Files(type(endpoint.capture._store.files)):
+        def write(self, name, content):
+            super().write(name, content)
+            if name.startswith("_captured/answers"):
+                write_tombstone(endpoint.pipe.store, stone)  # while the file is written
+
+    endpoint.capture._store.files = Files(endpoint.pipe.store.uri)
+    other = {
+        "query": "tell me",
+        "documents": [{"page_result": "<p>Nothing.</p>", "page_url": "https://a.example/"}],
+    }
+    for _ in range(2):  # the tombstone comes with the first, and is there before the second
+        endpoint.send({"query": line["text"]}, other)
+    assert {a.query for a in endpoint.captured().values()} == {"tell me"}
+    assert sorted(endpoint.events) == ["dropped"] * 2 + ["written"] * 2

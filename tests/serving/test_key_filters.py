@@ -15,7 +15,6 @@ from raypipe.core.errors import ConfError
 from raypipe.core.llm import Generated
 from raypipe.core.records import Question
 from raypipe.models.kit import LocalKit
-from raypipe.runs.forget.mentions import words
 from raypipe.serving.access import ApiKeys, CaptureConfig, RequestLimits, ServerConfig
 from raypipe.serving.answerer import Answerer, CorpusMemo
 from raypipe.serving.capture import Capture
@@ -24,6 +23,11 @@ from raypipe.serving.key_filters import KeyFilter, read_key_filters
 from raypipe.serving.query import Filters, QueryRequest, host_matches
 from raypipe.store import Store
 from raypipe.store.memo.memo import MemoryMemo
+
+
+def words(text):
+    return re.findall(r"\w+", text.lower())
+
 
 RECIPE = load_recipe(str(SUPPORT / "fakes.yaml"), None, Conf((ROOT / "conf",)))
 ACME, BLUE = "the-key-of-acme-here", "the-key-of-blue-here"

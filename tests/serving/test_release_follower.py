@@ -18,7 +18,7 @@ from raypipe.models.kit import LocalKit
 from raypipe.runs.manifest import read
 from raypipe.runs.pipeline.ingest import ingest
 from raypipe.runs.prune import prune
-from raypipe.runs.release import live, promote, rollback
+from raypipe.runs.release import end_releases, live, promote, rollback
 from raypipe.serving.answerer import Answerer, NotReady
 from raypipe.serving.release_follower import POLL_S, REOPEN_S, ReleaseFollower
 from raypipe.store import Store
@@ -49,6 +49,18 @@ def test_before_the_first_release_it_is_not_ready_and_with_it_ready_without_a_re
     time.sleep(POLL_S)
     said = ask(app, {"query": "x"}).json()
     assert said["versions"]["release"] == live(store).id and said["versions"]["recipe"] == first.digest
+
+
+def test_no_release_answers_any_more_once_the_last_one_is_ended(two):
+    store, (first, second) = two
+    before, last = promote(store, first, []), promote(store, second, [])
+    app, answered = app_over(store), []
+    for ended in ([], [last.id], [before.id]):
+        end_releases(store, ended)
+        time.sleep(POLL_S)
+        said = ask(app, {"query": "x"})
+        answered.append(said.json()["versions"]["release"] if said.status_code == 200 else said.status_code)
+    assert answered == [last.id, before.id, 503]
 
 
 def test_promote_and_roll_back_are_followed_and_no_request_fails_or_mixes_two_releases(two):

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from types import GenericAlias
-from typing import Any, Literal, NotRequired, get_type_hints
+from typing import Any, NotRequired, get_type_hints
 
 import output_types as parts
 from checkout import ROOT
@@ -194,9 +194,7 @@ OUTPUTS: Mapping[str, Any] = {
         releases=listed(record("_ReleaseLine", **parts.ReleaseLine)),
     ),
     "prune": printed("Prune", "`prune --json`.", dry_run=bool, removed=list[Removal]),
-    "forget": printed(
-        "Forget", "`forget --json`.", ForgetResult, target=Literal["url", "document", "source", "question"]
-    ),
+    "forget": printed("Forget", "`forget --json`.", ForgetResult),
     "ask": parts.Ask,
     "doctor": printed("Doctor", "`doctor --json`.", EnvironmentResult),
     "init": printed("Project", "`init --json`.", ProjectResult),

@@ -1,151 +1,123 @@
-"""Takes a page, a document or a question out of a store and of the folders of its runs."""
+"""Takes pages, documents or questions out of a store and of the folders of its runs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from raypipe.api.results import Result
 from raypipe.api.session import Place, Session
 from raypipe.core.errors import ConfError
-from raypipe.evaluation import forgotten
-from raypipe.runs.forget import apply, records
-from raypipe.runs.forget.find import find
-from raypipe.runs.forget.records import ForgetDecision, Holding
+from raypipe.evaluation.forgotten import take_out, with_folders
+from raypipe.runs.forget.apply import apply, check_readers
+from raypipe.runs.forget.find import ForgetDecision, begun, end, find, save
 from raypipe.runs.forget.target import find_target
-from raypipe.runs.roots import releases_naming
 from raypipe.store import Store, StoreError
-from raypipe.store.adapters import trained_on
 from raypipe.store.keep import unfinished
 from raypipe.store.memo.disk import merge_memo
+from raypipe.store.text_places import FoundText, in_small_files, in_tables
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """One thing that was named."""
+
+    kind: str  # url, document, source or question
+    name: str  # the url, or its id
+    tombstone: str  # id
 
 
 @dataclass(frozen=True, slots=True)
 class ForgetResult(Result):
-    """What holds a thing or rests on it, and what became of each; a row for each."""
+    """What holds some things or rests on them, and what became of each; a row for each."""
 
-    SCHEMA = "kind name rows:int64 does"
+    SCHEMA = "place rows:int64 does"
     ROWS = "holdings"
     store: str  # URI
-    target: str  # url, document, source or question
-    name: str  # the url, or its id
-    reason: str  # that its tombstone gives
-    tombstone: str  # id
+    targets: tuple[Forgotten, ...]
+    reason: str  # that their tombstones give
     dry_run: bool
     finished: bool  # True: a forget that was killed was finished
-    holdings: tuple[Holding, ...]
+    holdings: tuple[FoundText, ...]
 
 
 def forget(
-    name: str, store: Place = None, dry_run: bool = True, reason: str = "", runs: Sequence[str | Path] = (),
-    session: Session | None = None,
+    names: str | Sequence[str], store: Place = None, dry_run: bool = True, reason: str = "",
+    runs: Sequence[str | Path] = (), session: Session | None = None,
 ) -> ForgetResult:  # fmt: skip
-    """Lists what holds a page, a document or a question, or rests on it; removes it unless `dry_run`.
+    """Lists what holds pages, documents or questions, or rests on them; removes it unless `dry_run`.
 
-    `name`: a url that questions cite, the path or id of a document, or the id of a source or question.
-    `reason`: what its tombstone says where it is ingested again. `runs`: folders of runs and of training
-    labels, or folders over them; those under $RAYPIPE_HOME are looked through in any case. A forget that was
-    killed is finished by the same call. Raises DataError for a name that the store does not have.
+    `names`: urls that questions cite, paths or ids of documents, ids of sources or questions. `reason`: what
+    their tombstones say where they are ingested again. `runs`: folders of runs and of training labels, or
+    folders over them; those under $RAYPIPE_HOME are looked through in any case. A forget that was killed is
+    finished by the same call; one that has ended may be made again. Raises DataError for a name that the
+    store does not have.
     """
     session = session or Session()
     opened = session.store(store)
-    if not name.strip():
+    given = tuple(dict.fromkeys([names] if isinstance(names, str) else names))
+    if not given or not all(name.strip() for name in given):
         raise ConfError("forget: expected a url, a path, or an id of a source or question, found none")
-    if not dry_run and not reason.strip() and records.begun(opened, name) is None:
-        raise ConfError(
-            "forget: expected a reason, which the tombstone gives to whom it refuses; "
-            "name one: --reason 'licence ended'"
-        )
     for folder in map(Path, runs):
         if not folder.is_dir():
             raise ConfError(f"--runs {folder}: expected the folder of a run, or one over several; found none")
     places = [session.settings.home / "runs", *(Path(p).absolute() for p in runs)]
     places = [p for p in places if p.is_dir()]
+    finished = False
     if dry_run:
-        (decision, holdings), finished = _found(opened, name, reason, places), False
+        decision, holdings = _decided(opened, given, reason, places)
     else:
-        decision, holdings, finished = _forget(opened, name, reason, places)
-    target, stone = decision.target, decision.tombstone
-    what = opened.uri, target.kind, target.name, stone.reason, stone.id
-    return ForgetResult(*what, dry_run, finished, tuple(holdings))
+        decision, holdings, finished = _forget(opened, given, reason, places)
+    targets = tuple(Forgotten(t.kind, t.name, t.tombstone) for t in decision.targets)
+    said = decision.tombstones[0].reason
+    return ForgetResult(opened.uri, targets, said, dry_run, finished, tuple(holdings))
 
 
-def _found(store: Store, name: str, reason: str, places: list[Path]) -> tuple[ForgetDecision, list[Holding]]:
-    decision, holdings = find(store, find_target(store, name), name, reason)
-    folders = []
-    for folder in forgotten.run_folders(places, store):
-        rows, files = forgotten.resting(folder, decision), forgotten.held_files(folder, decision)
-        if rows or files:
-            folders.append(folder)
-            does = "rows lose their answer, prompts and passages; the page is written again"
-            if not forgotten.is_whole(folder):
-                does = "was left by a killed eval: its files go, and the same eval writes them again"
-            holdings.append(Holding("run", str(folder), len(rows), does))
-    decision = replace(decision, folders=tuple(map(str, folders)))
-    return _with_labels(store, decision, holdings, places), holdings
+def _decided(
+    store: Store, given: Sequence[str], reason: str, places: list[Path]
+) -> tuple[ForgetDecision, list[FoundText]]:
+    """What goes, and what holds it."""
+    decision = find(store, [find_target(store, name) for name in given], given, reason)
+    decision, of_folders = with_folders(store, decision, places)
+    return decision, [*_found(store, decision), *of_folders]
 
 
-def _with_labels(
-    store: Store, decision: ForgetDecision, holdings: list[Holding], places: list[Path]
-) -> ForgetDecision:
-    """The decision with folders of labels that hold it, adapters that were trained on them, and releases that
-    these adapters answer: they end, since weights cannot be taken apart."""
-    digests: dict[str, str] = {}
-    for kind, folders in forgotten.FOLDERS.items():
-        for folder in folders.find(places):
-            digest, rows = folders.held(folder, decision)
-            if rows:
-                digests[digest] = str(folder)
-                holdings.append(Holding(kind, str(folder), rows, "rows go"))
-    adapters = trained_on(store.files, digests)
-    for name in adapters:
-        holdings.append(Holding("adapter", name, 0, "was trained on such labels, and goes"))
-    ended = releases_naming(store, set(adapters.values()))
-    for id in ended:
-        holdings[:] = [h for h in holdings if (h.kind, h.name) != ("release", id)]
-        holdings.append(Holding("release", id, 0, "ends, with none in its place: its adapter goes"))
-    releases = tuple(dict.fromkeys((*decision.releases, *ended)))
-    return replace(
-        decision, labels=tuple(digests.values()), adapters=tuple(adapters), releases=releases, ended=ended
-    )
+def _found(store: Store, decision: ForgetDecision) -> Iterator[FoundText]:
+    yield from in_tables(store, decision.gone)
+    yield from in_small_files(store, decision.gone, write=False)
+    for note in decision.notes:
+        yield FoundText(f"note {note}", 1, "its files are read again when they are given again")
+    for id in decision.releases:
+        yield FoundText(
+            f"release {id}", 0, "ends; the one before it answers, or none until a run is promoted"
+        )
 
 
 def _forget(
-    store: Store, name: str, reason: str, places: list[Path]
-) -> tuple[ForgetDecision, list[Holding], bool]:
+    store: Store, given: tuple[str, ...], reason: str, places: list[Path]
+) -> tuple[ForgetDecision, list[FoundText], bool]:
     """What was decided and what held it; and whether a killed command had begun it."""
     with store.lease("driver", "forget", forgetting=True):
-        decision = records.begun(store, name)
-        holdings: list[Holding] = []
+        decision, holdings = begun(store, given), list[FoundText]()
         finished = decision is not None
-        _require_idle(store, decision)
+        if left := unfinished(store):
+            raise StoreError(
+                f"{store.uri}: {len(left)} pieces of work are unfinished ({', '.join(left[:3])}), and may "
+                "hold what goes. Run the same command again to its end, or `raypipe prune --abandon NAME`"
+            )
         with store.lease("release", "forget"):
             if decision is None:
+                if not reason.strip():
+                    raise ConfError(
+                        "forget: expected a reason, which the tombstone gives to whom it refuses; "
+                        "name one: --reason 'licence ended'"
+                    )
                 merge_memo(store)
-                decision, holdings = _found(store, name, reason, places)
-                apply.check_readers(store, decision)
-                apply.decide(store, decision)
-            decision = apply.apply(store, decision)
-            for folder in filter(Path.is_dir, map(Path, decision.folders)):
-                forgotten.take_out(store, folder, decision)
-            for folders in forgotten.FOLDERS.values():
-                for folder in folders.find(list(filter(Path.is_dir, map(Path, decision.labels)))):
-                    folders.take_out(folder, decision)
-            apply.require_gone(store, decision)
-            records.end(store, decision)
+                decision, holdings = _decided(store, given, reason, places)
+                check_readers(store, decision)
+                save(store, decision)
+            apply(store, decision)
+            take_out(store, decision)
+            end(store, decision)
     return decision, holdings, finished
-
-
-def _require_idle(store: Store, decision: ForgetDecision | None) -> None:
-    """Raises StoreError while another command has left work unfinished: its parts may hold what goes."""
-    if others := [g for g in records.unfinished_forgets(store) if decision is None or g != decision.given]:
-        raise StoreError(
-            f"{store.uri}: a forget of {others[0]!r} was begun and has not ended. Run it again to its end: "
-            f"`raypipe forget {others[0]!r} --yes`"
-        )
-    if left := unfinished(store):
-        raise StoreError(
-            f"{store.uri}: {len(left)} pieces of work are unfinished ({', '.join(left[:3])}), and may hold "
-            "what goes. Run the same command again to its end, or `raypipe prune --abandon NAME`"
-        )

@@ -44,7 +44,7 @@ class WhyResult(Result):
 
 @dataclass(frozen=True, slots=True)
 class FaultsResult(Result):
-    """The rows of a run with faults: dead letters, pending rows, and those that a later step answered."""
+    """The rows of a run with faults: dead letters, pending rows, and those that another step answered."""
 
     SCHEMA = "kind id step reason detail transient:bool attempts:int64 recovered:bool"
     ROWS = "found.rows"

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from raypipe.core.about import about
 from raypipe.core.records import Question
 from raypipe.evaluation.collect import collect
 from raypipe.evaluation.eval_report import eval_report, score_answers
@@ -108,7 +109,8 @@ def evaluate(
         spend = (lambda asked: caps.check(done, clock.total(), asked)) if caps.any else None
         with clock.part("scoring"), ResultTable(folder.results) as results:
             answers = collect(pipeline, questions, sources, results, scoring.golds, done.seconds)
-            scored = score_answers(store, answers, scoring, judge, labels, how.fresh, spend)
+            with about(recipe=pipeline.recipe.digest()):
+                scored = score_answers(store, answers, scoring, judge, labels, how.fresh, spend)
             done.memo_damaged += damaged
             labels_made = any(holds_golds(s.step) for s in pipeline.recipe.question)
             mark = how.oracle or ("labels" if labels_made else "")

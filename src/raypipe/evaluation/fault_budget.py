@@ -1,8 +1,8 @@
-"""Faults of a run's rows: dead letters, pending rows, and rows that a later step answered; and whether a run
+"""Faults of a run's rows: dead letters, pending rows, and rows that another step answered; and whether a run
 may have as many.
 
 Rows in are always rows done, dead letters, and pending rows, whose trouble was transient. A row is done, and
-its fault is kept, where a later step answered it. Knows the pipeline and what it stored; runs nothing.
+its fault is kept, where another step answered it. Knows the pipeline and what it stored; runs nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SHOWN = 3  # rows that an error names
 
 @dataclass(frozen=True, slots=True)
 class RowFault:
-    """One row with a fault: a dead letter, pending, or answered by a later step."""
+    """One row with a fault: a dead letter, pending, or answered by another step."""
 
     kind: RowKind
     id: str  # source or question; file:line, for a line; folder/file, for a file of a folder
@@ -43,7 +43,7 @@ class RowFault:
     detail: str
     transient: bool  # True: pending, the next run tries it again
     attempts: int  # over all runs
-    recovered: bool = False  # True: a later step answered it, so it counts as done
+    recovered: bool = False  # True: another step answered it, so it counts as done
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,16 @@
-"""What is forgotten, taken out of folders of runs (tables of results, predictions, pages); and of the folders
-that plugins write.
+"""What is forgotten, taken out of folders of runs and of those that plugins write: by ids of questions and
+sources.
 
 A question whose answer rests on it keeps its verdict and its measures, so that the run can be compared as
-before, and loses the answer, its replies and prompts, and the passages that are gone.
+before, and loses the answer, its replies and prompts, and the passages that are gone. A question that is
+forgotten itself loses its row. Files that raypipe did not write are named and left.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,27 +21,78 @@ from raypipe.core.errors import DataError
 from raypipe.core.plugin_tables import Registry
 from raypipe.core.records import parse_chunk_id
 from raypipe.evaluation.export import write_predictions
-from raypipe.evaluation.report.report import RunFolder
+from raypipe.evaluation.report.report import FILES, RunFolder
 from raypipe.evaluation.result_table import each, metadata
 from raypipe.evaluation.view.pages import write_page
-from raypipe.metrics.textfile import replacing, write_json, write_text
+from raypipe.metrics.textfile import replacing
 from raypipe.runs.changes import earlier_run
-from raypipe.runs.forget.apply import moved
-from raypipe.runs.forget.mentions import Mentions
-from raypipe.runs.forget.records import ForgetDecision
+from raypipe.runs.forget.find import ForgetDecision
 from raypipe.runs.manifest import answer_keys, read
+from raypipe.runs.roots import releases_naming
 from raypipe.store import Store
+from raypipe.store.adapters import adapter_names, adapter_recipe
 from raypipe.store.layout import MANIFESTS
+from raypipe.store.text_places import FoundText, Gone
 
 ROWS = 100  # of a table in memory
-LINES = (".jsonl", ".trec", ".tsv", ".csv")  # files of lines: those that hold it go, the others stay
-TEXTS = (".json", ".html", ".md", ".txt")
 
 
-def run_folders(places: list[Path], store: Store) -> list[Path]:
+def with_folders(
+    store: Store, decision: ForgetDecision, places: list[Path]
+) -> tuple[ForgetDecision, list[FoundText]]:
+    """The decision with folders of runs and of plugins in these places and below them, adapters that were
+    trained on such labels, and releases that these answer: they end. And what was found of all these."""
+    gone, found = decision.gone, list[FoundText]()
+    runs = [f for f in _run_folders(places, store) if _resting(f, gone)]
+    for folder in runs:
+        rows = len(_resting(folder, gone))
+        does = "rows lose their answer, prompts and passages; its files are written again"
+        if not _is_whole(folder):
+            does = "was left by a killed eval: its files go, and the same eval writes them again"
+        found.append(FoundText(str(folder), rows, does))
+        if others := sorted(f.name for f in folder.iterdir() if f.name not in FILES.values()):
+            does = f"stays, since raypipe did not write it: look at it yourself ({', '.join(others)})"
+            found.append(FoundText(f"{folder}/*", len(others), does))
+    recipes = {name: adapter_recipe(store.files, name) for name in adapter_names(store.files)}
+    trained = [Path(r["labels"]["folder"]) for r in recipes.values() if "labels" in r]
+    shown, digests, looked = dict[str, tuple[str, ...]](), set[str](), set[str]()
+    for kind, folders in FOLDERS.items():
+        for folder in folders.find([*places, *(p for p in trained if p.is_dir())]):
+            of, rows = folders.held(folder, decision)
+            looked.add(of)
+            if rows:
+                shown[kind] = (*shown.get(kind, ()), str(folder))
+                digests.add(of)
+                found.append(FoundText(str(folder), rows, f"rows of {kind} go"))
+    adapters = {n: str(r["adapter"]) for n, r in recipes.items() if _labels_of(r) in digests}
+    for name in sorted(recipes.keys() - adapters.keys()):
+        if _labels_of(recipes[name]) not in looked:
+            does = "stays: the labels that it was trained on are not there to be looked at"
+            found.append(FoundText(f"adapter {name}", 0, does))
+    ended = releases_naming(store, set(adapters.values()))
+    decided = replace(
+        decision,
+        gone=replace(gone, adapters=tuple(sorted(adapters))),
+        releases=tuple(dict.fromkeys((*decision.releases, *ended))),
+        folders=tuple(map(str, runs)),
+        text_folders=shown,
+    )
+    return decided, found
+
+
+def take_out(store: Store, decision: ForgetDecision) -> None:
+    """Takes it out of the folders of a decision. The same again changes nothing."""
+    for folder in filter(Path.is_dir, map(Path, decision.folders)):
+        _of_run(store, folder, decision.gone)
+    for kind, folders in decision.text_folders.items():
+        for folder in filter(Path.is_dir, map(Path, folders)):
+            FOLDERS[kind].take_out(folder, decision)
+
+
+def _run_folders(places: list[Path], store: Store) -> list[Path]:
     """The folders of runs of a store, in these places and below them, also of evals that were killed. The
     store may have been moved."""
-    found = dict.fromkeys(f.parent for place in places for f in sorted(place.rglob("results.parquet")))
+    found = dict.fromkeys(f.parent for place in places for f in sorted(place.rglob(FILES["results"])))
     known = {n.removesuffix(".json").partition("-")[2] for n in store.files.names(MANIFESTS)}
     return [f for f in found if _is_of(RunFolder(f), store.uri, known)]
 
@@ -52,7 +105,7 @@ def _is_of(run: RunFolder, store: str, runs: set[str]) -> bool:
         return False  # another program's file of this name
 
 
-def is_whole(folder: Path) -> bool:
+def _is_whole(folder: Path) -> bool:
     """Whether the files of a run's folder are those of its manifest. Else the same eval writes them again."""
     try:
         return read(folder).run == metadata(RunFolder(folder).results)["run"]
@@ -60,60 +113,40 @@ def is_whole(folder: Path) -> bool:
         return False
 
 
-def resting(folder: Path, decision: ForgetDecision) -> list[str]:
-    """Ids of the questions of a run whose rows hold it, or rest on it."""
-    return [row["id"] for row in _rows(RunFolder(folder).results) if _rests(row, decision)]
+def _resting(folder: Path, gone: Gone) -> list[str]:
+    """Ids of the questions of a run whose rows hold it, rest on it, or judge it."""
+    rows = _rows(RunFolder(folder).results)
+    return [row["id"] for row in rows if row["id"] in gone.graded or _rests(row, gone)]
 
 
 def _rows(table: Path) -> Iterator[dict[str, Any]]:
     return each(table, metadata(table)["run"])
 
 
-def _rests(row: dict[str, Any], decision: ForgetDecision) -> bool:
-    target = decision.target
-    if row["id"] in target.questions or any(_of(h, decision) for h in row["hits"] or ()):
+def _rests(row: dict[str, Any], gone: Gone) -> bool:
+    if row["id"] in gone.resting or any(_of(h, gone) for h in row["hits"] or ()):
         return True
-    if any(q["source"] in target.sources for q in row["quotes"] or ()):
-        return True
-    return decision.mentions.within(
-        [row["answer"], row["judge_response"], row["replies"], row["hits"], row["quotes"]]
-    )
+    return any(q["source"] in gone.sources for q in row["quotes"] or ())
 
 
-def _of(hit: dict[str, Any], decision: ForgetDecision) -> bool:
-    return parse_chunk_id(hit["chunk"])[0] in decision.target.sources
+def _of(hit: dict[str, Any], gone: Gone) -> bool:
+    return parse_chunk_id(hit["chunk"])[0] in gone.sources or hit["url"] in gone.urls
 
 
-def held_files(folder: Path, decision: ForgetDecision) -> list[Path]:
-    """Other files of a run's folder that repeat it."""
-    told = decision.mentions
-    known = {RunFolder(folder).results, RunFolder(folder).predictions, RunFolder(folder).page}
-    found = [f for f in sorted(folder.rglob("*")) if f.is_file() and f not in known]
-    return [f for f in found if f.suffix in (*LINES, *TEXTS) and told(f.read_text(errors="replace"))]
-
-
-def take_out(store: Store, folder: Path, decision: ForgetDecision) -> None:
-    """Takes it out of one folder. The same call again changes nothing."""
-    run, told = RunFolder(folder), decision.mentions
-    for file in held_files(folder, decision):
-        _file(file, told)
-    if not is_whole(folder):
-        for file in (run.manifest, run.results, run.predictions, run.report, run.page):
-            file.unlink(missing_ok=True)
+def _of_run(store: Store, folder: Path, gone: Gone) -> None:
+    run = RunFolder(folder)
+    if not _is_whole(folder):
+        for name in FILES.values():
+            (folder / name).unlink(missing_ok=True)
         return
-    _table(run.results, decision)
+    _table(run.results, gone)
     manifest = read(folder)
     write_predictions(run, manifest.run)
-    text = moved(json.loads(run.manifest.read_text()), decision)
-    asked = set(answer_keys(store, manifest.run))
-    write_page(run, manifest, earlier_run(store, asked))
-    if text is not None:
-        write_text(run.manifest, text)
+    run.changes.unlink(missing_ok=True)  # answers before and after; the next eval says what it changed
+    write_page(run, manifest, earlier_run(store, set(answer_keys(store, manifest.run))))
 
 
-def _table(path: Path, decision: ForgetDecision) -> None:
-    if not any(_rests(row, decision) for row in _rows(path)):
-        return
+def _table(path: Path, gone: Gone) -> None:
     schema = pq.read_schema(path)
     with (
         replacing(path) as whole,
@@ -121,32 +154,18 @@ def _table(path: Path, decision: ForgetDecision) -> None:
         pq.ParquetWriter(whole, schema, compression="zstd") as out,
     ):
         for batch in found.iter_batches(ROWS):
-            rows = [r for r in batch.to_pylist() if r["id"] not in decision.target.questions]
-            for row in (r for r in rows if _rests(r, decision)):
-                left = [h for h in row["hits"] or () if not _of(h, decision)]
-                hits = [{**h, "text": None} if decision.mentions(h["text"] or "") else h for h in left]
-                row |= {"answer": None, "replies": [], "judge_response": None, "quotes": [], "hits": hits}
+            rows = [r for r in batch.to_pylist() if r["id"] not in gone.questions]
+            for row in (r for r in rows if r["id"] in gone.graded):
+                row["grades"] = [g for g in row["grades"] if g[0] not in gone.documents]
+            for row in (r for r in rows if _rests(r, gone)):
+                left = [h for h in row["hits"] or () if not _of(h, gone)]
+                row |= {"answer": None, "replies": [], "judge_response": None, "quotes": [], "hits": left}
             out.write_table(pa.Table.from_pylist(rows, schema))
 
 
-def _file(file: Path, told: Mentions) -> None:
-    """Takes lines out of a file of lines, entries out of JSON; another file goes."""
-    text = file.read_bytes().decode("utf-8", "replace")
-    if file.suffix in LINES:
-        write_text(file, "\n".join(line for line in text.split("\n") if not told(line)))
-    elif file.suffix == ".json":
-        write_json(file, _pruned(json.loads(text), told))
-    else:
-        file.unlink()
-
-
-def _pruned(value: Any, told: Mentions) -> Any:
-    """JSON without the entries of lists, and the texts, that repeat it."""
-    if isinstance(value, list):
-        return [_pruned(v, told) for v in value if not told.within(v)]
-    if isinstance(value, dict):
-        return {k: _pruned(v, told) for k, v in value.items()}
-    return "" if isinstance(value, str) and told(value) else value
+def _labels_of(recipe: dict[str, Any]) -> str:
+    """The digest of the labels that an adapter was trained on."""
+    return str(recipe.get("labels", {}).get("digest"))
 
 
 class TextFolders(Protocol):
@@ -157,7 +176,7 @@ class TextFolders(Protocol):
         ...
 
     def held(self, folder: Path, decision: ForgetDecision) -> tuple[str, int]:
-        """The digest of what a folder has, and how many of its rows hold what is forgotten."""
+        """The digest of what a folder has, and how many of its rows show what is forgotten."""
         ...
 
     def take_out(self, folder: Path, decision: ForgetDecision) -> None:

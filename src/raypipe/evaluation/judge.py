@@ -26,6 +26,7 @@ from raypipe.metrics.crag import Prediction, Rule, open_truths
 from raypipe.models.kit import LocalKit
 from raypipe.runs.pipeline.tasks import TRIES
 from raypipe.runs.plan.records import JudgePlan
+from raypipe.steps.model_replies import ask_each
 from raypipe.store import Store
 from raypipe.store.memo.counts import CallCounts
 from raypipe.store.memo.disk import StoreMemo, memo_versions, merge_memo
@@ -167,7 +168,7 @@ async def judged(
         for some in batches(left, len(left) if spend is None else CAPPED_AT_ONCE):
             if spend is not None:
                 spend(tally)
-            replies = await generate([asks[id][turn] for id in some], sampling)
+            replies = await ask_each(generate, some, [asks[id][turn] for id in some], sampling)
             for id, reply in zip(some, replies, strict=True):
                 if isinstance(reply, Generated):  # thoughts alone are a text that is no judgement
                     said[id].append(split_thoughts(reply.text).answer or "(thoughts alone)")

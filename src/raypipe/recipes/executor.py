@@ -15,6 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raypipe.core.about import about
 from raypipe.core.arrow import SPANS
 from raypipe.core.errors import LawBroken, OutOfMemory, RaypipeError
 from raypipe.core.protocols import Ask, Build, CorpusStep, Kit, Model, Step
@@ -121,6 +122,7 @@ class QuestionExecutor:
     ) -> None:
         self.counts = {s.name: StageCounters() for s in recipe.question}
         self._on_stage, self._loading_s = on_stage, loading_s
+        self._digest = recipe.digest()
         self._ranks = not any(decides(s.step) for s in recipe.question)
         asking: Asking = SingleFlight()
         self._stages: list[tuple[Stage[Step], Ask]] = []
@@ -148,7 +150,8 @@ class QuestionExecutor:
         for stage, ask in self._stages:
             self._on_stage(stage.name, None)
             start, loaded = time.perf_counter(), self._loading_s()
-            rows = await _pass(stage, ask, rows, self.counts[stage.name])
+            with about(recipe=self._digest):
+                rows = await _pass(stage, ask, rows, self.counts[stage.name])
             took = time.perf_counter() - start
             self.counts[stage.name].spend(took, self._loading_s() - loaded)
             self._on_stage(stage.name, took)
@@ -163,7 +166,8 @@ async def _pass(stage: Stage[Step], ask: Ask, rows: list[Question], count: Stage
     # stages omitted by a deadline or an outage continues with what it has.
     broken = [not goes_on(q) and not decides(stage.step) for q in rows]
     chosen = [i for i, q in enumerate(rows) if not broken[i] and stage.admits(q)]
-    out = await _watched(stage.name, ask([rows[i] for i in chosen])) if chosen else []
+    with about([rows[i].id for i in chosen]):
+        out = await _watched(stage.name, ask([rows[i] for i in chosen])) if chosen else []
     if [q.id for q in out] != [rows[i].id for i in chosen]:
         raise LawBroken(
             f"{stage.name} must return exactly the questions it was given, in their order; it returned others"

@@ -60,6 +60,7 @@ class CapturedAnswer:
     confidence: float | None
     degraded: tuple[str, ...]  # stages that were omitted
     quotes: tuple[CapturedQuote, ...]
+    found: tuple[str, ...]  # ids of the sources of its passages: the answer may rest on each of them
 
     def question(self, id: str) -> Question:
         """The question that was asked, under an id."""
@@ -67,6 +68,12 @@ class CapturedAnswer:
         if cited is not None:
             cited = tuple(replace(c, question=id) for c in cited)
         return Question(id, self.query, self.body, self.asked_at, cited)
+
+    def rests_on(self) -> tuple[list[str], list[str]]:
+        """The addresses and the ids of sources that the answer may rest on."""
+        cited = self.citations or ()
+        used = (*self.found, *(q.source for q in self.quotes), *(s.id for s in self.sources))
+        return [c.url for c in cited], [*used, *(s for c in cited for s in c.sources())]
 
     def own_id(self) -> str:
         """Names the question with its evidence: the same again is the same question."""

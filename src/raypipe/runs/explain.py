@@ -94,7 +94,7 @@ class Explanation:
     outcome: str
     evidence: tuple[AnswerQuote, ...]  # the quotes of the answer, best first
     replies: Mapping[str, StepReply]  # of the steps, by the name that they are kept under
-    faults: tuple[Fault, ...]  # of the row: what went wrong, whether or not a later step answered it
+    faults: tuple[Fault, ...]  # of the row: what went wrong, whether or not another step answered it
     previous: str  # the run to compare with; "" for none
     changed: tuple[str, ...]  # parts that are not as they were then
     differences: tuple[Difference, ...]  # of the recipe, since then

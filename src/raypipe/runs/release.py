@@ -8,8 +8,8 @@ a reader sees one release or the other. Knows manifests and the store; runs noth
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from raypipe.core.errors import ConfError
@@ -47,7 +47,6 @@ class Release:
     lead: str = ""  # the measure that the run's report begins with
     measures: Mapping[str, MeasureSummary] = field(default_factory=dict)  # by name
     seen: int = 0  # scored questions of the run that a fit or adapter of its recipe has seen
-    after: str = ""  # the release that it is without what was forgotten; "": it was promoted itself
 
     @property
     def title(self) -> str:
@@ -154,26 +153,18 @@ def forget(store: Store, id: str) -> None:
         untag(store, table, id)
 
 
-def repoint(store: Store, names: Mapping[str, str | None]) -> None:
-    """Puts other releases in the place of some, by their ids; None: the one before it answers."""
+def end_releases(store: Store, ids: Collection[str]) -> bool:
+    """Ends releases, and then removes them: the one before them answers, or none. Returns whether what
+    answers has changed. The same again changes nothing."""
     before = history(store)
-    after = tuple(new for id in before if (new := names.get(id, id)) is not None)
+    after = tuple(id for id in before if id not in ids)
     if not after:
         store.files.remove(f"{RELEASES}/{LIVE}.json")
     elif after != before:
         _point(store, after)
-
-
-def succeed(store: Store, id: str, made: Mapping[str, Mapping[str, int]]) -> tuple[str, Mapping[str, int]]:
-    """Writes the release that searches other versions of the tables of release `id` (table -> version ->
-    the one in its place), unless it is there. Returns its id and its tables."""
-    found = next((r for r in releases(store) if r.after == id), None)
-    if found is None:
-        old = release_of(store, id)
-        tables = {t: made.get(t, {}).get(str(v), v) for t, v in old.tables.items()}
-        found = replace(old, id=_next_id(store, old.run), tables=tables, after=id)
-        write_record(store, f"{RELEASES}/{found.id}.json", found)
-    return found.id, found.tables
+    for id in ids:
+        forget(store, id)
+    return before[-1:] != after[-1:]
 
 
 def _next_id(store: Store, run: str) -> str:

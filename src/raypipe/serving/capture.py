@@ -22,10 +22,11 @@ from raypipe.core.errors import ConfError, RaypipeError, Unavailable
 from raypipe.core.records import Citation, Question, Source
 from raypipe.readers.rows import source_of
 from raypipe.runs import captured
+from raypipe.runs.pipeline.tombstones import Tombstones, tombstones
 from raypipe.serving.access import CaptureConfig
 from raypipe.serving.query import QueryRequest, QueryResult
 from raypipe.store import Store
-from raypipe.store.layout import CAPTURED, FEEDBACK
+from raypipe.store.layout import CAPTURED, FEEDBACK, TOMBSTONES
 from raypipe.store.segments import sweep_segments, write_segment
 
 FLUSH_S = 5.0
@@ -37,6 +38,9 @@ WAITING_BYTES = 64 << 20
 
 WAITING_ROWS = 1000  # rows without documents are some 10 kB each
 SWEEP_S = 3600.0  # between two looks for rows that are older than the retention
+
+Line: TypeAlias = tuple[captured.CapturedAnswer, dict[str, Any]]
+"""An answer as it was given, and the line of it that is written."""
 
 Event: TypeAlias = Literal["written", "dropped", "redaction failed", "feedback"]
 log = logging.getLogger("raypipe.serving.capture")
@@ -57,7 +61,8 @@ class Capture:
         self._ids = captured.answer_ids(self._store)
         self._redact: Redact = redaction(config.redact)
         self._waiting: list[captured.CapturedAnswer] = []
-        self._owed: list[dict[str, Any]] = []  # lines of which a write failed, to be written with the next
+        self._stones: tuple[list[str], Tombstones] = ([], Tombstones([]))  # names of their files, and they
+        self._owed: list[Line] = []  # lines of which a write failed, to be written with the next
         self._bytes = 0  # of both
         self._writer: asyncio.Task[None] | None = None  # kept here: a loop holds its tasks weakly
         self._swept_at = 0.0
@@ -120,18 +125,15 @@ class Capture:
         when closing."""
         rows, self._waiting, size = self._waiting, [], self._bytes
         self._owed += await asyncio.to_thread(self._lines, rows)
-        event: Event = "written"
-        now = self._clock()
+        now, written = self._clock(), 0
         try:
-            if self._owed:
-                await asyncio.to_thread(write_segment, self._store.files, CAPTURED, self._owed, now)
+            written = await asyncio.to_thread(self._put, self._owed, now)
         except Exception as e:  # of any kind: rows that come later are to be written
             log.error("%d captured answers cannot be written: %s", len(self._owed), e)
             if isinstance(e, Unavailable) and not self._closing.is_set():
                 return
-            event = "dropped"
-        for _ in self._owed:
-            self._count(event)
+        for n in range(len(self._owed)):
+            self._count("written" if n < written else "dropped")
         self._owed, self._bytes = [], self._bytes - size
         await self._sweep(now)
 
@@ -148,11 +150,29 @@ class Capture:
             return
         self._swept_at = now
 
-    def _lines(self, rows: Sequence[captured.CapturedAnswer]) -> list[dict[str, Any]]:
+    def _put(self, owed: Sequence[Line], now: float) -> int:
+        """Writes lines, but those that a tombstone refuses, and returns how many. A forget writes its
+        tombstone and then looks through all lines, so a tombstone that comes while a file is written is found
+        here or the file there."""
+        if not (kept := self._allowed(owed)):
+            return 0
+        name = write_segment(self._store.files, CAPTURED, [line for _, line in kept], now)
+        if len(self._allowed(kept)) == len(kept):
+            return len(kept)
+        self._store.files.remove(f"{CAPTURED}/{name}")
+        return self._put(kept, now)
+
+    def _allowed(self, owed: Sequence[Line]) -> list[Line]:
+        if (names := self._store.files.names(TOMBSTONES)) != self._stones[0]:  # a file never changes
+            self._stones = names, Tombstones(tombstones(self._store))
+        refuses = self._stones[1].refuses
+        return [x for x in owed if not refuses(x[0].id, *x[0].rests_on())]
+
+    def _lines(self, rows: Sequence[captured.CapturedAnswer]) -> list[Line]:
         lines = []
         for row in rows:
             try:
-                lines.append(asdict(redacted(row, self._redact)))
+                lines.append((row, asdict(redacted(row, self._redact))))
             except RedactionFailed as e:
                 self._count("redaction failed")
                 log.error("an answer is not captured: the redaction function %s", e)
@@ -169,7 +189,7 @@ def captured_answer(
         captured.FORMAT, id, at, result.release, result.recipe, asked.id, asked.text,
         asked.body, asked.asked_at, asked.citations, request.sources or (),
         request.sources is not None, q.answer, q.outcome, reply.confidence if reply else None,
-        q.degraded, quotes,
+        q.degraded, quotes, tuple(dict.fromkeys(h.source for h in q.hits)),
     )  # fmt: skip
 
 
@@ -201,6 +221,7 @@ def redacted(answer: captured.CapturedAnswer, redact: Redact) -> captured.Captur
         citations=None if citations is None else tuple(map(cited, citations)),
         sources=tuple(sources.values()),
         quotes=tuple(quotes),
+        found=tuple(named for s in answer.found if (named := renamed.get(s, s)) is not None),
     )
 
 

@@ -43,7 +43,8 @@ class ReleaseFollower:
 
     The pointer is read again when a request comes and POLL_S have passed. The request that finds a new
     release opens its tables; other requests use the current release meanwhile. A release that cannot be
-    opened is not followed, the log says why, and it is tried again after REOPEN_S. Models that no open
+    opened is not followed, the log says why, and it is tried again after REOPEN_S. Where none is live any
+    more none answers. Models that no open
     release names are closed: a release is open until the last request that it answers has ended.
     """
 
@@ -90,7 +91,13 @@ class ReleaseFollower:
         except (RaypipeError, OSError) as e:  # a damaged or missing file; a network that is down
             self._stay("the pointer to the live release", e)
             return
-        if release is None or (release.id == self._refused[0] and time.monotonic() < self._refused[1]):
+        if release is None:
+            if self._current is not None:  # a forget ended it, and none was before it
+                self._why = f"release {self._current.release} was ended and no other is live"
+                log.warning("%s: no question is answered until a run is promoted", self._why)
+                self._current = None
+            return
+        if release.id == self._refused[0] and time.monotonic() < self._refused[1]:
             return
         if self._current is not None and release.id == self._current.release:
             return

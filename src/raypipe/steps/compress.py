@@ -15,7 +15,7 @@ from raypipe.core.llm import Sampling
 from raypipe.core.protocols import Ask, Bound, Kit, Model, Reach, Tokenize
 from raypipe.core.records import ANSWERED, Hit, Question, Reply
 from raypipe.steps.extract import choose, require_fitted_with, scored_sentences, sentence_scores
-from raypipe.steps.model_replies import prompt_values, read_reply, require_prompt, with_replies
+from raypipe.steps.model_replies import ask_each, prompt_values, read_reply, require_prompt, with_replies
 from raypipe.steps.ranking import add_hits
 from raypipe.steps.rows import skipping
 from raypipe.text import evidence
@@ -147,7 +147,8 @@ class Compress:
         ) -> list[Choice]:
             asked = [i for i, some in enumerate(found) if some]
             chats = [render(_values(questions[i], found[i], frozenset(names))) for i in asked]
-            said = await generate(chats, Sampling(max_tokens=self._most_reply())) if chats else []
+            ids, sampling = [questions[i].id for i in asked], Sampling(max_tokens=self._most_reply())
+            said = await ask_each(generate, ids, chats, sampling) if chats else []
             out: list[Choice] = [((), None)] * len(found)
             for i, reply in zip(asked, said, strict=True):
                 read = partial(read_numbers, most=len(found[i]))

@@ -20,6 +20,7 @@ from raypipe.steps.bm25 import Bm25
 from raypipe.steps.dense import Dense
 from raypipe.steps.fuse import Fuse
 from raypipe.steps.model_replies import (
+    ask_each,
     prompt_passages,
     prompt_values,
     read_reply,
@@ -187,7 +188,8 @@ class Iterate:
 
     async def _round(self, generate: Generator, rows: Sequence[_Row]) -> None:
         sampling = Sampling(max_tokens=self._most_reply())
-        said = await generate([r.chat for r in rows], sampling) if rows else []
+        ids = [r.question.id for r in rows]
+        said = await ask_each(generate, ids, [r.chat for r in rows], sampling) if rows else []
         for row, reply in zip(rows, said, strict=True):
             row.rounds += 1
             row.tokens += 0 if isinstance(reply, Fault) else reply.generated_tokens

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from raypipe.core.about import about
 from raypipe.core.errors import ModelMissing
 from raypipe.core.index import Index
 from raypipe.core.llm import Chat, Generated, Generator, Sampling
@@ -79,6 +80,15 @@ def require_adapters(model: Model, choice: AdapterChoice) -> None:
             )
 
 
+async def ask_each(
+    generate: Generator, ids: Sequence[str], chats: Sequence[Chat], sampling: Sampling,
+    adapter: str | None = None,
+) -> list[Generated | Fault]:  # fmt: skip
+    """The replies to the chats, in order, each of which is about the question of one of these ids."""
+    with about(ids, each=True):
+        return await generate(chats, sampling, adapter)
+
+
 async def ask_by_adapter(
     generate: Generator,
     questions: Sequence[Question],
@@ -89,7 +99,10 @@ async def ask_by_adapter(
     """The replies to the chats of these questions, in order: one call for each adapter, all at once."""
     adapters = [choice.of(q) for q in questions]
     rows = {a: [i for i, x in enumerate(adapters) if x == a] for a in dict.fromkeys(adapters)}
-    calls = [generate([chats[i] for i in at], sampling, adapter) for adapter, at in rows.items()]
+    calls = [
+        ask_each(generate, [questions[i].id for i in at], [chats[i] for i in at], sampling, adapter)
+        for adapter, at in rows.items()
+    ]
     said: dict[int, Generated | Fault] = {}
     for at, found in zip(rows.values(), await asyncio.gather(*calls), strict=True):
         said.update(zip(at, found, strict=True))

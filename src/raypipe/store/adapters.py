@@ -7,7 +7,7 @@ files; which adapters are still named is the matter of `runs.prune`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
@@ -68,12 +68,6 @@ def adapter_file(files: Files, name: str, file: str) -> bytes | None:
 def adapter_recipe(files: Files, name: str) -> dict[str, Any]:
     """What an adapter was made of, and the identity of its weights (`adapter`); {} if it is not whole."""
     return yaml.safe_load(adapter_file(files, name, RECIPE) or b"") or {}
-
-
-def trained_on(files: Files, labels: Collection[str]) -> dict[str, str]:
-    """Adapter -> identity of its weights, of those that were trained on labels with one of these digests."""
-    recipes = {name: adapter_recipe(files, name) for name in adapter_names(files)} if labels else {}
-    return {n: str(r["adapter"]) for n, r in recipes.items() if r.get("labels", {}).get("digest") in labels}
 
 
 def remove_adapter(files: Files, name: str) -> None:

@@ -24,7 +24,7 @@ from raypipe.store.lease import Lease
 from raypipe.store.tables import BASE, ON_DEMAND, kind_of, table_schema
 
 DRIVER = "driver"  # the lease of who changes tables
-FORMAT = 3  # of what lies in a store; raised when an older raypipe could misread it
+FORMAT = 4  # of what lies in a store; raised when an older raypipe could misread it
 
 INDEX_TRIES = 20  # each one lost means that another driver brought the index forward
 
@@ -80,7 +80,7 @@ class Store:
         holds one of this name through this very Store nothing more is taken: the phases of an eval each ask
         for one, and the eval holds it over all of them. Raises StoreError that names the holder, if another
         has it; and to a driver while a forget was begun and has not ended, unless it is one (`forgetting`):
-        its tables may stand at an older version."""
+        a part of that may be there yet."""
         if name in self._held:
             yield
             return
@@ -90,17 +90,18 @@ class Store:
                 if name == DRIVER:
                     restore_all(self.files)
                     if not forgetting:
-                        self._require_forgotten()
+                        self.require_forgotten()
                 yield
             finally:
                 self._held.discard(name)
 
-    def _require_forgotten(self) -> None:
+    def require_forgotten(self) -> None:
+        """Raises StoreError where a forget was begun and has not ended."""
         for name in self.files.names(FORGETTING):
-            given = json.loads(self.files.read(f"{FORGETTING}/{name}") or b"{}").get("given", "")
+            given = json.loads(self.files.read(f"{FORGETTING}/{name}") or b"{}").get("given", ())
             raise StoreError(
-                f"{self.uri}: a forget was begun and has not ended, so tables may stand at an older version. "
-                f"Run it again to its end: `raypipe forget {given!r} --yes --store {self.uri}`"
+                f"{self.uri}: a forget was begun and has not ended, so a part of it is there yet. Run it "
+                f"again to its end: `raypipe forget {' '.join(map(repr, given))} --yes --store {self.uri}`"
             )
 
     @property

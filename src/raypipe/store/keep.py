@@ -27,10 +27,11 @@ from raypipe.store.layout import COVERAGE, LEASES, PARTS, PLANNED, READS, RUNS
 from raypipe.store.lease import STALE_S
 from raypipe.store.parts import end, run_of
 from raypipe.store.sources import keep_rows_id, rows_id
-from raypipe.store.tables import OF_MEMO
+from raypipe.store.tables import OF_MEMO, kind_of
 
 FRAGMENTS = 64  # a commit adds one or two; a look-up opens each
 OPTIONS = CompactionOptions(num_threads=1, batch_size=1024)  # 22 MB of real texts at a time
+WITHOUT_DELETED = CompactionOptions(num_threads=1, batch_size=1024, materialize_deletions_threshold=0.0)
 _EVER = timedelta(days=36_500)  # no version is older: versions stay, see `clean`
 KEPT = timedelta(days=1)  # a version that is younger may still be read by a run or a request
 
@@ -43,6 +44,12 @@ def tag(store: Store, table: str, name: str, version: int) -> None:
         store.files.sync(f"{_tags(table)}/{name}.json")  # Lance does not
     elif here[name] != version:
         raise StoreError(f"table {table} at {store.uri} has tag {name} at another version than {version}")
+
+
+def versions(store: Store, table: str) -> list[int]:
+    """The versions of a table that can be opened, oldest first; none of one that is not there."""
+    here = store.has(table)
+    return sorted(v["version"] for v in store.dataset(table).versions()) if here else []
 
 
 def untag(store: Store, table: str, name: str) -> None:
@@ -134,6 +141,31 @@ def _key_ranges(rows: int) -> Iterator[str]:
     starts = ["", *(f"{n:0{digits}x}" for n in range(1, 16**digits))]
     for low, high in zip(starts, [*starts[1:], None], strict=True):
         yield f"key >= '{low}'" + (f" AND key < '{high}'" if high else "")
+
+
+def rewrite_deleted(store: Store, table: str) -> None:
+    """Writes each fragment that has deleted rows again without them, and the table's BTREEs: a deletion of
+    Lance leaves the bytes of a row in its file, and its key in an index."""
+    with reaching(store.table_uri(table)), store.durable(table):
+        if table.startswith(OF_MEMO):
+            drop_twins(store, table)
+        if any(f.deletion_file() for f in store.dataset(table).get_fragments()):
+            Compaction.execute(store.dataset(table), WITHOUT_DELETED)
+        for column in kind_of(table).indexes:
+            store.dataset(table).create_scalar_index(column, "BTREE", replace=True)
+
+
+def keep_only(store: Store, table: str, keep: Collection[int]) -> None:
+    """Removes all versions but these and the newest, tagged ones too, and all files that no version names."""
+    dataset = store.dataset(table)
+    safe = {*keep, dataset.version}
+    for name, version in tagged(store, table).items():
+        if version not in safe:
+            untag(store, table, name)
+    if old := [v for v in versions(store, table) if v not in safe]:
+        with reaching(store.table_uri(table)):
+            dataset.cleanup_old_versions(versions=old)
+    free_table(store, table)
 
 
 def compact_here(store: Store, table: str, version: int) -> None:

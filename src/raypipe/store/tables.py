@@ -81,8 +81,13 @@ REPLIES = pa.schema(
             key=STRING, text=STRING, finish=STRING, prompt_tokens=INT, cached_tokens=INT, generated_tokens=INT
         ),
         pa.field("logprob", pa.float64()),
+        *arrow.required(
+            recipe=STRING,  # digest of the recipe that asked; "": not known
+            questions=pa.list_(STRING),  # ids of those that it was asked for; []: not known
+        ),
     ]
 )
+"""A reply has no other way back to what its prompt showed: its key is a digest."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,6 +191,7 @@ _MARK = re.compile(f"([{OPEN}{CLOSE}])")
 _COMMENT = re.compile(r"/\*(?:[^*]|\*(?!/))*+(\*/)?")  # without its end it is none
 _NUMBER = re.compile(r"\A\s*([+-]?(?:\d+(?:\.\d*)?|\.\d+))\s*([a-z%]*)")
 _COLOUR = re.compile(r"#[0-9a-f]{3,8}\b|rgba?\([^)]{0,200}+\)|(?<![\w-])[a-z]+(?![\w(-])")
+# 200: a colour in brackets has three or four numbers
 _NOT_COLOURS = {"none", "inherit", "initial", "unset", "url", "repeat", "fixed", "scroll", "center"}
 _FAR = -100.0  # in any unit: -100 % is off the screen, and real off-screen text stands at -999 px or more
 

@@ -39,7 +39,7 @@ _NUMBERS = re.compile(
     rf"|\b(?:{_ONES}|{_TENS})(?:-(?:{_ONES}))?\b{_SCALE}",
     re.IGNORECASE,
 )
-_MONEY = re.compile(
+_MONEY = re.compile(  # of more than 40 digits and commas there is none
     rf"(?:US|A|C)?[$\u00a3\u20ac\u00a5]\s?\d[\d,]*(?:\.\d+)?{_SCALE}"
     rf"|\b\d[\d,]{{0,40}}(?:\.\d+)?{_SCALE}\s+(?:dollars|pounds|euros|yen|rupees|cents)\b",
     re.IGNORECASE,
@@ -118,7 +118,8 @@ def typed_span(question: str, kind: Kind, sentence: str, marks: Sequence[int]) -
         return None
     counted = _COUNTED.search(question.lower()) if kind == "how many" else None
     named = []
-    if counted:  # its first letters, enough to match its other forms, with at most two words between
+    if counted:  # its first letters, enough to match its other forms, with at most two words between,
+        # and between words at most 40 other characters: a dotted line of a table of contents has more
         stem = re.escape(counted[1][: max(4, len(counted[1]) - 2)].rstrip("s"))
         before = re.compile(rf"(?:\W{{1,40}}+\w++){{0,2}}?\W{{1,40}}+{stem}", re.IGNORECASE)
         named = [s for s in spans if stem and before.match(sentence, s[1])]

@@ -24,7 +24,7 @@ _MARKS = (
 _LONGEST = max(map(len, _MARKS))
 MOST_CHARS = 500_000
 """Of a reply that is read: what a window of 131,072 tokens holds. All that reads replies is linear in their
-length, and takes some tenths of a second for so many."""
+length: they take some tenths of a second at this bound."""
 _MARK = re.compile(f"{_OPEN.pattern}|{_CLOSE.pattern}", re.IGNORECASE)
 
 

@@ -40,7 +40,7 @@ release: decide what answers live questions
   rollback (releases): Make the release before the live one live again.
   releases (releases): List the releases of a store.
   prune (releases): Delete tables and replies that nothing references.
-  forget (releases): Take a page, a document or a question out of a store and its runs, for good.
+  forget (releases): Take pages, documents or questions out of a store and its runs, for good.
 serve: answer single questions
   ask (serve): Answer one question, from the store or from pages in a file.
   serve (serve): Answer questions over HTTP on this machine.

@@ -95,8 +95,7 @@ def _print_removed(found: PruneResult) -> None:
 @command
 def _forget(args: Args) -> int:
     """raypipe forget https://example.org/page --reason 'licence ended' --yes --store /data/store
-    name URL|SOURCE|QUESTION: a url that questions cite, the path of a document, or the id of a source or
-      question
+    names ID+: urls that questions cite, paths or ids of documents, or ids of sources or questions
 
     one of these:
     --dry-run: list what holds it or rests on it
@@ -112,10 +111,13 @@ def _forget(args: Args) -> int:
 
 def _print_holdings(found: ForgetResult) -> None:
     for h in found.holdings:
-        print(f"{h.kind} {h.name}: {h.rows} rows, {h.does}" if h.rows else f"{h.kind} {h.name}: {h.does}")
-    what = f"{found.target} {found.name}"
+        print(f"{h.place}: {h.rows} {h.does}" if h.rows else f"{h.place}: {h.does}")
+    again = " by finishing what a killed command began" if found.finished else ""
+    for t in found.targets:
+        if not found.dry_run:
+            print(
+                f"{t.kind} {t.name} is forgotten{again}; tombstone {t.tombstone[:8]} refuses it from now on"
+            )
     if found.dry_run:
+        what = ", ".join(f"{t.kind} {t.name}" for t in found.targets)
         print(f"{what}: {len(found.holdings)} things hold it; nothing was removed (--yes removes it)")
-    else:
-        again = " by finishing what a killed command began" if found.finished else ""
-        print(f"{what} is forgotten{again}; tombstone {found.tombstone[:8]} refuses it from now on")

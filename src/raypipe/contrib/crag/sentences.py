@@ -14,8 +14,8 @@ from raypipe.contrib.crag.relation import FACTS, Relation
 
 MOST_SENTENCES: Final = 10  # rows described; a model reads no more (reference, section 2.6)
 MOST_CHARS: Final = 600  # of one value
-_HIDDEN: Final = frozenset(["id", "order", "website", "associated_acts", "coordinates", "mottoeng"])
-_MARKUP: Final = re.compile(  # a name in MediaWiki has 255 bytes at most
+_HIDDEN: Final = frozenset({"id", "order", "website", "associated_acts", "coordinates", "mottoeng"})
+_MARKUP: Final = re.compile(  # a name in MediaWiki has 255 bytes at most; a tag seldom has 100
     r"<ref\b[^>]{0,1000}+>.*?(?:</ref>|\Z)|\[\[(?:[^\]|]{0,300}+\|)?|\]\]", re.DOTALL
 )
 
@@ -66,7 +66,7 @@ def _row(relation: Relation, row: Row, key: str | None) -> str:
 
 
 def _hidden(key: str) -> bool:
-    return key in _HIDDEN or key[0] == "_" or key.endswith("_id") or "image" in key or "logo" in key
+    return key in _HIDDEN or key.startswith("_") or key.endswith("_id") or "image" in key or "logo" in key
 
 
 def _value(relation: Relation, row: Row, key: str) -> Any:

@@ -1,13 +1,12 @@
-"""What is forgotten, taken out of folders of training labels."""
+"""What is forgotten, taken out of folders of training labels: by ids of questions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
-from raypipe.contrib.finetune.label_files import ABOUT, ROWS, Label, read_labels, write_labels
-from raypipe.runs.forget.records import ForgetDecision
+from raypipe.contrib.finetune.label_files import ABOUT, PAGE, ROWS, Label, read_labels, write_labels
+from raypipe.runs.forget.find import ForgetDecision
 
 
 class LabelFolders:
@@ -19,13 +18,12 @@ class LabelFolders:
 
     def held(self, folder: Path, decision: ForgetDecision) -> tuple[str, int]:
         labels = read_labels(folder)
-        return labels.digest, sum(_holds(x, decision) for x in labels.labels)
+        return labels.digest, sum(_shows(x, decision) for x in labels.labels)
 
     def take_out(self, folder: Path, decision: ForgetDecision) -> None:
         found = read_labels(folder)
-        left = [x for x in found.labels if not _holds(x, decision)]
-        if len(left) == len(found.labels):
-            return
+        left = [x for x in found.labels if not _shows(x, decision)]
+        (folder / PAGE).unlink(missing_ok=True)
         if left:
             write_labels(folder, left, found.recipe, found.data, found.about, found.questions)
             return
@@ -33,11 +31,12 @@ class LabelFolders:
             (folder / name).unlink(missing_ok=True)
 
 
-def _holds(label: Label, decision: ForgetDecision) -> bool:
-    told = decision.mentions
-    if label.question_id in decision.target.questions:
+def _shows(label: Label, decision: ForgetDecision) -> bool:
+    """Whether a label was made from answers that rest on it, or from answers that are not there any more."""
+    if label.question_id in decision.gone.resting:
         return True
-    return told.within([asdict(m) for m in label.messages]) or told(label.label) or told(label.gold or "")
+    known = any(label.question_id in ids for ids in decision.safe.values())
+    return label.rule != "imported" and not known
 
 
 FOLDERS = LabelFolders()

@@ -85,7 +85,7 @@ def make_labels(
     if drafts is not None:
         label_files.write_review(drafts, judged, made.into)
     labels = training_labels.labels_from(judged, given, held_out, idk_share)
-    page, named = folder / "labels.html", ""
+    page, named = folder / label_files.PAGE, ""
     page.unlink(missing_ok=True)  # of other labels
     if labels or made.judged:
         training_labels.require_kinds(labels, made.judged, judged)

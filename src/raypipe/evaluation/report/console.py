@@ -152,7 +152,7 @@ def print_row_faults(console: Console, found: Mapping[str, Any]) -> None:
         tries = f"after {x['attempts']} attempt{'s' if x['attempts'] != 1 else ''}"
         state = "pending" if x["transient"] else "failed permanently"
         if x["recovered"]:
-            state, tries = "answered by a later step", ""
+            state, tries = "answered by another step", ""
         say(console, f"{x['id']}: {x['step']}, {x['reason']}; {state} {tries}".rstrip(), f"  {x['detail']}")
 
 

@@ -119,7 +119,7 @@ class FaultCount:
     reason: str
     transient: bool  # True: pending, tried again by the next run
     rows: int
-    recovered: bool = False  # True: a later step answered them
+    recovered: bool = False  # True: another step answered them
     detail: str = ""  # of the first of them: what a server said; "": nothing, or an older raypipe wrote it
 
 

@@ -78,7 +78,7 @@ def fault_rows(report: Mapping[str, Any]) -> list[tuple[str, str, str, int, str]
     for f in report["faults_by_reason"]:
         then = "tried again" if f["transient"] else "lost"
         if f.get("recovered"):
-            then = "answered by a later step"
+            then = "answered by another step"
         found.append((f["step"], f["reason"], then, f["rows"], f.get("detail", "")))
     return found
 

@@ -20,7 +20,7 @@ FEW = 0.05
 @dataclass(frozen=True, slots=True)
 class Budget:
     """How many rows of a kind a run may leave undone: the greater of `share` and `rows`, but of few rows no
-    more than the share `FEW`. And for how many of its rows a step may get no reply, whatever a later step
+    more than the share `FEW`. And for how many of its rows a step may get no reply, whatever another step
     makes of them. In no digest."""
 
     share: float = 0.005  # of the rows

@@ -1,5 +1,5 @@
-"""`raypipe forget`: what holds a page, a document or a question, or rests on it, and how it goes.
+"""`raypipe forget`: what names mean in a store, what rests on it, and how it goes.
 
-`target` says what a name means, `find` what holds it, `records` what is decided, `apply` does it: the
+`target` says what a name means, `find` which ids go, `apply` does it through `store.text_places`. The
 decision is one file, so a forget that was killed is finished by the same command.
 """

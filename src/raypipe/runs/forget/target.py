@@ -1,11 +1,12 @@
 """What a name means in a store: a question, a source, a document, or the address of a page.
 
-Knows the tables of what was ingested.
+Knows the tables of what was ingested, and tombstones: what is forgotten has its name there.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from urllib.parse import quote
@@ -15,46 +16,57 @@ import pyarrow.compute as pc
 
 from raypipe.core.errors import DataError
 from raypipe.core.records import digest
-from raypipe.runs.pipeline.tombstones import PARTS
+from raypipe.runs.pipeline.tombstones import FORMAT, Tombstone, tombstones
 from raypipe.store import Store
 from raypipe.store.ids import rows
-from raypipe.store.rewrite import versions
+from raypipe.store.keep import versions
+from raypipe.store.text_places import PARTS
 
 ROWS = 4096  # questions at a time
+KINDS = ("url", "document", "source", "question")
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """What is to be forgotten, as the store has it."""
 
-    kind: str  # url, document, source or question
+    kind: str  # one of KINDS
     name: str  # the url, or an id
     urls: tuple[str, ...] = ()  # of citations that go
     documents: tuple[str, ...] = ()  # ids
-    sources: tuple[str, ...] = ()  # ids of what goes
-    shared: tuple[str, ...] = ()  # ids of names and snippets that stay, since other addresses have them, too
-    questions: tuple[str, ...] = ()  # ids of questions that go
-    also: tuple[str, ...] = ()  # other addresses and documents that lose their page, since it is the same
+    sources: tuple[str, ...] = ()  # ids
+    questions: tuple[str, ...] = ()  # ids
 
     @property
-    def addresses(self) -> tuple[str, ...]:
-        """What a tombstone refuses by name: digests."""
-        return tuple(digest(x) for x in (*self.urls, *self.documents))
+    def tombstone(self) -> str:
+        """The id of its tombstone."""
+        return digest("forgotten", self.kind, self.name)
+
+    def buried(self, reason: str) -> Tombstone:
+        """Its tombstone, which names addresses, documents and questions by digests."""
+        addresses = tuple(digest(x) for x in (*self.urls, *self.documents))
+        questions = tuple(digest(q) for q in self.questions)
+        return Tombstone(
+            FORMAT, self.tombstone, self.kind, reason, time.time(), addresses, self.sources, questions
+        )
 
 
 def find_target(store: Store, given: str) -> Target:
     """What a name means: the id of a question or source, the id or path of a document, or a url. What older
-    versions alone have is found there, since a release may name them. Raises DataError for a name that
-    nothing has, and for a path that documents of several folders have."""
+    versions alone have is found there, since a release may name them; what is forgotten already by its
+    tombstone. Raises DataError for a name that nothing has, and for a path that documents of several folders
+    have."""
     if _with_value(store, "questions", "id", given) is not None:
         return Target("question", given, questions=(given,))
     if _with_value(store, "sources", "id", given) is not None:
-        return _with_others(store, Target("source", given, sources=(given,)))
+        return Target("source", given, sources=(given,))
     if (found := _document(store, given)) is not None:
-        return _with_others(store, Target("document", found[0], documents=(found[0],), sources=(found[1],)))
-    for version in _newest_first(store, "questions"):
+        return Target("document", found[0], documents=(found[0],), sources=(found[1],))
+    for version in versions(store, "questions")[::-1]:
         if any(url == given for url, _ in citations(store, version)):
-            return _with_others(store, _url(store, given, version))
+            return _url(store, given, version)
+    if (target := _buried(store, given)) is not None:
+        return target
     raise DataError(
         f"{store.uri}: expected the url of a page, the path of a document, or the id of a source or "
         f"question, found no such thing as {given!r}. `raypipe why DIR ROW` shows the urls and sources "
@@ -62,13 +74,22 @@ def find_target(store: Store, given: str) -> Target:
     )
 
 
-def _newest_first(store: Store, table: str) -> list[int]:
-    return versions(store, table)[::-1] if store.has(table) else []
+def _buried(store: Store, given: str) -> Target | None:
+    """What a tombstone says of a name: the same forget again takes out what has come in since."""
+    stones = {stone.id: stone for stone in tombstones(store)}
+    for kind in KINDS:
+        if (stone := stones.get(digest("forgotten", kind, given))) is not None:
+            own = (given,)
+            return Target(
+                kind, given, own if kind == "url" else (), own if kind == "document" else (),
+                stone.sources, own if kind == "question" else (),
+            )  # fmt: skip
+    return None
 
 
 def _with_value(store: Store, table: str, column: str, value: str) -> int | None:
     """The newest version of a table in which a column has a value."""
-    for version in _newest_first(store, table):
+    for version in versions(store, table)[::-1]:
         if rows(store.dataset(table, version), column, [value], [column]).num_rows:
             return version
     return None
@@ -83,9 +104,8 @@ def _url(store: Store, url: str, version: int) -> Target:
             own |= parts
         else:
             others |= {s for s, part in parts.items() if part != "page"}
-    shared = {s for s, part in own.items() if part != "page"} & others
-    sources = tuple(sorted(own.keys() - shared))
-    return Target("url", url, urls=(url,), sources=sources, shared=tuple(sorted(shared)))
+    gone = {s for s, part in own.items() if part == "page" or s not in others}
+    return Target("url", url, urls=(url,), sources=tuple(sorted(gone)))
 
 
 def citations(store: Store, version: int | None = None) -> Iterator[tuple[str, dict[str, str]]]:
@@ -105,7 +125,7 @@ def _document(store: Store, given: str) -> tuple[str, str] | None:
         return given, found["source"][0].as_py()
     place = given.partition("#")[0]
     addresses = pa.array([place, quote(os.fsencode(given))])  # as a citation has it, and as the folder does
-    for at in _newest_first(store, "layouts"):
+    for at in versions(store, "layouts")[::-1]:
         layouts = store.scan("layouts", ["id", "url", "source"], version=at)
         named = layouts.filter(pc.is_in(layouts["url"], value_set=addresses)).to_pylist()
         if len(named) > 1:
@@ -116,15 +136,3 @@ def _document(store: Store, given: str) -> tuple[str, str] | None:
         if named:
             return named[0]["id"], named[0]["source"]
     return None
-
-
-def _with_others(store: Store, target: Target) -> Target:
-    """The target with the other addresses of its pages: equal texts are one source."""
-    gone = set(target.sources)
-    urls = {url for url, parts in citations(store) if url not in target.urls and not gone.isdisjoint(parts)}
-    same = store.rows("documents", "source", target.sources, ["id"])
-    documents = set(same["id"].to_pylist()) - set(target.documents)
-    return Target(
-        target.kind, target.name, target.urls, tuple(sorted({*target.documents, *documents})),
-        target.sources, target.shared, target.questions, tuple(sorted(urls | documents)),
-    )  # fmt: skip

@@ -19,13 +19,13 @@ from raypipe.core.errors import DataError
 from raypipe.core.records import Citation, Fault, Question, digest
 from raypipe.store import Store
 from raypipe.store.layout import TOMBSTONES
+from raypipe.store.text_places import PARTS
 
 if TYPE_CHECKING:
     from raypipe.runs.pipeline.ingest_staging import IngestBatch
 
 FORMAT = 1
 REASON = "forgotten"  # of the fault of a record that a tombstone refuses
-PARTS = ("page", "snippet", "name")  # of a citation, that are sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +93,15 @@ class Tombstones:
 
     def question(self, id: str) -> Tombstone | None:
         return self._stones.get(("questions", digest(id))) if self._stones else None
+
+    def refuses(self, question: str, addresses: Iterable[str], sources: Iterable[str]) -> bool:
+        """Whether an answer may not be kept, by the id of its question, and by the addresses and sources that
+        it rests on."""
+        if not self._stones:
+            return False
+        return bool(
+            self.question(question) or any(map(self.address, addresses)) or any(map(self.source, sources))
+        )
 
     def citations(self, question: Question) -> tuple[Question, list[Tombstone]]:
         """The question without what is refused of its citations, and why."""

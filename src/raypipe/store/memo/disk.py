@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 
 import lance
 import numpy as np
@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raypipe.core import arrow
+from raypipe.core.about import About, now
 from raypipe.core.llm import Generated
 from raypipe.core.records import digest
 from raypipe.store.commit import append
@@ -60,7 +61,7 @@ class StoreMemo:
         versions = {n: v for n, v in versions.items() if not (fresh and n.startswith("replies-"))}
         self._old = {name: self._store.dataset(name, version) for name, version in versions.items()}
         self._fresh = MemoryMemo(FRESH_BYTES)  # of what is on disk
-        self._owed: deque[tuple[MemoTable, Sequence[str], Values]] = deque()  # puts whose write failed
+        self._owed: deque[tuple[MemoTable, Sequence[str], Values, About]] = deque()  # puts whose write failed
         self._paying = asyncio.Lock()
 
     async def get_many(self, table: MemoTable, keys: Sequence[str]) -> tuple[np.ndarray, Values]:
@@ -81,9 +82,9 @@ class StoreMemo:
     async def put_many(self, table: MemoTable, keys: Sequence[str], values: Values) -> None:
         """As `Memo`. Raises StoreUnavailable or DiskFull where they cannot be written; then they are owed."""
         try:
-            await asyncio.to_thread(self._write, table, keys, values)
+            await asyncio.to_thread(self._write, table, keys, values, now())
         except BaseException:  # a deadline too: whether the thread still writes them is not known
-            self._owed.append((table, keys, values))
+            self._owed.append((table, keys, values, now()))
             raise
         await self._fresh.put_many(table, keys, values)
 
@@ -93,13 +94,13 @@ class StoreMemo:
             async with self._paying:
                 if self._owed:
                     await asyncio.to_thread(self._write, *self._owed[0])
-                    await self._fresh.put_many(*self._owed.popleft())
+                    await self._fresh.put_many(*self._owed.popleft()[:3])
 
-    def _write(self, table: MemoTable, keys: Sequence[str], values: Values) -> None:
+    def _write(self, table: MemoTable, keys: Sequence[str], values: Values, of: About) -> None:
         """One file, whole or not at all, and of no use if a bit of it is lost: its name is its digest."""
         if not keys:
             return
-        data = _table(table, keys, values)
+        data = _table(table, keys, values, of)
         if self._replaces and table.replies:
             data = data.replace_schema_metadata({_REPLACES: b"1"})
         content = arrow.file_of(data).to_pybytes()
@@ -116,18 +117,26 @@ def _schema(table: MemoTable) -> pa.Schema:
     return embeddings_schema(table.dim) if table.dim else SCORES
 
 
-def _table(table: MemoTable, keys: Sequence[str], values: Values) -> pa.Table:
+def _table(table: MemoTable, keys: Sequence[str], values: Values, of: About) -> pa.Table:
     names = pa.array(keys, pa.string())
     if table.replies:
-        rows = [{"key": key, **asdict(reply)} for key, reply in zip(keys, values, strict=True)]
+        rows = [
+            {"key": key, **asdict(reply), "recipe": of.recipe, "questions": list(of.owners(key))}
+            for key, reply in zip(keys, values, strict=True)
+        ]
         return pa.Table.from_pylist(rows, schema=REPLIES)
     numbers = pa.array(np.ascontiguousarray(values, np.float32).reshape(-1))
     column = pa.FixedSizeListArray.from_arrays(numbers, table.dim) if table.dim else numbers
     return pa.Table.from_arrays([names, column], schema=_schema(table))
 
 
+def _columns(table: MemoTable) -> list[str]:
+    """Those that a value is in."""
+    return [f.name for f in fields(Generated)] if table.replies else _schema(table).names[1:]
+
+
 def _values(table: MemoTable, found: pa.Table) -> Values:
-    _, *columns = _schema(table).names
+    columns = _columns(table)
     if table.replies:
         out = table.empty(found.num_rows)
         out[:] = [Generated(**row) for row in found.select(columns).to_pylist()]
@@ -139,7 +148,7 @@ def _values(table: MemoTable, found: pa.Table) -> Values:
 
 def _read(dataset: lance.LanceDataset, table: MemoTable, keys: Sequence[str]) -> tuple[np.ndarray, Values]:
     """(keys,) bool and the values found, in key order."""
-    found = rows(dataset, "key", keys, [*_schema(table).names, "_rowid"])
+    found = rows(dataset, "key", keys, ["key", *_columns(table), "_rowid"])
     # Two folds at once may have added a key twice: the value of the oldest row holds.
     found = found.take(pc.sort_indices(found, [("_rowid", "ascending")]))
     place: dict[str, int] = {}

@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
+from raypipe.core.about import owned
 from raypipe.core.digests import model_identity
 from raypipe.core.kits import ForwardingKit
 from raypipe.core.llm import Chats, Generated, Generator, Replies, Sampling
@@ -205,7 +206,8 @@ class _Remembering(ForwardingKit[Kit]):
 
             keys = reply_keys(model, chats, sampling, adapter)
             replies: Replies
-            replies = (await self._through(table, keys, ask, self._tally.replies, send)).tolist()
+            with owned(keys):
+                replies = (await self._through(table, keys, ask, self._tally.replies, send)).tolist()
             return replies
 
         return generate
