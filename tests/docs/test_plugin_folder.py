@@ -10,6 +10,7 @@ from checkout import ROOT
 from reruns import CONF, Bench
 
 from raypipe.api.cli.main import main
+from raypipe.api.machine import check_environment
 from raypipe.api.schemas import schema
 from raypipe.api.session import load_recipe
 from raypipe.api.validate import validate
@@ -135,6 +136,16 @@ def test_a_plugin_that_cannot_be_is_named_with_its_package(folder, path, said):
     forget()
     with pytest.raises(ConfError, match=re.escape(said)):
         registered("question_steps")
+
+
+def test_doctor_names_the_plugins_and_the_one_that_cannot_be_read(folder):
+    def plugins():
+        return next(f for f in check_environment().findings if f.what == "plugins")
+
+    assert (plugins().state, plugins().found) == ("fine", "crag, finetune, world, glossary")
+    (folder / "glossary/plugin.py").write_text("raise OSError")
+    forget()
+    assert plugins().state == "missing" and "plugin 'glossary' of glossary" in plugins().mend
 
 
 def test_a_verb_that_raypipe_has_is_refused(folder):

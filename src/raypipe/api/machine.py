@@ -18,6 +18,7 @@ from raypipe.api.results import Result
 from raypipe.api.session import Session, Settings
 from raypipe.core.checkout import installed
 from raypipe.core.errors import ConfError, ModelMissing
+from raypipe.core.plugin_tables import tables
 from raypipe.models import load
 
 PACKAGES = (
@@ -51,7 +52,9 @@ class EnvironmentResult(Result):
 def check_environment(store: str | None = None, session: Session | None = None) -> EnvironmentResult:
     """Checks versions, this machine, Ray's settings, models and the store. Starts and changes nothing."""
     settings = (session or Session()).settings
-    found = (*_versions(), *_machine(settings), *_ray(settings), *_models(settings), _store(store, settings))
+    plugins = _plugins()
+    models = _models(settings) if plugins.state != "missing" else ()  # else no file of conf can be read
+    found = (*_versions(), plugins, *_machine(settings), *_ray(settings), *models, _store(store, settings))
     return EnvironmentResult(all(f.state != "missing" for f in found), found)
 
 
@@ -69,6 +72,15 @@ def _versions() -> Iterator[Finding]:
         if "+cpu" in importlib.metadata.version("torch"):
             mend = f"{sys.executable} -m pip uninstall {name}"
             yield Finding(name, "missing", f"{version} breaks a CPU torch", mend)
+
+
+def _plugins() -> Finding:
+    try:
+        names = ", ".join(tables())
+    except ConfError as e:
+        return Finding("plugins", "missing", "a plugin cannot be read", str(e))
+    none = "pip install raypipe, or run it in a checkout  # its metadata name its plugins"
+    return Finding("plugins", "fine", names) if names else Finding("plugins", "note", "none", none)
 
 
 def _machine(settings: Settings) -> Iterator[Finding]:

@@ -686,14 +686,14 @@ def api_arguments(module):
     """Arguments that a module of commands reads, or that the API functions take which it calls by name."""
     from raypipe.evaluation.options import EvalOptions
 
-    tree = ast.parse(inspect.getsource(importlib.import_module(f"raypipe.api.cli.{module}")))
+    tree = ast.parse(inspect.getsource(importlib.import_module(module)))
     found = {
         n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute) and ast.unparse(n.value) == "args"
     }
     made = {
         a.name: n.module
         for n in ast.walk(tree)
-        if isinstance(n, ast.ImportFrom) and n.module.startswith("raypipe.api")
+        if isinstance(n, ast.ImportFrom) and n.module.startswith(("raypipe.api", "raypipe.contrib"))
         for a in n.names
     }
     called = {ast.unparse(n.args[0]).rpartition(".")[2] for n in ast.walk(tree) if is_call(n, "called")}
