@@ -81,7 +81,7 @@ class Pages:
     def __init__(self, world: World, chars: int | None) -> None:
         self._seed, self._chars = world.seed, chars
         self._profiles = Profiles(world)
-        rng = Random(f"raypipe contrib/world/{world.seed}/pages")
+        rng = Random(f"raypipe synth/{world.seed}/pages")
         self._prose, self._bulk = Prose(rng), Bulk(rng)
         self._sites = [
             word(rng, 2).lower() + pick(rng, ("pedia", "news", "hub", "daily", "forum")) for _ in range(80)
@@ -90,7 +90,7 @@ class Pages:
 
     def results(self, posed: Posed, count: int) -> list[SearchResult]:
         """`count` search results for a question, best rank first."""
-        rng = Random(f"raypipe contrib/world/{self._seed}/results/{posed.number}")
+        rng = Random(f"raypipe synth/{self._seed}/results/{posed.number}")
         needed = int(rng.random() ** 1.5 * count)  # a page that states the answer, so that one surely does
         rows: list[SearchResult] = []
         for slot in range(count):
@@ -124,7 +124,7 @@ class Pages:
 
     def _shared(self, number: int) -> SearchResult:
         """One of the list pages that several questions cite; it depends on its number alone."""
-        rng = Random(f"raypipe contrib/world/{self._seed}/shared/{number}")
+        rng = Random(f"raypipe synth/{self._seed}/shared/{number}")
         kind = pick(rng, self._kinds)
         content = self._list_of(rng, pick(rng, self._profiles.refs[kind]), frozenset())
         return replace(

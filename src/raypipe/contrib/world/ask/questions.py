@@ -120,10 +120,10 @@ def _popularity(world: World, ref: Ref) -> str:
 
 def pose(world: World, position: int) -> Posed:
     """The question at a position of a world, from 0."""
-    start = Random(f"raypipe contrib/world/{world.seed}/mix")
+    start = Random(f"raypipe synth/{world.seed}/mix")
     x, y = ((start.random() + step * position) % 1.0 for step in STEPS)
     domain, kind = _at(x, DOMAIN_SHARES), _at(y, TYPE_SHARES)
-    rng = Random(f"raypipe contrib/world/{world.seed}/question/{position}")
+    rng = Random(f"raypipe synth/{world.seed}/question/{position}")
     able = [t for t in templates() if t.domain == domain and t.type == kind]
     while True:
         now = _moment(rng)

@@ -43,7 +43,7 @@ def build_world(seed: int) -> World:
     """The world of a seed. Each part has its own stream of chance, so a change in one moves no other."""
 
     def chance(part: str) -> Random:
-        return Random(f"raypipe contrib/world/{seed}/{part}")
+        return Random(f"raypipe synth/{seed}/{part}")
 
     names = NameSource(chance("names"))
     cities = city_names(names)
