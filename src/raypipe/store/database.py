@@ -203,6 +203,14 @@ class Store:
                 return
             yield batch
 
+    def with_deleted(
+        self, table: str, columns: Sequence[str], version: int, rows: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows of a version and those that were deleted and are in its files yet, at most `rows` at a time."""
+        with reaching(self.table_uri(table)):
+            options = {"include_deleted_rows": True, "with_row_id": True, "batch_size": rows}
+            yield from self.dataset(table, version).scanner(list(columns), **options).to_batches()
+
     def missing(self, table: str, column: str, ids: Sequence[str]) -> list[str]:
         """Which of the ids do not stand in a column, in their order."""
         return lookups.missing(self.dataset(table), column, ids)

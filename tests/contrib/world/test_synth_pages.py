@@ -17,7 +17,7 @@ import pytest
 from bs4 import BeautifulSoup
 
 from raypipe.contrib.world import write as synth
-from raypipe.contrib.world.ask.questions import pose
+from raypipe.contrib.world.ask.questions import pose, templates
 from raypipe.contrib.world.pages import Pages
 from raypipe.contrib.world.styles import styles
 from raypipe.contrib.world.world.world import World
@@ -45,7 +45,7 @@ def text_of(html: str) -> str:
 
 def test_every_row_has_the_fields_of_the_benchmark_and_its_own(rows: Rows) -> None:
     assert len(rows) == 120
-    phrasings = {t.id: len(t.phrasings) for t in synth.templates()}
+    phrasings = {t.id: len(t.phrasings) for t in templates()}
     for row in rows:
         assert set(row) == {
             "interaction_id",

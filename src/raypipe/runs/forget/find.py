@@ -19,7 +19,6 @@ from raypipe.runs.pipeline.tombstones import Tombstone
 from raypipe.runs.roots import roots
 from raypipe.runs.store_records import write_record
 from raypipe.store import Store, read_now
-from raypipe.store.errors import reaching
 from raypipe.store.ids import rows
 from raypipe.store.keep import tables, tagged, versions
 from raypipe.store.layout import FORGETTING
@@ -109,13 +108,8 @@ class _Search:
     def _rows(self, table: str, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
         """The rows that any named version has, and those that were deleted and are in its files yet."""
         for version in sorted(self.named.get(table, ())):
-            dataset = self.store.dataset(table, version)
-            with reaching(dataset.uri):
-                scan = dataset.scanner(
-                    list(columns), include_deleted_rows=True, with_row_id=True, batch_size=AT_ONCE
-                )
-                for batch in scan.to_batches():
-                    yield from batch.to_pylist()
+            for batch in self.store.with_deleted(table, columns, version, AT_ONCE):
+                yield from batch.to_pylist()
 
     def _answers(self) -> tuple[set[str], set[str], set[str], dict[str, set[str]]]:
         """Keys of answers that rest on a target, and the ids and texts of their questions; and recipe ->
