@@ -97,7 +97,7 @@ def test_where_the_language_model_fails_the_sentence_answers_and_says_so(asked):
 def test_where_the_language_model_refuses_every_chat_no_other_step_answers(asked):
     found, _ = asked("yes", status=400, takes="")
     [fault] = found.question.faults
-    assert (found.question.outcome, fault.reason, fault.transient) == ("fault", "refused", True)
+    assert (found.question.origin, fault.reason, fault.transient) == ("", "refused", True)
     assert found.question.replies["extract"].label == "skipped"
     assert "Correct the model's entry" in fault.detail
 

@@ -22,8 +22,8 @@ class Decide:
     A table by the label of a reply orders them differently from domain to domain.
 
     An answer that says "i don't know" is an abstention, however it is written. Where no reply settles it, a
-    question that broke (a fault of its own, or nothing but faulty replies) has the outcome fault and no
-    answer, and the faults of its replies become its own; any other is answered "i don't know".
+    question that broke (a final fault, or nothing but faulty replies) has the outcome fault and no answer,
+    and the faults of its replies become its own; any other is answered "i don't know".
 
     With `fitted` numbers (`raypipe fit decide`) the reply's confidence becomes the probability that it is
     right; below their threshold the question is answered "i don't know", too. A later reply does not take
@@ -88,7 +88,8 @@ class Decide:
                 return replace(question, answer=text, outcome="answered", origin=name)
             if reply.label == records.INVALID:
                 return replace(question, answer=INVALID_QUESTION, outcome="false_premise", origin=name)
-        if not question.faults and any(_is_abstention(r) for r in replies.values()):
+        broken = any(not f.transient for f in question.faults)
+        if not broken and any(_is_abstention(r) for r in replies.values()):
             return replace(question, answer=IDK, outcome="abstained", origin="")
         known = tuple(r.fault for r in replies.values() if r.fault is not None)
         labels = (f"{name}: {replies[name].label if name in replies else 'not there'}" for name in prefer)

@@ -206,7 +206,7 @@ class Store:
     def with_deleted(
         self, table: str, columns: Sequence[str], version: int, rows: int
     ) -> Iterator[pa.RecordBatch]:
-        """Rows of a version and those that were deleted and are in its files yet, at most `rows` at a time."""
+        """Rows of a version, with deleted ones that its files still have, at most `rows` at a time."""
         with reaching(self.table_uri(table)):
             options = {"include_deleted_rows": True, "with_row_id": True, "batch_size": rows}
             yield from self.dataset(table, version).scanner(list(columns), **options).to_batches()
