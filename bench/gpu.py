@@ -282,7 +282,7 @@ def apart(part: str, args: argparse.Namespace, late: float) -> tuple[list[dict[s
         if child.returncode and not failures:
             said.seek(0)
             failures.append(f"{part} ended with {child.returncode}:\n\n{said.read()[-4000:]}")
-    return [json.loads(x[7:]) for x in out.splitlines() if x.startswith("RESULT ")], failures
+    return [json.loads(x[7:]) for x in out.split("\n") if x.startswith("RESULT ")], failures
 
 
 def lines_of(part: str, args: argparse.Namespace) -> tuple[list[Line], list[str]]:
