@@ -6,6 +6,7 @@ import json
 import pickle
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -161,3 +162,21 @@ def test_a_folder_without_a_fast_tokenizer_or_with_broken_json_says_so(
     (here / "config.json").write_text("{")
     with pytest.raises(ConfError, match=r"config.json: not valid JSON"):
         folder.require(entries(m=EMBEDDER).model("m"))
+
+
+def test_a_thread_that_loads_a_model_waits_for_another_and_may_open_a_second_one(
+    entries: Entries, tiny: Tiny
+) -> None:
+    model = entries(m={**EMBEDDER, "path": str(tiny("bert", False))}).model("m")
+
+    def config_of() -> bytes:
+        with folder.opened(model) as view:
+            return Path(view, "config.json").read_bytes()
+
+    with ThreadPoolExecutor(1) as other:
+        with folder.opened(model):
+            waiting = other.submit(config_of)
+            with pytest.raises(TimeoutError):
+                waiting.result(timeout=0.3)
+            here = config_of()
+        assert waiting.result(timeout=60) == here

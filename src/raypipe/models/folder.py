@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatch
@@ -259,11 +260,17 @@ def _refuse_code(name: str, folder: Path) -> None:
             )
 
 
+# transformers replaces `PreTrainedModel.tie_weights` for the whole process while it loads a model and puts
+# back what it found there. Two threads that load at once leave the replacement in place for good, and models
+# loaded later have untied embeddings. So one thread loads at a time; it may open a second one meanwhile.
+_LOADING = threading.RLock()
+
+
 @contextmanager
 def opened(model: Model) -> Iterator[str]:
     """A folder with links to the files that may be read, and nothing else, while a library loads them."""
     folder = require(model)
-    with tempfile.TemporaryDirectory(prefix="raypipe-model-") as view:
+    with _LOADING, tempfile.TemporaryDirectory(prefix="raypipe-model-") as view:
         for path in files_read(folder, "", model.loader):
             link = Path(view) / path.relative_to(folder)
             link.parent.mkdir(parents=True, exist_ok=True)
