@@ -13,7 +13,7 @@ from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from raypipe.api.served import JudgeKit, require_answering, require_unchanged
-from raypipe.api.session import Session, endpoint_addresses, require_graphs
+from raypipe.api.session import Session, Settings, endpoint_addresses, require_graphs
 from raypipe.core.prices import JUDGE, Prices
 from raypipe.core.protocols import Model
 from raypipe.evaluation.report.progress import Progress
@@ -54,7 +54,7 @@ class RayRun:
     needs none. Where the judge is one of the models, its engine is the recipe's, and stays up.
     """
 
-    ray: str  # the address, or "local" for a Ray of this run
+    settings: Settings
     worker: WorkerConfig  # what workers are told
     recipe: Recipe | None  # None: only files are read
     written: Cluster  # the cluster file
@@ -69,7 +69,7 @@ class RayRun:
             self.judge.before_start(self.close)
         if "ray" in sys.modules and sys.modules["ray"].is_initialized():
             self.connect()
-        elif self.ray == "local":  # the most that a Ray started here can have
+        elif self.settings.ray == "local":  # the most that a Ray started here can have
             here = capacity.reachable(self.written, [capacity.this_machine()])
             capacity.fitting(self.written, self._wanted, here)
 
@@ -77,13 +77,14 @@ class RayRun:
     def _sized(self) -> Sized:
         for model in self.used:
             load.present(model)
-        require_answering(self.engines, self.worker.endpoints)
+        if self.engines and self.recipe is not None:
+            require_answering(self.recipe.chats(), self.worker.endpoints, self.settings)
         require_unchanged(Store.open(self.worker.store), self.used, self.worker.endpoints)
         if self.judge is not None:
             self.judge.require_answering()
         from raypipe.runs.cluster import connection  # Ray takes a second to import
 
-        connection.connect(self.ray)
+        connection.connect(self.settings.ray)
         if self.recipe is not None:
             connection.carry(self.recipe)
         nodes = capacity.reachable(self.written, connection.nodes())
@@ -189,7 +190,7 @@ def open_reading(session: Session, store: Store) -> Iterator[TaskReading]:
 
         @cache
         def run() -> RayRun:
-            made = RayRun(session.settings.ray, worker, None, file, (), (), None)
+            made = RayRun(session.settings, worker, None, file, (), (), None)
             stack.callback(made.close)
             return made
 
@@ -241,7 +242,7 @@ def _on_cluster(
     refuse(declared, recipe.embedders(), asked)
     used = models or (*corpus, *recipe.embedders())
     place, sizes = _placed(session, written, uri, used)
-    run = RayRun(session.settings.ray, place, recipe, written, models, used, judge)
+    run = RayRun(session.settings, place, recipe, written, models, used, judge)
     return place, sizes, run
 
 

@@ -58,6 +58,29 @@ class Settings:
         only_demo = not (self.stores / "default").exists() and demo.exists()
         return str(demo) if not (given or self.store) and only_demo else self.store_to_fill(given)
 
+    def unsent(self) -> dict[str, list[str]]:
+        """The fields of chats that servers refuse, as runs under this home learned them: name of the served
+        model -> fields."""
+        try:
+            return dict(json.loads(self._unsent.read_text()))
+        except FileNotFoundError:
+            return {}
+        except ValueError as e:
+            raise ConfError(
+                f"{self._unsent}: expected JSON, found {e}. Delete the file: it is learned again"
+            ) from e
+
+    def keep_unsent(self, name: str, fields: Sequence[str]) -> None:
+        """Notes that a served model's chats are sent without these fields."""
+        from raypipe.metrics.textfile import write_json
+
+        self._unsent.parent.mkdir(parents=True, exist_ok=True)
+        write_json(self._unsent, {**self.unsent(), name: list(fields)})
+
+    @property
+    def _unsent(self) -> Path:
+        return self.home / "unsent_fields.json"
+
     @property
     def stores(self) -> Path:
         """The folder of the stores that were given no place."""
@@ -144,6 +167,7 @@ class Session:
         whole = functools.reduce(
             catalog.Catalog.overlaid, [catalog.read(config.read_yaml(file), file) for file in files]
         )
+        whole = replace(whole, unsent=self.settings.unsent())
         if self.llm is None:
             return whole
         from raypipe.api.served import ServedModel
@@ -250,7 +274,10 @@ def endpoint_addresses(
                 f"Set it, or remove key_env from the cluster file if the endpoint takes no key"
             )
         key = keys[at.key_env] if at.key_env else ""
-        found[name] = EndpointAddress(at.url, key, at.concurrency, at.per_minute, at.timeout_s, at.tries)
+        found[name] = EndpointAddress(
+            at.url, key, at.concurrency, at.per_minute,
+            at.tokens_per_minute, at.timeout_s, at.tries,
+        )  # fmt: skip
     return found
 
 
