@@ -195,6 +195,11 @@ def evaluate(
             replace(pipeline, caps=caps), files, folder, replace(how, format=format), judge, labels,
             origin(session.settings), measured(session.settings, session.cluster_file()),
         )  # fmt: skip
+    for model in done.manifest.models:
+        if model.unsent:
+            instead = ", max_tokens as max_completion_tokens" if "max_tokens" in model.unsent else ""
+            refused = f"its server refuses {', '.join(model.unsent)}: chats are sent without them{instead}"
+            session.shown().say(f"{model.name}: {refused}")
     keep(session.settings, done.folder, done.manifest.finished)
     result = EvalResult(done, session.cluster_file().faults)
     deliver(out, folder)

@@ -7,7 +7,7 @@ the chat; `Model.unsent` names them. Knows the protocol; knows no recipe.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -80,11 +80,16 @@ async def _refused(
         return fields
     names = await _listed(at) if got.reason in WRONG or got.reason == "refused" else {body["model"]: {}}
     if got.reason in WRONG or body["model"] not in names:
-        hint = (
-            did_you_mean(body["model"], names) if names else "is this the API's address, up to and with /v1?"
-        )
-        raise ConfError(f"{got.detail}: expected the model {body['model']!r} to be served there; {hint}")
+        raise ConfError(f"{got.detail}{_unserved(body['model'], names)}")
     return ()
+
+
+def _unserved(name: str, names: Collection[str]) -> str:
+    """A hint at what is served, unless the name is."""
+    if name in names:
+        return ""
+    hint = did_you_mean(name, names) if names else "is this the API's address, up to and with /v1?"
+    return f": expected the model {name!r} to be served there; {hint}"
 
 
 async def _listed(at: EndpointAddress) -> dict[str, dict[str, Any]]:
@@ -111,9 +116,10 @@ def describe(kind: str, name: str, at: EndpointAddress, dialect: str, key_name: 
     """The fields of models.yaml for a served model, after requests to it. Raises as `fields_refused`, and
     ConfError for a reranker without a dialect."""
     if kind == "generator":
-        model = Model(name, "generator", "openai", name, "", "", "", dialect=dialect or "openai")
-        fields_refused(model, at, [(Sampling(max_tokens=16), None)], key_name)
-        told = asyncio.run(_listed(at)).get(name, {})
+        if (told := asyncio.run(_listed(at)).get(name)) is None:
+            model = Model(name, "generator", "openai", name, "", "", "", dialect=dialect or "openai")
+            fields_refused(model, at, [(Sampling(max_tokens=16), None)], key_name)
+            told = {}
         spoken = "vllm" if told.get("owned_by") == "vllm" else "openai"
         length = told.get("max_model_len")
         return {
