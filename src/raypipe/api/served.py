@@ -310,5 +310,5 @@ def _kit(session: Session, name: str, model: Model, ends: ExitStack) -> JudgeKit
         group.preflight(nodes)
         return group
 
-    endpoints = endpoint_addresses(written, [model], session.settings.keys)
+    endpoints = endpoint_addresses(written, [model], session.settings.keys, batch=True)
     return JudgeKit(model, own, endpoints, ends, session.settings)

@@ -257,9 +257,10 @@ def require_graphs(recipe: Recipe) -> Recipe:
 
 
 def endpoint_addresses(
-    file: Cluster, models: Sequence[Model], keys: Mapping[str, str]
+    file: Cluster, models: Sequence[Model], keys: Mapping[str, str], batch: bool = False
 ) -> dict[str, EndpointAddress]:
-    """The endpoints of these models, with keys. Raises ConfError for a key that the environment lacks."""
+    """The endpoints of these models, with keys; `batch`: for work that may wait a day. Raises ConfError for a
+    key that the environment lacks."""
     from raypipe.models.entry import REMOTE
     from raypipe.models.load import EndpointAddress
 
@@ -276,7 +277,7 @@ def endpoint_addresses(
         key = keys[at.key_env] if at.key_env else ""
         found[name] = EndpointAddress(
             at.url, key, at.concurrency, at.per_minute,
-            at.tokens_per_minute, at.timeout_s, at.tries,
+            at.tokens_per_minute, at.timeout_s, at.tries, at.batch if batch else "",
         )  # fmt: skip
     return found
 

@@ -126,6 +126,7 @@ class EndpointAddress:
     tokens_per_minute: float = math.inf  # of these requests, prompt and reply
     timeout_s: float = 120.0  # of one try
     tries: int = 5
+    batch: Literal["", "openai"] = ""  # openai: chats are sent in files to its batch API, at half the price
 
     def __post_init__(self) -> None:
         for url in self.urls:
@@ -135,6 +136,8 @@ class EndpointAddress:
                 f"{self.url}: the key has white space, a line end or other signs that no key has. Set its "
                 f"environment variable again, without them"
             )
+        if self.batch and len(self.urls) > 1:
+            raise ConfError(f"{self.url}: batch: expected one address, which keeps its batches, found more")
         for name in ("concurrency", "per_minute", "tokens_per_minute", "timeout_s", "tries"):
             if not getattr(self, name) > 0:
                 raise ConfError(f"{self.url}: {name}: expected a number above 0, found {getattr(self, name)}")

@@ -51,7 +51,7 @@ class OpenAIClient:
     ) -> None:
         """`sleep` and `clock` (seconds) are for tests."""
         self._model, self._at = model, at
-        self._server = ServerClient(at, sleep, clock)
+        self.server = ServerClient(at, sleep, clock)
         self._adapters = model.adapter_folders()
 
     async def generate(self, chats: Chats, sampling: Sampling, adapter: str | None = None) -> Replies:
@@ -60,7 +60,7 @@ class OpenAIClient:
         return list(await asyncio.gather(*(self._one(chat, body, sampling) for chat in chats)))
 
     async def close(self) -> None:
-        await self._server.close()
+        await self.server.close()
 
     def body(self, sampling: Sampling, adapter: str | None = None) -> dict[str, Any]:
         """The request without its messages. States everything that decides the reply: otherwise an endpoint's
@@ -122,7 +122,7 @@ class OpenAIClient:
         tokens = sampling.max_tokens + sum(len(m.content) for m in chat) / CHARS_A_TOKEN
         whole = body | {"messages": messages}
         read = lambda tree: read_chat(tree, sampling)  # noqa: E731
-        return await self._server.send("POST", "chat/completions", read, tokens, json=whole)
+        return await self.server.send("POST", "chat/completions", read, tokens, json=whole)
 
 
 def refused_fields(error: Any, body: Mapping[str, Any]) -> tuple[str, ...]:

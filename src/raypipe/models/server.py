@@ -77,19 +77,20 @@ class ServerClient:
         await self._client.aclose()
 
     async def send(
-        self, method: str, path: str, read: Callable[[Any], T], tokens: float = 0, **content: Any
-    ) -> T | Trouble:
+        self, method: str, path: str, read: Callable[[Any], T], tokens: float = 0, once: bool = False,
+        lines: bool = False, **content: Any,
+    ) -> T | Trouble:  # fmt: skip
         """What `read` makes of the JSON that comes. What reading a tree of another shape raises is a trouble
         of the server. `tokens`: of the request, for limits; `path` with a slash stands next to /v1;
-        `content`: `json` or `files`, as httpx takes them."""
+        `once`: it is not tried again; `lines`: JSON comes as lines; `content`: as httpx takes it."""
         async with self._room:
             # Once a whole round of requests got nothing, each further one is one try, until one gets through:
             # a server that is down costs a run minutes, not hours.
-            tries = 1 if self._failing >= self._most else self.at.tries
+            tries = 1 if once or self._failing >= self._most else self.at.tries
             backoff = Backoff(tries, FIRST_WAIT_S, LONGEST_WAIT_S)
             while True:
                 address, answered = await self._turn(tokens), self._answered
-                result = await self._try(address, method, path, read, content)
+                result = await self._try(address, method, path, read, lines, content)
                 self._learn(address, result)
                 if not isinstance(result, Trouble):
                     self._failing, self._answered = 0, self._answered + 1
@@ -125,8 +126,9 @@ class ServerClient:
             address.failed = 0
 
     async def _try(
-        self, address: _Address, method: str, path: str, read: Callable[[Any], T], content: Mapping[str, Any]
-    ) -> T | Trouble:
+        self, address: _Address, method: str, path: str, read: Callable[[Any], T], lines: bool,
+        content: Mapping[str, Any],
+    ) -> T | Trouble:  # fmt: skip
         url = f"{address.url}/{path}"
         if path.startswith("/"):  # next to /v1, and not under it
             url = f"{address.url.removesuffix('/v1')}{path}"
@@ -150,7 +152,8 @@ class ServerClient:
         if response.status_code != 200:
             return self._refused(address, response, response.status_code)
         try:
-            tree = response.json()
+            text = response.text  # a line's end is no other sign that a text may have
+            tree = [json.loads(x) for x in text.split("\n") if x.strip()] if lines else response.json()
             if (status := _status_inside(tree)) is not None:
                 return self._refused(address, response, status)
             return read(tree)

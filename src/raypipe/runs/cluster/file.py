@@ -159,6 +159,7 @@ class EndpointEntry:
     tokens_per_minute: float = math.inf  # of these requests, the longest replies included
     timeout_s: float = 120.0  # of one try
     tries: int = 5
+    batch: Literal["", "openai"] = ""  # openai: jobs send chats in files to its batch API, at half the price
 
 
 @dataclass(frozen=True, slots=True)
