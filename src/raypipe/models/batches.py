@@ -164,9 +164,7 @@ class BatchClient:
         }  # fmt: skip
         backoff = Backoff(self._tries, FIRST_POLL_S, LONGEST_POLL_S)
         while True:
-            got = await self._server.send(
-                "POST", "batches", _batch, once=True, json=asked, headers=self._headers
-            )
+            got = await self._send("POST", "batches", _batch, once=True, json=asked)
             if not isinstance(got, Trouble):
                 return got
             if not got.again or (wait_s := backoff.next_s()) is None:
@@ -207,9 +205,7 @@ class BatchClient:
 
     async def _lines_of(self, file: str) -> list[Any]:
         """The lines of a file; none of one that was deleted."""
-        lines = await self._server.send(
-            "GET", f"files/{file}/content", list, lines=True, headers=self._headers
-        )
+        lines = await self._send("GET", f"files/{file}/content", list, lines=True)
         if isinstance(lines, Trouble) and lines.again:
             raise Unavailable(f"{lines.detail}{_LATER}")
         return [] if isinstance(lines, Trouble) else [line for line in lines if isinstance(line, dict)]
