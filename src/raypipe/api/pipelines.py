@@ -261,7 +261,9 @@ def _with_batches(file: Cluster, models: Sequence[Model]) -> Cluster:
     from raypipe.models.batches import WINDOW_S
 
     limits = replace(file.limits, open_timeout_s=file.limits.open_timeout_s + 2 * WINDOW_S)
-    return replace(file, limits=limits, questions_per_task=max(file.questions_per_task, BATCH_QUESTIONS))
+    pools = {**file.pools, "answer": replace(file.pools["answer"], actors=1)}  # which makes the largest files
+    questions = max(file.questions_per_task, BATCH_QUESTIONS)
+    return replace(file, limits=limits, questions_per_task=questions, pools=pools)
 
 
 def _watched(

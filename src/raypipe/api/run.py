@@ -191,6 +191,9 @@ def evaluate(
         open_judge(session, how.judge, rule) as (judge, kit),
         open_pipeline(session, filled, found, judge=kit) as pipeline,
     ):
+        if caps.calls is not None:  # a file of chats to a batch API is a task's
+            most = min(pipeline.sizes.questions, caps.calls)
+            pipeline = replace(pipeline, sizes=replace(pipeline.sizes, questions=most))
         done = evaluating.evaluate(
             replace(pipeline, caps=caps), files, folder, replace(how, format=format), judge, labels,
             origin(session.settings), measured(session.settings, session.cluster_file()),

@@ -72,6 +72,23 @@ def connect(address: str, tries: int = JOINS, pause_s: float = JOIN_PAUSE_S, das
             with _stderr_without(b"RAY_BACKEND_LOG_LEVEL"):
                 join(address, tries, pause_s, **options)
             signal.signal(signal.SIGTERM, stop)  # Ray's core puts its own there, which aborts the process
+        held = (ray.cluster_resources(), ray.available_resources())
+        if address != "local" and (line := no_cpu_free(address, *held)):
+            print(line, file=sys.stderr, flush=True)
+
+
+def no_cpu_free(address: str, all_of: Mapping[str, float], free: Mapping[str, float]) -> str:
+    """Says that a Ray which others use has no CPU free, so that work waits; "": it has.
+
+    >>> no_cpu_free("auto", {"CPU": 2.0}, {"memory": 1.0})
+    'no CPU is free in the Ray at auto: others hold all 2. Work waits for one; RAY_ADDRESS names another Ray'
+    >>> no_cpu_free("auto", {"CPU": 2.0}, {"CPU": 1.0})
+    ''
+    """
+    if free.get("CPU", 0.0) > 0:
+        return ""
+    held = f"no CPU is free in the Ray at {address}: others hold all {all_of.get('CPU', 0):g}"
+    return f"{held}. Work waits for one; RAY_ADDRESS names another Ray"
 
 
 def _short_folder(environ: Mapping[str, str]) -> dict[str, str]:
