@@ -82,7 +82,7 @@ class RayRun:
             require_answering(self.recipe.chats(), self.worker.endpoints, self.settings)
         require_unchanged(Store.open(self.worker.store), self.used, self.worker.endpoints)
         if self.judge is not None:
-            self.judge.require_answering()
+            self.judge.require_answering(self.settings)
         from raypipe.runs.cluster import connection  # Ray takes a second to import
 
         connection.connect(self.settings.ray)

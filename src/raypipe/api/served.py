@@ -214,10 +214,9 @@ class JudgeKit(LocalKit):
 
     def __init__(
         self, model: Model, own: Callable[[], EngineGroup], endpoints: Mapping[str, EndpointAddress],
-        ends: ExitStack, settings: Settings,
+        ends: ExitStack,
     ) -> None:  # fmt: skip
         super().__init__(None, engines={}, endpoints=endpoints)
-        self._settings = settings
         self._needed = model_identity(model) if model.loader == "vllm" else None
         self._group, self._ends, self._model = own, ends, model
         self._makes_room: Callable[[], object] = lambda: None
@@ -233,9 +232,9 @@ class JudgeKit(LocalKit):
         self._group = lambda: group
         return True
 
-    def require_answering(self) -> None:
+    def require_answering(self, settings: Settings) -> None:
         """Raises as `require_answering` unless a judge behind an address answers."""
-        require_answering([(self._model, judge_sampling(self._model), None)], self.endpoints, self._settings)
+        require_answering([(self._model, judge_sampling(self._model), None)], self.endpoints, settings)
 
     def start(self) -> None:
         """Starts the engines, once; they end with the block that made this kit."""
@@ -311,4 +310,4 @@ def _kit(session: Session, name: str, model: Model, ends: ExitStack) -> JudgeKit
         return group
 
     endpoints = endpoint_addresses(written, [model], session.settings.keys, batch=True)
-    return JudgeKit(model, own, endpoints, ends, session.settings)
+    return JudgeKit(model, own, endpoints, ends)
