@@ -51,7 +51,7 @@ HEADINGS = ("title", "heading")
 
 @dataclass(slots=True)
 class Collected:
-    """What stays of the answers when they have passed."""
+    """Facts kept of the answers when they have passed."""
 
     faults: AnswerFaults
     rows: list[Prediction] = field(default_factory=list)  # those with a gold of the kind, in order

@@ -59,7 +59,7 @@ SOURCES_AT_ONCE = 4096  # whose chunks are counted in one look: some 10 MB
 
 @dataclass(frozen=True, slots=True)
 class ScoredAnswers:
-    """What was measured of a run's answers."""
+    """Measures of a run's answers."""
 
     answers: Collected
     kind: kinds.DataKind
@@ -186,7 +186,7 @@ def _fit_lines(fits: Mapping[str, FittedOn], texts: Sequence[str]) -> tuple[FitL
 
 
 def _corpus(pipeline: Pipeline, answers: Collected) -> dict[str, Any]:
-    """What these questions may search, counted in the stored tables."""
+    """Returns what these questions may search, counted in the stored tables."""
     chunks, parsers = 0, Counter[str]()
     for spans in _rows_of(pipeline.store, pipeline.recipe.passages_table, answers, ["start", "end"]):
         chunks += int(pc.sum(pc.greater(spans["end"], spans["start"])).as_py() or 0)

@@ -1,4 +1,4 @@
-"""What is forgotten, taken out of folders of runs and of those that plugins write: by ids of questions and
+"""Removal of forgotten texts from folders of runs and of those that plugins write: by ids of questions and
 sources.
 
 A question whose answer rests on it keeps its verdict and its measures, so that the run can be compared as
@@ -106,7 +106,8 @@ def _is_of(run: RunFolder, store: str, runs: set[str]) -> bool:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Whether the files of a run's folder are those of its manifest. Else the same eval writes them again."""
+    """Returns whether the files of a run's folder are those of its manifest. Else the same eval writes them
+    again."""
     try:
         return read(folder).run == metadata(RunFolder(folder).results)["run"]
     except DataError:

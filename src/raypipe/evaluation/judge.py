@@ -78,7 +78,7 @@ class ModelJudge:
 
 
 Agrees: TypeAlias = Callable[[str, str, tuple[str, ...]], "bool | None"]
-"""Whether a prediction agrees with one of the truths, given the question; None: it cannot tell."""
+"""Verdict on whether a prediction agrees with one of the truths, given the question; None: it cannot tell."""
 
 
 @dataclass(frozen=True, slots=True)

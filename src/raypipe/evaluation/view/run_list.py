@@ -21,7 +21,7 @@ MOST = 500  # of a store's runs, the latest first
 
 @dataclass(frozen=True, slots=True)
 class RunHeader:
-    """One finished run."""
+    """A finished run."""
 
     run: str  # its id
     recipe: str  # its name

@@ -1,4 +1,4 @@
-"""What `raypipe view` answers to the browser: the list of runs, the page of one or two, rows, labels.
+"""Replies of `raypipe view` to the browser: the list of runs, the page of one or two, rows, labels.
 
 Its server is for this machine alone, one request after the other. Names of other hosts are refused, so that a
 page of the web cannot reach it by a name that leads here, and marks are taken as JSON from its own pages.
@@ -38,7 +38,7 @@ folder makes another table."""
 
 @dataclass(frozen=True, slots=True)
 class ViewReply:
-    """What goes back to the browser."""
+    """A reply to the browser."""
 
     status: int
     kind: str  # its media type
