@@ -21,16 +21,6 @@ from raypipe.evaluation.fault_budget import AnswerFaults
 from raypipe.evaluation.golds import Scoring
 from raypipe.evaluation.judge import Judge, Spend
 from raypipe.evaluation.judged_run import PersonLabels, label_line, labelled
-from raypipe.evaluation.report.report import (
-    AnswerCut,
-    CostReport,
-    EvalReport,
-    FaultCount,
-    FitLine,
-    JudgeLine,
-    LabelLine,
-    StepLine,
-)
 from raypipe.metrics import kinds
 from raypipe.metrics.calibration import stated_calibration
 from raypipe.metrics.crag import Marks, Prediction
@@ -45,6 +35,16 @@ from raypipe.runs.pipeline.driver import Pipeline
 from raypipe.runs.pipeline.ingest_log import IngestSummary
 from raypipe.runs.plan.money import asking, estimated, spent
 from raypipe.runs.plan.records import Plan
+from raypipe.runs.report import (
+    AnswerCut,
+    CostReport,
+    EvalReport,
+    FaultCount,
+    FitLine,
+    JudgeLine,
+    LabelLine,
+    StepLine,
+)
 from raypipe.store import Store
 from raypipe.text.fitted_on import FittedOn
 

@@ -13,12 +13,12 @@ from typing import Any, Literal
 
 from raypipe.core.errors import DataError
 from raypipe.core.records import IDK, digest, parse_chunk_id
-from raypipe.evaluation.report.report import RunFolder
 from raypipe.evaluation.result_table import about, each, read_table
 from raypipe.evaluation.view.pages import read_report
 from raypipe.metrics.ranking import write_run
 from raypipe.metrics.textfile import replaced, write_json_lines
 from raypipe.runs.manifest import Manifest, read
+from raypipe.runs.report import RunFolder
 from raypipe.runs.stage_records import recipe_text, recipe_values
 
 FileShape = Literal["predictions", "crag", "trec", "oag"]

@@ -16,7 +16,6 @@ import numpy as np
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.records import Hit, Question, Reply, digest, parse_chunk_id
 from raypipe.evaluation import compare
-from raypipe.evaluation.report.report import RunFolder
 from raypipe.evaluation.result_table import each
 from raypipe.metrics.calibration import best_threshold
 from raypipe.metrics.certainty import Conclusion, Interval, PairedDifference, conclude, mean_interval, paired
@@ -25,6 +24,7 @@ from raypipe.recipes.fits import basis, fits_of, has_seen
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.serialize import from_plain
 from raypipe.runs.manifest import Manifest, read
+from raypipe.runs.report import RunFolder
 from raypipe.steps.answer_probability import AnswerProbability
 from raypipe.text.fitted_on import HALVES, FittedOn, half_of, seen_rows
 

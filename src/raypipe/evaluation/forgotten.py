@@ -21,13 +21,13 @@ from raypipe.core.errors import DataError
 from raypipe.core.plugin_tables import Registry
 from raypipe.core.records import parse_chunk_id
 from raypipe.evaluation.export import write_predictions
-from raypipe.evaluation.report.report import FILES, RunFolder
 from raypipe.evaluation.result_table import each, metadata
 from raypipe.evaluation.view.pages import write_page
 from raypipe.metrics.textfile import replacing
 from raypipe.runs.changes import earlier_run
 from raypipe.runs.forget.find import ForgetDecision
 from raypipe.runs.manifest import answer_keys, read
+from raypipe.runs.report import FILES, RunFolder
 from raypipe.runs.roots import releases_naming
 from raypipe.store import Store
 from raypipe.store.adapters import adapter_names, adapter_recipe

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from raypipe.core.errors import DataError
-from raypipe.evaluation.report.report import JudgeLine, LabelLine, RunFolder
 from raypipe.metrics import crag
 from raypipe.metrics.files import read_predictions
 from raypipe.metrics.textfile import filled
+from raypipe.runs.report import JudgeLine, LabelLine, RunFolder
 
 if TYPE_CHECKING:
     from raypipe.evaluation.judge import Judge

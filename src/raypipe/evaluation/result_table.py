@@ -18,11 +18,11 @@ import pyarrow.parquet as pq
 
 from raypipe.core.errors import DataError
 from raypipe.core.records import Gold, Layout, Question, Quote, chunk_id
-from raypipe.evaluation.report.report import EVAL_AGAIN, EvalReport, answer_of, ranking, urls
 from raypipe.metrics.crag import Prediction
 from raypipe.metrics.losses import LostAt, shared
 from raypipe.metrics.textfile import replacing
 from raypipe.runs.manifest import read
+from raypipe.runs.report import EVAL_AGAIN, EvalReport, answer_of, ranking, urls
 from raypipe.store.layouts import file_address
 from raypipe.text.places import place
 

@@ -18,7 +18,6 @@ from raypipe.evaluation.judged_run import (
     require_distinct,
     require_readable,
 )
-from raypipe.evaluation.report.report import RunFolder
 from raypipe.evaluation.result_table import about, each
 from raypipe.metrics import crag
 from raypipe.metrics.losses import shared
@@ -26,6 +25,7 @@ from raypipe.metrics.named_kinds import answer_values, verdict_values
 from raypipe.recipes.fits import fits_of, has_seen
 from raypipe.recipes.serialize import description
 from raypipe.runs.manifest import Manifest, answer_keys, read
+from raypipe.runs.report import RunFolder
 from raypipe.store import Store
 
 

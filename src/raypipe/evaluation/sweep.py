@@ -24,7 +24,6 @@ from raypipe.core.prices import Prices
 from raypipe.evaluation.compare import RunComparison, compare, measures_of
 from raypipe.evaluation.compare import measure_of as named_measure
 from raypipe.evaluation.evaluate import Evaluation
-from raypipe.evaluation.report.report import Costs, Estimate
 from raypipe.evaluation.scored_run import ScoredRun, scored_run
 from raypipe.metrics.certainty import Conclusion, PairedDifference, conclude, max_t, paired
 from raypipe.metrics.kinds import Measure
@@ -34,6 +33,7 @@ from raypipe.runs.manifest import recent
 from raypipe.runs.plan.money import asking, estimated
 from raypipe.runs.plan.planner import LOOKED_BACK
 from raypipe.runs.plan.records import Plan
+from raypipe.runs.report import Costs, Estimate
 from raypipe.runs.stage_records import chains
 from raypipe.store import Store
 

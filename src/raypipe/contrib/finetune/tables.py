@@ -8,8 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from raypipe.core.progress import clock
 from raypipe.evaluation.report.console import say, show
-from raypipe.evaluation.report.progress import clock
 from raypipe.evaluation.report.wording import cut, share
 
 SHOWN_CHARS = 80  # of a reply

@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from raypipe.evaluation.report.report import ReplacedRows, RunFolder
 from raypipe.evaluation.report.wording import (  # fmt: skip
     ann_lines,
     cost_rows,
@@ -26,6 +25,7 @@ from raypipe.evaluation.report.wording import (  # fmt: skip
 )
 from raypipe.metrics.losses import funnel, steps_of
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
+from raypipe.runs.report import ReplacedRows, RunFolder
 
 FEW = 10
 """Questions of a slice from which on it is printed: of fewer, half of them right, the 95 % interval of the

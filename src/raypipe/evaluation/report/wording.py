@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from raypipe.evaluation.report.progress import clock
+from raypipe.core.progress import clock
 
 MOST = 12  # values of a label shown to people: CRAG's own have at most 8; all of them are in report.json
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raypipe.core.errors import RaypipeError
-from raypipe.evaluation.report.report import RunFolder
 from raypipe.readers.object_store import download
 from raypipe.runs.manifest import Manifest, read, readable
+from raypipe.runs.report import RunFolder
 from raypipe.store import Store
 
 DEPTH = 4  # of folders that are looked into: $RAYPIPE_HOME/runs/STORE/RECIPE/TIME, and repeats in them

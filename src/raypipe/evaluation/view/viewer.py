@@ -20,12 +20,12 @@ from urllib.parse import SplitResult, parse_qs, quote, urlsplit
 from raypipe.core.errors import DataError, RaypipeError
 from raypipe.evaluation.judged_run import PersonLabels, add_label, read_labels
 from raypipe.evaluation.report import web_page
-from raypipe.evaluation.report.report import RunFolder
 from raypipe.evaluation.view.pages import STYLES, OpenPair, open_pair, pair_page, run_page
 from raypipe.evaluation.view.rows import LABELS, RunTable
 from raypipe.evaluation.view.run_list import RunList
 from raypipe.runs.changes import compared_with
 from raypipe.runs.manifest import Manifest
+from raypipe.runs.report import RunFolder
 from raypipe.store import Store
 
 OPEN = 4  # tables kept open: two pairs

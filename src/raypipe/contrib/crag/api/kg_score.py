@@ -21,9 +21,9 @@ from raypipe.contrib.crag.language.answer_rules import RULES
 from raypipe.contrib.crag.language.parser import Parse
 from raypipe.contrib.crag.language.program import Program
 from raypipe.core.errors import ConfError, DataError
-from raypipe.evaluation.report.report import RunFolder
 from raypipe.metrics.certainty import Interval, rate_interval
 from raypipe.metrics.textfile import TextLine, filled
+from raypipe.runs.report import RunFolder
 from raypipe.text.moments import moment
 
 MEASURES = ("parsed", "exact", "result", "answer")
