@@ -379,7 +379,7 @@ def test_the_ten_real_questions_through_http_have_equal_hits_prompts_and_answers
         for hit in reply["hits"]:
             assert hit["scores"] == pytest.approx(scores[hit["chunk"]], abs=1e-5)
         chats = [tuple(Message(**m) for m in chat) for chat in reply["prompts"]]
-        assert len(asyncio.run(known(chats, step._sampling()))) == 1
+        assert len(asyncio.run(known(chats, step.sampling()))) == 1
         assert reply["usage"]["chats"] == 1, "the endpoint remembers nothing"
         flips += (reply["answer"], reply["outcome"]) != (answered.answer, answered.outcome)
         assert reply["citations"]

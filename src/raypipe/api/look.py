@@ -194,10 +194,13 @@ def _require_server(address: str) -> None:
     minutes and say nothing meanwhile. Any reply is one, and other addresses are left to the client."""
     import httpx
 
+    from raypipe.core.connections import open_client
+
     if not address.startswith(("http://", "https://")):
         return
     try:
-        httpx.get(f"{address.rstrip('/')}/health", timeout=ANSWERS_S)
+        with open_client(httpx.Client, timeout=ANSWERS_S) as client:
+            client.get(f"{address.rstrip('/')}/health")
     except (httpx.HTTPError, httpx.InvalidURL) as e:
         raise Unavailable(
             f"--out {address}: expected an MLflow server, found none that answers ({e}). Nothing was sent, "

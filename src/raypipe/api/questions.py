@@ -192,7 +192,7 @@ def local_kit(
         return LocalKit(index, "transformers")
     file = session.cluster_file()
     endpoints = endpoint_addresses(file, recipe.models(), session.settings.keys)
-    require_answering(recipe.models(), endpoints)
+    require_answering(recipe.chats(), endpoints, session.settings)
     limits = file.engines.limits(file.device) if file.engines else None
     return LocalKit(index, file.backend, file.device, endpoints=endpoints, engine_limits=limits, sink=on_text)
 

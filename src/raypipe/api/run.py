@@ -191,10 +191,18 @@ def evaluate(
         open_judge(session, how.judge, rule) as (judge, kit),
         open_pipeline(session, filled, found, judge=kit) as pipeline,
     ):
+        if caps.calls is not None:  # a file of chats to a batch API is a task's
+            most = min(pipeline.sizes.questions, caps.calls)
+            pipeline = replace(pipeline, sizes=replace(pipeline.sizes, questions=most))
         done = evaluating.evaluate(
             replace(pipeline, caps=caps), files, folder, replace(how, format=format), judge, labels,
             origin(session.settings), measured(session.settings, session.cluster_file()),
         )  # fmt: skip
+    for model in done.manifest.models:
+        if model.unsent:
+            instead = ", max_tokens as max_completion_tokens" if "max_tokens" in model.unsent else ""
+            refused = f"its server refuses {', '.join(model.unsent)}: chats are sent without them{instead}"
+            session.shown().say(f"{model.name}: {refused}")
     keep(session.settings, done.folder, done.manifest.finished)
     result = EvalResult(done, session.cluster_file().faults)
     deliver(out, folder)

@@ -15,6 +15,10 @@ class ConfError(RaypipeError):
     exit_code = 2
 
 
+class FieldsRefused(ConfError):
+    """A server refuses fields of a chat that are from now on left out: the recipe is to be read again."""
+
+
 class DataError(RaypipeError):
     """Input data cannot be used as a whole: a missing, truncated or mislabelled file."""
 

@@ -54,6 +54,9 @@ class Model:
     dialect: str = ""  # of a remote generator: openai | vllm, which `weights` names too
     template: str = ""  # of a generator: arguments of its chat template as JSON, which `weights` names too
     thought_tokens: int = 0  # of a generator that thinks: on top of a reply's, which `weights` names too
+    unsent: tuple[
+        str, ...
+    ] = ()  # of a remote generator: fields that its server refuses; `weights` names them
 
     @property
     def half(self) -> bool:

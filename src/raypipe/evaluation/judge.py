@@ -132,6 +132,11 @@ OPEN = "\0"
 """An answer that no rule decides: no truth equals it."""
 
 
+def judge_sampling(model: Model) -> Sampling:
+    """What is sent with each chat of a judge."""
+    return Sampling(max_tokens=MAX_TOKENS + model.thought_tokens)
+
+
 async def judged(
     judge: ModelJudge,
     generate: Generator,
@@ -158,7 +163,7 @@ async def judged(
                 each = [{"truths": escape_markup(json.dumps(truths, ensure_ascii=False))}]
             asks[row.question] = [render({**values, **one}) for one in each]
     said: dict[str, list[str | Fault]] = {id: [] for id in asks}
-    sampling, turn = Sampling(max_tokens=MAX_TOKENS + judge.model.thought_tokens), 0
+    sampling, turn = judge_sampling(judge.model), 0
 
     def scored(id: str, score: int) -> list[str]:
         """The replies about a question that have this score."""

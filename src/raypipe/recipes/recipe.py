@@ -18,7 +18,9 @@ from raypipe.core.protocols import CorpusStep, Model, Step
 from raypipe.core.records import Fault, Question, SourceKind, digest
 from raypipe.core.references import Reference
 from raypipe.recipes.step_contract import (
+    ChatKind,
     N,
+    chat_kinds,
     embedder_of,
     named,
     named_by,
@@ -162,6 +164,10 @@ class Recipe:
     def models(self) -> tuple[Model, ...]:
         """Every model that a step names, each once, in the order in which they are met."""
         return tuple(self.named(Model))
+
+    def chats(self) -> list[ChatKind]:
+        """The kinds of chats that its steps send."""
+        return chat_kinds(*(s.step for s in (*self.corpus, *self.question)))
 
     def named(self, kind: type[N]) -> list[N]:
         """As `named_by`, of all steps."""

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, cast
 from raypipe.core import plugins
 from raypipe.core.errors import ConfError
 from raypipe.core.index import Approximate
+from raypipe.core.llm import Sampling
 from raypipe.core.plugins import Plugin
 from raypipe.core.protocols import (
     Bound,
@@ -144,6 +145,20 @@ def models_of(step: Step | CorpusStep) -> list[Model]:
 def asked_models(step: Step | CorpusStep) -> list[Model]:
     """The models of a step that are asked. A tokenizer counts and is not asked."""
     return [m for m in models_of(step) if m.kind != "tokenizer"]
+
+
+ChatKind: TypeAlias = tuple[Model, Sampling, str | None]
+"""A language model, and the sampling and adapter of some chats with it."""
+
+
+def chat_kinds(*steps: Step | CorpusStep) -> list[ChatKind]:
+    """The kinds of chats that steps send, as their methods `sampling` and fields `adapter` say."""
+    found: list[ChatKind] = []
+    for step in steps:
+        sampling = step.sampling() if hasattr(step, "sampling") else Sampling(max_tokens=16)
+        adapters = dict.fromkeys(step.adapter.values()) if hasattr(step, "adapter") else [None]
+        found += [(m, sampling, a) for m in asked_models(step) if m.kind == "generator" for a in adapters]
+    return found
 
 
 def requested_by(step: Step | CorpusStep) -> list[Reference[Any]]:

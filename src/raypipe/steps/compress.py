@@ -105,7 +105,7 @@ class Compress:
         if self.model is None:
             return Bound(2 * most + 1, behind, "never")  # vector and MaxSim of each, the query's vector
         tokens = self.model.max_model_len
-        return Bound(min(most, 1), behind, "asking", tokens=tokens, reply_tokens=self._most_reply())
+        return Bound(min(most, 1), behind, "asking", tokens=tokens, reply_tokens=self.sampling().max_tokens)
 
     def open(self, kit: Kit) -> Ask:
         if self.model is not None and self.model.absent:
@@ -148,8 +148,8 @@ class Compress:
         ) -> list[Choice]:
             asked = [i for i, some in enumerate(found) if some]
             chats = [render(_values(questions[i], found[i], frozenset(names))) for i in asked]
-            ids, sampling = [questions[i].id for i in asked], Sampling(max_tokens=self._most_reply())
-            said = await ask_each(generate, ids, chats, sampling) if chats else []
+            ids = [questions[i].id for i in asked]
+            said = await ask_each(generate, ids, chats, self.sampling()) if chats else []
             out: list[Choice] = [((), None)] * len(found)
             for i, reply in zip(asked, said, strict=True):
                 read = partial(read_numbers, most=len(found[i]))
@@ -185,8 +185,9 @@ class Compress:
         ranked = replace(add_hits(question, hits), order=tuple(p.chunk for p in pieces))
         return with_replies(ranked, {self.into: reply})
 
-    def _most_reply(self) -> int:
-        return self.max_tokens + (0 if self.model is None else self.model.thought_tokens)
+    def sampling(self) -> Sampling:
+        """Returns what is sent with each chat."""
+        return Sampling(max_tokens=self.max_tokens + (0 if self.model is None else self.model.thought_tokens))
 
 
 def _values(question: Question, found: Sequence[Sentence], names: frozenset[str]) -> dict[str, str]:

@@ -31,7 +31,7 @@ from raypipe.store import Store
 settings = from_environment({"RAYPIPE_CONF": sys.argv[4]})
 store, cluster = Store.open(sys.argv[1]), Session(settings, cluster=sys.argv[3]).cluster_file()
 worker = WorkerConfig(store.uri, "transformers", "cpu", 1)
-run = RayRun("local", worker, None, cluster, (), (), None)
+run = RayRun(settings, worker, None, cluster, (), (), None)
 how = TaskReading(worker, run.run, run.connect, 0, 1 << 20)
 print(ingest(store, [Path(sys.argv[2])], "crag", Progress(sys.stderr, silent=True), reading=how).read_by)
 run.close()
