@@ -30,9 +30,9 @@ from raypipe.core import arrow
 from raypipe.core.config import Conf
 from raypipe.core.digests import model_identity
 from raypipe.core.llm import Generated, Message, Sampling
+from raypipe.core.progress import Progress
 from raypipe.evaluation.evaluate import Evaluation, evaluate
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.report.progress import Progress
 from raypipe.models.kit import LocalKit
 from raypipe.models.load import EndpointAddress
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes

@@ -17,7 +17,7 @@ from raypipe.api.served import require_answering, require_same, require_unchange
 from raypipe.api.session import Session, Settings, endpoint_addresses, require_graphs
 from raypipe.core import config
 from raypipe.core.errors import ConfError, Unavailable
-from raypipe.evaluation.report.progress import heartbeat
+from raypipe.core.progress import heartbeat
 from raypipe.models import load
 from raypipe.models.load import EngineLimits
 from raypipe.recipes.recipe import Recipe

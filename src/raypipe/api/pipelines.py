@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from raypipe.api.served import JudgeKit, require_answering, require_unchanged
 from raypipe.api.session import Session, Settings, endpoint_addresses, require_graphs
 from raypipe.core.prices import JUDGE, Prices
+from raypipe.core.progress import Progress
 from raypipe.core.protocols import Model
-from raypipe.evaluation.report.progress import Progress
 from raypipe.models import load
 from raypipe.models.entry import REMOTE
 from raypipe.recipes.recipe import Recipe

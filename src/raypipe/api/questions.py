@@ -21,9 +21,9 @@ from raypipe.core.digests import model_identity
 from raypipe.core.errors import ConfError, DataError
 from raypipe.core.index import Index
 from raypipe.core.plain import to_json
+from raypipe.core.progress import heartbeat
 from raypipe.core.records import Citation, Question, Source, digest, source_id
 from raypipe.evaluation.golds import FINAL, documents_of, questions_of, ranked_documents, require_questions
-from raypipe.evaluation.report.progress import heartbeat
 from raypipe.models.entry import REMOTE
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor

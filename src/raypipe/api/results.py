@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from raypipe.core.errors import ConfError, FieldsRefused
 from raypipe.core.plain import to_json
-from raypipe.evaluation.report.report import JSON_FORMAT
+from raypipe.runs.report import JSON_FORMAT
 
 if TYPE_CHECKING:
     import pyarrow as pa

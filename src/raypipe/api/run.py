@@ -30,7 +30,6 @@ from raypipe.evaluation.evaluate import Evaluation
 from raypipe.evaluation.golds import require_questions, stored_questions
 from raypipe.evaluation.judged_run import read_labels
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.report.report import RunFolder, to_json
 from raypipe.metrics.crag import DEFAULT_RULE, Rule, rule_id
 from raypipe.metrics.named_kinds import open_kind
 from raypipe.metrics.textfile import require_writable, write_json
@@ -44,6 +43,7 @@ from raypipe.runs.manifest import Manifest, Origin, read
 from raypipe.runs.pipeline.counters import Caps
 from raypipe.runs.pipeline.ingest_log import driving
 from raypipe.runs.pipeline.recipe_tables import nothing_to_search, require_passages
+from raypipe.runs.report import RunFolder, to_json
 from raypipe.store import Store
 from raypipe.store.memo.mend import mend_memo
 

@@ -21,8 +21,8 @@ from raypipe.core.config import Conf, Where
 from raypipe.core.errors import ConfError
 
 if TYPE_CHECKING:
+    from raypipe.core.progress import Progress
     from raypipe.core.protocols import Model
-    from raypipe.evaluation.report.progress import Progress
     from raypipe.models.catalog import Catalog
     from raypipe.models.load import EndpointAddress
     from raypipe.recipes.recipe import Recipe
@@ -190,7 +190,7 @@ class Session:
 
     def shown(self) -> Progress:
         """Progress on stderr, where it is shown."""
-        from raypipe.evaluation.report.progress import Progress
+        from raypipe.core.progress import Progress
 
         return Progress(sys.stderr, silent=not self.progress)
 

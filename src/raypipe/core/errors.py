@@ -1,4 +1,4 @@
-"""One exception type per action of the caller, each with its exit code."""
+"""An exception type per action of the caller, each with its exit code."""
 
 from __future__ import annotations
 

@@ -21,11 +21,11 @@ from raypipe.core.plugins import Plugin
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault, Gold
 from raypipe.core.retry import retrying
-from raypipe.evaluation.report.report import JudgeLine
 from raypipe.metrics.crag import Prediction, Rule, open_truths
 from raypipe.models.kit import LocalKit
 from raypipe.runs.pipeline.tasks import TRIES
 from raypipe.runs.plan.records import JudgePlan
+from raypipe.runs.report import JudgeLine
 from raypipe.steps.model_replies import ask_each
 from raypipe.store import Store
 from raypipe.store.memo.counts import CallCounts
@@ -78,7 +78,7 @@ class ModelJudge:
 
 
 Agrees: TypeAlias = Callable[[str, str, tuple[str, ...]], "bool | None"]
-"""Whether a prediction agrees with one of the truths, given the question; None: it cannot tell."""
+"""Verdict on whether a prediction agrees with one of the truths, given the question; None: it cannot tell."""
 
 
 @dataclass(frozen=True, slots=True)

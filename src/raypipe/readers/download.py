@@ -176,7 +176,7 @@ class _Transfer:
         return self.path.with_name(f"{self.path.name}.partial")
 
     def is_here(self) -> bool:
-        """Whether the file is there already. Raises DataError for other content under its name."""
+        """Returns whether the file is there already. Raises DataError for other content under its name."""
         if not self.path.exists():
             return False
         if self.path.stat().st_size != self.file.size or _sha256(self.path) != self.file.sha256:

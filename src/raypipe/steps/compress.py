@@ -28,7 +28,8 @@ from raypipe.text.template import PLAIN, REPLY, Prompt, query_reads, query_rende
 from raypipe.text.windows import require_splitter
 
 SENTENCES = "sentences"
-"""What a prompt of this step may use on top of fields and replies: the candidates, numbered from 1."""
+"""Variables that a prompt of this step may use on top of fields and replies: the candidates, numbered from
+1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -177,7 +177,7 @@ class Generate:
     async def _contexts(
         self, questions: Sequence[Question], index: Index | None, tokenize: Tokenize
     ) -> list[PromptContext]:
-        """What the prompt shows of each question's order; of none of them without an index."""
+        """Returns what the prompt shows of each question's order; of none of them without an index."""
         if index is None:
             return [self._context(q, (), tokenize) for q in questions]
         found = await prompt_passages(index, [c for q in questions for c in q.order], self.lower)

@@ -35,7 +35,8 @@ from raypipe.text.sanitize import escape_markup
 from raypipe.text.template import REPLY, Prompt
 
 OWN = frozenset({"context", "queries"})
-"""What a prompt of this step may use on top of fields and replies: evidence, and earlier queries."""
+"""Variables that a prompt of this step may use on top of fields and replies: evidence, and earlier
+queries."""
 
 Search: TypeAlias = Callable[[Sequence[tuple[Question, str]]], Awaitable[list[dict[str, float]]]]
 
@@ -178,7 +179,8 @@ class Iterate:
         return {"context": context, "queries": escape_markup("\n".join(row.queries)), **asked}
 
     def _affords(self, row: _Row, chat: Chat, tokenize: Tokenize) -> bool:
-        """Whether what is left of `tokens` holds the chat and the longest reply; ends the row where not."""
+        """Returns whether what is left of `tokens` holds the chat and the longest reply; ends the row where
+        not."""
         needed = sum(len(tokenize(m.content)) for m in chat)
         if row.tokens + needed + self.sampling().max_tokens > self.tokens:
             row.label = "tokens"

@@ -25,7 +25,7 @@ from raypipe.api.session import Session, from_environment
 from raypipe.runs.pipeline.ingest import ingest
 from raypipe.runs.pipeline.ingest_tasks import TaskReading
 from raypipe.runs.pipeline.tasks import WorkerConfig
-from raypipe.evaluation.report.progress import Progress
+from raypipe.core.progress import Progress
 from raypipe.store import Store
 
 settings = from_environment({"RAYPIPE_CONF": sys.argv[4]})
