@@ -140,7 +140,7 @@ SHARED: Mapping[str, str] = {
     --refresh: recompute answers that rest on expired replies of a knowledge graph (graphs.yaml)
     """,
     "labels": "--labels FILE: people's verdicts (labels.jsonl), which outrank the judge's",
-    # What is done to predictions before they are scored.
+    # Changes to predictions before they are scored.
     "judged": """
     --trim TOKENIZER? {const llama-2-tokens}: cut answers to 75 tokens first, as CRAG's evaluator does
       (llama-2-tokens of the models file)
