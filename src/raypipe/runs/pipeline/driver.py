@@ -64,6 +64,7 @@ class Pipeline:
     # missing, since it may connect. None: they never do.
     streams: Callable[[], bool] | None = None
     ahead: Callable[[], object] = nowhere  # starts workers for tasks that are still to be found
+    stats: Sequence[str] = ()  # of each graph that ran, as Ray Data says it
 
     def index(self, questions: Iterable[Question] | None, done: RunCounters | None = None) -> RunCounters:
         """Brings the tables of the corpus half up to date with every source that these questions may search

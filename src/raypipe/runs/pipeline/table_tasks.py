@@ -21,9 +21,10 @@ from raypipe.models.products import product_on
 from raypipe.recipes.executor import CorpusExecutor, QuestionExecutor, fine
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import asked_models
+from raypipe.runs.pipeline.blocks import Share, facts_of
 from raypipe.runs.pipeline.dead_letters import FailedRows, failed_rows, faults_table
 from raypipe.runs.pipeline.recipe_tables import AnswerSources
-from raypipe.runs.pipeline.recipe_task import Opened, RecipeTask, backoff_of, facts_of, in_order, retried
+from raypipe.runs.pipeline.recipe_task import Opened, RecipeTask, backoff_of, in_order, retried
 from raypipe.runs.pipeline.tasks import RunTask, Task, WorkerConfig
 from raypipe.store import ANSWERS, Store, with_chunkless, write_part
 from raypipe.store.index import IndexSpec, LanceIndex
@@ -113,8 +114,12 @@ class PostingsTask:
     passages: str  # table
     run: str
 
+    @property
+    def records(self) -> tuple[str, str]:
+        return self.table, self.run
+
     async def open(self, kit: LocalKit | None = None) -> RunTask:
-        """Calls no model, so it needs no kit. Raises Unavailable where the store stays so for all tries, and
+        """Calls no model: the kit only names the process. Raises Unavailable where the store stays so for all tries, and
         StoreError."""
 
         def opened() -> tuple[Store, Inverter]:
@@ -122,10 +127,12 @@ class PostingsTask:
             return store, Inverter(store, self.texts, self.passages, self.analyzer)
 
         store, inverter = await until_available(opened, backoff_of(self.worker))
-        return retried(self.worker, lambda task: self._invert(store, inverter, task), trials=True)
+        process = kit.process if kit else ""
+        return retried(self.worker, lambda task: self._invert(store, inverter, task, process), trials=True)
 
-    def _invert(self, store: Store, inverter: Inverter, task: Task) -> tuple[int, int]:
+    def _invert(self, store: Store, inverter: Inverter, task: Task, process: str) -> tuple[int, int]:
         """Stores the words of a task's sources; how many rows of lengths, and how many sources failed."""
+        start = time.perf_counter()
         left = [i for i in task.with_ids(store).ids if i not in task.failed]
         lengths, postings = inverter.rows(left, self.run, task.name)
         if task.trial:
@@ -133,7 +140,9 @@ class PostingsTask:
         failed = [(i, asdict(x.fault), x.attempts, self.table) for i, x in task.failed.items()]
         write_part(store, "faults", self.run, task.name, faults_table(failed, self.run), {})
         write_part(store, self.postings, self.run, task.name, postings, {})
-        write_part(store, self.table, self.run, task.name, lengths, facts_of({}))
+        share = Share({}, time.perf_counter() - start, process)
+        facts = facts_of({"": share}, task.rows, lengths.num_rows, len(failed))
+        write_part(store, self.table, self.run, task.name, lengths, facts)
         return int(lengths.num_rows), len(task.failed)
 
 

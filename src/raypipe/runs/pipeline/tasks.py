@@ -179,9 +179,10 @@ class WorkerConfig:
     wait_s: float = 1.0  # before the second try of what is unavailable, doubling (`TRIES` in all)
     passing_engines: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # those that come and go
 
-    def kit(self, index: Index | None) -> LocalKit:
+    def kit(self, index: Index | None, process: str = "") -> LocalKit:
+        """The kit of a process, which `process` names."""
         return LocalKit(
             index, self.backend, self.device, self.threads,
             engines=self.engines, passing=self.passing_engines, endpoints=self.endpoints,
-            engine_limits=self.engine_limits,
+            engine_limits=self.engine_limits, process=process,
         )  # fmt: skip
