@@ -120,10 +120,11 @@ def drive(address: str, session: int, folder: Path, kills: Sequence[Kill]) -> No
     said = os.open(folder / "said", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(said, 1)
     os.dup2(said, 2)
+    from raypipe.runs.cluster.warm_pool import WarmPool
+
     from raypipe.core.errors import ConfError
     from raypipe.runs.cluster import connection
     from raypipe.runs.cluster.file import LIMITS, Pool
-    from raypipe.runs.cluster.warm_pool import WarmPool
 
     file = folder / "diary"
     try:

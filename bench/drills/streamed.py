@@ -33,6 +33,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 from nodes import SOON, Raylet
+from raypipe.runs.pipeline.whole_corpus_task import EmbedTask, Prepare, Prepared, WholeCorpusTask
 
 from raypipe.api.session import load_recipe
 from raypipe.core import arrow
@@ -45,7 +46,6 @@ from raypipe.runs.cluster.file import LIMITS, Pool
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.recipe_tables import whole_corpus
 from raypipe.runs.pipeline.tasks import HandedBack, Task, TaskResult, WorkerConfig, inline
-from raypipe.runs.pipeline.whole_corpus_task import EmbedTask, Prepare, Prepared, WholeCorpusTask
 from raypipe.store import Store, put
 
 ROOT = Path(__file__).parents[2]
@@ -126,7 +126,6 @@ def through_data(pools: Any, work: Any, tasks: Sequence[Task]) -> Iterator[TaskR
     """The same two parts as one graph of Ray Data, held to the same bytes."""
     import ray
     from ray.data import ActorPoolStrategy, DataContext, ExecutionResources
-
     from raypipe.runs.cluster.streamed_pool import StreamWorker
 
     class Preparing(StreamWorker):
@@ -253,9 +252,9 @@ def measured(diary: Path, workers: int) -> dict[str, Any]:
 
 def run(given: argparse.Namespace, home: Path) -> dict[str, Any]:
     import ray
+    from raypipe.runs.cluster.streamed_pool import StreamedPools
 
     from raypipe.runs.cluster import connection
-    from raypipe.runs.cluster.streamed_pool import StreamedPools
 
     alone = pipeline(home / "alone", given.tasks, inline)
     alone.index(None)

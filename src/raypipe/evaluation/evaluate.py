@@ -142,6 +142,7 @@ def _write_run(
     write_predictions(folder, report.run)
     write_report(folder, report)
     pipeline.builder.compact()
+    folder.graphs.write_text("\n\n".join(pipeline.stats))
     digest, verdicts = recipe.digest(), {v.question: v.outcome for v in report.marks.verdicts}
     keys = [
         AnswerKey(

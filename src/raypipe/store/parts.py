@@ -232,9 +232,7 @@ def done_parts(store: Store, table: str, run: str) -> dict[str, Mapping[str, Any
     return dict(new_parts(store, table, run, set()))
 
 
-def new_parts(
-    store: Store, table: str, run: str, seen: set[str]
-) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def new_parts(store: Store, table: str, run: str, seen: set[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The same of those that are not among `seen`, which they join."""
     for name in store.files.names(_folder(table, run)):
         part, is_record, _ = name.rpartition(".json")

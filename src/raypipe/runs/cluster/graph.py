@@ -157,9 +157,7 @@ class _Leaving(ExecutionCallback):
             raise GraphLeft
 
 
-def graph_of(
-    graph: Graph, work: StagedWork, tasks: Sequence[Task], pools: Pools
-) -> tuple[Dataset, Parts]:
+def graph_of(graph: Graph, work: StagedWork, tasks: Sequence[Task], pools: Pools) -> tuple[Dataset, Parts]:
     """The graph, which has not begun, and its sink."""
     operators, parts = list(work.operators()), len(tasks)
     first = pools[operators[0].pool]

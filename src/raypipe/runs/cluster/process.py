@@ -82,7 +82,9 @@ class Raised:
 
     @classmethod
     def of(cls, e: Exception) -> Raised:
-        return cls(f"{type(e).__module__}:{type(e).__qualname__}", str(e), "".join(traceback.format_exception(e)))
+        return cls(
+            f"{type(e).__module__}:{type(e).__qualname__}", str(e), "".join(traceback.format_exception(e))
+        )
 
     def json(self) -> str:
         return json.dumps(asdict(self))
@@ -145,9 +147,7 @@ class Process:
         """The first rows of a part: its ids, out of the plan of the run."""
 
         async def read() -> Block:
-            return Block.of_task(
-                await task_with_ids(Store.open(graph.worker.store), task, graph.worker), key
-            )
+            return Block.of_task(await task_with_ids(Store.open(graph.worker.store), task, graph.worker), key)
 
         empty = Block.of_task(Task(task.name, ("",) * task.rows), key)
         return self._done(graph, empty, read()).table()

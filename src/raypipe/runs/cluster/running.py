@@ -138,7 +138,9 @@ class _Running:
                 continue
             result = result_of(part, facts)
             self._last = time.monotonic()
-            self._slowest = max(self._slowest, result.seconds, result.before.seconds if result.before else 0.0)
+            self._slowest = max(
+                self._slowest, result.seconds, result.before.seconds if result.before else 0.0
+            )
             yield result
         if (why := halted(self._store, *self.graph.records)) is not None:
             note = Note.of(why)

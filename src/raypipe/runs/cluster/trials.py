@@ -19,7 +19,6 @@ from raypipe.runs.pipeline.dead_letters import FailedRow, Suspects
 from raypipe.runs.pipeline.tasks import HandedBack, RunTask, TableTask, Task, TaskResult
 from raypipe.store import Store
 
-
 DIED = (RayActorError, OutOfMemoryError)  # the second: ended by Ray, whose node had no memory left
 
 

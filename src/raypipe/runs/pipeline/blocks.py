@@ -56,12 +56,10 @@ class Note:
     def over(self) -> bool:
         return bool(self.ended) or self.back is not None
 
-    def with_share(
-        self, pool: str, counts: Mapping[str, StageCounters], seconds: float, worker: str
-    ) -> Note:
-        """With what an operator of a pool did."""
-        before = self.by.get(pool, Share({}, 0.0))
-        after = Share(summed(before.counts, counts), before.seconds + seconds, worker)
+    def with_share(self, pool: str, counts: Mapping[str, StageCounters], seconds: float, worker: str) -> Note:
+        """With what an operator of a pool did, or the sink for it."""
+        before = self.by.get(pool, Share({}, 0.0, worker))
+        after = Share(summed(before.counts, counts), before.seconds + seconds, before.worker)
         return replace(self, by={**self.by, pool: after})
 
     def text(self) -> str:
@@ -112,7 +110,9 @@ class Block:
         if self.failed:
             ids, faults, attempts, digests = zip(*self.failed, strict=True)
             columns = [pa.array(ids, pa.string())]
-            columns += [pa.array(c, t) for c, t in zip((faults, attempts, digests), _TAIL.values(), strict=True)]
+            columns += [
+                pa.array(c, t) for c, t in zip((faults, attempts, digests), _TAIL.values(), strict=True)
+            ]
             lost = pa.table(columns, names=[self.key, *_TAIL])
             rows = pa.concat_tables([rows, lost], promote_options="default")
         if not rows.num_rows:

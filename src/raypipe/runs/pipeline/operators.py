@@ -18,7 +18,7 @@ from raypipe.core.errors import Unavailable
 from raypipe.core.retry import until_available
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.recipe import Recipe
-from raypipe.runs.pipeline.blocks import Block, Key, Share, facts_of, result_of
+from raypipe.runs.pipeline.blocks import Block, Key, facts_of, result_of
 from raypipe.runs.pipeline.recipe_task import Opened, backoff_of, unable
 from raypipe.runs.pipeline.tasks import HandedBack, RunTask, Task, TaskResult, WorkerConfig
 from raypipe.store import Store

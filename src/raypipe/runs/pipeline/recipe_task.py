@@ -11,7 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -23,12 +23,21 @@ from raypipe.recipes.executor import StageCounters
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import asked_models
 from raypipe.runs.pipeline.blocks import Share, facts_of
-from raypipe.runs.pipeline.dead_letters import Compute, Failed, Probe, Suspects, Unproven, bisected, faults_table
+from raypipe.runs.pipeline.dead_letters import (
+    Compute,
+    Failed,
+    Probe,
+    Suspects,
+    Unproven,
+    bisected,
+    faults_table,
+)
 from raypipe.runs.pipeline.tasks import TRIES, HandedBack, RunTask, Task, TaskResult, WorkerConfig
 from raypipe.store import Store, write_part
 
 R = TypeVar("R")
 P = ParamSpec("P")
+
 
 class _Counted(Protocol):
     """What came of a task, or of a part of it."""
@@ -148,7 +157,6 @@ class RecipeTask(ABC):
         made, failed = await work.computed(task, self.recipe, backoff_of(self.worker), witnessed)
         rows = pa.concat_tables(made)
         if not task.trial:
-
             share = Share(work.counts, time.perf_counter() - start, work.kit.process)
             facts = facts_of({"": share}, len(task.ids), rows.num_rows, len(failed))
 
@@ -191,10 +199,14 @@ def retried(worker: WorkerConfig, do: Callable[[Task], tuple[int, int]], trials:
 
 
 def unable(
-    part: str, e: Unavailable, suspects: Suspects = Suspects(), counts: Mapping[str, StageCounters] = {}
-) -> HandedBack:  # fmt: skip
+    part: str,
+    e: Unavailable,
+    suspects: Suspects | None = None,
+    counts: Mapping[str, StageCounters] | None = None,
+) -> HandedBack:
     """A task that comes back: what is broken is the worker, or the run is to stop."""
-    return HandedBack(part, str(e), "replace" if isinstance(e, WorkerBroken) else "stop", suspects, counts)
+    then: Literal["replace", "stop"] = "replace" if isinstance(e, WorkerBroken) else "stop"
+    return HandedBack(part, str(e), then, suspects or Suspects(), counts or {})
 
 
 async def _unprobed(stage: str) -> None:

@@ -119,8 +119,8 @@ class PostingsTask:
         return self.table, self.run
 
     async def open(self, kit: LocalKit | None = None) -> RunTask:
-        """Calls no model: the kit only names the process. Raises Unavailable where the store stays so for all tries, and
-        StoreError."""
+        """Calls no model: the kit only names the process. Raises Unavailable where the store stays so for all
+        tries, and StoreError."""
 
         def opened() -> tuple[Store, Inverter]:
             store = Store.open(self.worker.store)
