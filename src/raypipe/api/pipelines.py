@@ -1,5 +1,5 @@
-"""The composition root: a recipe over a store, ready to run on the cluster that the session names; which pools
-its operators have on Ray; and what it costs there."""
+"""The composition root: a recipe over a store, ready to run on the cluster that the session names; which
+pools its operators have on Ray; and what it costs there."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ class RayRun:
         _ = self._sized
 
     def ahead(self) -> None:
-        """Has the processes of CPUs load what embeds while others go on; those with GPUs load with their graph,
-        while pages are parsed."""
+        """Has the processes of CPUs load what embeds while others go on; those with GPUs load with their
+        graph, while pages are parsed."""
         pool = self._sized.cluster.pools["embed"]
         if self.recipe is not None and not pool.gpus and not self._loading:
             from raypipe.runs.cluster.graph import load_ahead

@@ -52,7 +52,8 @@ class LocalKit:
     them. None: this process starts a vLLM engine of its own, within `engine_limits`, on first use; use such a
     kit on one event loop, and `await close()` it. Calls to an engine that dies end in transient faults, and
     the next call starts another. `sink` gets each piece of a reply while it is written, for a chat that is
-    sent alone. `process` names the process for reports. `clock` (seconds) times calls of graphs and the loading of models.
+    sent alone. `process` names the process for reports. `clock` (seconds) times calls of graphs and the
+    loading of models.
     """
 
     def __init__(

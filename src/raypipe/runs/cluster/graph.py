@@ -1,4 +1,4 @@
-"""Work on some tables as one graph of Ray Data: `Missing`, its operators, `Parts`; and all that sets its speed.
+"""Work on some tables as a graph of Ray Data: `Missing`, its operators, `Parts`; and all that sets its speed.
 
 A block is a part: it goes whole from operator to operator, so no size cuts or joins blocks. Operators on CPUs
 are tasks: Ray Data fuses neighbours of equal needs into one, and Ray keeps their processes, so models stay
@@ -34,12 +34,12 @@ from raypipe.runs.pipeline.tasks import HandedBack, TableTask, Task, Verb, Worke
 TRIES = 2  # of a part whose worker dies: Ray's own default is without end. A row alone has one more
 
 IN_FLIGHT, CALLS = 3, 2
-"""Blocks of one actor with a GPU: one computes, one is fetched or handed on, one waits. Four fake GPUs, 40 parts
-of 2 s: busy .9993; with Ray's 2 in flight and 1 call .786 (bench/drills/streamed.py)."""
+"""Blocks of one actor with a GPU: one computes, one is fetched or handed on, one waits. Four fake GPUs, 40
+parts of 2 s: busy .9993; with Ray's 2 in flight and 1 call .786 (bench/drills/streamed.py)."""
 
 LIGHT = {"num_cpus": 0}
-"""Needs of reading ids and of storing rows where they are not one task with an operator: they compute nothing,
-and wait for no core that a pool holds."""
+"""Needs of reading ids and of storing rows where they are not one task with an operator: they compute
+nothing, and wait for no core that a pool holds."""
 
 INIT_DEATHS = 3  # actors in a row that may die before they are ready: a node may go while a model loads
 
@@ -235,10 +235,10 @@ that no two loads go to one process."""
 def load_ahead(config: WorkerConfig, models: Sequence[Model], pool: Pool) -> list[Any]:
     """Has processes of a pool of CPUs load models for a graph that is still to come."""
     config = replace(config, threads=max(1, int(pool.cpus)))
+    task = ray.remote(_load).options(num_cpus=pool.cpus, max_retries=0)
+    return [task.remote(config, models) for _ in range(min(pool.size, AHEAD))]
 
-    def load() -> None:
-        HERE.load(config, models)
-        time.sleep(AHEAD_S)
 
-    task = ray.remote(load).options(num_cpus=pool.cpus, max_retries=0)
-    return [task.remote() for _ in range(min(pool.size, AHEAD))]
+def _load(config: WorkerConfig, models: Sequence[Model]) -> None:
+    HERE.load(config, models)
+    time.sleep(AHEAD_S)

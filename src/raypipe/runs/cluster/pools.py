@@ -1,7 +1,7 @@
 """The engines of a job, and tasks on one pool next to them.
 
-What a task computes and stores is in `runs.pipeline`, what an engine is in `models.engine_actors`, what fits is
-checked by `capacity.py` before anything starts, and how tasks run is in `running.py`.
+What a task computes and stores is in `runs.pipeline`, what an engine is in `models.engine_actors`, what fits
+is checked by `capacity.py` before anything starts, and how tasks run is in `running.py`.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ from raypipe.store.parts import go_on, halt, halted, new_parts
 
 LOOK_S = 0.5  # between two looks at the records, which progress and caps are read from
 STILL_S = 30.0
-"""Without a record, on a cluster that lost nodes, until the graph is left: at least. A head takes 10 to 20 s to
-count a silent node out, and Ray then starts its tasks elsewhere by itself, if it can."""
+"""Without a record, on a cluster that lost nodes, until the graph is left: at least. A head takes 10 to 20 s
+to count a silent node out, and Ray then starts its tasks elsewhere by itself, if it can."""
 END_S = 10.0  # for a graph that is left to end its tasks
 
 

@@ -1,11 +1,11 @@
 """The corpus half as operators: sources to texts, passages and vectors in one pass.
 
-    parse       source                                   its page is read by id, its text stored
-    split       columns of texts, but for what a part    a row for each chunk: `SPANS`, chunk_text; spans stored
-                of texts alone has
-    tokenize    the rows of split, and `tokens NAME`     where embedders have GPUs
-    embed       `SPANS`, and `vector NAME` of the one    a row for each row of a table of vectors
-                embedder that the row is of
+    after        rows
+    Missing      one for each source: `source`. Its page is read by id
+    parse        the columns of the table of texts, which is stored here
+    split        one for each chunk: `SPANS`, `chunk_text`. The spans are stored here
+    tokenize     the same with `tokens NAME` for each embedder, where embedders have GPUs
+    embed        one for each row of a table of vectors: `SPANS`, and `vector NAME` of the embedder it is of
 
 A part is done when the table of the last embedder has its record. What an operator loses of a row, the tasks
 of the single tables find missing and do.

@@ -31,7 +31,7 @@ Sink: TypeAlias = Callable[[Block], Awaitable[Outcome]]
 class Operator(Protocol):
     @property
     def name(self) -> str:
-        """The verb that it bears in Ray's dashboard: parse, split, tokenize, embed, rank, rerank, generate."""
+        """The verb that Ray's dashboard shows: parse, split, tokenize, embed, rank, rerank, generate."""
         ...
 
     @property
