@@ -34,6 +34,7 @@ class Dying:
     mark: str
     name = "embed"
     pool = "embed"
+    light = False
 
     async def open(self, kit):
         embed = await self.embed.open(kit)

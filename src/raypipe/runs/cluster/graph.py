@@ -71,6 +71,8 @@ class Whole:
     def worker(self) -> WorkerConfig:
         return self.work.worker
 
+    light: ClassVar[bool] = False
+
     def operators(self) -> Sequence[Operator]:
         return (self,)
 
@@ -161,7 +163,8 @@ def graph_of(graph: Graph, work: StagedWork, tasks: Sequence[Task], pools: Pools
     """The graph, which has not begun, and its sink."""
     operators, parts = list(work.operators()), len(tasks)
     first = pools[operators[0].pool]
-    on = {"compute": TaskPoolStrategy(), **LIGHT} if first.gpus else _tasks(first, parts)
+    apart = first.gpus or operators[0].light
+    on = {"compute": TaskPoolStrategy(), **LIGHT} if apart else _tasks(first, parts)
     with warnings.catch_warnings():
         # There is no other way yet to bound restarts than the arguments that 2.64 will name otherwise.
         warnings.filterwarnings("ignore", category=RayDeprecationWarning)
@@ -174,9 +177,11 @@ def graph_of(graph: Graph, work: StagedWork, tasks: Sequence[Task], pools: Pools
     return rows, Parts(graph, work)
 
 
-def write(rows: Dataset, sink: Parts, last: Pool, parts: int) -> None:
+def write(rows: Dataset, sink: Parts, work: StagedWork, pools: Pools, parts: int) -> None:
     """Runs a graph to its end."""
-    if last.gpus:
+    operator = list(work.operators())[-1]
+    last = pools[operator.pool]
+    if last.gpus or operator.light:
         rows.write_datasink(sink, ray_remote_args={**LIGHT, **RETRIES}, concurrency=IN_FLIGHT * last.size)
     else:  # one task with the last operator
         args = {"num_cpus": last.cpus, **RETRIES}
@@ -195,6 +200,9 @@ def _mapped(
     named = type(operator.name, (_Operating,), {})
     given = graph, place, operator, worker
     whole: dict[str, Any] = {"batch_size": None, "batch_format": "pyarrow"}
+    if operator.light:
+        taken = {**LIGHT, "compute": TaskPoolStrategy(pool.size)}
+        return rows.map_batches(named(*given), **whole, **taken, **RETRIES)
     if not pool.gpus:
         return rows.map_batches(named(*given), **whole, **_tasks(pool, parts), **RETRIES)
     size = min(pool.size, parts)

@@ -98,9 +98,8 @@ class _Running:
         return Store.open(self.graph.worker.store)
 
     def _write(self) -> None:
-        last = self.pools[list(self.work.operators())[-1].pool]
         try:
-            write(self._rows, self._sink, last, len(self.tasks))
+            write(self._rows, self._sink, self.work, self.pools, len(self.tasks))
             self.said(self._rows.stats())
         except GraphLeft:
             pass

@@ -97,6 +97,7 @@ class Parse:
     work: WholeCorpusTask
     name: ClassVar[str] = "parse"
     pool: ClassVar[Literal["parse"]] = "parse"
+    light: ClassVar[bool] = False
 
     async def open(self, kit: LocalKit) -> Operate:
         work, store = self.work, await opened_store(self.work.worker)
@@ -121,6 +122,7 @@ class Split:
     work: WholeCorpusTask
     name: ClassVar[str] = "split"
     pool: ClassVar[Literal["parse"]] = "parse"
+    light: ClassVar[bool] = False
 
     async def open(self, kit: LocalKit) -> Operate:
         work, store = self.work, await opened_store(self.work.worker)
@@ -166,6 +168,7 @@ class Tokenize:
     work: WholeCorpusTask
     name: ClassVar[str] = "tokenize"
     pool: ClassVar[Literal["parse"]] = "parse"
+    light: ClassVar[bool] = False
 
     async def open(self, kit: LocalKit) -> Operate:
         stages = [s for s in self.work.recipe.corpus if table_of(s.step) == "vectors"]
@@ -223,6 +226,7 @@ class Embed:
     work: WholeCorpusTask
     name: ClassVar[str] = "embed"
     pool: ClassVar[Literal["embed"]] = "embed"
+    light: ClassVar[bool] = False
 
     async def open(self, kit: LocalKit) -> Operate:
         work, recipe = self.work, self.work.recipe

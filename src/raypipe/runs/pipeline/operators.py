@@ -39,6 +39,11 @@ class Operator(Protocol):
         """The pool of the cluster file whose needs it has."""
         ...
 
+    @property
+    def light(self) -> bool:
+        """Whether it waits for others that compute, and takes nothing of its pool itself."""
+        ...
+
     async def open(self, kit: LocalKit) -> Operate: ...
 
 
@@ -134,11 +139,14 @@ async def opened_store(worker: WorkerConfig) -> Store:
     return await until_available(lambda: Store.open(worker.store), backoff_of(worker))
 
 
-async def in_turn(work: StagedWork, kit: LocalKit | None) -> RunTask:
-    """All operators of some work and its sink, one after the other in this process."""
+async def in_turn(
+    work: StagedWork, kit: LocalKit | None, operators: Sequence[Operator] | None = None
+) -> RunTask:
+    """The operators of some work and its sink, one after the other in this process. `operators` None: its
+    own."""
     kit = kit or work.worker.kit(None)
     store = await opened_store(work.worker)
-    steps = [await operator.open(kit) for operator in work.operators()]
+    steps = [await operator.open(kit) for operator in operators or work.operators()]
     sink = await work.open_sink(kit.process)
 
     async def run_task(task: Task) -> Outcome:
