@@ -105,7 +105,7 @@ class GraphLeft(Exception):
     """Raised in Ray Data's loop: the driver does not want the graph any more."""
 
 
-class Missing(Datasource):
+class Missing(Datasource):  # type: ignore[misc]  # Ray has no types
     """The ids that a table lacks: a column, one block for each part. A worker reads those of its part."""
 
     def __init__(self, graph: Graph, tasks: Sequence[Task], key: Key) -> None:
@@ -127,7 +127,7 @@ def _read(graph: Graph, task: Task, key: Key) -> list[pa.Table]:
     return [HERE.read(graph, task, key)]
 
 
-class Parts(Datasink[list[str]]):
+class Parts(Datasink[list[str]]):  # type: ignore[misc]
     """Stores each part, its faults, and the completion record that makes it done; the driver commits them."""
 
     def __init__(self, graph: Graph, work: StagedWork) -> None:
@@ -151,7 +151,7 @@ class _Operating:
         return HERE.operate(*self._given, rows)
 
 
-class _Leaving(ExecutionCallback):
+class _Leaving(ExecutionCallback):  # type: ignore[misc]
     """Ends a graph that its driver has left (`LEFT`)."""
 
     def on_execution_step(self, executor: Any) -> None:

@@ -147,6 +147,8 @@ class Process:
         """The first rows of a part: its ids, out of the plan of the run."""
 
         async def read() -> Block:
+            if task.planned is None:
+                return Block.of_task(task, key)
             return Block.of_task(await task_with_ids(Store.open(graph.worker.store), task, graph.worker), key)
 
         empty = Block.of_task(Task(task.name, ("",) * task.rows), key)

@@ -2,7 +2,7 @@
 
     after        rows
     Missing      one for each question: `id`
-    a slice      one for each question: its whole state (`arrow.QUESTIONS`); `key` and `row`, of its answer
+    a slice      one for each question: its whole state, as the table `answers` has it
 
 A slice ends where the next stage asks another kind of model, so that one block is reranked while language
 models write the replies of another. A step is never cut: `iterate` asks all its models in one slice.
@@ -65,13 +65,10 @@ class AnswersTask:
 
     async def open_sink(self, process: str) -> Sink:
         """Stores answers and faults."""
-        store, recipe = await opened_store(self.worker), self.recipe.digest()
+        store = await opened_store(self.worker)
 
         def write(block: Block, facts: Mapping[str, Any]) -> None:
-            rows = block.rows
-            answers = {name: rows[name] for name in ANSWERS.names if name != "recipe"}
-            answers["recipe"] = pa.array([recipe] * rows.num_rows, pa.string())
-            made = pa.table({name: answers[name] for name in ANSWERS.names}).cast(ANSWERS)
+            made = block.rows.select(ANSWERS.names).cast(ANSWERS)
             write_part(store, "faults", self.run, block.part, faults_table(block.failed, self.run), {})
             write_part(store, self.table, self.run, block.part, made, facts)
 
@@ -169,11 +166,8 @@ class Slice:
                 # With a transient fault or an omitted stage no answer is stored: the row stays pending.
                 lost = [(q.id, asdict(f)) for q in answered if not _complete(q) for f in _faults(q)[:1]]
                 answered = [q for q in answered if _complete(q)]
-            table = arrow.question.table(answered)
-            for column, name in ((1, "key"), (2, "row")):
-                values = pa.array([held[q.id][column] for q in answered], pa.string())
-                table = table.append_column(name, values)
-            return table, lost
+            rows = [(*held[q.id][1:], q) for q in answered]
+            return answers_table(rows, recipe), lost
 
         def key_of(id: str, stage: str) -> str:
             if id not in held:
@@ -193,3 +187,15 @@ def _faults(question: Question) -> tuple[Fault, ...]:
     known = [r.fault for r in question.replies.values() if r.fault is not None and r.fault.transient]
     omitted = [Fault(s, "omitted", "a service was unavailable", True) for s in question.degraded]
     return question.faults or tuple(known) or tuple(omitted)
+
+
+def answers_table(rows: list[tuple[str, str, Question]], recipe: str) -> pa.Table:
+    """(key, row key, answered question) -> rows of the table `answers`."""
+    table = arrow.question.table(q for _, _, q in rows)
+    columns = {
+        "key": pa.array([k for k, _, _ in rows], pa.string()),
+        "recipe": pa.array([recipe] * len(rows), pa.string()),
+        "row": pa.array([r for _, r, _ in rows], pa.string()),
+        **{name: table[name] for name in table.schema.names},
+    }
+    return pa.table(columns, schema=ANSWERS)
