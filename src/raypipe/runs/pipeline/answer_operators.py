@@ -75,6 +75,8 @@ class AnswersTask:
         return storing(self.worker, "answer", process, write)
 
 
+NAMES = {"generator": "generate", "reranker": "rerank", "embedder": "rank"}
+
 Cut = tuple[str, int, int]
 """Name of a slice, its first stage, the one after its last."""
 
@@ -88,8 +90,7 @@ def cut_by_kind(stages: Sequence[Stage[Step]]) -> list[Cut]:
         if cuts and (kind == last or decides(stage.step)):
             cuts[-1] = (cuts[-1][0], cuts[-1][1], i + 1)
         else:
-            names = {"generator": "generate", "reranker": "rerank", "embedder": "rank"}
-            cuts.append((stage.verb if cuts and kind == "embedder" else names.get(kind, "rank"), i, i + 1))
+            cuts.append((NAMES.get(kind, "rank"), i, i + 1))
             last = kind
     return cuts
 
@@ -128,9 +129,11 @@ class Slice:
 
     @property
     def light(self) -> bool:
-        """Whether it asks language models alone, which compute elsewhere."""
+        """Whether it has no work of its own: it asks language models, or, with GPUs, no model on one."""
         stages = self.work.recipe.question[self.first : self.end]
-        return {kind for stage in stages for kind in _kinds(stage)} == {"generator"}
+        if self.work.worker.device.startswith("cuda"):
+            return self.name == "generate"
+        return all(_kinds(stage) == {"generator"} or decides(stage.step) for stage in stages)
 
     async def open(self, kit: LocalKit) -> Operate:
         work, recipe = self.work, self.work.recipe.digest()
