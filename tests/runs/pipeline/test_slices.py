@@ -47,8 +47,9 @@ def through_rows(verb, work, tasks):
         yield from inline(verb, work, tasks)
         return
 
+    kit, store = work.worker.kit(None), Store.open(work.worker.store)
+
     async def one(task):
-        kit, store = work.worker.kit(None), Store.open(work.worker.store)
         block = Block.of_task(task.with_ids(store), work.key)
         for operator in work.operators():
             block = Block.of(block.table())
@@ -56,8 +57,9 @@ def through_rows(verb, work, tasks):
         sink = await work.open_sink("")
         return await sink(Block.of(block.table()))
 
-    for task in tasks:
-        yield asyncio.run(one(task))
+    with asyncio.Runner() as loop:
+        for task in tasks:
+            yield loop.run(one(task))
 
 
 def answers(world, uri, runner):

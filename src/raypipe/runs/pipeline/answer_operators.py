@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Literal
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
@@ -34,6 +35,9 @@ from raypipe.runs.pipeline.tasks import RunTask, WorkerConfig
 from raypipe.store import ANSWERS, write_part
 from raypipe.store.index import IndexSpec, LanceIndex
 from raypipe.store.memo.disk import StoreMemo
+
+MEMOS: WeakKeyDictionary[LocalKit, tuple[str, StoreMemo]] = WeakKeyDictionary()
+"""Kit of a process -> the run that it answers, and the run's memo there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,14 @@ class AnswersTask:
     def operators(self) -> Sequence[Operator]:
         shared = self.worker.device.startswith("cuda")  # two pools cannot hold the same GPUs
         return [Slice(self, *cut) for cut in (cut_for_gpus if shared else cut_by_kind)(self.recipe.question)]
+
+    def memo_of(self, kit: LocalKit) -> StoreMemo:
+        """The memo of a process in this run: its slices share it, so that none asks what another asked."""
+        run, memo = MEMOS.get(kit, ("", None))
+        if memo is None or run != self.run:
+            memo = StoreMemo(self.worker.store, self.memo, self.fresh)
+            MEMOS[kit] = self.run, memo
+        return memo
 
     async def open(self, kit: LocalKit | None = None) -> RunTask:
         return await in_turn(self, kit, [Slice(self, "answer", 0, len(self.recipe.question))])
@@ -138,7 +150,7 @@ class Slice:
     async def open(self, kit: LocalKit) -> Operate:
         work, recipe = self.work, self.work.recipe.digest()
         store = await opened_store(work.worker)
-        memo = StoreMemo(work.worker.store, work.memo, work.fresh)
+        memo = work.memo_of(kit)
         kit = kit.with_index(LanceIndex(work.index, product_on(work.worker.device)))
         stages = slice(self.first, self.end)
         ask = QuestionExecutor(work.recipe, kit, memo, loading_s=kit.loading_s, stages=stages)
