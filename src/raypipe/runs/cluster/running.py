@@ -24,7 +24,9 @@ from raypipe.runs.pipeline.tasks import TableTask, Task, Verb
 from raypipe.store import Store
 from raypipe.store.parts import go_on, halt, halted, new_parts
 
-LOOK_S = 0.5  # between two looks at the records, which progress and caps are read from
+LOOK_S, MOST_LOOK_S, LOOKS = 0.05, 0.5, 10
+"""Between two looks at the records, which progress and caps are read from, at least and at most; and how often
+as long as a look takes it is: a tenth of the driver's time, also where a look asks an object store."""
 STILL_S = 30.0
 """Without a record, on a cluster that lost nodes, until the graph is left: at least. A head takes 10 to 20 s
 to count a silent node out, and Ray then starts its tasks elsewhere by itself, if it can."""
@@ -111,9 +113,12 @@ class _Running:
     def outcomes(self, wanted: Sequence[Task]) -> Iterator[Outcome]:
         """What came of parts, as their records come, and at the end what the sink returned. Once `wanted` is
         empty no more parts begin."""
-        halting = False
-        while not self._ended.wait(LOOK_S):
-            yield from self.recorded()
+        halting, pause_s = False, LOOK_S
+        while not self._ended.wait(pause_s):
+            start = time.monotonic()
+            came = list(self.recorded())
+            pause_s = min(MOST_LOOK_S, max(LOOK_S, LOOKS * (time.monotonic() - start)))
+            yield from came
             if not wanted and not halting:
                 halting = self._halt()
             if self._stands():

@@ -129,7 +129,7 @@ class TableTask(Protocol):
 
 Runner: TypeAlias = Callable[[Verb, TableTask, Sequence[Task]], Iterator[TaskResult | HandedBack]]
 """Runs tasks somewhere and yields the results, in any order. The verb says which pool it is for. Once the
-caller has emptied its list of tasks, no more begin; a warm pool finishes those that run, others end them."""
+caller has emptied its list of tasks, no more begin, and those that run come to their end."""
 
 
 def inline(verb: Verb, work: TableTask, tasks: Sequence[Task]) -> Iterator[TaskResult | HandedBack]:
