@@ -25,8 +25,8 @@ from raypipe.store import Store
 from raypipe.store.parts import go_on, halt, halted, new_parts
 
 LOOK_S, MOST_LOOK_S, LOOKS = 0.05, 0.5, 10
-"""Between two looks at the records, which progress and caps are read from, at least and at most; and how often
-as long as a look takes it is: a tenth of the driver's time, also where a look asks an object store."""
+"""Seconds between two looks at the records, which progress and caps are read from, at least and at most; and
+how often as long as a look it is: looks take a tenth of the driver's time, also in an object store."""
 STILL_S = 30.0
 """Without a record, on a cluster that lost nodes, until the graph is left: at least. A head takes 10 to 20 s
 to count a silent node out, and Ray then starts its tasks elsewhere by itself, if it can."""
