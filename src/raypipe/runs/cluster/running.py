@@ -14,12 +14,14 @@ from dataclasses import dataclass, field
 
 import ray
 
+from raypipe.core.errors import Unavailable
 from raypipe.runs.cluster.file import LIMITS, Timeouts
 from raypipe.runs.cluster.graph import LEFT, GraphLeft, Pools, Whole, graph_of, write
 from raypipe.runs.cluster.process import Graph, Raised
 from raypipe.runs.cluster.trials import row_by_row
 from raypipe.runs.pipeline.blocks import SKIPPED, Note, outcome_of, result_of
 from raypipe.runs.pipeline.operators import Outcome, StagedWork
+from raypipe.runs.pipeline.recipe_task import backoff_of
 from raypipe.runs.pipeline.tasks import TableTask, Task, Verb
 from raypipe.store import Store
 from raypipe.store.parts import go_on, halt, halted, new_parts
@@ -51,14 +53,14 @@ def run(
     """
     left, worker = {task.name: task for task in tasks}, work.worker
     staged: StagedWork = work if isinstance(work, StagedWork) else Whole(work, verb)
-    while left:
+    while left and tasks:
         graph = Graph(uuid.uuid4().hex, worker, limits, getattr(work, "records", None))
         running = _Running(graph, staged, list(left.values()), pools(), said)
         with running:
             for outcome in running.outcomes(tasks):
                 if left.pop(outcome.name, None) is not None:
                     yield outcome
-        if not running.deserted:
+        if not running.nodes_gone:
             break
         for outcome in running.recorded():  # what ended while the graph was left
             if left.pop(outcome.name, None) is not None:
@@ -78,7 +80,6 @@ class _Running:
     tasks: Sequence[Task]
     pools: Pools
     said: Callable[[str], None]
-    deserted: bool = False  # True: nodes are gone and nothing ended any more, so the graph was left
     _ended: threading.Event = field(default_factory=threading.Event)
     _seen: set[str] = field(default_factory=set)  # parts whose record was read
     _error: Exception | None = None
@@ -93,7 +94,8 @@ class _Running:
 
     def __exit__(self, *why: object) -> None:
         LEFT.add(self.graph.name)
-        self._ended.wait(END_S)
+        if self._ended.wait(END_S):
+            LEFT.discard(self.graph.name)
 
     @property
     def _store(self) -> Store:
@@ -113,16 +115,22 @@ class _Running:
     def outcomes(self, wanted: Sequence[Task]) -> Iterator[Outcome]:
         """What came of parts, as their records come, and at the end what the sink returned. Once `wanted` is
         empty no more parts begin."""
-        halting, pause_s = False, LOOK_S
+        halting, pause_s, backoff = False, LOOK_S, backoff_of(self.graph.worker)
         while not self._ended.wait(pause_s):
             start = time.monotonic()
-            came = list(self.recorded())
+            try:
+                came = list(self.recorded())
+            except Unavailable:  # workers wait as long before they give up
+                if (wait_s := backoff.next_s()) is None:
+                    raise
+                pause_s = wait_s
+                continue
+            backoff.reset()
             pause_s = min(MOST_LOOK_S, max(LOOK_S, LOOKS * (time.monotonic() - start)))
             yield from came
             if not wanted and not halting:
                 halting = self._halt()
             if self._stands():
-                self.deserted = True
                 return
         if self._error is not None:
             raise self._error
@@ -161,7 +169,12 @@ class _Running:
     def _stands(self) -> bool:
         """Whether nodes are gone, and no part ended for longer than the slowest took, twice."""
         still_s = time.monotonic() - self._last
-        return still_s > max(STILL_S, 2 * self._slowest) and not self._nodes <= _nodes()
+        return still_s > max(STILL_S, 2 * self._slowest) and self.nodes_gone
+
+    @property
+    def nodes_gone(self) -> bool:
+        """Whether a node is gone that was there at the start: what it had in hand is no part's fault."""
+        return not self._nodes <= _nodes()
 
 
 def _nodes() -> set[str]:
