@@ -40,7 +40,7 @@ from raypipe.core.plain import json_lines
 from raypipe.core.records import Source, source_id
 from raypipe.evaluation.report.progress import Progress
 from raypipe.runs.cluster.file import LIMITS, Pool
-from raypipe.runs.pipeline.blocks import Block
+from raypipe.runs.pipeline.blocks import PartRows
 from raypipe.runs.pipeline.corpus_operators import WholeCorpusTask
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.operators import Operate, Operator
@@ -91,7 +91,7 @@ class Watched:
         watched: Any = TimedKit(kit, self.work, asyncio.Lock())
         do = await self.inner.open(watched if self.name == "embed" else kit)
 
-        async def noted(block: Block) -> Block:
+        async def noted(block: PartRows) -> PartRows:
             done = await do(block)
             given = -block.rows.nbytes if self.name == "embed" else done.rows.nbytes
             _note(self.work.diary, {"bytes": given, "at": time.time()})

@@ -11,7 +11,7 @@ from raypipe.api.session import load_recipe
 from raypipe.core import arrow
 from raypipe.evaluation.report.progress import Progress
 from raypipe.runs.pipeline.answer_operators import AnswersTask, cut_by_kind, cut_for_gpus
-from raypipe.runs.pipeline.blocks import Block
+from raypipe.runs.pipeline.blocks import PartRows
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.ingest import ingest
 from raypipe.runs.pipeline.tasks import WorkerConfig, inline
@@ -50,12 +50,12 @@ def through_rows(verb, work, tasks):
     kit, store = work.worker.kit(None), Store.open(work.worker.store)
 
     async def one(task):
-        block = Block.of_task(task.with_ids(store), work.key)
+        block = PartRows.of_task(task.with_ids(store), work.key)
         for operator in work.operators():
-            block = Block.of(block.table())
+            block = PartRows.of(block.table())
             block = await (await operator.open(kit))(block)
         sink = await work.open_sink("")
-        return await sink(Block.of(block.table()))
+        return await sink(PartRows.of(block.table()))
 
     with asyncio.Runner() as loop:
         for task in tasks:

@@ -26,8 +26,8 @@ from ray.util.annotations import RayDeprecationWarning
 from raypipe.core.protocols import Model
 from raypipe.models.kit import LocalKit
 from raypipe.runs.cluster.file import Pool, PoolName
-from raypipe.runs.cluster.process import HERE, Graph
-from raypipe.runs.pipeline.blocks import Block, Key, facts_of, result_of
+from raypipe.runs.cluster.process import HERE, GraphRun
+from raypipe.runs.pipeline.blocks import Key, PartRows, facts_of, result_of
 from raypipe.runs.pipeline.operators import Operate, Operator, Outcome, Sink, StagedWork
 from raypipe.runs.pipeline.tasks import HandedBack, TableTask, Task, Verb, WorkerConfig
 
@@ -79,19 +79,19 @@ class Whole:
     async def open(self, kit: LocalKit) -> Operate:
         do = await self.work.open(kit)
 
-        async def operate(block: Block) -> Block:
+        async def operate(block: PartRows) -> PartRows:
             task = Task(block.part, block.ids, suspects=block.note.suspects)
             done = await do(task)
             if isinstance(done, HandedBack):
                 return block.handed_back(done)
             note = block.note.with_share("", done.counts, done.seconds, kit.process)
             rows = pa.table({"id": [block.part], "stored": [done.rows], "lost": [done.faults]})
-            return Block(block.part, note, self.key, rows)
+            return PartRows(block.part, note, self.key, rows)
 
         return operate
 
     async def open_sink(self, process: str) -> Sink:
-        async def store(block: Block) -> Outcome:
+        async def store(block: PartRows) -> Outcome:
             if block.note.back is not None:
                 return block.note.back
             [row] = block.rows.to_pylist()
@@ -108,7 +108,7 @@ class GraphLeft(Exception):
 class Missing(Datasource):  # type: ignore[misc]  # Ray has no types
     """The ids that a table lacks: a column, one block for each part. A worker reads those of its part."""
 
-    def __init__(self, graph: Graph, tasks: Sequence[Task], key: Key) -> None:
+    def __init__(self, graph: GraphRun, tasks: Sequence[Task], key: Key) -> None:
         super().__init__()
         self._graph, self._tasks, self._key = graph, tasks, key
 
@@ -123,14 +123,14 @@ class Missing(Datasource):  # type: ignore[misc]  # Ray has no types
         return [of(task) for task in self._tasks]
 
 
-def _read(graph: Graph, task: Task, key: Key) -> list[pa.Table]:
+def _read(graph: GraphRun, task: Task, key: Key) -> list[pa.Table]:
     return [HERE.read(graph, task, key)]
 
 
 class Parts(Datasink[list[str]]):  # type: ignore[misc]
     """Stores each part, its faults, and the completion record that makes it done; the driver commits them."""
 
-    def __init__(self, graph: Graph, work: StagedWork) -> None:
+    def __init__(self, graph: GraphRun, work: StagedWork) -> None:
         self._graph, self._work = graph, work
         self.outcomes: list[str] = []  # of all parts, once the graph has ended
 
@@ -142,9 +142,9 @@ class Parts(Datasink[list[str]]):  # type: ignore[misc]
 
 
 class _Operating:
-    """An operator in a process. Its subclass bears the name that `Dataset.stats` and the dashboard show."""
+    """An operator in a process. Its subclass bears the name that Ray Data's statistics show."""
 
-    def __init__(self, graph: Graph, place: int, operator: Operator, worker: WorkerConfig) -> None:
+    def __init__(self, graph: GraphRun, place: int, operator: Operator, worker: WorkerConfig) -> None:
         self._given = graph, place, operator, worker
 
     def __call__(self, rows: pa.Table) -> pa.Table:
@@ -159,7 +159,7 @@ class _Leaving(ExecutionCallback):  # type: ignore[misc]
             raise GraphLeft
 
 
-def graph_of(graph: Graph, work: StagedWork, tasks: Sequence[Task], pools: Pools) -> tuple[Dataset, Parts]:
+def graph_of(graph: GraphRun, work: StagedWork, tasks: Sequence[Task], pools: Pools) -> tuple[Dataset, Parts]:
     """The graph, which has not begun, and its sink."""
     operators, parts = list(work.operators()), len(tasks)
     first = pools[operators[0].pool]
@@ -193,7 +193,7 @@ def _tasks(pool: Pool, parts: int) -> dict[str, Any]:
 
 
 def _mapped(
-    rows: Dataset, graph: Graph, place: int, operator: Operator, work: StagedWork, pool: Pool, parts: int
+    rows: Dataset, graph: GraphRun, place: int, operator: Operator, work: StagedWork, pool: Pool, parts: int
 ) -> Dataset:
     worker = replace(work.worker, threads=max(1, int(pool.cpus)))  # torch would take others' cores
 
@@ -217,7 +217,7 @@ def _mapped(
     )  # fmt: skip
 
 
-def _settings(context: DataContext, graph: Graph, tasks: Sequence[Task]) -> None:
+def _settings(context: DataContext, graph: GraphRun, tasks: Sequence[Task]) -> None:
     """What a graph of this kind needs of Ray Data; this dataset's alone."""
     context.enable_progress_bars = False  # ours are in evaluation.report
     context.print_on_execution_start = False

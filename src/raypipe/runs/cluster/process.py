@@ -27,7 +27,7 @@ from raypipe.core.protocols import Model
 from raypipe.models.kit import LocalKit
 from raypipe.models.warm_up import warm_up
 from raypipe.runs.cluster.file import Timeouts
-from raypipe.runs.pipeline.blocks import SKIPPED, Block, Key, ended_text, outcome_text
+from raypipe.runs.pipeline.blocks import SKIPPED, Key, PartRows, ended_text, outcome_text
 from raypipe.runs.pipeline.operators import Operator, Outcome, StagedWork
 from raypipe.runs.pipeline.recipe_task import task_with_ids
 from raypipe.runs.pipeline.tasks import HandedBack, Task, WorkerConfig
@@ -104,7 +104,7 @@ class Raised:
 
 
 @dataclass(frozen=True, slots=True)
-class Graph:
+class GraphRun:
     """What every process of a graph is told."""
 
     name: str  # another for each graph
@@ -115,7 +115,7 @@ class Graph:
     def halted(self) -> bool:
         return self.records is not None and halted(Store.open(self.worker.store), *self.records) is not None
 
-    def halt(self, block: Block) -> None:
+    def halt(self, block: PartRows) -> None:
         """Says to the driver, and to the parts that have not begun, why the run is to end. Where the store
         does not take it, the sink says so at the end."""
         if self.records is not None:
@@ -143,41 +143,42 @@ class Process:
         with self._lock, suppress(Exception):
             self.wait(self._loaded(config, models))
 
-    def read(self, graph: Graph, task: Task, key: Key) -> pa.Table:
+    def read(self, graph: GraphRun, task: Task, key: Key) -> pa.Table:
         """The first rows of a part: its ids, out of the plan of the run."""
 
-        async def read() -> Block:
+        async def read() -> PartRows:
             if task.planned is None:
-                return Block.of_task(task, key)
-            return Block.of_task(await task_with_ids(Store.open(graph.worker.store), task, graph.worker), key)
+                return PartRows.of_task(task, key)
+            store = Store.open(graph.worker.store)
+            return PartRows.of_task(await task_with_ids(store, task, graph.worker), key)
 
-        empty = Block.of_task(Task(task.name, ("",) * task.rows), key)
+        empty = PartRows.of_task(Task(task.name, ("",) * task.rows), key)
         return self._done(graph, empty, read()).table()
 
     def operate(
-        self, graph: Graph, place: int, operator: Operator, worker: WorkerConfig, rows: pa.Table
+        self, graph: GraphRun, place: int, operator: Operator, worker: WorkerConfig, rows: pa.Table
     ) -> pa.Table:
-        block = Block.of(rows)
+        block = PartRows.of(rows)
         if block.note.over:
             return rows
         if place == 0 and graph.halted():
             return block.ended(SKIPPED).table()
 
-        async def operated() -> Block:
+        async def operated() -> PartRows:
             if (graph.name, place) not in self._opened:
                 self._keep(graph, place, await operator.open(await self._kit(worker)))
-            done: Block = await self._opened[graph.name, place](block)
+            done: PartRows = await self._opened[graph.name, place](block)
             return done
 
         return self._done(graph, block, operated()).table()
 
-    def store(self, graph: Graph, work: StagedWork, rows: pa.Table) -> str:
+    def store(self, graph: GraphRun, work: StagedWork, rows: pa.Table) -> str:
         """What came of a part, as text (`blocks.outcome_of`)."""
-        block, outcomes = Block.of(rows), list[Outcome]()
+        block, outcomes = PartRows.of(rows), list[Outcome]()
         if block.note.ended:
             return ended_text(block.note.ended)
 
-        async def stored() -> Block:
+        async def stored() -> PartRows:
             if (graph.name, -1) not in self._opened:
                 self._keep(graph, -1, await work.open_sink(worker_name()))
             outcomes.append(await self._opened[graph.name, -1](block))
@@ -186,7 +187,7 @@ class Process:
         done = self._done(graph, block, stored())
         return ended_text(done.note.ended) if done.note.ended else outcome_text(outcomes[0])
 
-    def _done(self, graph: Graph, block: Block, work: Coroutine[Any, Any, Block]) -> Block:
+    def _done(self, graph: GraphRun, block: PartRows, work: Coroutine[Any, Any, PartRows]) -> PartRows:
         if self._broken:
             os._exit(1)  # Ray starts another in its place, and sends it this block again
         try:
@@ -203,7 +204,7 @@ class Process:
     async def _loaded(self, config: WorkerConfig, models: Sequence[Model]) -> None:
         await warm_up(await self._kit(config), models)
 
-    def _keep(self, graph: Graph, place: int, opened: Any) -> None:
+    def _keep(self, graph: GraphRun, place: int, opened: Any) -> None:
         """Keeps what was opened for a graph; what was opened for another one goes."""
         self._opened = {at: it for at, it in self._opened.items() if at[0] == graph.name}
         self._opened[graph.name, place] = opened

@@ -17,7 +17,7 @@ import ray
 from raypipe.core.errors import Unavailable
 from raypipe.runs.cluster.file import LIMITS, Timeouts
 from raypipe.runs.cluster.graph import LEFT, GraphLeft, Pools, Whole, graph_of, write
-from raypipe.runs.cluster.process import Graph, Raised
+from raypipe.runs.cluster.process import GraphRun, Raised
 from raypipe.runs.cluster.trials import row_by_row
 from raypipe.runs.pipeline.blocks import SKIPPED, Note, outcome_of, result_of
 from raypipe.runs.pipeline.operators import Outcome, StagedWork
@@ -54,7 +54,7 @@ def run(
     left, worker = {task.name: task for task in tasks}, work.worker
     staged: StagedWork = work if isinstance(work, StagedWork) else Whole(work, verb)
     while left and tasks:
-        graph = Graph(uuid.uuid4().hex, worker, limits, getattr(work, "records", None))
+        graph = GraphRun(uuid.uuid4().hex, worker, limits, getattr(work, "records", None))
         running = _Running(graph, staged, list(left.values()), pools(), said)
         with running:
             for outcome in running.outcomes(tasks):
@@ -75,7 +75,7 @@ def run(
 class _Running:
     """One graph while it runs."""
 
-    graph: Graph
+    graph: GraphRun
     work: StagedWork
     tasks: Sequence[Task]
     pools: Pools

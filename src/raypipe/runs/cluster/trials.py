@@ -26,7 +26,7 @@ class WorkerDied(RaypipeError):
     """A worker died of a task although each of its rows alone is fine: of the machine, or of their sum."""
 
 
-class Trial:
+class TrialWorker:
     """One process: opens its work once, then does task after task under a limit."""
 
     def __init__(self, limits: Timeouts, work: TableTask) -> None:
@@ -48,7 +48,7 @@ class Trial:
 def row_by_row(work: TableTask, task: Task, pool: Pool, limits: Timeouts) -> TaskResult | HandedBack:
     """A task of which workers died: each row alone, then all that can be done; it comes back where no row
     can. Raises what a worker raises, and WorkerDied."""
-    worker = ray.remote(Trial).options(num_cpus=pool.cpus, num_gpus=pool.gpus or None, max_restarts=0)
+    worker = ray.remote(TrialWorker).options(num_cpus=pool.cpus, num_gpus=pool.gpus or None, max_restarts=0)
     task = task.with_ids(Store.open(work.worker.store))
     lost: dict[str, FailedRow] = {}
     asked: dict[str, StageCounters] = {}

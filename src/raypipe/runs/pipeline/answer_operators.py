@@ -26,7 +26,7 @@ from raypipe.models.products import product_on
 from raypipe.recipes.executor import QuestionExecutor
 from raypipe.recipes.recipe import Recipe, Stage
 from raypipe.recipes.step_contract import asked_models, decides
-from raypipe.runs.pipeline.blocks import Block, Key
+from raypipe.runs.pipeline.blocks import Key, PartRows
 from raypipe.runs.pipeline.dead_letters import FailedRows, faults_table
 from raypipe.runs.pipeline.operators import Operate, Operator, Sink, in_turn, opened_store, step, storing
 from raypipe.runs.pipeline.recipe_tables import AnswerSources
@@ -62,7 +62,9 @@ class AnswersTask:
 
     def operators(self) -> Sequence[Operator]:
         shared = self.worker.device.startswith("cuda")  # two pools cannot hold the same GPUs
-        return [Slice(self, *cut) for cut in (cut_for_gpus if shared else cut_by_kind)(self.recipe.question)]
+        return [
+            StageSlice(self, *cut) for cut in (cut_for_gpus if shared else cut_by_kind)(self.recipe.question)
+        ]
 
     def memo_of(self, kit: LocalKit) -> StoreMemo:
         """The memo of a process in this run: its slices share it, so that none asks what another asked."""
@@ -73,13 +75,13 @@ class AnswersTask:
         return memo
 
     async def open(self, kit: LocalKit | None = None) -> RunTask:
-        return await in_turn(self, kit, [Slice(self, "answer", 0, len(self.recipe.question))])
+        return await in_turn(self, kit, [StageSlice(self, "answer", 0, len(self.recipe.question))])
 
     async def open_sink(self, process: str) -> Sink:
         """Stores answers and faults."""
         store = await opened_store(self.worker)
 
-        def write(block: Block, facts: Mapping[str, Any]) -> None:
+        def write(block: PartRows, facts: Mapping[str, Any]) -> None:
             made = block.rows.select(ANSWERS.names).cast(ANSWERS)
             write_part(store, "faults", self.run, block.part, faults_table(block.failed, self.run), {})
             write_part(store, self.table, self.run, block.part, made, facts)
@@ -129,7 +131,7 @@ def _kind(stage: Stage[Step]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class StageSlice:
     """Some neighbouring stages of the question half."""
 
     work: AnswersTask
@@ -165,7 +167,7 @@ class Slice:
                 state = q if due is None else replace(q, due=due)
                 held[q.id] = state, work.sources.key(recipe, q), work.sources.row(q)
 
-        def take(block: Block) -> None:
+        def take(block: PartRows) -> None:
             held.clear()
             if self.first:
                 names = (block.rows[name].to_pylist() for name in ("key", "row"))

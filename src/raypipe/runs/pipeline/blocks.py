@@ -75,7 +75,7 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class PartRows:
     """The rows of a part, and those that failed."""
 
     part: str
@@ -85,7 +85,7 @@ class Block:
     failed: Sequence[Failed] = ()
 
     @classmethod
-    def of_task(cls, task: Task, key: Key) -> Block:
+    def of_task(cls, task: Task, key: Key) -> PartRows:
         """A task that has its ids (`Task.with_ids`)."""
         lost = [(i, asdict(x.fault), x.attempts, "") for i, x in task.failed.items()]
         ids = pa.array([i for i in task.ids if i not in task.failed], pa.string())
@@ -93,7 +93,7 @@ class Block:
         return cls(task.name, note, key, pa.table({key: ids}), lost)
 
     @classmethod
-    def of(cls, table: pa.Table) -> Block:
+    def of(cls, table: pa.Table) -> PartRows:
         part, note = table["part"][0].as_py(), Note.of(table["note"][0].as_py())
         key: Key = "source" if "source" in table.column_names else "id"
         table, lost = table.filter(pc.is_valid(table[key])), list[Failed]()
@@ -133,13 +133,13 @@ class Block:
             count.in_vain(StageCounters())
         return replace(back, counts=summed(cost, back.counts))
 
-    def handed_back(self, back: HandedBack) -> Block:
+    def handed_back(self, back: HandedBack) -> PartRows:
         return self._over(replace(self.note, back=self.vain(back)))
 
-    def ended(self, why: str) -> Block:
+    def ended(self, why: str) -> PartRows:
         return self._over(replace(self.note, ended=why))
 
-    def _over(self, note: Note) -> Block:
+    def _over(self, note: Note) -> PartRows:
         return replace(self, note=note, rows=self.rows.slice(0, 0), failed=())
 
 

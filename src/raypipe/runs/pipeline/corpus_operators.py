@@ -37,7 +37,7 @@ from raypipe.models.token_arrays import (
 from raypipe.recipes.executor import CorpusExecutor, fine
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import asked_models, embedder_of, table_of
-from raypipe.runs.pipeline.blocks import Block, Key
+from raypipe.runs.pipeline.blocks import Key, PartRows
 from raypipe.runs.pipeline.dead_letters import FailedRows, failed_rows, faults_table
 from raypipe.runs.pipeline.operators import Operate, Operator, Sink, in_turn, opened_store, step, storing
 from raypipe.runs.pipeline.recipe_task import Opened, in_order
@@ -68,8 +68,8 @@ class WholeCorpusTask:
         return self.recipe.vectors_table(self.recipe.embedders()[-1]), self.run
 
     def operators(self) -> Sequence[Operator]:
-        tokenize = [Tokenize(self)] if self.worker.device.startswith("cuda") else []
-        return Parse(self), Split(self), *tokenize, Embed(self)
+        tokenize = [TokenizeRows(self)] if self.worker.device.startswith("cuda") else []
+        return ParseRows(self), SplitRows(self), *tokenize, EmbedRows(self)
 
     async def open(self, kit: LocalKit | None = None) -> RunTask:
         return await in_turn(self, kit)
@@ -78,7 +78,7 @@ class WholeCorpusTask:
         """Stores vectors and faults."""
         store = await opened_store(self.worker)
 
-        def write(block: Block, facts: Mapping[str, Any]) -> None:
+        def write(block: PartRows, facts: Mapping[str, Any]) -> None:
             lost = [(i, fault, n, of or self.recipe.texts_table) for i, fault, n, of in block.failed]
             write_part(store, "faults", self.run, block.part, faults_table(lost, self.run), {})
             for model in self.recipe.embedders():
@@ -91,7 +91,7 @@ class WholeCorpusTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Parse:
+class ParseRows:
     """Sources through the stages before the split."""
 
     work: WholeCorpusTask
@@ -108,7 +108,7 @@ class Parse:
             texts = await corpus.texts(arrow.corpus_table(arrow.source.records(rows)))
             return fine(texts).drop(["fault"]), failed_rows(texts)
 
-        def keep(block: Block, texts: pa.Table) -> pa.Table:
+        def keep(block: PartRows, texts: pa.Table) -> pa.Table:
             return _stored(store, table, work.run, block.part, texts, texts)
 
         opened = Opened(corpus.counts, compute, lambda id, stage: table, kit)
@@ -116,7 +116,7 @@ class Parse:
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class SplitRows:
     """Texts to chunks."""
 
     work: WholeCorpusTask
@@ -130,7 +130,7 @@ class Split:
         texts: list[pa.Table] = []  # of the block that is split now
         split: list[str] = []  # the sources of these that did not fail
 
-        def take(block: Block) -> None:
+        def take(block: PartRows) -> None:
             texts[:] = [block.rows]
             split.clear()
 
@@ -140,7 +140,7 @@ class Split:
             split.extend(i for i in ids if i not in dict(lost))
             return fine(chunks).select([*SPANS, "chunk_text"]), lost
 
-        def keep(block: Block, chunks: pa.Table) -> pa.Table:
+        def keep(block: PartRows, chunks: pa.Table) -> pa.Table:
             chunks = chunks.sort_by([(c, "ascending") for c in SPANS])
             passages = with_chunkless(chunks.select(SPANS), pa.array(split, pa.string()))
             return _stored(store, table, work.run, block.part, passages, chunks)
@@ -161,7 +161,7 @@ def _stored(store: Store, table: str, run: str, part: str, rows: pa.Table, on: p
 
 
 @dataclass(frozen=True, slots=True)
-class Tokenize:
+class TokenizeRows:
     """Adds the token arrays that embedders take, so that no thread that feeds a GPU makes them: in the column
     of an embedder each text that it will be asked, over the rows in order."""
 
@@ -175,7 +175,7 @@ class Tokenize:
         asking = [s.step.open(FirstAskedKit(kit)) for s in stages]
         makers: dict[Model, TokenMaker] = {}
 
-        async def operate(block: Block) -> Block:
+        async def operate(block: PartRows) -> PartRows:
             if block.note.over or not block.rows.num_rows:
                 return block
             rows = block.rows
@@ -187,7 +187,7 @@ class Tokenize:
                 )
                 lists = pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), items)
                 rows = rows.append_column(TOKENS + name, lists)
-            return Block(block.part, block.note, block.key, rows, block.failed)
+            return PartRows(block.part, block.note, block.key, rows, block.failed)
 
         return operate
 
@@ -220,7 +220,7 @@ class _Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Embed:
+class EmbedRows:
     """Chunks to vectors, of each embedder. Texts that it ever embedded come from the memo."""
 
     work: WholeCorpusTask
@@ -234,7 +234,7 @@ class Embed:
         tokens, held = TokenKit(kit), _Held()
         corpus = CorpusExecutor(recipe, tokens, StoreMemo(work.worker.store, work.memo), kit.loading_s)
 
-        def take(block: Block) -> None:
+        def take(block: PartRows) -> None:
             held.chunks = without_faults(block.rows.select([*SPANS, "chunk_text"]))
             held.failed_in = {}
             names = {m: TOKENS + m.name for m in recipe.embedders()}
@@ -271,7 +271,7 @@ class Embed:
 
 
 def _flat(column: pa.ChunkedArray) -> pa.Table:
-    """The token arrays of a column (`Tokenize`) as rows of their schema."""
+    """The token arrays of a column (`TokenizeRows`) as rows of their schema."""
     return pa.Table.from_batches(
         [pa.RecordBatch.from_struct_array(c.flatten()) for c in column.chunks], schema=SCHEMA
     )

@@ -18,14 +18,14 @@ from raypipe.core.errors import Unavailable
 from raypipe.core.retry import until_available
 from raypipe.models.kit import LocalKit
 from raypipe.recipes.recipe import Recipe
-from raypipe.runs.pipeline.blocks import Block, Key, facts_of, result_of
+from raypipe.runs.pipeline.blocks import Key, PartRows, facts_of, result_of
 from raypipe.runs.pipeline.recipe_task import Opened, backoff_of, unable
 from raypipe.runs.pipeline.tasks import HandedBack, RunTask, Task, TaskResult, WorkerConfig
 from raypipe.store import Store
 
-Operate: TypeAlias = Callable[[Block], Awaitable[Block]]
+Operate: TypeAlias = Callable[[PartRows], Awaitable[PartRows]]
 Outcome: TypeAlias = TaskResult | HandedBack
-Sink: TypeAlias = Callable[[Block], Awaitable[Outcome]]
+Sink: TypeAlias = Callable[[PartRows], Awaitable[Outcome]]
 
 
 class Operator(Protocol):
@@ -68,7 +68,7 @@ class _Made:
 
     ids: int
     faults: int
-    block: Block
+    block: PartRows
 
 
 def step(
@@ -76,13 +76,13 @@ def step(
     recipe: Recipe,
     opened: Opened[pa.Table],
     worker: WorkerConfig,
-    take: Callable[[Block], None] = lambda block: None,
-    keep: Callable[[Block, pa.Table], pa.Table] = lambda block, rows: rows,
+    take: Callable[[PartRows], None] = lambda block: None,
+    keep: Callable[[PartRows, pa.Table], pa.Table] = lambda block, rows: rows,
 ) -> Operate:
     """The work of an operator over blocks. `take` gets a block before its rows are computed; `keep` stores
     what was made of them, again where the store is unavailable, and returns what goes on."""
 
-    async def do(witnessed: bool, task: Task, block: Block) -> _Made:
+    async def do(witnessed: bool, task: Task, block: PartRows) -> _Made:
         start = time.perf_counter()
         take(block)
         made, failed = await opened.computed(task, recipe, backoff_of(worker), witnessed)
@@ -96,7 +96,7 @@ def step(
 
     back = opened.handing_back(do)
 
-    async def operate(block: Block) -> Block:
+    async def operate(block: PartRows) -> PartRows:
         if block.note.over:
             return block
         task = Task(block.part, block.ids, trial=block.note.trial, suspects=block.note.suspects)
@@ -107,12 +107,12 @@ def step(
 
 
 def storing(
-    worker: WorkerConfig, pool: str, process: str, write: Callable[[Block, Mapping[str, Any]], None]
+    worker: WorkerConfig, pool: str, process: str, write: Callable[[PartRows, Mapping[str, Any]], None]
 ) -> Sink:
     """What stores a block and says what came of its part. `write` stores rows and faults under the facts of
     their completion record; again where the store is unavailable."""
 
-    async def store(block: Block) -> Outcome:
+    async def store(block: PartRows) -> Outcome:
         if block.note.back is not None:
             return block.note.back
         start = time.perf_counter()
@@ -151,7 +151,7 @@ async def in_turn(
 
     async def run_task(task: Task) -> Outcome:
         task = await until_available(lambda: task.with_ids(store), backoff_of(work.worker))
-        block = Block.of_task(task, work.key)
+        block = PartRows.of_task(task, work.key)
         for operate in steps:
             block = await operate(block)
         return await sink(block)
