@@ -9,7 +9,7 @@ from reruns import CONF
 
 from raypipe.api.session import load_recipe
 from raypipe.core import arrow
-from raypipe.evaluation.report.progress import Progress
+from raypipe.core.progress import Progress
 from raypipe.runs.pipeline.answer_operators import AnswersTask, cut_by_kind, cut_for_gpus
 from raypipe.runs.pipeline.blocks import PartRows
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes

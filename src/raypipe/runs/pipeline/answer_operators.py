@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 import pyarrow as pa
 
 from raypipe.core import arrow
+from raypipe.core.about import about
 from raypipe.core.protocols import Step
 from raypipe.core.records import Fault, Question
 from raypipe.models.kit import LocalKit
@@ -177,7 +178,8 @@ class StageSlice:
         async def compute(ids: tuple[str, ...]) -> tuple[pa.Table, FailedRows]:
             if not self.first:
                 asked(ids)
-            answered = await ask([held[i][0] for i in ids])
+            with about(run=work.run if work.fresh else ""):
+                answered = await ask([held[i][0] for i in ids])
             lost: FailedRows = []
             if self.end == len(work.recipe.question):
                 # With a transient fault or an omitted stage no answer is stored: the row stays pending.
