@@ -232,9 +232,13 @@ def run(given: argparse.Namespace, home: Path) -> dict[str, Any]:
         ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
         said: list[str] = []
 
+        def there() -> int:
+            return int(sum(node.get("GPU", 0.0) for node in connection.nodes()))
+
+        _until(lambda: there() >= given.gpus, "all GPUs")
+
         def pools() -> dict[Any, Pool]:
-            there = sum(node.get("GPU", 0.0) for node in connection.nodes())
-            embed = Pool(min(given.gpus, int(there)), cpus=0.05, gpus=1)
+            embed = Pool(min(given.gpus, there()), cpus=0.05, gpus=1)
             return {"parse": Pool(given.parsers, cpus=1), "embed": embed}
 
         def streamed(verb: Any, work: WholeCorpusTask, tasks: Sequence[Task]) -> Iterator[Any]:
