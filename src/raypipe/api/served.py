@@ -219,11 +219,6 @@ class JudgeKit(LocalKit):
         super().__init__(None, engines={}, endpoints=endpoints)
         self._needed = model_identity(model) if model.loader == "vllm" else None
         self._group, self._ends, self._model = own, ends, model
-        self._makes_room: Callable[[], object] = lambda: None
-
-    def before_start(self, makes_room: Callable[[], object]) -> None:
-        """What ends the workers that hold the room of the judge's engine."""
-        self._makes_room = makes_room
 
     def share(self, group: EngineGroup) -> bool:
         """Takes the engines of a recipe's group for its own, if the judge's model is among them."""
@@ -239,7 +234,6 @@ class JudgeKit(LocalKit):
     def start(self) -> None:
         """Starts the engines, once; they end with the block that made this kit."""
         if self._needed is not None and not self._engines:
-            self._makes_room()
             group = self._group()
             self._ends.enter_context(group.running())
             self._engines = group.names

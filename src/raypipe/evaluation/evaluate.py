@@ -145,6 +145,7 @@ def _write_run(
     write_predictions(folder, report.run)
     write_report(folder, report)
     pipeline.builder.compact()
+    folder.graphs.write_text("\n\n".join(pipeline.stats))
     digest = recipe.digest()
     keys = _answer_keys(digest, questions, sources, todo, report)
     tables = (*table_names(store, recipe), "answers", "questions", "golds")

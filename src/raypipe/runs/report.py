@@ -200,7 +200,7 @@ class EvalReport:
 
 FILES = {
     "report": "report.json", "predictions": "predictions.jsonl", "results": "results.parquet",
-    "page": "report.html", "changes": "changes.json", "manifest": "manifest.json",
+    "page": "report.html", "changes": "changes.json", "graphs": "graphs.txt", "manifest": "manifest.json",
 }  # fmt: skip
 
 
@@ -217,6 +217,7 @@ class RunFolder:
     results: Path = field(init=False)  # a row for each question: evaluation.result_table.SCHEMA
     page: Path = field(init=False)  # the report for people
     changes: Path = field(init=False)  # what a reprocess changed
+    graphs: Path = field(init=False)  # operators of each graph of Ray Data, with their rows and seconds
     manifest: Path = field(init=False)  # what the run was made of; written last: with it a folder is whole
 
     def __post_init__(self) -> None:

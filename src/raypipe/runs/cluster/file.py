@@ -214,12 +214,6 @@ class Cluster:
             raise ValueError("machines: expected the machines that the file is written for, found none")
 
     @property
-    def one_pool(self) -> Pool | None:
-        """The pool of all verbs, if they are equal and hold no GPU; else None."""
-        pools = set(self.pools.values())
-        return pools.pop() if len(pools) == 1 and not self.pools["embed"].gpus else None
-
-    @property
     def usd_per_hour(self) -> float | None:
         """Of all machines that the file is written for; None where one of them has no price."""
         prices = [m.nodes * m.usd_per_hour for m in self.machines if m.usd_per_hour is not None]
