@@ -110,7 +110,9 @@ def evaluate(
         with clock.part("scoring"), ResultTable(folder.results) as results:
             answers = collect(pipeline, questions, sources, results, scoring.golds, done.seconds)
             with about(recipe=pipeline.recipe.digest()):
-                scored = score_answers(store, answers, scoring, judge, labels, how.fresh, spend)
+                scored = score_answers(
+                    store, pipeline.recipe, answers, scoring, judge, labels, how.fresh, spend
+                )
             done.memo_damaged += damaged
             labels_made = any(holds_golds(s.step) for s in pipeline.recipe.question)
             mark = how.oracle or ("labels" if labels_made else "")
@@ -175,6 +177,7 @@ def _write_run(
         faults=report.faults,
         backend=pipeline.worker.backend,
         device=pipeline.worker.device,
+        batch_invariant=pipeline.worker.engine_limits.batch_invariant,
         origin=origin,
         rows_by_worker=places,
         rule=report.marks.rule,

@@ -25,6 +25,7 @@ from raypipe.core.records import Fault
 from raypipe.core.retry import RETRY_STATUSES, Backoff, retry_after_s
 from raypipe.models.constraint import structured
 from raypipe.models.load import SHOWN, EndpointAddress
+from raypipe.models.vllm_terms import repetition
 from raypipe.text.thoughts import thinking
 
 OPERATOR = {401: "unauthorised", 402: "unpaid", 403: "forbidden", 404: "not_found", 405: "not_found"}
@@ -78,6 +79,8 @@ class OpenAIClient:
             body["logprobs"] = True
         if self._model.dialect == "vllm":
             body |= {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+            if sampling.repeats:
+                body["repetition_detection"] = repetition(sampling)
         if self._model.template:
             body["chat_template_kwargs"] = json.loads(self._model.template)
         return body | self._constraint(sampling)
@@ -175,6 +178,7 @@ def _reply(tree: Any, sampling: Sampling) -> Generated | Fault:
     text = message.get("content")
     if why == "content_filter":
         return Fault(STEP, "filtered", "the endpoint withheld the reply", transient=False)
+    why = "length" if why == "repetition" else why  # of vLLM
     if why not in ("stop", "length"):
         raise ValueError(f"finish_reason {why!r}")
     if not isinstance(text, str | None):
