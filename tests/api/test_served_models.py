@@ -9,7 +9,7 @@ from checkout import ROOT, SUPPORT
 import raypipe
 from raypipe.api.cli.main import main
 from raypipe.api.served import ServedModel, open_judge, require_answering, require_same
-from raypipe.api.session import from_environment, load_recipe
+from raypipe.api.session import Session, from_environment, load_recipe
 from raypipe.core.config import Conf
 from raypipe.core.errors import ConfError, Unavailable
 from raypipe.models.load import EndpointAddress
@@ -86,9 +86,9 @@ def test_a_constraint_that_the_servers_dialect_cannot_hold_is_refused_before_any
 
 def test_a_release_that_another_model_made_is_not_served_by_this_one():
     made = of("vanilla", f"{URL}#a")
-    require_same(made.models(), f"{URL}#a")
+    require_same(made.models(), Session(llm=f"{URL}#a"))
     with pytest.raises(ConfError, match="made with the model 'a', found 'b'"):
-        require_same(made.models(), f"{URL}#b")
+        require_same(made.models(), Session(llm=f"{URL}#b"))
 
 
 def models(*names):

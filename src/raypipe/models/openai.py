@@ -178,8 +178,7 @@ def _reply(tree: Any, sampling: Sampling) -> Generated | Fault:
     text = message.get("content")
     if why == "content_filter":
         return Fault(STEP, "filtered", "the endpoint withheld the reply", transient=False)
-    why = "length" if why == "repetition" else why  # of vLLM
-    if why not in ("stop", "length"):
+    if why not in ("stop", "length", "repetition"):  # the last of vLLM
         raise ValueError(f"finish_reason {why!r}")
     if not isinstance(text, str | None):
         raise TypeError(f"content is {type(text).__name__}")
@@ -187,7 +186,7 @@ def _reply(tree: Any, sampling: Sampling) -> Generated | Fault:
     text = thinking(thoughts if isinstance(thoughts, str) else "", text or "")
     if not text:
         return Fault(STEP, "empty_reply", "the model ended its reply before any text", transient=False)
-    finish: Finish = why
+    finish: Finish = "stop" if why == "stop" else "length"
     usage = tree.get("usage") or {}
     logprob = None
     if sampling.logprobs:

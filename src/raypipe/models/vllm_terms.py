@@ -92,15 +92,14 @@ def reply(
     """From vLLM's last output. A stream's has its last piece alone, so text and tokens are given."""
     last = output.outputs[0]
     text = last.text if text is None else text
-    finish = "length" if last.finish_reason == "repetition" else last.finish_reason
-    if finish not in ("stop", "length"):
-        detail = f"expected finish stop, length or repetition, found {finish}"
+    if last.finish_reason not in ("stop", "length", "repetition"):
+        detail = f"expected finish stop, length or repetition, found {last.finish_reason}"
         return fault("engine_error", detail, transient=True)
     if not text:
         return fault("empty_reply", "the model ended its reply before any text")
     return Generated(
         text=text,
-        finish=finish,
+        finish="stop" if last.finish_reason == "stop" else "length",
         prompt_tokens=len(output.prompt_token_ids),
         cached_tokens=output.num_cached_tokens or 0,
         generated_tokens=len(last.token_ids) if tokens is None else tokens,

@@ -176,7 +176,7 @@ def _models(args: Args) -> int:
     if args.recipe == ADD:
         from raypipe.api.models import add_model
 
-        return printed(args, called(add_model, args, args.source or ""), _print_added)
+        return printed(args, called(add_model, args), _print_added)
     if args.recipe == FETCH:
         from raypipe.api.models import fetch_model
 
