@@ -255,7 +255,7 @@ def _scores(console: Console, found: Mapping[str, Any]) -> None:
     show(console, (f"rule {found['rule']}", "score", *rates, "unscored", "of"), rows, 0)
     correct = f"{found['n_correct']} correct ({found['n_correct_exact']} exactly)"
     counted = f"{correct}, {found['n_miss']} missing, {found['n_hallucination']} hallucinated"
-    wordy = "" if found["words"] is None else f"; {found['answer_words']:.1f} words an answer"
+    wordy = "" if found["answer_words"] is None else f"; {found['answer_words']:.1f} words an answer"
     lines = [f"{counted}, {found['n_unscored']} unscored{wordy}"]
     if found["interval"] and "measures" not in found:  # those of a run stand in the table of its measures
         within = (f"{name} {ends(of, share)}" for name, of in found["rate_intervals"].items())
