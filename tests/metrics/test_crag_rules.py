@@ -192,3 +192,29 @@ def test_each_published_run_is_recomputed_to_the_last_digit(number: int) -> None
     found = score_crag(data / entry["file"], "accuracy").to_json()
     assert {k: found[k] for k in entry["published"]} == entry["published"]
     assert (found["n_unscored"], found["normalized"]) == (0, {"answer_number": 5})
+
+
+@pytest.mark.parametrize(
+    ("prediction", "truths", "cut", "outcome", "reason"),
+    [
+        ("It flies for 31 minutes.", ("31 minutes",), False, "correct", "words"),
+        ("31 minutes", ("31 Minutes!",), False, "exact", "equal"),
+        ("31 long minutes", ("31 minutes",), False, "hallucination", "words"),
+        ("Sorry, I don't know.", ("31 minutes",), False, "missing", "abstained"),
+        ("It flies for 31 minutes, 31", ("31 minutes",), True, "hallucination", "cut"),
+        ("31 minutes " + "and so " * 20, ("31 minutes",), False, "hallucination", "wordy"),
+        ("Yes, it does.", ("yes",), False, "unscored", "no_words"),
+        ("It is in the box", ("in",), False, "unscored", "no_words"),
+        ("It is Anna", ("no", "Anna"), False, "correct", "words"),
+        ("This is an invalid question.", (INVALID,), False, "correct", "words"),
+        (None, ("31 minutes",), False, "unscored", "no_prediction"),
+    ],
+)
+def test_the_rule_words_looks_for_a_truth_in_the_answer(prediction, truths, cut, outcome, reason) -> None:
+    found = judge(Prediction("q", prediction, truths, cut=cut), "words")
+    assert (found.outcome, found.reason) == (outcome, reason)
+
+
+def test_the_words_of_an_answer_are_counted_without_abstentions() -> None:
+    rows = [row("one two three", "x"), row(IDK, "x"), row("one", "x"), row(None, "x")]
+    assert mark(rows, "words").words == 2 and mark([row(IDK, "x")], "words").words is None
