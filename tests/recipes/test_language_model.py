@@ -20,7 +20,7 @@ from raypipe.contrib.world.write import write
 from raypipe.core import config
 from raypipe.core.config import Conf, Where
 from raypipe.core.errors import ModelMissing, Unavailable
-from raypipe.core.llm import Message, Sampling
+from raypipe.core.llm import Message, Regex, Sampling
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.report.progress import Progress
@@ -149,14 +149,17 @@ def test_batch_and_single_chats_and_vllms_own_chat_reply_the_same(answered, sess
 
 def test_a_text_that_repeats_itself_ends_a_reply_only_where_a_step_asks_for_it(session, engine):
     model = session.recipe("rag").models()[-1]
-    chat = (Message("user", "Write the sentence 'The cat sat on the mat.' a hundred times."),)
+    chat = (Message("user", "Write a story."),)
+    told = Regex(r"(the cat sat on the mat\. ){20}")  # a reply that must repeat itself
 
     async def said(repeats):
         generate = LocalKit(None, engines=engine.names).generator(model)
-        return (await generate([chat], Sampling(max_tokens=400, repeats=repeats)))[0]
+        sampling = Sampling(max_tokens=400, constraint=told, repeats=repeats)
+        return (await generate([chat], sampling))[0]
 
     free, held = asyncio.run(said(0)), asyncio.run(said(3))
-    assert free.text.startswith(held.text) and held.generated_tokens < free.generated_tokens
+    assert free.text == "the cat sat on the mat. " * 20 and free.finish == "stop"
+    assert free.text.startswith(held.text) and 3 <= held.text.count("mat") <= 5
     assert held.finish == "length"
 
 
