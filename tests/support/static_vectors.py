@@ -1,7 +1,7 @@
 """A second real embedder: static vectors distilled from MiniLM, one for each token of its vocabulary.
 
-A text's vector is the mean of its tokens' (as model2vec and sentence-transformers' StaticEmbedding have it). So it
-knows words and no order, and searches worse than MiniLM, for a reason.
+A text's vector is the mean of its tokens' (as model2vec and sentence-transformers' StaticEmbedding have it). So
+it knows words and no order, and searches worse than MiniLM, for a reason.
 """
 
 import json
@@ -11,7 +11,7 @@ import numpy as np
 
 
 def distill(source: Path, folder: Path, dim: int = 128) -> Path:
-    """Writes the embedder: each token's own vector, its first principal components, less for frequent ones."""
+    """Writes the embedder: the first principal components of each token's own vector, by its rarity."""
     import torch
     from safetensors.torch import save_file
     from sentence_transformers import SentenceTransformer
