@@ -40,8 +40,9 @@ from raypipe.models.kit import LocalKit
 from raypipe.runs.pipeline.tasks import HandedBack, RunTask, TableTask, Task, TaskResult, Verb, WorkerConfig
 
 sys.path.insert(0, str(Path(__file__).parent))
-from kills import environment, note
+from kills import note
 from life import MEMO, contents
+from own_ray import environment
 
 ROOT = Path(__file__).parents[2]
 RECIPE, MODELS = ROOT / "tests" / "support" / "fakes.yaml", ROOT / "conf" / "models.yaml"

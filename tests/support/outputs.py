@@ -30,7 +30,7 @@ from raypipe.api.models import ModelAddResult, ModelNeedsResult
 from raypipe.api.reproduce import ReproduceResult, Reproductions
 from raypipe.api.starting_points import ProjectResult
 from raypipe.api.validate import ValidateResult
-from raypipe.api.view import RunsResult, ViewFile
+from raypipe.api.view import RunsResult
 from raypipe.contrib.crag.api.graphs import FactsResult
 from raypipe.contrib.crag.api.kg_refresh import RefreshProposal
 from raypipe.contrib.crag.api.kg_score import CallRate
@@ -116,8 +116,7 @@ OUTPUTS: Mapping[str, Any] = {
     ),
     "losses": printed("LossesOutput", "`losses --json`.", LossesResult, questions=listed(parts.Lost)),
     "compare": printed("Comparisons", "`compare --json`: each run against the first.", CompareResult),
-    "view": printed("RunHeaders", "`view --json`: finished runs, the latest first.", RunsResult)
-    | printed("WrittenView", "`view --out FILE --json`.", ViewFile),
+    "view": printed("RunHeaders", "`view --json`: finished runs, the latest first.", RunsResult),
     "judge check": printed("JudgeCheckOutput", "", JudgeCheck),
     "judge pick": printed(
         "ToLabel",

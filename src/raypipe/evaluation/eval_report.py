@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from raypipe.core.batches import batches
 from raypipe.core.index import AnnRecall
 from raypipe.evaluation.collect import Collected
+from raypipe.evaluation.fault_budget import AnswerFaults
 from raypipe.evaluation.golds import Scoring
 from raypipe.evaluation.judge import Judge, Spend
 from raypipe.evaluation.judged_run import PersonLabels, label_line, labelled
@@ -47,6 +48,7 @@ from raypipe.runs.plan.money import asking, estimated, spent
 from raypipe.runs.plan.records import Plan
 from raypipe.steps.generate import Generate
 from raypipe.store import Store
+from raypipe.text.fitted_on import FittedOn
 
 # Counts of the readers that say what was put right on the way in.
 NORMALISED = (
@@ -159,10 +161,7 @@ def eval_report(
             spent(attempt, seconds, prices, asks, scored.judge),
             prices.unpriced,
         ),
-        faults=tuple(
-            FaultCount(step, why, again, n, recovered, faults.details[step, why, again, recovered])
-            for (step, why, again, recovered), n in sorted(faults.causes.items())
-        ),
+        faults=_fault_counts(faults),
         answered_by=dict(sorted((preferred | answers.answered_by).items(), key=lambda by: -by[1])),
         steps=_lines(recipe, plan, done.counts, done.earlier.counts),
         marks=scored.marks,
@@ -175,18 +174,30 @@ def eval_report(
         cut_replies=scored.cut,
         routing=answers.routing,
         calibration=stated_calibration(answers.stated, scored.right),
-        fits=tuple(
-            FitLine(
-                step, on.data, on.split, on.metric, on.recipe, on.n or None,
-                sum(on.has_seen(t) for t in texts.values()) if on.seen else None, len(texts),
-            )
-            for step, on in fits.items()
-        ),
+        fits=_fit_lines(fits, list(texts.values())),
         unseen=kinds.summary_of(scored.kind, lead, values, unseen) if len(unseen) < len(texts) else None,
         oracle=oracle,
         oracle_golds=oracle_golds,
         ann=tuple(ann),
         **_corpus(pipeline, answers),
+    )  # fmt: skip
+
+
+def _fault_counts(faults: AnswerFaults) -> tuple[FaultCount, ...]:
+    return tuple(
+        FaultCount(step, why, again, n, recovered, faults.details[step, why, again, recovered])
+        for (step, why, again, recovered), n in sorted(faults.causes.items())
+    )
+
+
+def _fit_lines(fits: Mapping[str, FittedOn], texts: Sequence[str]) -> tuple[FitLine, ...]:
+    """A line for each fit. `texts`: of the scored questions."""
+    return tuple(
+        FitLine(
+            step, on.data, on.split, on.metric, on.recipe, on.n or None,
+            sum(map(on.has_seen, texts)) if on.seen else None, len(texts),
+        )
+        for step, on in fits.items()
     )  # fmt: skip
 
 

@@ -188,7 +188,7 @@ OPEN, CLOSE = "\ufdd0", "\ufdd1"
 """Put around hidden text while a page is read. Unicode keeps both out of interchanged text, for such use."""
 
 _MARK = re.compile(f"([{OPEN}{CLOSE}])")
-_COMMENT = re.compile(r"/\*(?:[^*]|\*(?!/))*+(\*/)?")  # without its end it is none
+_COMMENT = re.compile(r"(?s)/\*.*?(?:(\*/)|\Z)")  # without its end it is none
 _NUMBER = re.compile(r"\A\s*([+-]?(?:\d+(?:\.\d*)?|\.\d+))\s*([a-z%]*)")
 _COLOUR = re.compile(r"#[0-9a-f]{3,8}\b|rgba?\([^)]{0,200}+\)|(?<![\w-])[a-z]+(?![\w(-])")
 # 200: a colour in brackets has three or four numbers

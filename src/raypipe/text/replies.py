@@ -246,7 +246,7 @@ MOST_QUERY_CHARS = 300
 """Of a query for another search. The longest question of the given SQuAD, NQ and CRAG data has 197; a model
 that writes more has written no query."""
 
-_BEFORE = r"^(?:[^\S\n]|[>*#-])*+"  # marks of a list or heading
+_BEFORE = r"^(?>(?:[^\S\n]|[>*#-])*)"  # marks of a list or heading
 _SEARCH = re.compile(rf"{_BEFORE}search\s*:(.*)$", re.IGNORECASE | re.MULTILINE)
 _ENOUGH = re.compile(rf"{_BEFORE}enough\b", re.IGNORECASE | re.MULTILINE)
 _NUMBER = re.compile(r"\d+")

@@ -19,7 +19,6 @@ from raypipe.api.session import Place, Session
 from raypipe.contrib.finetune.estimate import TrainingEstimate
 from raypipe.contrib.finetune.finetune_inputs import FinetuneInputs, read_inputs
 from raypipe.contrib.finetune.model import Device, FourBit
-from raypipe.contrib.finetune.pages import finetune_page
 from raypipe.core import config
 from raypipe.core.errors import ConfError
 from raypipe.core.plain import to_json
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from raypipe.contrib.finetune.loop import StepPoint, TrainingState
 
 RECORD = "training.json"  # the curves and the time of a training, next to its adapter
-PAGE = "report.html"
 MODELS = "models.yaml"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -174,7 +172,6 @@ def _train(
         require_effect(state.effect, replies)
         record = _record(found, planned, state, called, identity, took, replies)
         (made / RECORD).write_text(json.dumps(record, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
-        (made / PAGE).write_text(finetune_page(record), encoding="utf-8")
         adapters.put_adapter(store.files, folder, {p.name: p.read_bytes() for p in made.iterdir()})
     adapters.remove_training(store.files, found.run)
 
@@ -232,7 +229,7 @@ def _registered(
     models = None if out is None else out / MODELS
     entry = entry_with(session.catalog(), found.model.name, called, place, models)
     if models is not None:
-        copies = {models.with_name(file): file for file in (PAGE, RECORD, adapters.RECIPE)}
+        copies = {models.with_name(file): file for file in (RECORD, adapters.RECIPE)}
         for copy in copies:
             copy.unlink(missing_ok=True)  # of another training
         write_entry(models, found.model.name, entry)

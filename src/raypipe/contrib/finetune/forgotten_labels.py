@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from raypipe.contrib.finetune.label_files import ABOUT, PAGE, ROWS, Label, read_labels, write_labels
+from raypipe.contrib.finetune.label_files import ABOUT, ROWS, Label, read_labels, write_labels
 from raypipe.runs.forget.find import ForgetDecision
 
 
@@ -23,7 +23,6 @@ class LabelFolders:
     def take_out(self, folder: Path, decision: ForgetDecision) -> None:
         found = read_labels(folder)
         left = [x for x in found.labels if not _shows(x, decision)]
-        (folder / PAGE).unlink(missing_ok=True)
         if left:
             write_labels(folder, left, found.recipe, found.data, found.about, found.questions)
             return

@@ -23,7 +23,7 @@ from raypipe.core.records import Gold, Question, Reply, digest
 from raypipe.metrics.textfile import TextLine, filled, replacing, write_json, write_json_lines
 
 FORMAT = 1  # of both files
-ROWS, ABOUT, PAGE = "labels.parquet", "labels.json", "labels.html"
+ROWS, ABOUT = "labels.parquet", "labels.json"
 
 LabelRule: TypeAlias = Literal["1", "2", "3.1", "3.2.1", "3.2.2", "imported"]
 """The rule of db3's label building (section 3.3 of its paper) that gave a label; imported: a file did."""

@@ -1,9 +1,8 @@
 """The base model with a fresh adapter on it, ready to be trained; and a trained adapter as files.
 
-Equal settings give equal weights: the seed is set before peft draws its first factors. Norm layers compute in
-float32 whatever the base's dtype is; a base of half precision runs under autocast. Equal training gives equal
-files: peft's own writer orders target modules as a set does and names a folder of one machine, so the
-configuration is written here, from the same values.
+Workers draw equal first factors: the seed is set before peft draws them. Norm layers compute in float32
+whatever the base's dtype is; a base of half precision runs under autocast. peft's own writer names a folder
+of one machine as the base, so the configuration is written here, from the same values.
 """
 
 from __future__ import annotations
