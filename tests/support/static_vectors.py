@@ -1,7 +1,7 @@
 """A second real embedder: static vectors distilled from MiniLM, one for each token of its vocabulary.
 
-A text's vector is the mean of its tokens' (as model2vec and sentence-transformers' StaticEmbedding have it). So
-it knows words and no order, and searches worse than MiniLM, for a reason.
+A text's vector is the mean of its tokens', as model2vec and sentence-transformers' StaticEmbedding have
+it. It knows words and no order, and searches worse than MiniLM, for a reason.
 """
 
 import json

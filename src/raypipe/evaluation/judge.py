@@ -42,12 +42,12 @@ PROMPTS: Mapping[Rule, str] = {"official": "judge/official", "accuracy": "db3/p_
 _ANSWERS: Mapping[Rule, Mapping[str, Any]] = {
     "official": {
         "score": {"enum": [0, 1]},
-        "explanation": {"type": "string", "pattern": r'^[ !#-\[\]-z|~]{0,120}$'},
+        "explanation": {"type": "string", "pattern": r"^[ !#-\[\]-z|~]{0,120}$"},
     },
     "accuracy": {"Accuracy": {"enum": ["True", "False"]}},
 }
-"""What each rule's prompt asks for. No brace in the explanation: CRAG's evaluator reads the last {...}. ASCII, so
-that the longest one takes fewer than MAX_TOKENS."""
+"""What each rule's prompt asks for. No brace in the explanation: CRAG's evaluator reads the last {...}. And
+ASCII, so that the longest one takes fewer than MAX_TOKENS."""
 
 
 def schema(rule: Rule) -> JsonSchema:
