@@ -226,9 +226,9 @@ def evaluated(folder: Path, data: Path, chance: float, seed: str, diary: Path, p
     """One eval over the store in a folder, on Ray; "" or how it ended. `chance` that a call fails."""
     from raypipe.api.session import load_recipe
     from raypipe.core.config import Conf
+    from raypipe.core.progress import Progress
     from raypipe.evaluation.evaluate import evaluate
     from raypipe.evaluation.options import EvalOptions
-    from raypipe.evaluation.report.progress import Progress
     from raypipe.runs.cluster import pools
     from raypipe.runs.cluster.file import Pool
     from raypipe.runs.pipeline.driver import Pipeline, TaskSizes

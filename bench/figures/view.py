@@ -30,12 +30,12 @@ import pyarrow.parquet as pq
 
 from raypipe.contrib.world.styles import Prose
 from raypipe.core.records import chunk_id, source_id
-from raypipe.evaluation.report.report import RunFolder
 from raypipe.evaluation.result_table import SCHEMA, each
 from raypipe.evaluation.view.pages import report_page
 from raypipe.evaluation.view.run_list import RunList
 from raypipe.evaluation.view.viewer import Viewer, ViewServer
 from raypipe.runs.manifest import read
+from raypipe.runs.report import RunFolder
 
 HITS, RANKED, CHARS = 50, 10, 650  # passages of a question; of these in the ranking; characters of one
 RANKERS = ("dense", "bm25", "fuse", "rerank")

@@ -18,7 +18,6 @@ from raypipe.core.errors import ConfError
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.judged_run import judged_run
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.report.report import RunFolder
 from raypipe.evaluation.result_table import each
 from raypipe.evaluation.scored_run import scored_run
 from raypipe.evaluation.sweep import repeats
@@ -26,6 +25,7 @@ from raypipe.metrics.ranking import read_run
 from raypipe.models.load import EndpointAddress
 from raypipe.recipes.read_recipe import swapped
 from raypipe.runs.release import live
+from raypipe.runs.report import RunFolder
 from raypipe.store import Store
 
 pytestmark = pytest.mark.slow

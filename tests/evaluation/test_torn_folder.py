@@ -8,12 +8,12 @@ from reruns import FAKES
 
 from raypipe.api.cli.main import main
 from raypipe.core.errors import DataError
-from raypipe.evaluation.report.report import RunFolder
 from raypipe.evaluation.result_table import metadata
 from raypipe.evaluation.view.run_list import RunList
 from raypipe.evaluation.view.viewer import Viewer
 from raypipe.runs.manifest import read
 from raypipe.runs.release import live, promote
+from raypipe.runs.report import RunFolder
 from raypipe.store import Store
 
 pytestmark = pytest.mark.slow

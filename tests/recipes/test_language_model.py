@@ -21,10 +21,9 @@ from raypipe.core import config
 from raypipe.core.config import Conf, Where
 from raypipe.core.errors import ModelMissing, Unavailable
 from raypipe.core.llm import Message, Regex, Sampling
+from raypipe.core.progress import Progress
 from raypipe.evaluation.evaluate import evaluate
 from raypipe.evaluation.options import EvalOptions
-from raypipe.evaluation.report.progress import Progress
-from raypipe.evaluation.report.report import RunFolder
 from raypipe.evaluation.result_table import each
 from raypipe.metrics.squad import contains
 from raypipe.models import load
@@ -32,6 +31,7 @@ from raypipe.models.kit import LocalKit
 from raypipe.runs.cluster.file import Cluster
 from raypipe.runs.pipeline.driver import Pipeline, TaskSizes
 from raypipe.runs.pipeline.tasks import WorkerConfig, inline
+from raypipe.runs.report import RunFolder
 from raypipe.store import Store
 
 pytestmark = [pytest.mark.engine, pytest.mark.ray]

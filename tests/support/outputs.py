@@ -40,7 +40,6 @@ from raypipe.evaluation.fault_budget import RowCounts, RowFault
 from raypipe.evaluation.fit_decide import DecideFitReport
 from raypipe.evaluation.fit_fuse import FuseFitReport
 from raypipe.evaluation.judge_check import JudgeCheck
-from raypipe.evaluation.report.report import JudgeLine, ReplacedRows
 from raypipe.metrics.certainty import Interval
 from raypipe.metrics.crag import CragScore, Rule
 from raypipe.metrics.ranking import MAP_CUT_20_MIN, MEASURES
@@ -50,6 +49,7 @@ from raypipe.runs.changes import Changes
 from raypipe.runs.explain import Explanation
 from raypipe.runs.plan.assumed import AssumedPlan
 from raypipe.runs.prune import Removal
+from raypipe.runs.report import JudgeLine, ReplacedRows
 
 OUTPUTS: Mapping[str, Any] = {
     "synth": printed("Synth", "`synth --json`.", SynthSummary)

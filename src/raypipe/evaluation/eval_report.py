@@ -21,17 +21,6 @@ from raypipe.evaluation.fault_budget import AnswerFaults
 from raypipe.evaluation.golds import Scoring
 from raypipe.evaluation.judge import Judge, Spend
 from raypipe.evaluation.judged_run import PersonLabels, label_line, labelled
-from raypipe.evaluation.report.report import (
-    AnswerCut,
-    CostReport,
-    CutReplies,
-    EvalReport,
-    FaultCount,
-    FitLine,
-    JudgeLine,
-    LabelLine,
-    StepLine,
-)
 from raypipe.metrics import kinds
 from raypipe.metrics.calibration import stated_calibration
 from raypipe.metrics.crag import Marks, Prediction
@@ -46,6 +35,17 @@ from raypipe.runs.pipeline.driver import Pipeline
 from raypipe.runs.pipeline.ingest_log import IngestSummary
 from raypipe.runs.plan.money import asking, estimated, spent
 from raypipe.runs.plan.records import Plan
+from raypipe.runs.report import (
+    AnswerCut,
+    CostReport,
+    CutReplies,
+    EvalReport,
+    FaultCount,
+    FitLine,
+    JudgeLine,
+    LabelLine,
+    StepLine,
+)
 from raypipe.steps.generate import Generate
 from raypipe.store import Store
 from raypipe.text.fitted_on import FittedOn
@@ -61,7 +61,7 @@ SOURCES_AT_ONCE = 4096  # whose chunks are counted in one look: some 10 MB
 
 @dataclass(frozen=True, slots=True)
 class ScoredAnswers:
-    """What was measured of a run's answers."""
+    """Measures of a run's answers."""
 
     answers: Collected
     kind: kinds.DataKind
@@ -202,7 +202,7 @@ def _fit_lines(fits: Mapping[str, FittedOn], texts: Sequence[str]) -> tuple[FitL
 
 
 def _corpus(pipeline: Pipeline, answers: Collected) -> dict[str, Any]:
-    """What these questions may search, counted in the stored tables."""
+    """Returns what these questions may search, counted in the stored tables."""
     chunks, parsers = 0, Counter[str]()
     for spans in _rows_of(pipeline.store, pipeline.recipe.passages_table, answers, ["start", "end"]):
         chunks += int(pc.sum(pc.greater(spans["end"], spans["start"])).as_py() or 0)

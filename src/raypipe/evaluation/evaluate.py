@@ -24,7 +24,6 @@ from raypipe.evaluation.losses import misses
 from raypipe.evaluation.options import EvalOptions
 from raypipe.evaluation.oracle import require_stage
 from raypipe.evaluation.plan_eval import oracle_recipe, plan_eval
-from raypipe.evaluation.report.report import EvalReport, RunFolder, write_report
 from raypipe.evaluation.result_table import ResultTable
 from raypipe.evaluation.view.pages import write_page
 from raypipe.recipes.serialize import to_plain
@@ -38,6 +37,7 @@ from raypipe.runs.pipeline.ingest_log import IngestSummary, driving
 from raypipe.runs.pipeline.ingest_tasks import reading_of
 from raypipe.runs.pipeline.recipe_tables import AnswerSources, require_measured, table_names
 from raypipe.runs.plan.records import Plan
+from raypipe.runs.report import EvalReport, RunFolder, write_report
 from raypipe.runs.stage_records import describe, models_of
 from raypipe.store.memo.disk import memo_versions
 from raypipe.store.memo.mend import mend_memo

@@ -1,4 +1,4 @@
-"""What is forgotten, taken out of folders of runs and of those that plugins write: by ids of questions and
+"""Removal of forgotten texts from folders of runs and of those that plugins write: by ids of questions and
 sources.
 
 A question whose answer rests on it keeps its verdict and its measures, so that the run can be compared as
@@ -21,13 +21,13 @@ from raypipe.core.errors import DataError
 from raypipe.core.plugin_tables import Registry
 from raypipe.core.records import parse_chunk_id
 from raypipe.evaluation.export import write_predictions
-from raypipe.evaluation.report.report import FILES, RunFolder
 from raypipe.evaluation.result_table import each, metadata
 from raypipe.evaluation.view.pages import write_page
 from raypipe.metrics.textfile import replacing
 from raypipe.runs.changes import earlier_run
 from raypipe.runs.forget.find import ForgetDecision
 from raypipe.runs.manifest import answer_keys, read
+from raypipe.runs.report import FILES, RunFolder
 from raypipe.runs.roots import releases_naming
 from raypipe.store import Store
 from raypipe.store.adapters import adapter_names, adapter_recipe
@@ -106,7 +106,8 @@ def _is_of(run: RunFolder, store: str, runs: set[str]) -> bool:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Whether the files of a run's folder are those of its manifest. Else the same eval writes them again."""
+    """Returns whether the files of a run's folder are those of its manifest. Else the same eval writes them
+    again."""
     try:
         return read(folder).run == metadata(RunFolder(folder).results)["run"]
     except DataError:

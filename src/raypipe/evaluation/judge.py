@@ -21,11 +21,11 @@ from raypipe.core.plugins import Plugin
 from raypipe.core.protocols import Model
 from raypipe.core.records import Fault, Gold
 from raypipe.core.retry import retrying
-from raypipe.evaluation.report.report import JudgeLine
 from raypipe.metrics.crag import Prediction, Rule, open_truths
 from raypipe.models.kit import LocalKit
 from raypipe.runs.pipeline.tasks import TRIES
 from raypipe.runs.plan.records import JudgePlan
+from raypipe.runs.report import JudgeLine
 from raypipe.steps.model_replies import ask_each
 from raypipe.store import Store
 from raypipe.store.memo.counts import CallCounts
@@ -103,7 +103,7 @@ class ModelJudge:
 
 
 Agrees: TypeAlias = Callable[[str, str, tuple[str, ...]], "bool | None"]
-"""Whether a prediction agrees with one of the truths, given the question; None: it cannot tell."""
+"""Verdict on whether a prediction agrees with one of the truths, given the question; None: it cannot tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +157,13 @@ OPEN = "\0"
 """An answer that no rule decides: no truth equals it."""
 
 
+def judge_sampling(model: Model, rule: Rule) -> Sampling:
+    """What is sent with each chat of a judge. A model that thinks writes its thoughts first, which are no
+    JSON."""
+    held = None if model.thought_tokens else schema(rule)
+    return Sampling(max_tokens=MAX_TOKENS + model.thought_tokens, constraint=held)
+
+
 async def judged(
     judge: ModelJudge,
     generate: Generator,
@@ -183,10 +190,7 @@ async def judged(
                 each = [{"truths": escape_markup(json.dumps(truths, ensure_ascii=False))}]
             asks[row.question] = [render({**values, **one}) for one in each]
     said: dict[str, list[str | Fault]] = {id: [] for id in asks}
-    most, turn = MAX_TOKENS + judge.model.thought_tokens, 0
-    # A model that thinks writes its thoughts first, which are no JSON.
-    held = None if judge.model.thought_tokens else schema(rule)
-    sampling = Sampling(max_tokens=most, constraint=held)
+    sampling, turn = judge_sampling(judge.model, rule), 0
 
     def scored(id: str, score: int) -> list[str]:
         """The replies about a question that have this score."""

@@ -57,6 +57,7 @@ class ModelRecord:
     weights: str
     dtype: str
     replies: str = ""  # memo table of what it replied; "": it is no generator
+    unsent: tuple[str, ...] = ()  # fields of chats that its server refuses, so they were sent without
 
 
 def describe(recipe: Recipe) -> tuple[StageRecord, ...]:
@@ -106,7 +107,7 @@ def models_of(recipe: Recipe) -> tuple[ModelRecord, ...]:
     return tuple(
         ModelRecord(
             m.name, m.kind, model_identity(m), m.weights, m.dtype,
-            replies_of(m).name if m.kind == "generator" else "",
+            replies_of(m).name if m.kind == "generator" else "", m.unsent,
         )
         for m in recipe.models()
     )  # fmt: skip

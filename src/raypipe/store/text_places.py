@@ -56,7 +56,7 @@ class Gone:
         return citation["url"] in self.urls or any(citation[part] in self.sources for part in PARTS)
 
     def answered_by(self, line: Mapping[str, Any]) -> bool:
-        """Whether a captured answer rests on one of these."""
+        """Returns whether a captured answer rests on one of these."""
         used = {*line["found"], *(q["source"] for q in line["quotes"]), *(s["id"] for s in line["sources"])}
         if line["id"] in self.questions or not used.isdisjoint(self.sources):
             return True
@@ -77,7 +77,7 @@ Edit: TypeAlias = Callable[[Gone, dict[str, Any]], dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class TextTable:
-    """How the rows of one kind of table are found."""
+    """The way to find the rows of a kind of table."""
 
     holds: str
     column: str  # that names what goes
@@ -135,7 +135,7 @@ def place_of(table: str) -> TextTable:
 
 
 def here(dataset: LanceDataset, column: str, values: Collection[Any]) -> bool:
-    """Whether a file of an open table has a row with one of the values, deleted or not."""
+    """Returns whether a file of an open table has a row with one of the values, deleted or not."""
     if not values:
         return False
     wanted = pa.array(list(values), dataset.schema.field(column).type)
@@ -155,7 +155,7 @@ def holding(store: Store, gone: Gone, named: Mapping[str, Collection[int]]) -> d
 
 
 def in_tables(store: Store, gone: Gone) -> Iterator[FoundText]:
-    """What the tables hold of it now."""
+    """Yields what the tables hold of it now."""
     for table in tables(store):
         place = place_of(table)
         going = (place.ids(gone, table), "go"), (place.edited_ids(gone), "lose what names it")
@@ -222,7 +222,7 @@ def _captured(store: Store, gone: Gone) -> Iterator[FileChange]:
 
 
 def _feedback(store: Store, gone: Gone) -> Iterator[FileChange]:
-    """Of answers that go: all of it. Of others: what users wrote, which may be pasted from any page."""
+    """Takes out feedback on answers that go, and of others the texts, which may be pasted from any page."""
     captured = (line for _, lines in _segments(store, layout.CAPTURED) for line in lines)
     answers = {line["answer_id"] for line in captured if gone.answered_by(line)}
     does = "lines go or lose what a user wrote; verdicts on other answers stay"
@@ -332,8 +332,8 @@ WITHOUT_TEXT: Mapping[str, str] = {
 
 
 def in_small_files(store: Store, gone: Gone, write: bool) -> list[FoundText]:
-    """What the files next to the tables hold of it; with `write` it is taken out, and the same again finds
-    nothing."""
+    """Returns what the files next to the tables hold of it; with `write` it is taken out, and the same again
+    finds nothing."""
     found = []
     for in_files in FILES.values():
         for change in (c for c in in_files(store, gone) if c.rows):

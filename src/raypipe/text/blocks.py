@@ -53,7 +53,7 @@ no record: a page has thousands."""
 
 
 _Inside: TypeAlias = tuple[BlockKind, bool, bool]
-"""What holds for the texts of an element: their kind, whether it is inside a menu, whether it is a link."""
+"""State of the texts of an element: their kind, whether it is inside a menu, whether it is a link."""
 
 
 def page_blocks(root: Any, read: Read, text: str) -> tuple[Block, ...]:
@@ -242,7 +242,7 @@ def unmark(marked: str, elements: int) -> tuple[str, tuple[Span, ...]] | None:
 
 @lru_cache(maxsize=4096)  # a page repeats a few styles hundreds of times
 def _read(style: str) -> tuple[bool, str, str]:
-    """Of a style attribute: whether it hides by itself, its text colour, its background ("" if not set)."""
+    """Reads a style attribute: whether it hides, its text colour, its background ("" if not set)."""
     rules: dict[str, str] = {}
     for rule in _COMMENT.sub(lambda m: "" if m[1] else m[0], style).lower().split(";"):
         name, _, value = rule.partition(":")

@@ -39,7 +39,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 @dataclass(frozen=True, slots=True)
 class FinetunePlanResult(Result):
-    """What a training would take; one row."""
+    """Plan of a training; one row."""
 
     SCHEMA = "rows:int64 steps:int64 tokens:int64 trained:int64 memory_gib:float64"
     preset: str  # its name
@@ -187,8 +187,8 @@ def _token_s(told: Sequence[tuple[int, float]], planned: FinetunePlanResult) -> 
 def _asked(
     found: FinetuneInputs, session: Session, called: str, adapter: Mapping[str, bytes]
 ) -> EngineReplies | None:
-    """What an engine of the session's cluster says with and without the adapter; None: vLLM is not here, or
-    the cluster file has no engines."""
+    """Returns what an engine of the session's cluster says with and without the adapter; None: vLLM is not
+    here, or the cluster file has no engines."""
     from raypipe.contrib.finetune.engine_check import ask_both, engine_is_here
 
     file = session.cluster_file()
@@ -203,7 +203,8 @@ def _record(
     found: FinetuneInputs, planned: FinetunePlanResult, state: TrainingState, called: str, identity: str,
     took: tuple[float, float | None], replies: EngineReplies | None,
 ) -> dict[str, Any]:  # fmt: skip
-    """What a training did: the file RECORD, and what the report shows. `took`: seconds, and those a token."""
+    """Returns what a training did: the file RECORD, and what the report shows. `took`: seconds, and those a
+    token."""
     look = state.best_look
     return {
         "adapter": called, "identity": identity, "base": found.model.weights, "base_name": found.model.name,
@@ -244,8 +245,8 @@ _MADE = "# Made by `raypipe finetune`."  # how a models file begins that may be 
 
 
 def adapter_place(store: Store, home: Path, folder: str) -> str:
-    """Where an adapter of a store lies on this machine: engines load folders. Of a bucket that is a copy
-    under `home`, whose name says which training it is of."""
+    """Returns where an adapter of a store lies on this machine: engines load folders. Of a bucket that is a
+    copy under `home`, whose name says which training it is of."""
     if store.files.local:
         return f"{store.uri}/{ADAPTERS}/{folder}"
     here = home / "adapters" / folder

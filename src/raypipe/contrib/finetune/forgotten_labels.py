@@ -1,4 +1,4 @@
-"""What is forgotten, taken out of folders of training labels: by ids of questions."""
+"""Removal of forgotten texts from folders of training labels: by ids of questions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ class LabelFolders:
 
 
 def _shows(label: Label, decision: ForgetDecision) -> bool:
-    """Whether a label was made from answers that rest on it, or from answers that are not there any more."""
+    """Returns whether a label was made from answers that rest on it, or from answers that are not there any
+    more."""
     if label.question_id in decision.gone.resting:
         return True
     known = any(label.question_id in ids for ids in decision.safe.values())

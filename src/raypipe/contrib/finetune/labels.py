@@ -103,8 +103,8 @@ def plan_labels(
     idk_share: float | None = None, review: str | Path | None = None, reviewed: str | Path | None = None,
     session: Session | None = None, **options: Any,
 ) -> PlanResult:  # fmt: skip
-    """What `make_labels` may ask, before anything runs. Takes what that takes, and refuses what that would
-    refuse before it asks."""
+    """Returns what `make_labels` may ask, before anything runs. Takes what that takes, and refuses what that
+    would refuse before it asks."""
     session, how = session or Session(), EvalOptions(**options)
     with tempfile.TemporaryDirectory(prefix="raypipe-plan-") as scratch:
         made, asked, _, _ = _prepare(

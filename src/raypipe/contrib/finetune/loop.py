@@ -55,7 +55,7 @@ class WorkerGroup:
 
 @dataclass(frozen=True, slots=True)
 class StepPoint:
-    """One step."""
+    """A step of training."""
 
     step: int  # from 1
     epoch: int  # from 0
@@ -67,7 +67,7 @@ class StepPoint:
 
 @dataclass(frozen=True, slots=True)
 class LookPoint:
-    """One look at the held-out rows."""
+    """A look at the held-out rows."""
 
     step: int  # after which it was
     loss: float  # mean over their answer tokens
@@ -75,7 +75,7 @@ class LookPoint:
 
 @dataclass(slots=True)
 class TrainingState:
-    """Where a training is, and all that the rest of it depends on."""
+    """State of a training: all that the rest of it depends on."""
 
     step: int = 0  # steps done
     adapter: dict[str, Any] = field(default_factory=dict)  # name -> float32 tensor

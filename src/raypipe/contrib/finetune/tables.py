@@ -8,8 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from raypipe.core.progress import clock
 from raypipe.evaluation.report.console import say, show
-from raypipe.evaluation.report.progress import clock
 from raypipe.evaluation.report.wording import cut, share
 
 SHOWN_CHARS = 80  # of a reply
@@ -43,7 +43,7 @@ def print_labels(console: Console, found: Mapping[str, Any]) -> None:
 
 
 def _leaks(found: Mapping[str, Any]) -> str:
-    """What is known of questions in both splits."""
+    """Returns what is known of questions in both splits."""
     if not found["evaluated"]:
         return "leaks: not looked for; --against DATA names what will be evaluated on"
     return f"leaks: none between these and {found['evaluated']} questions that are evaluated on"
@@ -81,7 +81,7 @@ def _workers(found: Mapping[str, Any]) -> str:
 
 
 def print_finetune(console: Console, found: Mapping[str, Any], entry: str) -> None:
-    """What became of a training, and the entry that recipes need."""
+    """Prints what became of a training, and the entry that recipes need."""
     say(console, f"adapter {found['adapter']} on {found['base_name']}: {found['folder']}", style="bold")
     say(console, *_trained(found))
     show(console, ("step", "epoch", "loss", "gradient norm", "held-out loss"), list(_curve(found)))
@@ -90,7 +90,7 @@ def print_finetune(console: Console, found: Mapping[str, Any], entry: str) -> No
 
 
 def _trained(found: Mapping[str, Any]) -> list[str]:
-    """What became of a training, in sentences."""
+    """Returns what became of a training, in sentences."""
     first, last, held = found["steps"][0], found["steps"][-1], found["held_out_loss"]
     early = ", ended early" if found["ended_early"] else ""
     kept = "the last one's adapter was kept"

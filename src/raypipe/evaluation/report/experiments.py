@@ -72,7 +72,8 @@ def _ends(of: Mapping[str, Any]) -> str:
 
 
 def _calibrations(found: Mapping[str, Any]) -> list[str]:
-    """How well probabilities hold, in sentences: the fitted ones', then those that the replies state."""
+    """Returns how well probabilities hold, in sentences: the fitted ones', then those that the replies
+    state."""
     told = (("P(right)", found["calibration"]), ("stated confidence", found["stated"]))
     return [calibration_line(name, c) for name, c in told if c is not None]
 
@@ -85,7 +86,7 @@ NAMED = 4  # steps that a line names
 
 
 def print_points(console: Console, plans: Sequence[Mapping[str, Any]]) -> None:
-    """What each point is expected to take; what points share counts at the first of them."""
+    """Prints what each point is expected to take; what points share counts at the first of them."""
     estimates = [p["estimate"] for p in plans]
     tokens = any(e["tokens"] is None or any(e["tokens"]) for e in estimates)
     priced = any(e["usd"] is not None for e in estimates)
@@ -131,7 +132,7 @@ def _calls(point: Mapping[str, Any]) -> str:
 
 
 def _conclusion(sweep: Mapping[str, Any]) -> str:
-    """What the best point is worth, in a sentence."""
+    """Returns what the best point is worth, in a sentence."""
     best = f"best: {sweep['winner']}"
     if not sweep["unseen"]:
         return f"{best}. No question is left that the sweep did not see: --sample N leaves some"

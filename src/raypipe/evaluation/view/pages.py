@@ -17,7 +17,6 @@ from raypipe.core.errors import DataError, RaypipeError
 from raypipe.evaluation.compare import compare, same_question
 from raypipe.evaluation.judged_run import PersonLabels
 from raypipe.evaluation.report import plot, web_page
-from raypipe.evaluation.report.report import EVAL_AGAIN, RunFolder
 from raypipe.evaluation.report.wording import calibration_line, cost_rows, told_apart
 from raypipe.evaluation.scored_run import scored_run
 from raypipe.evaluation.view.rows import QuestionLine, RunTable, facts, line_of, matrix, paired_line
@@ -25,6 +24,7 @@ from raypipe.metrics.certainty import PairedDifference, paired
 from raypipe.metrics.losses import funnel
 from raypipe.metrics.textfile import write_text
 from raypipe.runs.manifest import Manifest
+from raypipe.runs.report import EVAL_AGAIN, RunFolder
 from raypipe.runs.stage_records import recipe_lines, recipe_text
 
 MOST_ROWS = 10_000  # lines of the report file: 4 MB of text

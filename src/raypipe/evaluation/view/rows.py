@@ -25,7 +25,7 @@ LABELS: tuple[PersonLabel, ...] = ("right", "wrong", "unclear")
 
 @dataclass(frozen=True, slots=True)
 class QuestionLine:
-    """One question of a run, or of two that are compared."""
+    """A question of a run, or of two that are compared."""
 
     id: str
     question: str
@@ -45,8 +45,8 @@ class QuestionLine:
 
 
 def line_of(row: Mapping[str, Any], lead: str, labels: PersonLabels | None) -> QuestionLine:
-    """One question of one run. `lead`: the measure that its value is; `labels`: what people said, where the
-    page takes labels; None: it takes none."""
+    """Returns one question of one run. `lead`: the measure that its value is; `labels`: what people said,
+    where the page takes labels; None: it takes none."""
     verdict, measures = row["verdict"], row["measures"] or {}
     said = [] if verdict is None else [verdict, *([row["reason"].replace("_", " ")] if row["reason"] else [])]
     said += [] if verdict is not None else [f"{k} {v:.2f}" for k, v in list(measures.items())[:3]]
@@ -77,7 +77,7 @@ def _filled(facets: Mapping[str, str]) -> dict[str, str]:
 
 
 def paired_line(a: Mapping[str, Any], b: Mapping[str, Any], measure: str) -> QuestionLine:
-    """One question of two runs; values are those of `measure`."""
+    """Returns one question of two runs; values are those of `measure`."""
     one, two = ((r["measures"] or {}).get(measure) for r in (a, b))
     gain = None if one is None or two is None else two - one
     states = [STATES.get(r["verdict"] or "", "") for r in (a, b)]
@@ -100,13 +100,13 @@ def paired_line(a: Mapping[str, Any], b: Mapping[str, Any], measure: str) -> Que
 
 
 def expected(row: Mapping[str, Any]) -> str:
-    """What is right: answers, or relevant documents with their grades, the best first."""
+    """Returns what is right: answers, or relevant documents with their grades, the best first."""
     best = sorted((row["grades"] or {}).items(), key=lambda d: (-d[1], d[0]))
     return " / ".join(row["golds"] or [f"{document} ({grade})" for document, grade in best if grade > 0])
 
 
 def _lost(row: Mapping[str, Any]) -> str:
-    """Where the gold was lost."""
+    """Returns where the gold was lost."""
     if row["lost"]:
         return str(row["lost"])
     scored = STATES[row["verdict"]] != "not scored" if row["verdict"] else bool(row["measures"])
@@ -114,7 +114,7 @@ def _lost(row: Mapping[str, Any]) -> str:
 
 
 def sources_of(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """What an answer rests on: sources of its final ranking and of its quotes."""
+    """Returns what an answer rests on: sources of its final ranking and of its quotes."""
     found = [parse_chunk_id(h["chunk"])[0] for h in row["hits"] if h["ranked"]]
     found += [q["source"] for q in row["quotes"]]
     return tuple(dict.fromkeys(s[:SOURCE_CHARS] for s in found))

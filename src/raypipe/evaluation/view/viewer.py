@@ -1,4 +1,4 @@
-"""What `raypipe view` answers to the browser: the list of runs, the page of one or two, rows, labels.
+"""Replies of `raypipe view` to the browser: the list of runs, the page of one or two, rows, labels.
 
 Its server is for this machine alone, one request after the other. Names of other hosts are refused, so that a
 page of the web cannot reach it by a name that leads here, and marks are taken as JSON from its own pages.
@@ -20,12 +20,12 @@ from urllib.parse import SplitResult, parse_qs, quote, urlsplit
 from raypipe.core.errors import DataError, RaypipeError
 from raypipe.evaluation.judged_run import PersonLabels, add_label, read_labels
 from raypipe.evaluation.report import web_page
-from raypipe.evaluation.report.report import RunFolder
 from raypipe.evaluation.view.pages import STYLES, OpenPair, open_pair, pair_page, run_page
 from raypipe.evaluation.view.rows import LABELS, RunTable
 from raypipe.evaluation.view.run_list import RunList
 from raypipe.runs.changes import compared_with
 from raypipe.runs.manifest import Manifest
+from raypipe.runs.report import RunFolder
 from raypipe.store import Store
 
 OPEN = 4  # tables kept open: two pairs
@@ -38,7 +38,7 @@ folder makes another table."""
 
 @dataclass(frozen=True, slots=True)
 class ViewReply:
-    """What goes back to the browser."""
+    """A reply to the browser."""
 
     status: int
     kind: str  # its media type
