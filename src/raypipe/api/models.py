@@ -189,20 +189,21 @@ def add_model(
     ModelMissing, and Unavailable for a hub or server that cannot be reached.
     """
     session = session or Session()
-    if bool(source) == (gguf is not None):
-        raise ConfError("models add: expected SOURCE or --gguf FILE, found " + ("both" if source else "none"))
+    given = source or ""
+    if bool(given) == (gguf is not None):
+        raise ConfError("models add: expected SOURCE or --gguf FILE, found " + ("both" if given else "none"))
     file = Path(session.models or "models.yaml")
     if gguf is not None:
-        source = str(_converted(Path(gguf).expanduser(), session.settings.home / "models"))
+        given = str(_converted(Path(gguf).expanduser(), session.settings.home / "models"))
     repo: ModelRepo | None = None
     endpoints: dict[str, Any] = {}
-    if is_served(source):
+    if is_served(given):
         proposal, endpoints = _served(
-            source, kind or "generator", dialect, endpoint, key_env, session.settings.keys
+            given, kind or "generator", dialect, endpoint, key_env, session.settings.keys
         )
         own = str(proposal.entry["model"])
     else:
-        repo = _repo(source, revision, session.settings.keys)
+        repo = _repo(given, revision, session.settings.keys)
         proposal = propose(repo, kind)
         own = repo.name
     name = name or re.sub(r"[^a-z0-9._-]", "-", own.rstrip("/").rsplit("/", 1)[-1].lower())
