@@ -18,6 +18,7 @@ from raypipe.core.progress import Progress
 from raypipe.core.protocols import Model
 from raypipe.models import load
 from raypipe.models.entry import REMOTE
+from raypipe.models.load import EngineLimits
 from raypipe.recipes.recipe import Recipe
 from raypipe.recipes.step_contract import models_of
 from raypipe.runs.cluster import capacity
@@ -263,7 +264,11 @@ def _placed(
     threads = max(1, int(file.pools["embed"].cpus))
     addresses = endpoint_addresses(file, models, session.settings.keys, batch=True)
     timeout_s = file.limits.question_timeout_s
-    place = WorkerConfig(uri, file.backend, file.device, threads, {}, addresses, question_timeout_s=timeout_s)
+    limits = file.engines.limits(file.device) if file.engines else EngineLimits()
+    place = WorkerConfig(
+        uri, file.backend, file.device, threads, {}, addresses, question_timeout_s=timeout_s,
+        engine_limits=limits,
+    )  # fmt: skip
     return place, TaskSizes(file.sources_per_task, file.questions_per_task)
 
 

@@ -13,7 +13,9 @@ from raypipe.core.llm import STEP, Finish, Generated, Sampling
 from raypipe.core.records import Fault
 from raypipe.text.thoughts import thinking
 
-CUT = frozenset({"length", "max_tokens", "max_output_tokens", "model_length", "max_length", "token_limit"})
+CUT = frozenset(
+    {"length", "max_tokens", "max_output_tokens", "model_length", "max_length", "token_limit", "repetition"}
+)
 WITHHELD = frozenset(
     {
         "content_filter", "content_filtered", "guardrail_intervened", "filtered", "safety", "recitation",
